@@ -17,9 +17,11 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from launcher.base.files import write_atomically
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
 from tools.fault_matrix.server import FileServer, serving
+from tools.translations import TRANSLATED, mo_bytes, mo_path, read
 
 if TYPE_CHECKING:
     from tests.updates.published import Release
@@ -32,6 +34,18 @@ settings.load_profile("steady")
 
 FAKES = Path(__file__).parent / "fakes"
 BUILT_IN = Path(__file__).parents[1] / "launcher" / "engine" / "builtin.py"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option of `just golden`."""
+    parser.addoption("--write-golden", action="store_true", help="write what commands print into tests/cli/golden")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the translations of this tree, once for all workers."""
+    if not hasattr(config, "workerinput"):
+        for language in TRANSLATED:
+            write_atomically(mo_path(language), mo_bytes(read(language)))
 
 
 @pytest.fixture(autouse=True, scope="session")

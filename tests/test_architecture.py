@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [path for folder in ("launcher", "tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
 
 
 def modules_after(statement: str) -> set[str]:
@@ -16,9 +15,9 @@ def modules_after(statement: str) -> set[str]:
 
 def test_the_command_line_never_loads_qt() -> None:
     loaded = modules_after(
-        "import launcher.cli.main, launcher.cli.demo, launcher.cli.serve, launcher.app, launcher.doctor"
+        "import launcher.cli.main, launcher.cli.demo, launcher.cli.serve, launcher.app.serving, launcher.app.doctor"
     )
-    assert "launcher.app" in loaded
+    assert "launcher.app.serving" in loaded
     assert not {"PySide6", "pyqtgraph", "numpy"} & loaded
 
 
@@ -27,11 +26,14 @@ def test_the_version_costs_nothing_that_it_does_not_need() -> None:
     assert not {"asyncio", "pydantic", "psutil", "httpx", "platformdirs"} & loaded
 
 
-def test_a_file_has_one_subject() -> None:
-    assert SOURCES
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in SOURCES
-        if (lines := len(path.read_text("utf-8").splitlines())) > 400
-    }
-    assert not long
+def test_a_plan_for_a_described_card_loads_few_modules() -> None:
+    code = (
+        "import sys; from launcher.entry import run; sys.argv[1:] = ['plan', '--gpu-memory', '24', '--json']\n"
+        "try: run()\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name for name in told.stderr.split() if name.split(".")[0] == "launcher"}
+    assert "launcher.models.plan" in loaded
+    assert not {name for name in loaded if name.startswith(("launcher.gui", "launcher.tuning", "launcher.monitor"))}
+    assert len(loaded) <= 64

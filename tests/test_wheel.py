@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tools.translations import mo_bytes, read
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -17,7 +19,7 @@ def test_the_demo_runs_from_the_wheel_alone(tmp_path: Path) -> None:
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     compiled = "resources/locale/zh_CN/LC_MESSAGES/mtp-launcher.mo"
-    assert (site / "launcher" / "_data" / compiled).read_bytes() == (ROOT / compiled).read_bytes()
+    assert (site / "launcher" / "_data" / compiled).read_bytes() == mo_bytes(read("zh_CN"))
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
     code = "import launcher, sys; print(launcher.__file__, flush=True); import launcher.entry as m; m.run()"
     told = subprocess.run(

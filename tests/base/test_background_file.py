@@ -32,32 +32,38 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def test_nobody_waits_for_the_disk_and_the_newest_content_counts(tmp_path: Path, disk: Disk) -> None:
-    file = BackgroundFile(tmp_path / "file")
+    file = BackgroundFile(tmp_path / "file", "The file")
     file.write(b"0")
     assert disk.asked.wait(60)
     for number in range(1, 100):
         file.write(str(number).encode())
-    assert not file.settle(0.0)
+    assert not file.wait_written(0.0)
     disk.go.set()
-    assert file.settle(60)
+    assert file.wait_written(60)
     assert disk.written == [b"0", b"99"]
     assert (tmp_path / "file").read_bytes() == b"99"
 
 
-def test_what_cannot_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_file, "_AGAIN_S", 0.01)
+def test_what_cannot_be_written_is_tried_again_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background_file, "_RETRY_S", 0.01)
     folder = tmp_path / "folder"
     folder.write_text("in the way")
-    file = BackgroundFile(folder / "file")
+    file = BackgroundFile(folder / "file", "The file")
     file.write(b"kept")
-    assert not file.settle(0.05)
+    assert not file.wait_written(0.05)
     folder.unlink()
-    assert file.settle(60)
+    assert file.wait_written(60)
     assert (folder / "file").read_bytes() == b"kept"
+    assert caplog.text.count("The file cannot be written") == 1
+    assert not file.was_deleted()
+    (folder / "file").unlink()
+    assert file.was_deleted()
 
 
 def test_the_end_waits_for_what_is_being_written_and_nothing_comes_after_it(tmp_path: Path, disk: Disk) -> None:
-    file = BackgroundFile(tmp_path / "file")
+    file = BackgroundFile(tmp_path / "file", "The file")
     file.write(b"late")
     assert disk.asked.wait(60)
     threading.Timer(0.05, disk.go.set).start()

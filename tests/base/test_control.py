@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from launcher.base.control import Address, ControlServer, ask
+from launcher.base.control import ControlAddress, ControlServer, send_request
 from launcher.base.errors import BadOption, LauncherError, Unreachable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="named pipes are tried by .ci/wine")
@@ -46,7 +46,7 @@ class Program:
 
 
 @asynccontextmanager
-async def listening(folder: Path) -> AsyncIterator[tuple[Program, Address, ControlServer]]:
+async def listening(folder: Path) -> AsyncIterator[tuple[Program, ControlAddress, ControlServer]]:
     program = Program()
     server = ControlServer(program.answer)
     try:
@@ -63,8 +63,8 @@ def public() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def answers(address: Address, verb: str, **fields: object) -> list[Any]:
-    return [value async for value in ask(address, verb, **fields)]
+async def answers(address: ControlAddress, verb: str, **fields: object) -> list[Any]:
+    return [value async for value in send_request(address, verb, **fields)]
 
 
 async def test_a_question_is_answered(tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ async def test_what_is_no_request_gets_no_answer(tmp_path: Path, said: bytes) ->
 
 async def test_an_answer_ends_when_who_asked_has_left(tmp_path: Path) -> None:
     async with listening(tmp_path) as (program, address, _):
-        async for _value in ask(address, "wait"):
+        async for _value in send_request(address, "wait"):
             break
         await asyncio.wait_for(program.left.wait(), 5)
 
 
 async def test_who_asks_is_told_when_the_program_ends(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, server):
-        waiting = ask(address, "wait")
+        waiting = send_request(address, "wait")
         assert await anext(waiting) == {"heard": None}
         await server.close()
         with pytest.raises(Unreachable):
@@ -193,3 +193,27 @@ async def test_many_at_once_are_answered_or_turned_away(tmp_path: Path) -> None:
         ends = await asyncio.gather(*(answers(address, "tell") for _ in range(60)), return_exceptions=True)
         assert all(isinstance(end, Unreachable) or end[0] == {"heard": None} for end in ends)
         assert await answers(address, "tell")
+
+
+async def test_connections_that_say_nothing_hold_nobody_up(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, address, _server):
+        silent = [await asyncio.open_unix_connection(address.place) for _ in range(40)]
+        silent[-1][1].write(b'{"do": "te')  # and one that breaks off in the middle
+        try:
+            assert await answers(address, "tell") == [{"heard": None}, ["and", "more"]]
+            assert await answers(address, "tell", say="again") == [{"heard": "again"}, ["and", "more"]]
+        finally:
+            for _reader, writer in silent:
+                writer.close()
+
+
+async def test_answers_that_take_long_hold_nobody_up(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (_, address, server):
+        waiting = [send_request(address, "wait") for _ in range(40)]
+        for each in waiting:
+            assert await anext(each) == {"heard": None}
+        assert await answers(address, "tell")
+        await server.close()
+        for each in waiting:
+            with pytest.raises(Unreachable):
+                await anext(each)

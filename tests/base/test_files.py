@@ -111,7 +111,7 @@ def test_a_file_in_the_folders_place_is_left_alone(old: Path) -> None:
 
 def test_a_draft_that_the_program_was_killed_over_is_deleted_later(old: Path) -> None:
     killed = (
-        "import os, sys, launcher.base.files as files; files.replace = lambda *_: os._exit(9); "
+        "import os, sys, launcher.base.files as files; files.replace_file = lambda *_: os._exit(9); "
         "files.write_atomically(files.Path(sys.argv[1]), b'new')"
     )
     assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=20).returncode == 9
@@ -127,18 +127,18 @@ def test_a_draft_that_the_program_was_killed_over_is_deleted_later(old: Path) ->
 def test_folders_that_are_made_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path; os.umask(0)\n"
-        "from launcher.base.control import _bound\n"
-        "from launcher.base.files import private_folder, write_atomically\n"
-        "from launcher.engine.last import keep_last\n"
-        "from launcher.engine.settings import remember\n"
+        "from launcher.base.control import _bind_socket\n"
+        "from launcher.base.files import make_private_folder, write_atomically\n"
+        "from launcher.engine.server.started import save_last_model\n"
+        "from launcher.engine.settings import save_settings\n"
         "home = Path(sys.argv[1])\n"
         "write_atomically(home / 'a' / 'b' / 'file', b'')\n"
-        "private_folder(home / 'c' / 'd')\n"
-        "_bound(home / 'e' / 'f' / 'line').close()\n"
+        "make_private_folder(home / 'c' / 'd')\n"
+        "_bind_socket(home / 'e' / 'f' / 'line').close()\n"
         "os.environ['MTP_LAUNCHER_HOME'] = str(home / 'g')\n"
-        "remember(Path('model'), {'draft': 1})\n"
+        "save_settings(Path('model'), {'draft': 1})\n"
         "os.environ['MTP_LAUNCHER_HOME'] = str(home / 'h')\n"
-        "keep_last('model')\n"
+        "save_last_model('model')\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     made = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*/")}

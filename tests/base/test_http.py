@@ -95,7 +95,7 @@ def whole_stream(*parts: bytes) -> tuple[bytes, ...]:
 
 async def received(client: LoopbackClient, seen: list[Any] | None = None) -> list[Any]:
     seen = [] if seen is None else seen
-    async with client.events("/v1/chat/completions", {}) as events:
+    async with client.stream_events("/v1/chat/completions", {}) as events:
         async for data in events:
             seen.append(data)
     return seen
@@ -112,33 +112,33 @@ def dead_url() -> Iterator[str]:
 class TestAnswers:
     async def test_a_json_body_is_parsed(self) -> None:
         async with talking(reply('[{"id":0,"speculative":true}]')) as (server, client):
-            assert await client.json("/slots") == [{"id": 0, "speculative": True}]
+            assert await client.get_json("/slots") == [{"id": 0, "speculative": True}]
             assert server.head.startswith("GET /slots HTTP/1.1\r\n")
 
     async def test_a_text_body_is_left_as_it_is(self) -> None:
         text = "# HELP llamacpp:tokens_predicted_total Füße\n"
         async with talking(reply(text, kind="text/plain; version=0.0.4")) as (_, client):
-            assert await client.text("/metrics") == text
+            assert await client.get_text("/metrics") == text
 
     async def test_the_key_travels_with_every_request(self) -> None:
         async with serving(reply("{}")) as server, LoopbackClient(server.url, api_key="s3cret") as client:
-            await client.json("/props")
+            await client.get_json("/props")
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
 
     async def test_without_a_key_nothing_is_said_about_one(self) -> None:
         async with talking(reply("{}")) as (server, client):
-            await client.json("/props")
+            await client.get_json("/props")
             assert "authorization" not in server.head.lower()
 
     async def test_the_key_is_not_shown_to_a_server_that_is_only_asked_how_it_is(self) -> None:
         async with serving(reply("{}")) as server, LoopbackClient(server.url, api_key="s3cret") as client:
-            assert await client.status("/health", timeout_s=PATIENCE_S) == 200
+            assert await client.get_status("/health", timeout_s=PATIENCE_S) == 200
             assert "s3cret" not in server.head
 
     @pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable", "401 Unauthorized"])
     async def test_the_status_is_told_whatever_it_is(self, status: str) -> None:
         async with talking(reply("{}", status)) as (_, client):
-            assert await client.status("/health", timeout_s=PATIENCE_S) == int(status[:3])
+            assert await client.get_status("/health", timeout_s=PATIENCE_S) == int(status[:3])
 
     async def test_proxies_in_the_environment_are_ignored(self, dead_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("HTTP_PROXY", "ALL_PROXY"):
@@ -147,7 +147,7 @@ class TestAnswers:
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
         async with talking(reply('{"status":"ok"}')) as (_, client):
-            assert await client.json("/health") == {"status": "ok"}
+            assert await client.get_json("/health") == {"status": "ok"}
 
 
 class TestRefusals:
@@ -165,7 +165,7 @@ class TestRefusals:
         error = {"error": {"message": message, "type": "some_error", "code": int(status[:3])}}
         async with talking(reply(json.dumps(error), status)) as (server, client):
             with pytest.raises(Refused) as refused:
-                await client.json("/v1/models")
+                await client.get_json("/v1/models")
             assert refused.value.title == f"The server refused the request: {message}."
             assert hint in refused.value.hint
             assert bool(hint) == bool(refused.value.hint)
@@ -176,58 +176,58 @@ class TestRefusals:
     async def test_an_error_without_the_servers_words_is_named_by_its_status(self, body: str) -> None:
         async with talking(reply(body, "502 Bad Gateway")) as (_, client):
             with pytest.raises(Refused, match="HTTP status 502") as refused:
-                await client.text("/metrics")
+                await client.get_text("/metrics")
             assert refused.value.status == 502
 
     async def test_an_error_that_is_only_a_text_is_told(self) -> None:
         async with talking(reply('{"error":"oops"}', "502 Bad Gateway")) as (_, client):
             with pytest.raises(Refused, match="refused the request: oops"):
-                await client.text("/metrics")
+                await client.get_text("/metrics")
 
     async def test_a_page_where_json_was_expected_is_refused(self) -> None:
         async with talking(reply("<html>Welcome</html>", kind="text/html")) as (server, client):
             with pytest.raises(Refused) as refused:
-                await client.json("/slots")
+                await client.get_json("/slots")
             assert refused.value.title == f"{server.url}/slots sent something that is not JSON."
 
 
 class TestSilence:
     async def test_nothing_listens(self, dead_url: str) -> None:
         async with LoopbackClient(dead_url) as client:
-            assert await client.status("/health", timeout_s=PATIENCE_S) is None
+            assert await client.get_status("/health", timeout_s=PATIENCE_S) is None
             with pytest.raises(Unreachable, match=f"Nothing answers at {dead_url}"):
-                await client.json("/slots")
+                await client.get_json("/slots")
             with pytest.raises(Unreachable, match=f"Nothing answers at {dead_url}"):
                 await received(client)
 
     async def test_a_server_that_never_answers_has_no_status(self) -> None:
         async with talking(stays=True) as (server, client):
             async with asyncio.timeout(PATIENCE_S):
-                assert await client.status("/health", timeout_s=0.05) is None
+                assert await client.get_status("/health", timeout_s=0.05) is None
                 await server.client_gone.wait()
 
     async def test_a_server_that_never_answers_is_given_up(self) -> None:
         async with talking(stays=True) as (server, client):
             client._client.timeout = 0.05
             with pytest.raises(Unreachable, match=f"{server.url} did not answer in time"):
-                await client.text("/metrics")
+                await client.get_text("/metrics")
 
     async def test_a_body_that_breaks_off(self) -> None:
         async with talking(reply('{"status":"ok"}')[:-5]) as (_, client):
             with pytest.raises(Unreachable, match="broke off"):
-                await client.json("/health")
+                await client.get_json("/health")
 
     async def test_something_that_does_not_speak_http(self) -> None:
         async with talking(b"SSH-2.0-OpenSSH_9.2\r\n\r\n") as (_, client):
-            assert await client.status("/health", timeout_s=PATIENCE_S) is None
+            assert await client.get_status("/health", timeout_s=PATIENCE_S) is None
             with pytest.raises(Unreachable, match="broke off"):
-                await client.text("/metrics")
+                await client.get_text("/metrics")
 
 
 class TestEvents:
     async def test_the_request_is_posted_as_json(self) -> None:
         async with talking(*whole_stream(DONE)) as (server, client):
-            async with client.events("/v1/chat/completions", {"stream": True, "max_tokens": 14}):
+            async with client.stream_events("/v1/chat/completions", {"stream": True, "max_tokens": 14}):
                 pass
             assert server.head.startswith("POST /v1/chat/completions HTTP/1.1\r\n")
             assert json.loads(server.body) == {"stream": True, "max_tokens": 14}
@@ -241,7 +241,7 @@ class TestEvents:
             await received(client)
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
             assert "accept: text/event-stream\r\n" in server.head.lower()
-            await client.text("/metrics")
+            await client.get_text("/metrics")
             assert "event-stream" not in server.head
 
     async def test_pings_and_comments_are_skipped(self) -> None:
@@ -303,7 +303,7 @@ class TestHangingUp:
 
     async def test_leaving_the_block_early_closes_the_connection(self) -> None:
         async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
-            async with client.events("/completion", {}) as events:
+            async with client.stream_events("/completion", {}) as events:
                 assert await anext(events) == {"n": 1}
                 assert not server.client_gone.is_set()
             await server.client_gone.wait()
@@ -312,7 +312,7 @@ class TestHangingUp:
         async with talking(*self.OPEN_STREAM, stays=True) as (server, client), asyncio.timeout(PATIENCE_S):
 
             async def stumble() -> None:
-                async with client.events("/completion", {}) as events:
+                async with client.stream_events("/completion", {}) as events:
                     async for data in events:
                         data["missing"]
 
@@ -325,7 +325,7 @@ class TestHangingUp:
             first = asyncio.Event()
 
             async def read() -> None:
-                async with client.events("/completion", {}) as events:
+                async with client.stream_events("/completion", {}) as events:
                     async for _ in events:
                         first.set()
 
@@ -341,7 +341,7 @@ class TestHangingUp:
             first = asyncio.Event()
 
             async def read() -> None:
-                async with client.events("/completion", {}) as events:
+                async with client.stream_events("/completion", {}) as events:
                     async for _ in events:
                         first.set()
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from launcher.base.errors import LauncherError, Refused, Unreachable
-from launcher.base.http import head
+from launcher.base.http import send_head_request
 from launcher.base.http_ranges import RangeReader
 
 KIB, MIB = 2**10, 2**20
@@ -123,7 +123,7 @@ class TestTheToken:
         assert told == [("hub", "Bearer hf_s3cret")] + [("store", None)] * 3
 
     def test_a_head_tells_the_token_and_follows_no_redirect(self, hub: Hub) -> None:
-        answer = head(hub.url + PATH, token="hf_s3cret")
+        answer = send_head_request(hub.url + PATH, token="hf_s3cret")
         assert (answer.status, answer.headers["x-linked-size"]) == (302, str(len(CONTENT)))
         assert [asked.get("Authorization") for asked in hub.requests()] == ["Bearer hf_s3cret"]
 
@@ -176,7 +176,7 @@ class TestTheWay:
             with RangeReader(url) as file, pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
                 file.read(4)
             with pytest.raises(Unreachable, match="cannot be reached") as unreachable:
-                head(url)
+                send_head_request(url)
             assert unreachable.value.hint == "Is this computer online?"
 
     def test_a_name_that_nobody_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ class TestTheWay:
         for exception, hint in (("127.0.0.1", "Is this computer online?"), ("", "through the proxy 127.0.0.1.")):
             monkeypatch.setenv("NO_PROXY", exception)
             with pytest.raises(Unreachable) as unreachable:
-                head("http://127.0.0.1:1/file")
+                send_head_request("http://127.0.0.1:1/file")
             assert unreachable.value.hint.endswith(hint)
 
     @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "nonsense://127.0.0.1"])

@@ -26,7 +26,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def identity_of(process: subprocess.Popen[bytes]) -> ProcessId:
-    identity = ProcessId.of(process.pid)
+    identity = ProcessId.from_pid(process.pid)
     assert identity is not None
     return identity
 
@@ -34,7 +34,7 @@ def identity_of(process: subprocess.Popen[bytes]) -> ProcessId:
 def test_a_running_process_is_recognised(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     assert identity.pid == child.pid
-    assert identity.running()
+    assert identity.is_running()
 
 
 def test_it_is_the_same_each_time_it_is_asked_for(child: subprocess.Popen[bytes]) -> None:
@@ -46,16 +46,16 @@ def test_it_is_the_same_each_time_it_is_asked_for(child: subprocess.Popen[bytes]
 def test_a_zombie_does_not_run(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     end(child)
-    assert ProcessId.of(child.pid) is not None  # its entry is still there
-    assert not identity.running()
+    assert ProcessId.from_pid(child.pid) is not None  # its entry is still there
+    assert not identity.is_running()
 
 
 def test_a_process_that_is_gone_does_not_run(child: subprocess.Popen[bytes]) -> None:
     identity = identity_of(child)
     end(child)
     child.wait()
-    assert not identity.running()
-    assert ProcessId.of(child.pid) is None
+    assert not identity.is_running()
+    assert ProcessId.from_pid(child.pid) is None
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, -1.0, 1.0])
@@ -64,8 +64,8 @@ def test_another_process_with_the_same_pid_is_not_mistaken_for_it(
 ) -> None:
     identity = identity_of(child)
     earlier = identity._replace(created_s=identity.created_s + seconds)
-    assert not earlier.running()
-    assert identity.running()
+    assert not earlier.is_running()
+    assert identity.is_running()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system keeps the time of creation")

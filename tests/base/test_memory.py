@@ -7,7 +7,7 @@ import sys
 # Freeing 4 MiB moves glibc's limit above 300 KB; what is mapped one by one is counted as hblkhd, the fifth number.
 _PROBE = """
 import ctypes, sys
-from launcher.base.memory import keep_large_blocks_apart
+from launcher.base.memory import fix_mmap_threshold
 
 class Info(ctypes.Structure):
     _fields_ = [(f"f{i}", ctypes.c_int) for i in range(10)]
@@ -18,7 +18,7 @@ libc.malloc.argtypes = [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 libc.mallinfo.restype = Info
 if sys.argv[1] == "apart":
-    assert keep_large_blocks_apart()
+    assert fix_mmap_threshold()
 libc.free(libc.malloc(2**22))
 before = libc.mallinfo().f4
 held = libc.malloc(300_000)
@@ -33,9 +33,9 @@ def mapped_bytes(mode: str) -> int:
 
 def test_a_large_block_is_mapped_by_itself_after_others_were_freed() -> None:
     if platform.libc_ver()[0] != "glibc":
-        from launcher.base.memory import keep_large_blocks_apart
+        from launcher.base.memory import fix_mmap_threshold
 
-        assert not keep_large_blocks_apart()
+        assert not fix_mmap_threshold()
         return
     assert mapped_bytes("as it is") == 0
     assert mapped_bytes("apart") >= 300_000

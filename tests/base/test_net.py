@@ -4,42 +4,42 @@ import httpx
 import pytest
 
 from launcher.base.errors import BadOption, Refused
-from launcher.base.http import json_pages
-from launcher.base.net import origin, proxy_for, redirected, without_secrets
+from launcher.base.http import fetch_json_pages
+from launcher.base.net import find_proxy, redirect_target, strip_secrets, url_origin
 
 
 def test_one_server_however_its_address_is_written() -> None:
-    assert origin("HTTPS://Hub.example/a") == origin("https://hub.example:443/b")
-    assert origin("http://hub.example/") != origin("https://hub.example/")
+    assert url_origin("HTTPS://Hub.example/a") == url_origin("https://hub.example:443/b")
+    assert url_origin("http://hub.example/") != url_origin("https://hub.example/")
 
 
 def test_the_proxy_of_a_scheme_in_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
-    assert proxy_for("HTTPS://example.org/") == proxy_for("https://example.org/") == "http://proxy.invalid:1"
+    assert find_proxy("HTTPS://example.org/") == find_proxy("https://example.org/") == "http://proxy.invalid:1"
 
 
 @pytest.mark.parametrize("url", ["https://a.example/x", "HTTPS://a.example/x"])
 @pytest.mark.parametrize("location", ["http://a.example/y", "Http://b.example/", "ftp://a.example/"])
 def test_no_redirect_leads_away_from_https(url: str, location: str) -> None:
     with pytest.raises(Refused, match="without encryption"):
-        redirected(url, location)
+        redirect_target(url, location)
 
 
 def test_other_redirects_are_followed() -> None:
-    assert redirected("https://a.example/x", "HTTPS://b.example/y") == "https://b.example/y"
-    assert redirected("http://a.example/x", "y?z") == "http://a.example/y?z"
+    assert redirect_target("https://a.example/x", "HTTPS://b.example/y") == "https://b.example/y"
+    assert redirect_target("http://a.example/x", "y?z") == "http://a.example/y?z"
 
 
 @pytest.mark.parametrize("location", ["http://[oops", "http://a:b/", "http://a:99999/"])
 def test_a_redirect_to_no_address(location: str) -> None:
     with pytest.raises(Refused, match="no web address"):
-        redirected("http://a.example/x", location)
+        redirect_target("http://a.example/x", location)
 
 
 def test_what_may_be_shown_of_an_address() -> None:
-    assert without_secrets("https://me:secret@a.example:1/x?signature=s#y") == "https://a.example:1/x"
+    assert strip_secrets("https://me:secret@a.example:1/x?signature=s#y") == "https://a.example:1/x"
     with pytest.raises(BadOption):
-        without_secrets("http://[::1")
+        strip_secrets("http://[::1")
 
 
 def test_json_is_not_fetched_without_encryption_where_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,5 +51,5 @@ def test_json_is_not_fetched_without_encryption_where_that_was_asked_for(monkeyp
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
     with pytest.raises(Refused, match="without encryption"):
-        next(json_pages("https://a.example/"))
+        next(fetch_json_pages("https://a.example/"))
     assert asked == ["https://a.example/"]

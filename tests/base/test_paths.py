@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.age import process_age_s
 from launcher.base.errors import HomeUnusable
 from launcher.base.paths import (
     HOME_VARIABLE,
     cache_dir,
     check_home,
     config_dir,
-    expanded,
-    refusal,
+    expand_user,
+    explain_os_error,
     runtime_dir,
-    shipped,
+    shipped_file,
     state_dir,
 )
+from launcher.base.units import process_age_s
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,17 +70,17 @@ def test_asking_for_a_folder_does_not_make_it(home: Path) -> None:
 
 
 def test_in_a_checkout_the_shipped_files_lie_beside_the_package() -> None:
-    assert shipped("resources", "system-libraries.txt") == ROOT / "resources" / "system-libraries.txt"
-    assert shipped("resources", "system-libraries.txt").is_file()
+    assert shipped_file("resources", "system-libraries.txt") == ROOT / "resources" / "system-libraries.txt"
+    assert shipped_file("resources", "system-libraries.txt").is_file()
 
 
 def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> None:
     package = tmp_path / "launcher"
     (package / "base").mkdir(parents=True)
     (package / "_data").mkdir()
-    for name in ("__init__.py", "base/__init__.py", "base/errors.py", "base/paths.py"):
+    for name in ("__init__.py", "base/__init__.py", "base/errors.py", "base/messages.py", "base/paths.py"):
         shutil.copy(ROOT / "launcher" / name, package / name)
-    script = "from launcher.base.paths import shipped; print(shipped('presets', 'demo.toml'))"
+    script = "from launcher.base.paths import shipped_file; print(shipped_file('presets', 'demo.toml'))"
     said = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20
     )
@@ -88,7 +88,7 @@ def test_in_a_wheel_the_shipped_files_lie_inside_the_package(tmp_path: Path) -> 
 
 
 def test_a_process_knows_its_age() -> None:
-    script = "from launcher.base.age import process_age_s as age; print(age()); input(); print(age())"
+    script = "from launcher.base.units import process_age_s as age; print(age()); input(); print(age())"
     pipe = subprocess.PIPE
     before_s = process_age_s()
     with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True) as child:
@@ -103,8 +103,8 @@ def test_a_process_knows_its_age() -> None:
 
 
 def test_the_home_of_a_user_who_does_not_exist_stays_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert expanded("~/a.gguf") == Path.home() / "a.gguf"
-    assert expanded("~nobody-of-that-name/a.gguf") == Path("~nobody-of-that-name/a.gguf")
+    assert expand_user("~/a.gguf") == Path.home() / "a.gguf"
+    assert expand_user("~nobody-of-that-name/a.gguf") == Path("~nobody-of-that-name/a.gguf")
     monkeypatch.setenv(HOME_VARIABLE, "~nobody-of-that-name")
     assert cache_dir() == Path.cwd() / "~nobody-of-that-name" / "cache"
 
@@ -132,21 +132,24 @@ def test_a_refusal_within_our_folders_names_the_variable(monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     for home, inside in ((str(tmp_path / "stick"), "stick/state/run"), ("", "caches/mtp-launcher"), ("", "caches")):
         monkeypatch.setenv(HOME_VARIABLE, home)
-        told = refusal(PermissionError(13, "Permission denied", str(tmp_path / inside)))
+        told = explain_os_error(PermissionError(13, "Permission denied", str(tmp_path / inside)))
         assert (told.code, "MTP_LAUNCHER_HOME" in told.hint) == ("home_unusable", True)
         assert told.title == f"The system refused: Permission denied ({tmp_path / inside})."
-    elsewhere = refusal(PermissionError(13, "Permission denied", "/elsewhere/model.gguf"))
+    elsewhere = explain_os_error(PermissionError(13, "Permission denied", "/elsewhere/model.gguf"))
     assert (elsewhere.code, elsewhere.hint) == ("error", "Check disk space and permissions.")
-    assert refusal(OSError("no number")).title == "The system refused: no number."
-    assert refusal(OSError(28, "No space left on device", 7)).title == "The system refused: No space left on device."
+    assert explain_os_error(OSError("no number")).title == "The system refused: no number."
+    assert (
+        explain_os_error(OSError(28, "No space left on device", 7)).title
+        == "The system refused: No space left on device."
+    )
 
 
 def test_a_full_disk_is_named_where_the_system_names_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "yet to be made"))
     full = shutil.disk_usage(tmp_path)._replace(free=16_384)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: {tmp_path: full}[path])
-    told = refusal(OSError(28, "No space left on device"))
+    told = explain_os_error(OSError(28, "No space left on device"))
     assert told.code == "home_unusable"
     assert told.title == f"The disk of {config_dir()} is full: it has 0.0 MB left."
     assert told.hint.startswith("Make room there, or use another disk. Set MTP_LAUNCHER_HOME")
-    assert "Make room" not in refusal(OSError(5, "Input/output error")).hint
+    assert "Make room" not in explain_os_error(OSError(5, "Input/output error")).hint

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.base.prompts import prompts_in, read_prompts
+from launcher.base.prompts import read_prompts, split_prompts
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from launcher.base.prompts import prompts_in, read_prompts
     ],
 )
 def test_prompts_are_blocks_or_lines(text: str, prompts: tuple[str, ...]) -> None:
-    assert prompts_in(text) == prompts
+    assert split_prompts(text) == prompts
 
 
 def test_prompts_come_from_a_file(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.redact import HIDDEN, redacted
+from launcher.base.redact import HIDDEN, redact_text
 
 HOME = Path("/home/ada")
 
 
 def told(text: str, *secrets: str) -> str:
-    return redacted(text, secrets, home=HOME, user="ada")
+    return redact_text(text, secrets, home=HOME, user="ada")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from launcher.cli import downloads_work, pull
-from launcher.cli.bar import Bar, share
-from launcher.fetch.jobs import Figures, Jobs
-from launcher.fetch.queue_events import JobProgressed, Totals
-from launcher.fetch.transfer import Phase
+from launcher.cli import downloads, pull
+from launcher.cli.bar import ProgressBar, format_share
+from launcher.fetch.jobs import JobList, JobProgress
+from launcher.fetch.queue_runner import JobProgressed, QueueTotals
+from launcher.fetch.transfer import TransferPhase
 from launcher.models.pull import PullProgress
 
 WHY = "models.example did not answer within 30 seconds. The next try is in 4 s."
@@ -30,57 +30,62 @@ def terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> _Screen:
 
 
 def test_why_it_waits_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Bar()
-    bar.show("Downloading", 1, 10)
-    bar.show("Waiting", 1, 10, note="The server did not answer. Again in 2 s.")
-    bar.show("Waiting", 1, 10, note="The server did not answer. Again in 1 s.")
-    bar.show("Downloading", 2, 10)
+    bar = ProgressBar()
+    bar.show_progress("Downloading", 1, 10)
+    bar.show_progress("Waiting", 1, 10, note="The server did not answer. Again in 2 s.")
+    bar.show_progress("Waiting", 1, 10, note="The server did not answer. Again in 1 s.")
+    bar.show_progress("Downloading", 2, 10)
     assert capsys.readouterr().err == "Waiting: 10 %  1 bytes of 10 bytes  The server did not answer. Again in 2 s.\n"
 
 
 def test_a_terminal_shows_at_once_why_it_waits_and_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, bar = terminal(monkeypatch, 100), Bar()
-    bar.show("Downloading", 5, 10, speed=1.0, left_s=5.0)
-    bar.show("Waiting", 5, 10, note=WHY)
+    screen, bar = terminal(monkeypatch, 100), ProgressBar()
+    bar.show_progress("Downloading", 5, 10, speed=1.0, left_s=5.0)
+    bar.show_progress("Waiting", 5, 10, note=WHY)
     assert screen.getvalue().split("\r")[-1].rstrip() == f"Waiting 50 %  {WHY}"
 
 
 def test_a_note_without_room_stands_above_the_bar_in_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, bar = terminal(monkeypatch, 80), Bar()
-    bar.show("Downloading", 5, 10)
+    screen, bar = terminal(monkeypatch, 80), ProgressBar()
+    bar.show_progress("Downloading", 5, 10)
     for _ in range(2):
-        bar.show("Waiting for a-long-name.gguf", 5, 10, note=WHY)
+        bar.show_progress("Waiting for a-long-name.gguf", 5, 10, note=WHY)
     told = screen.getvalue().replace("\r", "\n")
     assert " ".join(told.split()).count(f"Waiting for a-long-name.gguf: {WHY}") == 1
     assert all(len(line) < 80 for line in told.split("\n"))
-    bar.show("Waiting for a-long-name.gguf", 5, 10, note=WHY.replace("4 s", "8 s"))
+    bar.show_progress("Waiting for a-long-name.gguf", 5, 10, note=WHY.replace("4 s", "8 s"))
     assert "8 s." in screen.getvalue()
 
 
 def test_a_narrow_terminal_drops_whole_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch, 40)
-    Bar().show("Downloading", 5 * 10**9, 10**10, speed=1e8, left_s=50.0)
+    ProgressBar().show_progress("Downloading", 5 * 10**9, 10**10, speed=1e8, left_s=50.0)
     assert screen.getvalue().strip() == "Downloading 50 %  5.00 GB of 10.00 GB"
-    Bar().show("a-name-that-is-longer-than-the-terminal-is-wide.gguf", 5, 10)
+    ProgressBar().show_progress("a-name-that-is-longer-than-the-terminal-is-wide.gguf", 5, 10)
     assert screen.getvalue().rstrip().endswith("… 50 %")
 
 
 def test_what_is_missing_is_told_where_rounding_would_hide_it() -> None:
-    assert share(8_612_000, 8_640_000) == "all but 28 kB of 8.6 MB"
-    assert share(8_640_000, 8_640_000) == "8.6 MB of 8.6 MB"
-    assert share(5, None) == "5 bytes"
+    assert format_share(8_612_000, 8_640_000) == "all but 28 kB of 8.6 MB"
+    assert format_share(8_640_000, 8_640_000) == "8.6 MB of 8.6 MB"
+    assert format_share(5, None) == "5 bytes"
 
 
 def test_programs_are_told_at_once_why_a_pull_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    show = pull._JsonLines()
-    for phase, note in ((Phase.RECEIVING, ""), (Phase.WAITING, WHY), (Phase.WAITING, WHY), (Phase.RECEIVING, "")):
+    show = pull._JsonOutput()
+    for phase, note in (
+        (TransferPhase.RECEIVING, ""),
+        (TransferPhase.WAITING, WHY),
+        (TransferPhase.WAITING, WHY),
+        (TransferPhase.RECEIVING, ""),
+    ):
         show.progress(PullProgress(phase, "a.gguf", 1, 1, 5, 10, 0, None, None, note))
     assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY]
 
 
 def test_programs_are_told_at_once_why_a_download_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    _, added = Jobs().add("pull", {}, "a.gguf", size_bytes=10, now_s=0.0)
-    show = downloads_work._JsonLines()
+    _, added = JobList().add("pull", {}, "a.gguf", size_bytes=10, now_s=0.0)
+    show = downloads._JsonOutput()
     for note in ("", WHY, WHY, ""):
-        show.event(JobProgressed(added.job, Figures(5, 10, note=note), Totals(1, 5, None, None)))
+        show.event(JobProgressed(added.job, JobProgress(5, 10, note=note), QueueTotals(1, 5, None, None)))
     assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY]

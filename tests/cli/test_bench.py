@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from launcher.engine.launch import DEFAULT_DRAFT
+from launcher.engine.serve_options import DEFAULT_DRAFT
 from launcher.tuning.history import History
-from launcher.tuning.workloads import workload, workloads
+from launcher.tuning.workloads import load_workload, shipped_workloads
 from tests import forked
-from tests.test_machine_presets import SETTINGS as PRESET
-from tests.test_machine_presets import here, tuned
+from tests.app.test_machine_presets import SETTINGS as PRESET
+from tests.app.test_machine_presets import here, tuned
 
 COMMAND = [sys.executable, "-m", "launcher"]
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
@@ -178,9 +178,9 @@ def runs_kept() -> int:
 
 def test_the_workloads_are_listed() -> None:
     told = json.loads(run("bench", "--list", "--json").stdout)
-    assert [each["name"] for each in told] == [each.name for each in workloads()]
+    assert [each["name"] for each in told] == [each.name for each in shipped_workloads()]
     assert "published" in run("bench", "--list").stdout
-    assert {each["name"]: each["runs"] for each in told}["published"] == workload("published").runs == 10
+    assert {each["name"]: each["runs"] for each in told}["published"] == load_workload("published").runs == 10
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_who_it_is_compared_with_is_asked_before_the_model_is_loaded(short: Path
 def test_a_setting_that_is_none_names_all_that_it_takes(setting: str, hint: str) -> None:
     told = run("bench", "demo", "--set", setting).stderr
     assert hint in told
-    assert "There are" not in told or told.rstrip().endswith("extra, p-min, draft-sampling, ngram.")
+    assert "There are" not in told or told.rstrip().endswith("p-min, draft-sampling, ngram, extra.")
 
 
 async def test_the_model_is_served_as_serve_does_with_the_machines_preset(demo_model: Path, short: Path) -> None:

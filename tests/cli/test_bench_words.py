@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.bench_words import print_standings
-from launcher.tuning.measure import Ended, Measured
+from launcher.cli.bench import print_standings
+from launcher.tuning.measure import EndReason, MeasuredSpeed
 from launcher.tuning.statistics import rate_interval
-from launcher.tuning.versus import Standing
-from launcher.tuning.workloads import workload
+from launcher.tuning.versus import ServerStanding
+from launcher.tuning.workloads import load_workload
 from tests.tuning.measured import ENVIRONMENT, run
 
 
 def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few(capsys: pytest.CaptureFixture[str]) -> None:
     runs = (run(50.0), run(51.0))
-    measured = Measured(runs, rate_interval([50.0, 51.0]), Ended.MOST)
+    measured = MeasuredSpeed(runs, rate_interval([50.0, 51.0]), EndReason.MOST)
     found = [
-        Standing("http://first", measured, None, None),
-        Standing("http://few", measured, None, None),
-        Standing("http://lost", None, None, "It ended."),
+        ServerStanding("http://first", measured, None, None),
+        ServerStanding("http://few", measured, None, None),
+        ServerStanding("http://lost", None, None, "It ended."),
     ]
     targets: list[Any] = [SimpleNamespace(url=each.name, environment=ENVIRONMENT) for each in found]
-    print_standings(found, targets, workload("code"))
+    print_standings(found, targets, load_workload("code"))
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  http")}
     assert lines["http://few"].endswith("not known: too few rounds, 3 are the least (--runs)")
     assert "too few rounds" not in lines["http://first"] + lines["http://lost"]

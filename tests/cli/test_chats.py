@@ -27,10 +27,10 @@ def two(home: Path) -> tuple[str, str]:
     """Two conversations, the second one the newer."""
     with Conversations() as kept:
         for id_, text in (("aaa111", "Why is the sky blue?"), ("bbb222", "Name a fish.")):
-            kept.begin(text, id=id_, model="A model")
-            reply = kept.begin_reply(id_, kept.ask(id_, None, text))
-            kept.add([(reply, f"The reply to {text}\x1b[31m", "")])
-            kept.end(reply, footer="9 t/s")
+            kept.create_conversation(text, id=id_, model="A model")
+            reply = kept.begin_reply(id_, kept.add_question(id_, None, text))
+            kept.append_pieces([(reply, f"The reply to {text}\x1b[31m", "")])
+            kept.end_reply(reply, footer="9 t/s")
     return "aaa111", "bbb222"
 
 

@@ -66,7 +66,7 @@ def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, A
 
 def gone_within(seconds: float, *identities: ProcessId) -> bool:
     deadline = time.monotonic() + seconds
-    while any(identity.running() for identity in identities):
+    while any(identity.is_running() for identity in identities):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -112,14 +112,14 @@ def test_the_demo_in_a_terminal_says_what_it_cannot_show() -> None:
     assert told.returncode == 0
     assert "There is no display" in told.stdout
     assert "Drafts accepted:" in told.stdout
-    assert "faster without MTP" in told.stdout
+    assert "not a speed-up" in told.stdout
     assert "Ready" in told.stderr
 
 
 def test_a_server_is_served_listed_asked_and_stopped() -> None:
     with served("--model", "demo") as (process, ready):
         assert ready["state"] == "ready"
-        engine = ProcessId.of(ready["pid"])
+        engine = ProcessId.from_pid(ready["pid"])
         assert engine is not None
         key = {"Authorization": f"Bearer {ready['api_key']}"}
         models = httpx.get(f"{ready['url']}/v1/models", headers=key, trust_env=False).json()
@@ -150,7 +150,7 @@ def test_it_says_with_which_settings_it_serves() -> None:
         told = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
         process.terminate()
         assert process.wait(20) == 0
-    assert told["settings"] == "MTP on, draft length 2, context 307200, 1 slot(s)\n"
+    assert told["settings"] == "MTP on, draft length 2, context 307200, 1 slot\n"
     assert told["memory"] == "KV cache q8_0, ubatch 128\n"
     assert told["note"].startswith("The model was trained for 262,144 tokens.")
 
@@ -201,14 +201,17 @@ def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, head
         (tmp_path, "model_missing"),
         (page, "model_broken"),
         (cut, "model_broken"),
-        (headless_model, "model_has_no_mtp_head"),
     ):
         assert complaint("serve", "--model", str(model))["code"] == code
+    assert complaint("serve", "--model", str(headless_model), "--draft", "3")["code"] == "model_has_no_mtp_head"
     assert not (home / "state" / "endpoints.json").exists()
 
 
-def test_a_model_without_a_head_is_served_when_mtp_is_off(headless_model: Path) -> None:
-    with served("--model", str(headless_model), "--draft", "0"):
+@pytest.mark.parametrize("words", [[], ["--draft", "0"]])
+def test_a_model_without_a_head_is_served_with_mtp_off(headless_model: Path, words: list[str]) -> None:
+    with served("--model", str(headless_model), *words) as (_, ready):
+        said = [notice["text"] for notice in ready.get("notices", [])]
+        assert said == ([] if words else ["headless.gguf has no MTP head, so it is served with MTP off."])
         reply = answer("chat", "Hello", "--max-tokens", "8")  # hardly trained, it may end a reply at any token
         assert 1 <= reply["predicted_n"] <= 8
         assert (reply["draft_n"], reply["acceptance"]) == (0, None)
@@ -310,7 +313,7 @@ def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
 
 def test_after_a_kill_9_of_the_program_the_engine_is_gone_within_two_seconds() -> None:
     with served("--model", "demo") as (process, ready):
-        engine = ProcessId.of(ready["pid"])
+        engine = ProcessId.from_pid(ready["pid"])
         assert engine is not None
         process.kill()
         process.wait()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher.engine import registry
-from launcher.tuner_kept import only_tune
+from launcher.app.tuner_kept import hold_tune_lock
+from launcher.engine.server import registry
 from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
@@ -77,7 +77,7 @@ def test_a_fill_curve_as_a_table(work: str, monkeypatch: pytest.MonkeyPatch) -> 
         done.stderr.replace("\n", " ")
     )
     assert done.stderr.count("tokens/s") == 8
-    assert registry.running() == ()
+    assert registry.list_running() == ()
 
 
 def test_streams_as_json_with_their_cost(work: str) -> None:
@@ -110,7 +110,7 @@ def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
     assert "Interrupted: this is what was measured until then. Kept as " in out.replace("\n", " ")
     assert out.lstrip().startswith("fill ")
     assert "Traceback" not in err
-    assert registry.running() == ()
+    assert registry.list_running() == ()
 
 
 def test_load_that_holds_or_not_is_told_with_its_rows(work: str) -> None:
@@ -183,7 +183,7 @@ def test_what_cannot_be_measured_is_said(arguments: list[str], code: int, said: 
 
 @pytest.mark.parametrize("verb", ["curve", "endure"])
 def test_nothing_is_measured_beside_a_tune(verb: str) -> None:
-    with only_tune():
+    with hold_tune_lock():
         done = told(verb, "demo")
     assert done.returncode == 1
     assert "tuning on this computer" in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine.diagnosis_log import HEAD_BYTES, TAIL_BYTES, read_log
+from launcher.engine.diagnosis.log_reading import HEAD_BYTES, TAIL_BYTES, read_log
 from tests import forked
 
 PORT = (

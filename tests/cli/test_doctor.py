@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.engine.known_bad import build_number
+from launcher.engine.builds.known_bad import build_number
 from tests import forked
 from tests.cli import in_process
 from tests.conftest import FAKES

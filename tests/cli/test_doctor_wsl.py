@@ -8,7 +8,7 @@ import pytest
 
 from launcher.machine import host as hosts
 from launcher.machine.surroundings import wsl_version
-from launcher.machine.wsl_suggestion import memory_for_wsl
+from launcher.machine.wsl import suggest_wsl_memory
 from tests.cli.in_process import run
 
 GIB = 2**30
@@ -58,7 +58,7 @@ def test_elsewhere_there_is_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_all_is_well_that_is_said(wsl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = psutil.virtual_memory()._replace(total=2 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert memory_for_wsl(2 * GIB) == 2
+    assert suggest_wsl_memory(2 * GIB) == 2
     told = run("doctor", "--copy-wslconfig")
     assert told.returncode == 1
     assert "There is nothing to change in .wslconfig" in told.stderr

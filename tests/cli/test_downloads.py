@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.downloads import add_pull, queue
+from launcher.app.downloads import add_pull, download_queue
 from tests import forked
 from tools.fault_matrix.server import FileServer, serving
 
@@ -60,7 +60,7 @@ def add(url: str, checksum: str) -> int:
 
 
 def states() -> list[tuple[int, str]]:
-    return [(job.id, job.state.value) for job in queue().look().jobs.jobs]
+    return [(job.id, job.state.value) for job in download_queue().read_snapshot().jobs.jobs]
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
     assert told.returncode == 0
     assert "could not be read and was set aside as" in told.stderr
     assert "no downloads" in told.stdout
-    assert (file.parent / "queue.damaged-1.json").read_text() == "{"
+    assert (file.parent / "queue.json.bad").read_text() == "{"
 
 
 @pytest.mark.parametrize(

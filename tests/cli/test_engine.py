@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.engine.installed import PROGRAM
+from launcher.engine.builds.installed import PROGRAM
 from tests import forked
 from tests.conftest import FAKES, ReleaseServer
 

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from launcher.app.planner import estimate_by_formula, read_source
+from launcher.cli.estimate import _print_parts
 from launcher.models.gguf import read_header, read_raw_header
+from launcher.models.memory import PlanSettings
+from launcher.models.situation import describe_machine
 from tests import forked
 from tests.conftest import Hub
 from tools.sparse_models.models import model
@@ -20,6 +24,7 @@ from tools.sparse_models.write import write
 
 PARTS = {
     "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
+    "caches",
 }  # fmt: skip
 ENGINE = {"model_mib", "context_mib", "compute_mib", "draft_context_mib", "draft_compute_mib", "seconds"}
 LONG = ("--ctx", "262144", "--kv", "q8_0", "--ubatch", "256")
@@ -130,8 +135,20 @@ class TestText:
         assert max(map(len, lines)) <= 110
 
     def test_what_is_missing_is_said(self, sparse: Path) -> None:
-        assert "too few" in run(sparse, "--gpu-memory", "16").stdout.split("GPU memory free")[1].splitlines()[0]
+        told = run(sparse, "--gpu-memory", "8", "--n-cpu-moe", "0").stdout
+        assert "too few" in told.split("GPU memory free")[1].splitlines()[0]
         assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
+
+    def test_what_one_of_several_gpus_lacks_is_said(self, sparse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        cards = (22_000, 4_000)
+        setting = PlanSettings(context=32_768, backend="cuda", gpus=2, gpu_free_mib=cards, tensor_split="1,1")
+        found = estimate_by_formula(read_source(str(sparse)), setting)
+        assert found.parts.total < 26_000 * 2**20 < found.needed_bytes
+        here = replace(describe_machine(24), free_mib=26_000, gpus=2, gpu_free_mib=cards)
+        _print_parts(found, here, {})
+        told = capsys.readouterr().out
+        assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in told
+        assert "TOO BIG" in told
 
     def test_the_engine_stands_beside(self, sparse: Path) -> None:
         told = run(sparse, "--gpu-memory", "24", "--ask-engine", *LONG).stdout
@@ -243,7 +260,7 @@ class TestAskEngine:
         with subprocess.Popen(
             command(sparse, "--gpu-memory", "24", "--engine", engine), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            limit_s = time.monotonic() + 20
+            limit_s = time.monotonic() + 120  # of a busy computer
             while not (tmp_path / "began").exists():
                 assert time.monotonic() < limit_s
                 assert process.poll() is None
@@ -279,7 +296,8 @@ class TestFiles:
         assert (told["draft"], told["parts"]["draft_kv"], told["mtp_head"]) == (0, 0, "none")
         assert answer(path, "--gpu-memory", "24", "--no-mtp")["parts"] == told["parts"]
         error = complaint(path, "--gpu-memory", "24", "--draft", "2")
-        assert (error["code"], error["hint"]) == ("model_has_no_mtp_head", "Leave --draft out, or set it to 0.")
+        assert error["code"] == "model_has_no_mtp_head"
+        assert error["hint"].startswith("Start it with --draft 0, or get a file with the head")
 
     def test_one_that_is_no_gguf(self, tmp_path: Path) -> None:
         path = tmp_path / "page.gguf"

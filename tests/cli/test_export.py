@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import yaml
 
 from launcher.cli.key_options import key_for
 from tests import forked
+from tests.conftest import FAKES
 
 COMMAND = [sys.executable, "-m", "launcher"]
 
@@ -98,6 +100,34 @@ def test_one_file_of_a_model_can_be_named() -> None:
     )
     assert "model = Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf" in text
     assert "ctx-size = 8192" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("demo", "--gpu-memory", "24"), "--gpu-memory"),
+        (("demo", "--vision"), "--vision"),
+        (("demo", "--quant", "Q4_0"), "--quant"),
+        (("qwen3.6-35b-a3b-mtp", "--engine", "built-in", "--host-memory", "64"), "--host-memory"),
+    ],
+)
+def test_what_chooses_a_plan_is_refused_where_none_is_chosen(arguments: tuple[str, ...], option: str) -> None:
+    done = run("export", "command", "--model", *arguments)
+    assert done.returncode == 1
+    assert f"{option} means nothing for" in done.stderr
+
+
+def test_a_file_is_exported_for_the_backend_and_the_quantisation_that_are_named(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    engine = tmp_path / "llama-server"
+    fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
+    engine.write_text(f'#!/bin/sh\n[ "$1" = --help ] && echo "--device DEV"\nexec {fake} "$@"\n')
+    engine.chmod(0o755)
+    line = ("command", "--shell", "bash", "--engine", str(engine))
+    assert "--device none" in told("export", *line, "--model", str(demo_model), "--backend", "cpu")
+    missing = run("export", *line, "--model", "qwen3.6-35b-a3b-mtp", "--quant", "UD-Q4_K_XL")
+    assert "UD-Q4_K_XL" in missing.stderr
 
 
 def test_workers_and_own_arguments_are_in_every_export() -> None:

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from launcher.cli import status
-from launcher.cli.health_line import health_line
-from launcher.engine import registry
-from launcher.engine.action import Action, ActionKind
+from launcher.cli.layout import health_line
+from launcher.engine.diagnosis.actions import Action, ActionKind
+from launcher.engine.server import registry
 from launcher.monitor.health_event import Code, Finding, Level
 
 SPILL = Finding(
@@ -28,7 +28,7 @@ def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:
 
 
 async def test_status_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    _, registration = registry.register(None, model="m", engine="e", draft=2)
+    _, registration = registry.register_server(None, model="m", engine="e", draft=2)
     registration.update(health=(SPILL.as_json(), WAIT.as_json()))
     assert registration.settle(60)
     parser = argparse.ArgumentParser()

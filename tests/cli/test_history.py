@@ -132,7 +132,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
     assert answer("history", "delete", "aaa")["deleted"] == 1
     assert run("history", "delete", "zzz").returncode == 1
     with History() as history:
-        assert history.use("place")
+        assert history.load_use("place")
     unasked = run("history", "delete", "all")
     assert unasked.returncode == 1
     assert "Say so with --yes." in unasked.stderr
@@ -140,7 +140,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
     assert run("history", "delete", "all", "--yes").stdout == "Deleted 1 measurement.\n"
     assert answer("history")["measurements"] == []
     with History() as history:
-        assert history.use("place") == ()
+        assert history.load_use("place") == ()
 
 
 def test_a_damaged_file_is_told(home: Path, two: tuple[str, str]) -> None:

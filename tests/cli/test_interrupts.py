@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 from launcher.base.identity import ProcessId
 from tests import forked
 
+ROOT = Path(__file__).parents[2]
+_MOMENTS = 15
 COMMAND = [sys.executable, "-m", "launcher"]
 
 
@@ -31,7 +34,7 @@ def servers() -> list[dict[str, Any]]:
 
 def gone_within(seconds: float, *identities: ProcessId) -> bool:
     deadline = time.monotonic() + seconds
-    while any(identity.running() for identity in identities):
+    while any(identity.is_running() for identity in identities):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -57,6 +60,49 @@ def test_it_can_be_interrupted_at_any_moment(number: signal.Signals, after_s: fl
     assert code in (130, 143, -number) or by_python
     assert by_python or "Traceback" not in told
     assert servers() == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose Python packages are installed already, for ./start."""
+    folder = tmp_path / "checkout"
+    environment = folder / ".venv"
+    environment.mkdir(parents=True)
+    for name in ("start", "scripts", "resources", "requirements.lock", "pyproject.toml", "hatch_build.py"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "start").unlink()
+    shutil.copy(ROOT / "start", folder)  # it looks for the others beside itself
+    for name in ("bin", "lib"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", environment)
+    files = "requirements.lock pyproject.toml hatch_build.py scripts/bootstrap.sh resources/locale/*/LC_MESSAGES/*.po"
+    stamp = f"{{ cat {files}; pwd; }} | cksum"
+    installed = subprocess.run(["sh", "-c", stamp], cwd=folder, capture_output=True, check=True)
+    (environment / "requirements.lock.installed").write_bytes(installed.stdout)
+    return folder
+
+
+@pytest.mark.parametrize("arguments", [[], ["--version"]], ids=["the window or the demo", "an answer"])
+def test_start_can_be_interrupted_at_any_moment_of_its_first_second(checkout: Path, arguments: list[str]) -> None:
+    """By Ctrl-C, which the terminal sends to the shell and to Python alike."""
+    command = [str(checkout / "start"), *arguments]
+    began_s = time.monotonic()
+    subprocess.run([str(checkout / "start"), "--version"], capture_output=True, check=True)
+    whole_s = time.monotonic() - began_s
+    codes = set()
+    for moment in range(_MOMENTS):
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            time.sleep(whole_s * moment / _MOMENTS)  # what is tested is the moment itself
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.stderr is not None
+            told = process.stderr.read()
+            codes.add(process.wait(20))
+        assert "Traceback" not in told, told
+        assert "KeyboardInterrupt" not in told, told
+    assert codes <= {130, -signal.SIGINT, 0}  # which a shell shows as 130; 0 of what had ended
+    assert codes & {130, -signal.SIGINT}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -86,7 +132,7 @@ def test_two_interrupts_at_any_moment_of_a_start_end_it_without_a_traceback(stat
         for line in process.stderr:
             if line.startswith(state):
                 break
-        started = [ProcessId.of(child.pid) for child in psutil.Process(process.pid).children(recursive=True)]
+        started = [ProcessId.from_pid(child.pid) for child in psutil.Process(process.pid).children(recursive=True)]
         process.send_signal(signal.SIGINT)
         time.sleep(pause_s)  # in which the first one has begun to end it
         process.send_signal(signal.SIGINT)
@@ -103,7 +149,7 @@ def test_a_second_interrupt_does_not_wait_and_the_engine_ends_all_the_same(fake_
     with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        engine = ProcessId.of(json.loads(process.stdout.readline())["pid"])
+        engine = ProcessId.from_pid(json.loads(process.stdout.readline())["pid"])
         assert engine is not None
         process.send_signal(signal.SIGINT)
         while (listed := servers()[0])["state"] == "ready":  # until it has noticed

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launcher.engine.endpoint import claim
+from launcher.engine.server.endpoint import claim_endpoint
 from tests import forked
 
 
@@ -30,7 +30,7 @@ def test_none_yet() -> None:
 
 
 def test_they_are_listed_and_shown_only_when_asked_for() -> None:
-    endpoint = claim(None)
+    endpoint = claim_endpoint(None)
     for told in (run("keys").stdout, run("keys", "--json").stdout):
         assert str(endpoint.port) in told
         assert endpoint.api_key not in told
@@ -40,15 +40,15 @@ def test_they_are_listed_and_shown_only_when_asked_for() -> None:
 
 
 def test_one_is_replaced_for_good() -> None:
-    first, other = claim(None), claim(31_000)
+    first, other = claim_endpoint(None), claim_endpoint(31_000)
     told = answer("keys", "replace", "--port", str(first.port), "--show-key")["keys"]
-    now = claim(first.port)
+    now = claim_endpoint(first.port)
     assert now.api_key != first.api_key
     assert told == [{"port": first.port, "url": first.url, "running": False, "api_key": now.api_key}]
-    assert claim(31_000) == other
+    assert claim_endpoint(31_000) == other
     assert len(answer("keys", "replace", "--all")["keys"]) == 2
-    assert claim(31_000) != other
-    assert first.port == claim(None).port, "the usual port stays so"
+    assert claim_endpoint(31_000) != other
+    assert first.port == claim_endpoint(None).port, "the usual port stays so"
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_one_is_replaced_for_good() -> None:
     ],
 )
 def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
-    claim(31_001)
-    claim(31_002)
+    claim_endpoint(31_001)
+    claim_endpoint(31_002)
     told = run(*arguments)
     assert told.returncode == 1
     assert words in told.stderr
@@ -95,9 +95,10 @@ def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() 
         program.wait(20)
 
 
-def test_a_folder_where_the_list_of_keys_belongs_is_told_and_keeps_its_rights(home: Path) -> None:
+def test_a_folder_where_the_list_of_keys_belongs_is_set_aside_and_keeps_its_rights(home: Path) -> None:
     folder = home / "state" / "endpoints.json"
     folder.mkdir(parents=True, mode=0o755)
     told = run("keys")
-    assert (told.returncode, f"move the folder {folder} away" in told.stderr) == (1, True)
-    assert folder.stat().st_mode & 0o777 == 0o755
+    bad = folder.with_name("endpoints.json.bad")
+    assert (told.returncode, f"is kept as {bad}" in told.stderr) == (0, True)
+    assert bad.stat().st_mode & 0o777 == 0o755

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.layout import columns, filled, print_table
+from launcher.cli.layout import print_table, text_columns, wrap_text
 
 ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two", "x", "7"))
 
@@ -10,18 +10,18 @@ ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two",
 @pytest.mark.parametrize(("told", "wanted"), [("60", 60), ("80", 80), ("300", 120), ("5", 40), ("none", 100)])
 def test_text_is_as_wide_as_can_be_read(told: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", told)
-    assert columns() == wanted
+    assert text_columns() == wanted
 
 
 def test_lines_go_on_below_the_text_and_words_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     name = "a-name-that-is-much-longer-than-any-line-of-40.gguf"
-    assert filled(f"1,234 MiB of {name} and of the others, for it", "  why  ").splitlines() == [
+    assert wrap_text(f"1,234 MiB of {name} and of the others, for it", "  why  ").splitlines() == [
         "  why  1,234 MiB of",
         f"       {name}",
         "       and of the others, for it",
     ]
-    assert filled("", "Display    ") == "Display"
+    assert wrap_text("", "Display    ") == "Display"
 
 
 def test_a_table_in_a_file_has_one_line_a_row(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.base.paths import models_dir
-from launcher.engine.logs import LogBook
+from launcher.engine.server.logs import LogBook
 from tests import forked
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.cli.machine_options import BACKENDS, INTENTS
-from launcher.models.compute import Backend
+from launcher.models.compute_buffers import Backend
 from launcher.models.preset import Intent
 from tests import forked
 from tests.cli.conftest import own_model
@@ -25,6 +25,7 @@ KEYS = {
 }  # fmt: skip
 PARTS = {
     "weights", "kv", "recurrent", "draft_kv", "compute", "draft_compute", "staging", "overhead", "mmproj",
+    "caches",
 }  # fmt: skip
 
 
@@ -72,8 +73,9 @@ class TestJson:
         assert plan["argv"] == shlex.split(
             "llama-server --model Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf --ctx-size 262144 --parallel 1 --gpu-layers 99"
             " --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on --ubatch-size 256"
-            " --spec-type draft-mtp --spec-draft-n-max 2"
+            " --spec-type draft-mtp --spec-draft-n-max 2 --metrics --cors-origins localhost --no-ui"
         )
+        assert plan["env"] == {}  # of another computer's engine nothing is known
 
     def test_what_is_not_known_is_null(self) -> None:
         told = answer("--gpu-memory", "80")
@@ -94,6 +96,7 @@ class TestJson:
         assert told["machine"] == {
             "described": True, "gpu": None, "gpus": 1, "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
             "margin_mib": 512, "host_mib": 24_576,
+            "memory": {"alone_mib": 15_000, "beside_mib": 15_000, "own_mib": 0, "read_at": None},
             "notes": ["Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system."],
         }  # fmt: skip
         assert told["plans"][0]["backend"] == "vulkan"
@@ -150,7 +153,7 @@ class TestExtra:
         assert (said or "not counted") in text or said is None
 
     def test_a_word_without_the_sign_is_wrong_usage(self) -> None:
-        assert run("--gpu-memory", "24", "something").returncode == 2
+        assert run("qwen3.5-9b-mtp", "--gpu-memory", "24", "something").returncode == 2
 
 
 class TestText:

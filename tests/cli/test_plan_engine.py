@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ def first(*arguments: str, code: int = 0, **environment: str) -> dict[str, Any]:
 
 
 def llama_server(folder: Path, help_text: str) -> Path:
-    """A program that answers a probe like a llama-server with those flags."""
+    """A program that answers a probe like a llama-server with those flags, and sees a card."""
     path = folder / "llama-server"
     path.write_text(
-        f"#!/bin/sh\ncase $1 in --version) echo 'version: 1 (old)' >&2;; --help) echo '{help_text}';; esac\n"
+        f"#!/bin/sh\ncase $1 in --version) echo 'version: 1 (old)' >&2;; --help) echo '{help_text}';;"
+        " --list-devices) echo '  CUDA0: A card (24082 MiB, 23500 MiB free)';; esac\n"
     )
     path.chmod(0o755)
     return path
@@ -52,16 +54,27 @@ class TestTheInstalledEngine:
         engine = llama_server(tmp_path, self.FLAGS)
         plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == str(engine)
-        assert "--device" in plan["argv"]
+        assert "--gpu-layers" in plan["argv"]
+        plan = first("--host-memory", "64", "--backend", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert plan["argv"][0] == str(engine)
+        assert "--device none" in " ".join(plan["argv"])
+
+    def test_one_that_sees_no_gpu_is_not_what_serve_would_take(self, tmp_path: Path) -> None:
+        engine = llama_server(tmp_path, self.FLAGS)
+        engine.write_text(engine.read_text().replace("A card (24082", "A card (none"))
+        plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
+        assert plan["argv"][0] == sys.executable
+        assert plan["argv"][2].endswith("builtin.py")
+        assert plan["env"].keys() == {"XDG_CONFIG_HOME"}
 
     def test_one_that_is_too_old_costs_no_plan(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model --ctx-size --parallel --flash-attn")
         plan = first("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}")
         assert plan["argv"][0] == "llama-server"
-        (lack,) = [text for text in plan["cautions"] if "The llama-server on PATH cannot run this plan." in text]
+        (lack,) = [text for text in plan["cautions"] if "The engine in use cannot run this plan." in text]
         assert "--spec-type" in lack
         text = " ".join(run("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}").stdout.split())
-        assert "The llama-server on PATH cannot run this plan." in text
+        assert "The engine in use cannot run this plan." in text
 
     def test_a_described_machine_has_no_engine(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.tuning.machine_preset import presets
+from launcher.tuning.machine_preset import load_presets
 from tests.cli.in_process import run
 from tests.tuning.measured import ENVIRONMENT, MODEL
 from tests.tuning.test_machine_preset import kept, measured
@@ -40,9 +40,9 @@ def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None
     assert "is there already" in run("preset", "export", "q3_k", "--to", str(file)).stderr
     assert "it was measured here" in run("preset", "import", str(file)).stderr
     assert run("preset", "forget", "qwen").stdout == "Forgot the preset for Qwen3.6-35B-A3B UD-Q3_K_XL.\n"
-    assert presets() == ()
+    assert load_presets() == ()
     assert "used once measurements here confirm it" in " ".join(run("preset", "import", str(file)).stdout.split())
-    (taken,) = presets()
+    (taken,) = load_presets()
     assert not taken.verified
     assert "not used until measurements here confirm it" in run("preset").stdout
     assert answer("import", str(file))["verified"] is False  # again: nothing of this machine is lost
@@ -59,13 +59,13 @@ def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None
 )
 def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
     file = tmp_path / "preset.json"
-    exported = json.loads(kept().exported())
+    exported = json.loads(kept().export_text())
     run("preset", "forget", "qwen")
     file.write_text(json.dumps(exported | {"settings": settings}))
     told = run("preset", "import", str(file))
     assert told.returncode == 1
     assert what in told.stderr
-    assert presets() == ()
+    assert load_presets() == ()
 
 
 def test_what_is_not_there_is_told(home: Path, tmp_path: Path) -> None:

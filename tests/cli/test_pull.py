@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from launcher.models.catalogue_load import shipped_models
+from launcher.models.catalogue_load import load_catalogue, shipped_models
+from launcher.models.locate import select_model
 from tests import forked
 from tests.conftest import Hub
 
@@ -71,6 +72,18 @@ def mine(home: Path) -> str:
     return "mine"
 
 
+def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_said(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, target: Path
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("429*1"))
+    told = run("pull", f"{REPO}:F16")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == f"{target}\n"
+    said = [line for line in told.stderr.splitlines() if "has had too many requests. The next try is in" in line]
+    assert said[0].startswith("Waiting: 127.0.0.1 has had")  # for the listing
+    assert len(said) > 1  # and for the file
+
+
 class TestWhatIsSaid:
     def test_the_path_alone_is_the_output(self, target: Path) -> None:
         told = run("pull", f"{REPO}:{FILE}")
@@ -117,9 +130,28 @@ class TestWhatIsSaid:
         assert error["error"]["code"] == "model_has_no_mtp_head"
         (local,) = lines("models", "list")[0]["models"]
         assert "should have an MTP head" in local["problem"]
-        refused = run("serve", mine)
-        assert refused.returncode == 1
-        assert "has no MTP head" in refused.stderr
+        for wanted in (mine, f"{mine}:F16"):
+            refused = run("serve", wanted, "--draft", "2")
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert refused.stderr.startswith(f"Error: {FILE} has no MTP head (no MTP tensors).")
+            assert "Start it with --draft 0" in refused.stderr
+
+    @pytest.mark.parametrize("here", [["Q8_0"], ["F16", "Q8_0"]])
+    def test_a_plan_tells_which_file_is_served(self, here: list[str], mine: str, repository: Path, home: Path) -> None:
+        shutil.copy(repository / FILE, repository / "small.gguf")
+        toml = home / "config" / "models" / "mine.toml"
+        file = f"{{ quant = 'Q8_0', file = 'small.gguf', size_bytes = {DEMO.files[0].size_bytes} }}, "
+        text = toml.read_text().replace("files = [", f"files = [{file}")
+        toml.write_text(f"{text}[[models.presets]]\nquant = 'Q8_0'\nctx = 4096\nkv = 'f16'\ndraft = 2\n")
+        told = "`mtp-launcher serve mine` starts Q8_0, which is here; `serve mine:F16` starts this."
+        *_, last = [run("pull", f"{mine}:{quant}").stdout.strip() for quant in here]
+        assert select_model(mine, load_catalogue()).local_path == Path(last)
+        plans = lines("plan", mine)[0]["plans"]
+        assert [plan["quant"] for plan in plans] == ["F16", "Q8_0"]
+        assert [plan["quant"] for plan in plans if plan["path"]] == here
+        assert plans[1]["path"] == last
+        assert told in " ".join(run("plan", mine).stdout.split())
+        assert "which is here" not in run("plan", f"{mine}:F16").stdout
 
     @pytest.mark.parametrize(
         ("what", "code"),

@@ -7,30 +7,30 @@ import pytest
 
 from launcher.cli.machine_options import add_machine_options, add_setting_options
 from launcher.cli.main import main
-from launcher.cli.quantities import gib, mib, tokens
+from launcher.cli.quantities import parse_gib, parse_mib, parse_tokens
 
 
 @pytest.mark.parametrize(
     ("read", "text", "amount"),
     [
-        (tokens, "131072", 131_072),
-        (tokens, "128K", 131_072),
-        (tokens, "128k", 131_072),
-        (tokens, "131,072", 131_072),
-        (tokens, "1.5K", 1_536),
-        (tokens, "1M", 1_048_576),
-        (tokens, "-1", -1),
-        (gib, "16", 16),
-        (gib, "16GB", 16),
-        (gib, "16 GiB", 16),
-        (gib, "23.5g", 23.5),
-        (gib, "16384MiB", 16),
-        (gib, ".5", 0.5),
-        (gib, "-1", -1),
-        (mib, "15000", 15_000),
-        (mib, "15000MiB", 15_000),
-        (mib, "15,000 mb", 15_000),
-        (mib, "14.5GB", 14_848),
+        (parse_tokens, "131072", 131_072),
+        (parse_tokens, "128K", 131_072),
+        (parse_tokens, "128k", 131_072),
+        (parse_tokens, "131,072", 131_072),
+        (parse_tokens, "1.5K", 1_536),
+        (parse_tokens, "1M", 1_048_576),
+        (parse_tokens, "-1", -1),
+        (parse_gib, "16", 16),
+        (parse_gib, "16GB", 16),
+        (parse_gib, "16 GiB", 16),
+        (parse_gib, "23.5g", 23.5),
+        (parse_gib, "16384MiB", 16),
+        (parse_gib, ".5", 0.5),
+        (parse_gib, "-1", -1),
+        (parse_mib, "15000", 15_000),
+        (parse_mib, "15000MiB", 15_000),
+        (parse_mib, "15,000 mb", 15_000),
+        (parse_mib, "14.5GB", 14_848),
     ],
 )
 def test_the_usual_spellings(read: Callable[[str], float], text: str, amount: float) -> None:
@@ -40,7 +40,7 @@ def test_the_usual_spellings(read: Callable[[str], float], text: str, amount: fl
 @pytest.mark.parametrize(
     "text", ["", " ", "K", "GB", "big", "nan", "inf", "1e9", "12,34", "128X", "1 2", "0x10", "--5", "9" * 400]
 )
-@pytest.mark.parametrize("read", [tokens, gib, mib])
+@pytest.mark.parametrize("read", [parse_tokens, parse_gib, parse_mib])
 def test_what_is_none(read: Callable[[str], float], text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
         read(text)
@@ -58,7 +58,7 @@ def test_a_number_that_is_none_is_told_in_words(words: list[str], capsys: pytest
 
 def test_there_is_no_part_of_a_token() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r'"0\.3K" is not a number of tokens'):
-        tokens("0.3K")
+        parse_tokens("0.3K")
 
 
 @pytest.mark.parametrize("option", ["--ctx", "--ubatch", "--gpu-memory", "--free-memory", "--host-memory"])

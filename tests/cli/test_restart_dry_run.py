@@ -45,6 +45,11 @@ def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
     assert (running["engine_pid"], running["settings"]["ctx"]) == (served, 2_048)
 
 
+def test_switches_are_on_or_off(served: int) -> None:
+    told = run("restart", "--dry-run", "--set", "kv-unified=on").stdout
+    assert told.startswith("kv-unified off -> on: ")
+
+
 def test_programs_get_the_same_as_json(served: int) -> None:
     told = json.loads(run("restart", "--dry-run", "--set", "slots=2", "--json").stdout)
     assert [change["name"] for change in told["changes"]] == ["slots"]

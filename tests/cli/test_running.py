@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from filelock import FileLock
 
-from launcher import running
+from launcher.app import running
 from launcher.base.paths import runtime_dir
 from launcher.cli.main import main
-from launcher.engine import registry
+from launcher.engine.server import registry
 from tests import forked
 
 COMMAND = [sys.executable, "-m", "launcher"]
@@ -65,7 +67,7 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
         assert status()["settings"]["ctx"] == 2_048
         told = run("restart", "--set", "ctx=4096", "--set", "draft=3")
         assert told.returncode == 0, told.stderr
-        assert told.stdout.startswith(f"{ready['url']} is ready with ctx 4096, draft 3")
+        assert told.stdout.startswith(f"{ready['url']} is ready with ctx 4096, kv f16, draft 3,")
         assert "Restarting\n" in told.stderr
         following = subprocess.Popen([*COMMAND, "logs", "-f", "--lines", "2"], stdout=subprocess.PIPE, text=True)
         assert following.stdout is not None
@@ -84,6 +86,46 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
         assert (settings["ctx"], settings["draft"]) != (4_096, 3)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is changed")
+def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
+    with served() as (process, _):
+        assert status()["draft"] == 2
+        program = psutil.Process(process.pid)
+        before = program.rlimit(psutil.RLIMIT_FSIZE)
+        program.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))  # each write into a file fails, as on a full disk
+        told = run("restart", "--set", "draft=3", "--json")
+        assert told.returncode == 0, told.stderr
+        listed = status()
+        assert (listed["state"], listed["draft"], listed["settings"]["draft"]) == ("ready", 3, 3)
+        assert psutil.pid_exists(listed["pid"])
+        assert "draft length 3" in run("status").stdout
+        program.rlimit(psutil.RLIMIT_FSIZE, before)
+        assert run("stop").returncode == 0
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().count("The note on this server cannot be written") == 1
+
+
+def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:
+    with served() as (process, ready):
+        (folder,) = home.glob("state/run/*")
+        shutil.rmtree(folder)
+        while run("status", "--json").returncode:
+            assert process.poll() is None
+        assert status()["url"] == ready["url"]
+        while not list(folder.glob("control-*")):
+            assert process.poll() is None
+        told = run("restart", "--set", "draft=3", "--json")
+        assert told.returncode == 0, told.stdout
+        for line in folder.glob("control-*"):
+            line.unlink()
+        while not list(folder.glob("control-*")):
+            assert process.poll() is None
+        assert run("stop").returncode == 0
+        assert process.wait(20) == 0
+    assert not list(folder.glob("server-*"))
+
+
 def test_a_wrong_setting_is_answered_with_the_right_one() -> None:
     error = json.loads(run("restart", "--set", "drft=2", "--json").stdout)["error"]
     assert (error["code"], error["hint"]) == ("bad_option", "Did you mean draft?")
@@ -94,13 +136,13 @@ def test_a_wrong_setting_is_answered_with_the_right_one() -> None:
 
 def test_a_damaged_list_of_settings_is_said_and_kept(home: Path) -> None:
     (home / "state").mkdir(parents=True)
-    (home / "state" / "settings.json").write_text("{")
+    (home / "state" / "model-settings.json").write_text("{")
     with served() as (process, ready):
         assert ready["state"] == "ready"
         process.terminate()
         assert process.stderr is not None
-        assert "The list of settings was damaged" in process.stderr.read()
-    assert (home / "state" / "settings.json.bad").read_text() == "{"
+        assert "The list of models' settings was damaged" in process.stderr.read()
+    assert (home / "state" / "model-settings.json.bad").read_text() == "{"
 
 
 def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> None:

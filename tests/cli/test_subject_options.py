@@ -1,17 +1,16 @@
 """With which settings a model is measured: the user's, this machine's preset, what is asked for."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from launcher.cli.subject_options import add_engine, add_model, add_settings, as_served
-from launcher.engine.build import probe
-from launcher.engine.settings import remember
+from launcher.cli.subject_options import add_engine, add_model, add_settings, resolve_served
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.settings import save_settings
 from launcher.models.gguf import read_model
 from launcher.tuning.history_environment import Environment, model_facts
-from launcher.tuning.machine_preset import Evidence, MachinePreset, keep_preset
+from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
 
 
 def asked(*words: str) -> Namespace:
@@ -26,33 +25,33 @@ def asked(*words: str) -> Namespace:
 @pytest.fixture
 async def model(demo_model: Path) -> Path:
     """A model with a preset of draft 3, which the user keeps as `tune --apply` does, and threads of the user's own."""
-    build = await probe(None)
-    here = Environment.here(model_facts(read_model(demo_model)), build.name, build.version)
+    build = await probe_engine(None)
+    here = Environment.for_model(model_facts(read_model(demo_model)), build.name, build.version)
     evidence = Evidence(mtp="on", environment=here)
-    keep_preset(MachinePreset(settings={"draft": 3, "p_min": 0.5}, evidence=evidence, verified_by=("0123456789",)))
-    remember(demo_model, {"draft": 3, "threads": 1})
+    save_preset(MachinePreset(settings={"draft": 3, "p_min": 0.5}, evidence=evidence, verified_by=("0123456789",)))
+    save_settings(demo_model, {"draft": 3, "threads": 1})
     return demo_model
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "further"),
+    ("words", "settings", "p_min"),
     [
-        ([], (3, 1, None), {"p_min": 0.5}),
-        (["--no-preset"], (2, 1, None), {}),
-        (["--set", "draft=1", "--set", "ctx=2K"], (1, 1, 2_048), {"p_min": 0.5}),
-        (["--set", "p-min=0.75", "--no-preset"], (2, 1, None), {"p_min": 0.75}),
+        ([], (3, 1, 32_768), 0.5),
+        (["--no-preset"], (2, 1, 32_768), None),
+        (["--set", "draft=1", "--set", "ctx=2K"], (1, 1, 2_048), 0.5),
+        (["--set", "p-min=0.75", "--no-preset"], (2, 1, 32_768), 0.75),
     ],
 )
 async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
     model: Path,
     words: list[str],
-    settings: tuple[int | None, ...],
-    further: Mapping[str, float],
+    settings: tuple[int, ...],
+    p_min: float | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    named, served, others = await as_served(asked(str(model), "--engine", "built-in", *words))
+    named, served = await resolve_served(asked(str(model), "--engine", "built-in", *words))
     assert named == str(model)
     assert (served.draft, served.threads, served.context) == settings
     assert served.built_in
-    assert others == further
+    assert (served.p_min, served.extra) == (p_min, ())
     assert ("Preset: " in capsys.readouterr().err) is ("--no-preset" not in words)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.tune_lines import more_words, next_words, time_words
+from launcher.cli.tune import more_words, next_words, time_words
 
 
 @pytest.mark.parametrize(("restart_s", "said"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])

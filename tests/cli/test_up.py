@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests import forked
+from tests.app.test_first_start import REPO, catalogue_with
 from tests.conftest import Hub
 from tests.models.pulling import FILE
-from tests.test_first_start import REPO, catalogue_with
 
 pytestmark = pytest.mark.usefixtures("no_engine_here", "repository")
 COMMAND = [sys.executable, "-m", "launcher", "up"]

@@ -7,7 +7,7 @@ import pytest
 
 from launcher import __version__
 from launcher.updates import check as checking
-from launcher.updates.check import VARIABLE
+from launcher.updates.check import RELEASES_VARIABLE
 from tests.cli.in_process import run
 from tests.updates.published import Release
 
@@ -59,7 +59,7 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
 
 def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "RELEASES", "")
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
     told = run("update")
     assert told.returncode == 1
     assert told.stderr.startswith("Error: This build does not say where its releases are")

@@ -193,7 +193,7 @@ def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("nonexist", "`mtp-launcher models list` shows the models that are here, `mtp-launcher pull` gets one"),
+        ("nonexist", "`mtp-launcher models` lists all, `mtp-launcher models list` those that are here."),
         ("https://evil.example/x.gguf", "`mtp-launcher pull https://evil.example/x.gguf`"),
     ],
 )

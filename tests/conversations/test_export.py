@@ -6,14 +6,14 @@ from pathlib import PurePath
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.conversations.export import as_json, as_markdown, as_text, file_name, writer_for
-from launcher.conversations.records import Conversation, Message, Role
+from launcher.conversations.export import as_json, as_markdown, as_text, file_name, find_writer
+from launcher.conversations.records import ChatMessage, Conversation, Role
 
 TALK = Conversation(
     "abc", "Why: so?", "Be brief.", "A model", 1_000.0, 2_000.0,
     (
-        Message("q", None, Role.USER, "Why?\n\nTell me.", versions=("q",)),
-        Message(
+        ChatMessage("q", None, Role.USER, "Why?\n\nTell me.", versions=("q",)),
+        ChatMessage(
             "r", "q", Role.ASSISTANT, "# Because\n\x1b[31m", "Hm.", 0.0,
             footer="9 t/s", figures={"n": 1}, versions=("a", "r"),
         ),
@@ -48,13 +48,13 @@ def test_json_can_be_read_back() -> None:
     ("name", "write"), [("a.md", as_markdown), ("a.b.JSON", as_json), ("a.txt", as_text), ("a.markdown", as_markdown)]
 )
 def test_the_ending_names_the_format(name: str, write: object) -> None:
-    assert writer_for(PurePath(name)) is write
+    assert find_writer(PurePath(name)) is write
 
 
 @pytest.mark.parametrize("name", ["a", "a.pdf", ".md"])
 def test_an_ending_that_names_none_is_told(name: str) -> None:
     with pytest.raises(BadOption):
-        writer_for(PurePath(name))
+        find_writer(PurePath(name))
 
 
 def test_a_name_for_a_file_is_one_everywhere() -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import ConversationMissing, ConversationsUnusable, WrittenByNewer
-from launcher.conversations.file import conversations_file
-from launcher.conversations.records import Ending, Role, title_of
-from launcher.conversations.store import Conversations
+from launcher.conversations.records import MessageEnding, Role, make_title
+from launcher.conversations.store import Conversations, conversations_path
 
 
 class Clock:
@@ -36,50 +35,53 @@ def kept(request: pytest.FixtureRequest) -> Iterator[Conversations]:
 
 
 def talk(kept: Conversations, question: str, reply: str, *, thinking: str = "") -> tuple[str, str, str]:
-    conversation = kept.begin(question, system="Be brief.", model="A model")
-    asked = kept.ask(conversation, None, question)
+    conversation = kept.create_conversation(question, system="Be brief.", model="A model")
+    asked = kept.add_question(conversation, None, question)
     message = kept.begin_reply(conversation, asked, settings={"temperature": 0.6})
-    kept.add([(message, reply, thinking)])
-    kept.end(message, footer="9 t/s", figures={"predicted_n": 3})
+    kept.append_pieces([(message, reply, thinking)])
+    kept.end_reply(message, footer="9 t/s", figures={"predicted_n": 3})
     return conversation, asked, message
 
 
 def files_hold(secret: str) -> list[str]:
-    folder = conversations_file().parent
+    folder = conversations_path().parent
     return [path.name for path in folder.iterdir() if path.is_file() and secret.encode() in path.read_bytes()]
 
 
 def test_what_was_said_comes_back(kept: Conversations) -> None:
     conversation, asked, message = talk(kept, "# Why?\nTell me.", "Be\0cause \u202e🙂", thinking="Hm.")
-    found = kept.get(conversation)
+    found = kept.read_conversation(conversation)
     assert (found.title, found.system, found.model) == ("Why?", "Be brief.", "A model")
     question, reply = found.messages
     assert (question.id, question.role, question.text) == (asked, Role.USER, "# Why?\nTell me.")
     assert (reply.id, reply.parent, reply.text, reply.thinking) == (message, asked, "Be\0cause \u202e🙂", "Hm.")
-    assert (reply.ending, reply.footer, reply.figures) == (Ending.WHOLE, "9 t/s", {"predicted_n": 3})
+    assert (reply.ending, reply.footer, reply.figures) == (MessageEnding.WHOLE, "9 t/s", {"predicted_n": 3})
     assert reply.settings == {"temperature": 0.6}
-    (summary,) = kept.all()
+    (summary,) = kept.list_all()
     assert (summary.id, summary.messages) == (conversation, 2)
 
 
 def test_half_of_a_character_is_kept_as_a_question_mark(kept: Conversations) -> None:
-    conversation = kept.begin("\ud83d")
-    kept.ask(conversation, None, "a\ud83db")
-    assert kept.get(conversation).messages[0].text == "a?b"
+    conversation = kept.create_conversation("\ud83d")
+    kept.add_question(conversation, None, "a\ud83db")
+    assert kept.read_conversation(conversation).messages[0].text == "a?b"
 
 
 def test_a_reply_is_readable_while_it_is_written(kept: Conversations) -> None:
-    conversation = kept.begin("Why?")
-    message = kept.begin_reply(conversation, kept.ask(conversation, None, "Why?"), model="Another")
+    conversation = kept.create_conversation("Why?")
+    message = kept.begin_reply(conversation, kept.add_question(conversation, None, "Why?"), model="Another")
     for piece in ("a", "b", "c"):
-        kept.add([(message, piece, piece.upper())])
+        kept.append_pieces([(message, piece, piece.upper())])
     with Conversations() as other:
-        assert (other.get(conversation).messages[1].text, other.get(conversation).messages[1].thinking) == (
+        assert (
+            other.read_conversation(conversation).messages[1].text,
+            other.read_conversation(conversation).messages[1].thinking,
+        ) == (
             "abc",
             "ABC",
         )
-        assert other.get(conversation).messages[1].ending is Ending.WRITING
-        assert other.get(conversation).model == "Another"
+        assert other.read_conversation(conversation).messages[1].ending is MessageEnding.WRITING
+        assert other.read_conversation(conversation).model == "Another"
 
 
 def test_a_crash_loses_nothing_that_was_added() -> None:
@@ -87,64 +89,64 @@ def test_a_crash_loses_nothing_that_was_added() -> None:
         "import os\n"
         "from launcher.conversations.store import Conversations\n"
         "kept = Conversations()\n"
-        "id = kept.begin('Why?')\n"
-        "message = kept.begin_reply(id, kept.ask(id, None, 'Why?'))\n"
-        "kept.add([(message, 'as far as it', 'thought')])\n"
-        "kept.add([(message, ' came', '')])\n"
+        "id = kept.create_conversation('Why?')\n"
+        "message = kept.begin_reply(id, kept.add_question(id, None, 'Why?'))\n"
+        "kept.append_pieces([(message, 'as far as it', 'thought')])\n"
+        "kept.append_pieces([(message, ' came', '')])\n"
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", crash], check=False).returncode == -9
     with Conversations() as kept:
-        kept.settle()
-        (summary,) = kept.all()
-        reply = kept.get(summary.id).messages[1]
-        assert (reply.text, reply.thinking, reply.ending) == ("as far as it came", "thought", Ending.CUT_OFF)
+        kept.clean_up()
+        (summary,) = kept.list_all()
+        reply = kept.read_conversation(summary.id).messages[1]
+        assert (reply.text, reply.thinking, reply.ending) == ("as far as it came", "thought", MessageEnding.CUT_OFF)
         assert "ended before this reply did" in reply.footer
         assert [hit.conversation.id for hit in kept.search("far came")] == [summary.id]
 
 
 def test_an_edited_question_keeps_the_earlier_branch(kept: Conversations) -> None:
     conversation, first, reply = talk(kept, "Why?", "Because.")
-    second = kept.ask(conversation, None, "How?")
+    second = kept.add_question(conversation, None, "How?")
     again = kept.begin_reply(conversation, second)
-    kept.end(again)
-    found = kept.get(conversation)
+    kept.end_reply(again)
+    found = kept.read_conversation(conversation)
     assert [each.id for each in found.messages] == [second, again]
     assert found.messages[0].versions == (first, second)
     kept.open_version(first)
-    assert [each.id for each in kept.get(conversation).messages] == [first, reply]
-    assert kept.all()[0].messages == 4
+    assert [each.id for each in kept.read_conversation(conversation).messages] == [first, reply]
+    assert kept.list_all()[0].messages == 4
 
 
 def test_a_reply_asked_for_again_is_a_version_too(kept: Conversations) -> None:
     conversation, asked, first = talk(kept, "Why?", "Because.")
     second = kept.begin_reply(conversation, asked)
-    kept.end(second)
-    assert kept.get(conversation).messages[1].versions == (first, second)
+    kept.end_reply(second)
+    assert kept.read_conversation(conversation).messages[1].versions == (first, second)
 
 
 def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
     conversation, _, reply = talk(kept, "Why?", "Because.")
-    question = kept.ask(conversation, reply, "zanzibar?")
+    question = kept.add_question(conversation, reply, "zanzibar?")
     kept.begin_reply(conversation, question)
-    kept.withdraw(question)
-    assert kept.get(conversation).messages[-1].id == reply
+    kept.withdraw_question(question)
+    assert kept.read_conversation(conversation).messages[-1].id == reply
     assert not kept.search("zanzibar")
-    alone = kept.begin("quagga?")
-    kept.withdraw(kept.ask(alone, None, "quagga?"))
-    assert [each.id for each in kept.all()] == [conversation]
+    alone = kept.create_conversation("quagga?")
+    kept.withdraw_question(kept.add_question(alone, None, "quagga?"))
+    assert [each.id for each in kept.list_all()] == [conversation]
     assert not files_hold("quagga")
-    kept.withdraw("no such message")
+    kept.withdraw_question("no such message")
 
 
 def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None:
     first, second = talk(kept, "One", "1")[0], talk(kept, "Two", "2")[0]
-    assert [each.id for each in kept.all()] == [second, first]
-    kept.ask(first, None, "more")
+    assert [each.id for each in kept.list_all()] == [second, first]
+    kept.add_question(first, None, "more")
     kept.rename(second, "Another\nname")
     kept.set_system(second, "New.")
-    assert [each.title for each in kept.all()] == ["One", "Another"]
-    assert kept.get(second).system == "New."
+    assert [each.title for each in kept.list_all()] == ["One", "Another"]
+    assert kept.read_conversation(second).system == "New."
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_what_is_deleted_is_in_no_file(kept: Conversations) -> None:
     assert kept.delete([*ours, "no such one"]) == 5
     assert files_hold(secret) == []
     assert files_hold("xyl") == [], "nor its trigrams in the index"
-    assert [each.title for each in kept.all()] == [other]
+    assert [each.title for each in kept.list_all()] == [other]
     assert len(kept.search("harm")) == 1
 
 
@@ -203,7 +205,7 @@ def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
             secret = f"s{chance.getrandbits(32):08x}"
             secrets[secret], _, parent = talk(kept, f"{secret} {number}", f"{secret} " * chance.choice([1, 50, 700]))
             for _ in range(chance.randrange(4)):
-                kept.ask(secrets[secret], parent, f"{secret} " * chance.choice([3, 200]))
+                kept.add_question(secrets[secret], parent, f"{secret} " * chance.choice([3, 200]))
         gone = chance.sample(sorted(secrets), 4)
         kept.delete([secrets[secret] for secret in gone])
         assert not [secret for secret in gone if files_hold(secret)], round_
@@ -212,13 +214,13 @@ def test_nothing_stays_where_pages_were_rewritten(kept: Conversations) -> None:
 def test_a_hidden_one_can_come_back_until_the_next_start(kept: Conversations) -> None:
     conversation, *_ = talk(kept, "Why?", "Because.")
     kept.hide(conversation)
-    assert kept.all() == kept.search("because") == ()
+    assert kept.list_all() == kept.search("because") == ()
     kept.hide(conversation, hidden=False)
-    assert len(kept.all()) == 1
+    assert len(kept.list_all()) == 1
     kept.hide(conversation)
-    kept.settle()
+    kept.clean_up()
     with pytest.raises(ConversationMissing):
-        kept.get(conversation)
+        kept.read_conversation(conversation)
 
 
 def test_what_was_written_without_an_index_is_found_once_there_is_one() -> None:
@@ -233,44 +235,44 @@ def test_what_was_written_without_an_index_is_found_once_there_is_one() -> None:
     with Conversations() as kept:
         assert [hit.conversation.title for hit in kept.search("needle")] == ["Two"]
         talk(kept, "Three", "needle in three")
-        assert kept.delete([each.id for each in kept.all()]) == 2
+        assert kept.delete([each.id for each in kept.list_all()]) == 2
         assert not files_hold("needle")
 
 
 def test_an_id_may_be_shortened(kept: Conversations) -> None:
-    first = kept.begin("One", id="abc111222333")
-    kept.begin("Two", id="abd111222333")
-    assert kept.id_of("ABC") == first
+    first = kept.create_conversation("One", id="abc111222333")
+    kept.create_conversation("Two", id="abd111222333")
+    assert kept.resolve_id("ABC") == first
     for wrong in ("ab", "x", ""):
         with pytest.raises(ConversationMissing):
-            kept.id_of(wrong)
+            kept.resolve_id(wrong)
 
 
 def test_nothing_can_be_added_to_what_is_gone(kept: Conversations) -> None:
     conversation, asked, reply = talk(kept, "Why?", "Because.")
     kept.delete([conversation])
     for change in (
-        lambda: kept.ask(conversation, reply, "More?"),
+        lambda: kept.add_question(conversation, reply, "More?"),
         lambda: kept.begin_reply(conversation, asked),
         lambda: kept.rename(conversation, "x"),
     ):
         with pytest.raises(ConversationMissing):
             change()
-    kept.add([(reply, "late", "")])
-    kept.end(reply)
+    kept.append_pieces([(reply, "late", "")])
+    kept.end_reply(reply)
     assert not files_hold("late")
 
 
 def test_only_its_owner_may_read_it(kept: Conversations) -> None:
     talk(kept, "Why?", "Because.")
-    files = [path for path in conversations_file().parent.iterdir() if path.name.startswith("conversations.db")]
+    files = [path for path in conversations_path().parent.iterdir() if path.name.startswith("conversations.db")]
     assert len(files) == 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
 @pytest.mark.parametrize("content", [b"This is no database." * 99, b"SQLite format 3\0" + b"\xff" * 4_000])
 def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    path = conversations_file()
+    path = conversations_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING), Conversations() as kept:
@@ -279,7 +281,7 @@ def test_a_damaged_file_is_kept_and_a_new_one_begun(content: bytes, caplog: pyte
     assert path.with_name("conversations.db.bad").read_bytes() == content
     assert "was damaged" in caplog.text
     with Conversations() as kept:
-        assert len(kept.all()) == 1
+        assert len(kept.list_all()) == 1
         assert not kept.notice
 
 
@@ -287,23 +289,23 @@ def test_a_page_that_was_written_over_is_damage() -> None:
     with Conversations() as kept:
         for number in range(40):
             talk(kept, f"Question {number}", "word " * 400)
-    path = conversations_file()
+    path = conversations_path()
     data = bytearray(path.read_bytes())
     data[8_192:12_288] = os.urandom(4_096)
     path.write_bytes(data)
     with Conversations() as kept:
         assert kept.notice
-        assert kept.all() == ()
+        assert kept.list_all() == ()
 
 
 def test_a_file_of_a_newer_version_is_left_alone() -> None:
     Conversations().close()
-    with sqlite3.connect(conversations_file()) as db:
+    with sqlite3.connect(conversations_path()) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(WrittenByNewer):
         Conversations()
-    assert not list(conversations_file().parent.glob("*.bad"))
+    assert not list(conversations_path().parent.glob("*.bad"))
 
 
 def test_what_the_system_refuses_is_told(tmp_path: Path) -> None:
@@ -318,10 +320,10 @@ def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> No
     conversation, _, reply = talk(kept, "Why?", "Because.")
     kept._db.execute("PRAGMA query_only = ON")
     with pytest.raises(ConversationsUnusable):
-        kept.ask(conversation, reply, "More?")
+        kept.add_question(conversation, reply, "More?")
     kept._db.execute("PRAGMA query_only = OFF")
-    kept.ask(conversation, reply, "More?")
-    assert [each.text for each in kept.get(conversation).messages] == ["Why?", "Because.", "More?"]
+    kept.add_question(conversation, reply, "More?")
+    assert [each.text for each in kept.read_conversation(conversation).messages] == ["Why?", "Because.", "More?"]
 
 
 @pytest.mark.parametrize(
@@ -329,4 +331,4 @@ def test_a_change_that_fails_leaves_nothing_half_done(kept: Conversations) -> No
     [("\n\n  ## Hello *there*\nmore", "Hello *there"), ("", "Untitled"), ("x" * 99, "x" * 59 + "…"), ("a\x1bb", "a␛b")],
 )
 def test_a_title_is_the_first_line(text: str, title: str) -> None:
-    assert title_of(text) == title
+    assert make_title(text) == title

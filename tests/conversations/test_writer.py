@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from launcher.base.errors import LauncherError
-from launcher.conversations.file import conversations_file
-from launcher.conversations.records import Ending
-from launcher.conversations.store import Conversations
-from launcher.conversations.writer import Writer
+from launcher.conversations.records import MessageEnding
+from launcher.conversations.store import Conversations, conversations_path
+from launcher.conversations.writer import ConversationWriter
 
 
 @pytest.fixture
@@ -23,47 +22,50 @@ def failures() -> list[LauncherError]:
 
 
 @pytest.fixture
-def writer(failures: list[LauncherError]) -> Iterator[Writer]:
-    writer = Writer(failures.append)
+def writer(failures: list[LauncherError]) -> Iterator[ConversationWriter]:
+    writer = ConversationWriter(failures.append)
     yield writer
     assert writer.close()
 
 
-def begin(writer: Writer) -> None:
-    writer.do(lambda kept: kept.begin("Why?", id="c"))
-    writer.do(lambda kept: kept.ask("c", None, "Why?", id="q"))
-    writer.do(lambda kept: kept.begin_reply("c", "q", id="r"))
+def begin(writer: ConversationWriter) -> None:
+    writer.run_work(lambda kept: kept.create_conversation("Why?", id="c"))
+    writer.run_work(lambda kept: kept.add_question("c", None, "Why?", id="q"))
+    writer.run_work(lambda kept: kept.begin_reply("c", "q", id="r"))
 
 
-def answer(writer: Writer, work: Any) -> Any:  # noqa: ANN401 -- whatever the work returns
+def answer(writer: ConversationWriter, work: Any) -> Any:  # noqa: ANN401 -- whatever the work returns
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    writer.do(work, told.put)
+    writer.run_work(work, told.put)
     return told.get(timeout=5)
 
 
 def test_nothing_runs_before_there_is_work(failures: list[LauncherError]) -> None:
-    assert Writer(failures.append).close()
-    assert not conversations_file().exists()
+    assert ConversationWriter(failures.append).close()
+    assert not conversations_path().exists()
 
 
-def test_it_does_things_in_order_and_tells_what_they_return(writer: Writer) -> None:
+def test_it_does_things_in_order_and_tells_what_they_return(writer: ConversationWriter) -> None:
     begin(writer)
     for piece in "abc":
-        writer.add("r", piece, "")
-    writer.do(lambda kept: kept.end("r", Ending.STOPPED))
-    messages = answer(writer, lambda kept: kept.get("c").messages)
-    assert [(each.text, each.ending) for each in messages] == [("Why?", Ending.WHOLE), ("abc", Ending.STOPPED)]
+        writer.append_piece("r", piece, "")
+    writer.run_work(lambda kept: kept.end_reply("r", MessageEnding.STOPPED))
+    messages = answer(writer, lambda kept: kept.read_conversation("c").messages)
+    assert [(each.text, each.ending) for each in messages] == [
+        ("Why?", MessageEnding.WHOLE),
+        ("abc", MessageEnding.STOPPED),
+    ]
 
 
-def test_pieces_are_safe_soon_and_written_together(writer: Writer) -> None:
+def test_pieces_are_safe_soon_and_written_together(writer: ConversationWriter) -> None:
     begin(writer)
-    answer(writer, lambda kept: kept.all())
+    answer(writer, lambda kept: kept.list_all())
     began_s = time.monotonic()
     with Conversations() as other:
         for number in range(200):
-            writer.add("r", f"{number} ", "")
+            writer.append_piece("r", f"{number} ", "")
         whole = "".join(f"{number} " for number in range(200))
-        while other.get("c").messages[1].text != whole:
+        while other.read_conversation("c").messages[1].text != whole:
             assert time.monotonic() - began_s < 20
         assert other._rows("SELECT count(*) FROM pieces")[0][0] < 10
 
@@ -71,13 +73,13 @@ def test_pieces_are_safe_soon_and_written_together(writer: Writer) -> None:
 def test_a_kill_loses_at_most_a_second() -> None:
     code = (
         "import os, time\n"
-        "from launcher.conversations.writer import Writer\n"
-        "writer = Writer(print)\n"
-        "writer.do(lambda kept: kept.begin('Why?', id='c'))\n"
-        "writer.do(lambda kept: kept.ask('c', None, 'Why?', id='q'))\n"
-        "writer.do(lambda kept: kept.begin_reply('c', 'q', id='r'))\n"
+        "from launcher.conversations.writer import ConversationWriter\n"
+        "writer = ConversationWriter(print)\n"
+        "writer.run_work(lambda kept: kept.create_conversation('Why?', id='c'))\n"
+        "writer.run_work(lambda kept: kept.add_question('c', None, 'Why?', id='q'))\n"
+        "writer.run_work(lambda kept: kept.begin_reply('c', 'q', id='r'))\n"
         "for number in range(10_000):\n"
-        "    writer.add('r', f'{time.time()} ', '')\n"
+        "    writer.append_piece('r', f'{time.time()} ', '')\n"
         "    print(number, flush=True)\n"
         "    time.sleep(0.005)\n"
     )
@@ -89,22 +91,22 @@ def test_a_kill_loses_at_most_a_second() -> None:
                 process.kill()
                 break
     with Conversations() as kept:
-        kept.settle()
-        last_s = float(kept.get("c").messages[1].text.split()[-1])
+        kept.clean_up()
+        last_s = float(kept.read_conversation("c").messages[1].text.split()[-1])
     assert killed_s - last_s < 1
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(writer: Writer, failures: list[LauncherError]) -> None:
-    writer.do(lambda kept: kept.ask("no such one", None, "Why?"))
+def test_what_fails_is_told_and_the_rest_goes_on(writer: ConversationWriter, failures: list[LauncherError]) -> None:
+    writer.run_work(lambda kept: kept.add_question("no such one", None, "Why?"))
     begin(writer)
-    assert len(answer(writer, lambda kept: kept.all())) == 1
+    assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert [error.code for error in failures] == ["conversation_missing"]
 
 
-def test_what_nobody_foresaw_is_told_too(writer: Writer, failures: list[LauncherError]) -> None:
-    writer.do(lambda kept: [][len(kept.all())])
+def test_what_nobody_foresaw_is_told_too(writer: ConversationWriter, failures: list[LauncherError]) -> None:
+    writer.run_work(lambda kept: [][len(kept.list_all())])
     begin(writer)
-    assert len(answer(writer, lambda kept: kept.all())) == 1
+    assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert "IndexError" in str(failures[0])
 
 
@@ -113,16 +115,16 @@ def test_a_file_that_cannot_be_opened_is_told_each_time_and_may_come_back(
 ) -> None:
     path = tmp_path / "file"
     path.mkdir()
-    writer = Writer(failures.append, path)
+    writer = ConversationWriter(failures.append, path)
     begin(writer)
     assert answer_after(writer, failures, 3) == {"conversations_unusable"}
     path.rmdir()
     begin(writer)
-    assert len(answer(writer, lambda kept: kept.all())) == 1
+    assert len(answer(writer, lambda kept: kept.list_all())) == 1
     assert writer.close()
 
 
-def answer_after(writer: Writer, failures: list[LauncherError], count: int) -> set[str]:
+def answer_after(writer: ConversationWriter, failures: list[LauncherError], count: int) -> set[str]:
     deadline_s = time.monotonic() + 5
     while len(failures) < count:
         assert time.monotonic() < deadline_s
@@ -131,21 +133,21 @@ def answer_after(writer: Writer, failures: list[LauncherError], count: int) -> s
 
 def test_the_first_opening_puts_right_what_a_crash_left() -> None:
     with Conversations() as kept:
-        kept.begin("Why?", id="c")
-        kept.begin_reply("c", kept.ask("c", None, "Why?"), id="r")
+        kept.create_conversation("Why?", id="c")
+        kept.begin_reply("c", kept.add_question("c", None, "Why?"), id="r")
     failures: list[LauncherError] = []
-    writer = Writer(failures.append)
-    assert answer(writer, lambda kept: kept.get("c").messages[1].ending) is Ending.CUT_OFF
+    writer = ConversationWriter(failures.append)
+    assert answer(writer, lambda kept: kept.read_conversation("c").messages[1].ending) is MessageEnding.CUT_OFF
     assert writer.close()
 
 
 def test_in_memory_all_is_as_usual_but_nothing_is_written(home: Path, failures: list[LauncherError]) -> None:
-    writer = Writer(failures.append, in_memory=True)
+    writer = ConversationWriter(failures.append, in_memory=True)
     begin(writer)
-    writer.add("r", "Because.", "")
-    writer.do(lambda kept: kept.end("r", Ending.WHOLE))
+    writer.append_piece("r", "Because.", "")
+    writer.run_work(lambda kept: kept.end_reply("r", MessageEnding.WHOLE))
     assert [hit.conversation.id for hit in answer(writer, lambda kept: kept.search("because"))] == ["c"]
     assert writer.close()
     assert not failures
-    assert not conversations_file().exists()
+    assert not conversations_path().exists()
     assert not [path for path in home.rglob("*") if path.is_file()]

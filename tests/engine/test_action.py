@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import ActionImpossible
-from launcher.engine.action import Action, ActionKind, Value, apply, changes_settings
-from launcher.engine.launch import ServeOptions
+from launcher.engine.diagnosis.actions import Action, ActionKind, Value, apply_action, changes_settings
+from launcher.engine.serve_options import ServeOptions
 
 OPTIONS = ServeOptions(
     Path("m.gguf"), context=65_536, draft=3, slots=4, extra=("--mmproj", "p.gguf", "-sm=row", "--fast")
@@ -51,14 +51,14 @@ def action(kind: ActionKind, **parameters: Value) -> Action:
     ids=str,
 )
 def test_an_action_changes_what_it_says(wanted: Action, field: str, value: object) -> None:
-    changed = apply(wanted, OPTIONS)
+    changed = apply_action(wanted, OPTIONS)
     assert getattr(changed, field) == value
     assert changed.model == OPTIONS.model
     assert changes_settings(wanted)
 
 
 def test_a_context_that_was_left_open_is_the_one_that_ran() -> None:
-    assert apply(action(ActionKind.SMALLER_CONTEXT), ServeOptions(Path("m")), context=8_192).context == 4_096
+    assert apply_action(action(ActionKind.SMALLER_CONTEXT), ServeOptions(Path("m")), context=8_192).context == 4_096
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_a_context_that_was_left_open_is_the_one_that_ran() -> None:
 )
 def test_what_cannot_be_done_is_said(wanted: Action) -> None:
     with pytest.raises(ActionImpossible):
-        apply(wanted, OPTIONS)
+        apply_action(wanted, OPTIONS)
 
 
 def test_what_is_so_already_is_not_done_again() -> None:
     with pytest.raises(ActionImpossible, match="nothing to change"):
-        apply(action(ActionKind.DRAFT_OFF), ServeOptions(Path("m"), draft=0))
+        apply_action(action(ActionKind.DRAFT_OFF), ServeOptions(Path("m"), draft=0))
     with pytest.raises(ActionImpossible):
-        apply(action(ActionKind.SMALLER_CONTEXT), ServeOptions(Path("m")))
+        apply_action(action(ActionKind.SMALLER_CONTEXT), ServeOptions(Path("m")))
 
 
 def test_an_action_is_json() -> None:

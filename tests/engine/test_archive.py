@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.engine.archive import Limits, unpack
-from launcher.engine.install_errors import ArchiveRefused
+from launcher.engine.builds.archive import UnpackLimits, unpack_archive
+from launcher.engine.builds.install_errors import ArchiveRefused
 
 Entry = tuple[str, bytes | str | None]
 TEXT = b"content\n"
@@ -58,27 +58,27 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_tar_archive_is_unpacked_without_its_top_folder(tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tar.gz", ("llama-b1/llama-server", TEXT), ("llama-b1/sub/LICENSE", b"MIT"))
-    unpack(archive, tmp_path / "out")
+    unpack_archive(archive, tmp_path / "out")
     assert contents(tmp_path / "out") == {"llama-server": TEXT, "sub/LICENSE": b"MIT"}
 
 
 def test_a_top_folder_may_hold_something_of_its_own_name(tmp_path: Path) -> None:
-    unpack(tar(tmp_path / "a.tar.gz", ("llama/llama", TEXT)), tmp_path / "out")
+    unpack_archive(tar(tmp_path / "a.tar.gz", ("llama/llama", TEXT)), tmp_path / "out")
     assert contents(tmp_path / "out") == {"llama": TEXT}
 
 
 def test_a_flat_zip_archive_is_unpacked_as_it_is(tmp_path: Path) -> None:
-    unpack(zipped(tmp_path / "a.zip", ("llama-server.exe", TEXT), ("ggml.dll", b"")), tmp_path / "out")
+    unpack_archive(zipped(tmp_path / "a.zip", ("llama-server.exe", TEXT), ("ggml.dll", b"")), tmp_path / "out")
     assert contents(tmp_path / "out") == {"llama-server.exe": TEXT, "ggml.dll": b""}
 
 
 def test_programs_stay_programs_and_nothing_gets_the_rights_of_another_user(tmp_path: Path) -> None:
     plain, program = tarfile.TarInfo("plain"), tarfile.TarInfo("program")
     plain.mode, program.mode = 0o666, 0o6777
-    unpack(tar(tmp_path / "a.tar.gz", plain, program), tmp_path / "out")
+    unpack_archive(tar(tmp_path / "a.tar.gz", plain, program), tmp_path / "out")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
     assert modes == {"plain": 0o644, "program": 0o755}
-    unpack(zipped(tmp_path / "b.zip", ("tool", TEXT), mode=stat.S_IFREG | 0o4755), tmp_path / "zip")
+    unpack_archive(zipped(tmp_path / "b.zip", ("tool", TEXT), mode=stat.S_IFREG | 0o4755), tmp_path / "zip")
     assert stat.S_IMODE((tmp_path / "zip" / "tool").stat().st_mode) == 0o755
 
 
@@ -91,7 +91,7 @@ def test_links_to_versions_of_a_library_are_kept(tmp_path: Path) -> None:
         ("llama/libggml.so.0.9", TEXT),
         special("llama/same", tarfile.LNKTYPE, "llama/libggml.so.0.9"),
     )
-    unpack(archive, tmp_path / "out")
+    unpack_archive(archive, tmp_path / "out")
     assert contents(tmp_path / "out") == dict.fromkeys(("libggml.so", "libggml.so.0", "libggml.so.0.9", "same"), TEXT)
     (tmp_path / "out").rename(tmp_path / "moved")
     assert (tmp_path / "moved" / "libggml.so").read_bytes() == TEXT
@@ -122,7 +122,7 @@ def test_no_name_leads_out_of_the_folder(name: str, make: Callable[..., Path], t
     inside = tmp_path / "deep" / "inside"
     inside.parent.mkdir()
     with pytest.raises(ArchiveRefused, match="was not unpacked"):
-        unpack(make(tmp_path / ("a.tar.gz" if make is tar else "a.zip"), (name, TEXT)), inside)
+        unpack_archive(make(tmp_path / ("a.tar.gz" if make is tar else "a.zip"), (name, TEXT)), inside)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.tar.gz" if make is tar else "a.zip"], (
         "nothing was written"
     )
@@ -134,7 +134,7 @@ def test_no_link_leads_to_anything_but_a_file_of_the_archive(kind: bytes, target
     (tmp_path / "outside").write_text("secret")
     archive = tar(tmp_path / "a.tar.gz", ("folder/file", TEXT), special("me", kind, target))
     with pytest.raises(ArchiveRefused):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
     assert not (tmp_path / "out" / "me").exists()
 
 
@@ -142,52 +142,52 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     archive = tar(tmp_path / "a.tar.gz", special("way", tarfile.SYMTYPE, str(tmp_path / "outside")), ("way/evil", TEXT))
     with pytest.raises(ArchiveRefused):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
     inner = tar(tmp_path / "b.tar.gz", ("real", b""), special("way", tarfile.SYMTYPE, "real"), ("way/evil", TEXT))
     with pytest.raises(ArchiveRefused, match="lies in something that is no folder"):
-        unpack(inner, tmp_path / "other")
+        unpack_archive(inner, tmp_path / "other")
     assert not list((tmp_path / "outside").iterdir())
 
 
 def test_links_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
     links = special("one", tarfile.SYMTYPE, "two"), special("two", tarfile.SYMTYPE, "one")
     with pytest.raises(ArchiveRefused, match="which is no file of it"):
-        unpack(tar(tmp_path / "a.tar.gz", *links), tmp_path / "out")
+        unpack_archive(tar(tmp_path / "a.tar.gz", *links), tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE, b"9"])
 def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
     archive = tar(tmp_path / "a.tar.gz", ("first", TEXT), special("device", kind))
     if kind == tarfile.CONTTYPE:  # which tarfile takes for a file
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
         assert contents(tmp_path / "out") == {"first": TEXT, "device": b""}
         return
     with pytest.raises(ArchiveRefused, match="neither a file, a folder nor a link"):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
 def test_a_zip_archive_has_files_and_folders_only(kind: int, tmp_path: Path) -> None:
     with pytest.raises(ArchiveRefused, match="neither a file nor a folder"):
-        unpack(zipped(tmp_path / "a.zip", ("link", b"/etc/passwd"), mode=kind | 0o777), tmp_path / "out")
+        unpack_archive(zipped(tmp_path / "a.zip", ("link", b"/etc/passwd"), mode=kind | 0o777), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a"), ("Readme", "README"), ("a", "a/b"), ("a/b", "a")])
 def test_a_name_is_there_once(first: str, second: str, tmp_path: Path) -> None:
     members = (first, b"one"), (second, b"two")
     with pytest.raises(ArchiveRefused):
-        unpack(tar(tmp_path / "a.tar.gz", *members), tmp_path / "tar")
+        unpack_archive(tar(tmp_path / "a.tar.gz", *members), tmp_path / "tar")
     with pytest.raises(ArchiveRefused):
-        unpack(zipped(tmp_path / "a.zip", *members), tmp_path / "zip")
+        unpack_archive(zipped(tmp_path / "a.zip", *members), tmp_path / "zip")
 
 
 def test_a_bomb_is_stopped_while_it_unpacks(tmp_path: Path) -> None:
     zeros = bytes(2**22)
-    limits = Limits(ratio=10, grace_bytes=2**20)
+    limits = UnpackLimits(ratio=10, grace_bytes=2**20)
     for archive in (tar(tmp_path / "a.tar.gz", ("zeros", zeros)), zipped(tmp_path / "a.zip", ("zeros", zeros))):
         out = tmp_path / archive.suffix
         with pytest.raises(ArchiveRefused, match="unpacks to more"):
-            unpack(archive, out, limits)
+            unpack_archive(archive, out, limits)
         assert sum(map(len, contents(out).values())) <= limits.grace_bytes + 2**20
 
 
@@ -195,7 +195,7 @@ def test_many_small_bombs_are_counted_together(tmp_path: Path) -> None:
     members = [(f"zeros{number}", bytes(2**18)) for number in range(16)]
     for archive in (tar(tmp_path / "a.tar.gz", *members), zipped(tmp_path / "a.zip", *members)):
         with pytest.raises(ArchiveRefused, match="unpacks to more"):
-            unpack(archive, tmp_path / archive.suffix, Limits(ratio=1, grace_bytes=2**20))
+            unpack_archive(archive, tmp_path / archive.suffix, UnpackLimits(ratio=1, grace_bytes=2**20))
 
 
 def test_a_zip_archive_that_lies_about_sizes_is_damaged(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_zip_archive_that_lies_about_sizes_is_damaged(tmp_path: Path) -> None:
     data = archive.read_bytes()
     archive.write_bytes(data.replace((2**20).to_bytes(4, "little"), (100).to_bytes(4, "little")))
     with pytest.raises(ArchiveRefused, match="damaged"):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
     assert sum(map(len, contents(tmp_path / "out").values())) <= 100
 
 
@@ -211,7 +211,7 @@ def test_headers_without_end_do_not_fill_the_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("file")
     info.pax_headers = {"comment": "x" * 2**23}
     with pytest.raises(ArchiveRefused, match="is damaged") as caught:
-        unpack(tar(tmp_path / "a.tar.gz", info), tmp_path / "out")
+        unpack_archive(tar(tmp_path / "a.tar.gz", info), tmp_path / "out")
     assert "its headers hold more than names" in str(caught.value.facts["reason"])
 
 
@@ -219,7 +219,7 @@ def test_huge_counts_are_refused(tmp_path: Path) -> None:
     members = [(f"file{number}", b"") for number in range(60)]
     for archive in (tar(tmp_path / "a.tar.gz", *members), zipped(tmp_path / "a.zip", *members)):
         with pytest.raises(ArchiveRefused, match="more than 50 entries"):
-            unpack(archive, tmp_path / archive.suffix, Limits(entries=50))
+            unpack_archive(archive, tmp_path / archive.suffix, UnpackLimits(entries=50))
 
 
 def test_cut_and_wrong_archives_are_damaged(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_cut_and_wrong_archives_are_damaged(tmp_path: Path) -> None:
     for name, data in bad.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ArchiveRefused, match="damaged"):
-            unpack(tmp_path / name, tmp_path / f"out-{name}")
+            unpack_archive(tmp_path / name, tmp_path / f"out-{name}")
 
 
 def test_a_zip_archive_with_a_name_or_an_offset_that_is_none_is_damaged(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_zip_archive_with_a_name_or_an_offset_that_is_none_is_damaged(tmp_path
     for name, data in bad.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ArchiveRefused, match="damaged"):
-            unpack(tmp_path / name, tmp_path / f"out-{name}")
+            unpack_archive(tmp_path / name, tmp_path / f"out-{name}")
 
 
 @settings(max_examples=200, deadline=None)
@@ -273,14 +273,14 @@ def test_whatever_is_turned_in_an_archive_it_is_unpacked_or_refused(
     archive = base / ("a.zip" if kind == "a.zip" else "a.tar.gz")
     archive.write_bytes(content if kind == "a.zip" else gzip.compress(content, 1))
     with suppress(ArchiveRefused):
-        unpack(archive, base / "out")
+        unpack_archive(archive, base / "out")
 
 
 def test_an_entry_without_a_name_is_refused(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", ("a.so", TEXT))
     archive.write_bytes(archive.read_bytes().replace(b"a.so", b"\0.so"))
     with pytest.raises(ArchiveRefused):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
 
 
 @settings(max_examples=60, deadline=None)
@@ -293,6 +293,6 @@ def test_whatever_the_names_nothing_lies_outside(names: list[str], tmp_path_fact
     except ValueError:  # tarfile itself cannot write such a name
         return
     with suppress(ArchiveRefused):
-        unpack(archive, base / "deep" / "out")
+        unpack_archive(archive, base / "deep" / "out")
     outside = [path for path in base.rglob("*") if path.is_file() and not path.is_relative_to(base / "deep" / "out")]
     assert outside == [archive]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown, ModelHasNoHead
-from launcher.engine.ask import EngineEstimate, ask_engine, comparable, difference_percent
-from launcher.engine.build import Build, probe
-from launcher.engine.twin import TwinPart
-from launcher.models.memory import Setting
-from launcher.planner import Source, Verdict, ask, judge_formula, read_source
+from launcher.app.planner import EngineComparison, ModelSource, compare_with_engine, estimate_by_formula, read_source
+from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown
+from launcher.engine.ask import EngineEstimate, TwinPart, ask_engine, comparable_parts, difference_percent
+from launcher.engine.builds.build import EngineBuild
+from launcher.engine.builds.probe import probe_engine
+from launcher.models.memory import PlanSettings
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -36,14 +36,16 @@ for table in (rows, head)[:tables]:
 """
 
 
-def program(tmp_path: Path, body: str, flags: frozenset[str] = FLAGS) -> Build:
+def program(tmp_path: Path, body: str, flags: frozenset[str] = FLAGS) -> EngineBuild:
     """A program of a few lines in the place of an engine."""
     path = tmp_path / "engine.py"
     path.write_text(f"import json, os, sys, time\n{body}")
-    return Build("fake", (sys.executable, str(path)), "b1", flags)
+    return EngineBuild("fake", (sys.executable, str(path)), "b1", flags)
 
 
-def asked(build: Build, setting: Setting, parts: list[TwinPart] | None = None, limit_s: float = 30) -> EngineEstimate:
+def asked(
+    build: EngineBuild, setting: PlanSettings, parts: list[TwinPart] | None = None, limit_s: float = 30
+) -> EngineEstimate:
     return asyncio.run(ask_engine(build, parts or [PART], setting, limit_s=limit_s))
 
 
@@ -62,14 +64,14 @@ def left_behind(home: Path) -> list[Path]:
 class TestTheRealEngine:
     def test_its_rows_are_the_formula_s_to_the_mib(self, sparse: Path, home: Path) -> None:
         source = read_source(str(sparse))
-        setting = Setting(262_144, "q8_0", draft=2, ubatch=256, backend="cpu")
-        verdict = asyncio.run(ask(source, setting, None))
+        setting = PlanSettings(262_144, "q8_0", draft=2, ubatch=256, backend="cpu")
+        verdict = asyncio.run(compare_with_engine(source, setting, None))
         engine, formula = verdict.engine, verdict.formula
         assert formula is not None
         # A real GPU's log, as far as it does not depend on the backend: 2,908 of context, 512 of the head's.
         assert (engine.context_mib, engine.draft_context_mib) == (2_908, 512)
         assert (engine.backend, engine.devices, engine.host_mib, engine.free_mib) == ("cpu", (), 0, None)
-        known = comparable(formula)
+        known = comparable_parts(formula)
         assert engine.context_mib == int(known["context_mib"])
         assert engine.draft_context_mib == int(known["draft_context_mib"])
         assert engine.compute_mib == pytest.approx(known["compute_mib"], rel=0.03)
@@ -80,21 +82,23 @@ class TestTheRealEngine:
         assert left_behind(home) == []
 
     def test_without_mtp_there_is_one_table(self, sparse: Path) -> None:
-        engine = asked(asyncio.run(probe(None)), Setting(32_768, draft=0, backend="cpu"), parts_of(sparse))
+        engine = asked(asyncio.run(probe_engine(None)), PlanSettings(32_768, draft=0, backend="cpu"), parts_of(sparse))
         assert (engine.draft_context_mib, engine.draft_compute_mib) == (None, None)
         assert engine.total_mib == engine.model_mib + engine.context_mib + engine.compute_mib
 
     def test_experts_on_the_host_change_nothing_on_a_processor(self, sparse: Path) -> None:
-        build = asyncio.run(probe(None))
-        plain = asked(build, Setting(32_768, backend="cpu"), parts_of(sparse))
-        moved = asked(build, Setting(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
+        build = asyncio.run(probe_engine(None))
+        plain = asked(build, PlanSettings(32_768, backend="cpu"), parts_of(sparse))
+        moved = asked(build, PlanSettings(32_768, backend="cpu", n_cpu_moe=20), parts_of(sparse))
         assert replace(moved, seconds=0) == replace(plain, seconds=0)
 
-    def test_drafts_of_a_file_without_a_head_are_refused_before_it_is_asked(self, tmp_path: Path, home: Path) -> None:
+    def test_it_is_asked_about_the_file_alone_where_that_has_no_head(self, tmp_path: Path, home: Path) -> None:
         path = tmp_path / "headless.gguf"
         write(path, "headless", model("qwen35-9b-q4_k_m-nomtp"))
-        with pytest.raises(ModelHasNoHead, match=r"headless\.gguf has no MTP head"):
-            asyncio.run(ask(read_source(str(path)), Setting(4_096, draft=2, backend="cpu"), None))
+        verdict = asyncio.run(
+            compare_with_engine(read_source(str(path)), PlanSettings(4_096, draft=2, backend="cpu"), None)
+        )
+        assert not verdict.engine.draft_context_mib
         assert left_behind(home) == []
 
     def test_a_model_without_a_formula_is_told_by_the_engine_alone(self, tmp_path: Path) -> None:
@@ -103,8 +107,8 @@ class TestTheRealEngine:
         write(path, "model", replace(made, metadata=made.metadata | {"attention.shared_kv_layers": 20}))
         source = read_source(str(path))
         with pytest.raises(GeometryUnknown):
-            judge_formula(source, Setting(4_096, draft=0))
-        verdict = asyncio.run(ask(source, Setting(32_768, draft=0, backend="cpu"), None))
+            estimate_by_formula(source, PlanSettings(4_096, draft=0))
+        verdict = asyncio.run(compare_with_engine(source, PlanSettings(32_768, draft=0, backend="cpu"), None))
         assert (verdict.formula, verdict.difference_percent, verdict.flagged) == (None, None, False)
         assert verdict.engine.context_mib == 2_528
 
@@ -117,7 +121,7 @@ class TestCards:
     @pytest.mark.parametrize("draft", [0, 2])
     def test_what_lies_on_gpus_is_added_up_and_the_host_kept_apart(self, draft: int, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = {2 if draft else 1}\n{CARDS}\ntime.sleep(60)\n")
-        engine = asked(build, Setting(131_072, "q8_0", draft=draft))
+        engine = asked(build, PlanSettings(131_072, "q8_0", draft=draft))
         assert (engine.backend, engine.devices) == ("vulkan", ("Vulkan0", "Vulkan1"))
         assert (engine.model_mib, engine.context_mib, engine.compute_mib) == (15_888, 1_547, 1_255)
         assert (engine.draft_context_mib, engine.draft_compute_mib) == ((256, 609) if draft else (None, None))
@@ -126,7 +130,7 @@ class TestCards:
     def test_a_gpu_engine_that_cannot_keep_experts_on_the_host_is_not_believed(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 2\n{CARDS}\ntime.sleep(60)\n", FLAGS - {"--n-cpu-moe"})
         with pytest.raises(EngineUnsuitable, match="--n-cpu-moe"):
-            asked(build, Setting(131_072, n_cpu_moe=10))
+            asked(build, PlanSettings(131_072, n_cpu_moe=10))
 
     def test_it_is_started_with_the_real_options(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"open('args', 'w').write(' '.join(sys.argv[1:]))\ntables = 2\n{CARDS}")
@@ -134,7 +138,7 @@ class TestCards:
         told = tmp_path / "told"
         script = tmp_path / "engine.py"
         script.write_text(script.read_text().replace("'args'", repr(str(told))))
-        asked(build, Setting(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))
+        asked(build, PlanSettings(131_072, "q8_0", draft=2, ubatch=256, n_cpu_moe=3))
         words = told.read_text()
         wanted = (
             "--ctx-size 131072 --parallel 1 --gpu-layers 99 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on"
@@ -151,43 +155,43 @@ class TestTrouble:
         with pytest.raises(
             EngineUnsuitable, match=r"The engine fake \(b1\) does not print what a model takes"
         ) as wrong:
-            asked(build, Setting(4_096))
+            asked(build, PlanSettings(4_096))
         assert wrong.value.hint == "A newer llama.cpp build (b11434 or later) prints it."
         assert left_behind(home) == []
 
     def test_an_engine_that_tells_of_the_model_but_not_of_mtp(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 1\n{CARDS}\nprint(json.dumps({{'msg': 'projected to use 9 MiB'}}))")
         with pytest.raises(EngineUnsuitable, match="does not print what MTP takes"):
-            asked(build, Setting(4_096, draft=2))
+            asked(build, PlanSettings(4_096, draft=2))
 
     def test_an_engine_that_ends_well_and_says_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(EngineUnsuitable, match="does not print what a model takes"):
-            asked(program(tmp_path, "sys.exit(0)"), Setting(4_096))
+            asked(program(tmp_path, "sys.exit(0)"), PlanSettings(4_096))
 
     def test_an_engine_that_dies(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "print('E everything is lost', file=sys.stderr)\nos.abort()")
         with pytest.raises(EngineFailed, match="SIGABRT while judging the memory") as died:
-            asked(build, Setting(4_096))
+            asked(build, PlanSettings(4_096))
         assert "everything is lost" in died.value.title
         assert left_behind(home) == []
 
     def test_an_engine_that_refuses_a_flag(self, tmp_path: Path) -> None:
         build = program(tmp_path, "print('error: invalid argument: --flash-attn', file=sys.stderr)\nsys.exit(1)")
         with pytest.raises(EngineUnsuitable, match="does not know the flag --flash-attn"):
-            asked(build, Setting(4_096))
+            asked(build, PlanSettings(4_096))
 
     def test_an_engine_that_hangs_is_ended_at_the_limit(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
         began = time.monotonic()
         with pytest.raises(EngineUnsuitable, match=r"did not say within 0\.3 s what the model takes"):
-            asked(build, Setting(4_096), limit_s=0.3)
+            asked(build, PlanSettings(4_096), limit_s=0.3)
         assert time.monotonic() - began < 10
         assert left_behind(home) == []
 
     def test_an_engine_that_prints_without_end(self, tmp_path: Path) -> None:
         build = program(tmp_path, "while True: print('x' * 1000, flush=True)")
         with pytest.raises(EngineUnsuitable, match="did not say within"):
-            asked(build, Setting(4_096), limit_s=0.3)
+            asked(build, PlanSettings(4_096), limit_s=0.3)
 
 
 class TestDifference:
@@ -195,8 +199,10 @@ class TestDifference:
         return EngineEstimate("e", "cpu", (), total, 0, 0, None, None, 0, None, 0.1)
 
     def test_it_is_the_formula_over_the_engine_on_what_both_know(self, sparse: Path) -> None:
-        formula = judge_formula(Source(read_source(str(sparse)).model, ()), Setting(32_768, backend="cpu"))
-        known = sum(comparable(formula).values())
+        formula = estimate_by_formula(
+            ModelSource(read_source(str(sparse)).model, ()), PlanSettings(32_768, backend="cpu")
+        )
+        known = sum(comparable_parts(formula).values())
         assert known == pytest.approx((formula.parts.total - formula.parts.overhead) / 2**20)
         assert difference_percent(formula, self.engine(round(known / 1.05))) == pytest.approx(5, abs=0.01)
         assert difference_percent(formula, self.engine(0)) is None
@@ -205,4 +211,4 @@ class TestDifference:
         ("percent", "flagged"), [(0.0, False), (2.9, False), (-2.9, False), (3.1, True), (-4, True)]
     )
     def test_from_three_percent_on_it_is_flagged(self, percent: float, flagged: bool) -> None:
-        assert Verdict(self.engine(1), None, percent).flagged is flagged
+        assert EngineComparison(self.engine(1), None, percent).flagged is flagged

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from launcher.engine.assets import BuildName, Target, choose
-from launcher.engine.install_errors import EngineUnfit
+from launcher.engine.builds.assets import BuildName, TargetComputer, choose_builds
+from launcher.engine.builds.install_errors import EngineUnfit
 from launcher.machine.gpu import Gpu
 
 TAG = "b11434"
@@ -107,7 +107,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("system", "machine", "glibc", "gpu", "builds"), TABLE)
 def test_the_builds_for_a_computer_in_their_order(system, machine, glibc, gpu, builds) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
-    choices = choose(Target(system, machine, glibc, (gpu,) if gpu else ()), NAMES)
+    choices = choose_builds(TargetComputer(system, machine, glibc, (gpu,) if gpu else ()), NAMES)
     assert " ".join(choice.build.label for choice in choices) == builds
     for choice in choices:
         assert all(reason.endswith(".") for reason in choice.reasons)
@@ -128,7 +128,7 @@ def test_the_builds_for_a_computer_in_their_order(system, machine, glibc, gpu, b
 )
 def test_where_no_build_runs_that_is_said(system, machine, glibc) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
     with pytest.raises(EngineUnfit, match=r"no build for|needs glibc") as caught:
-        choose(Target(system, machine, glibc), NAMES)
+        choose_builds(TargetComputer(system, machine, glibc), NAMES)
     assert "engine add PATH" in caught.value.hint
 
 
@@ -148,12 +148,12 @@ def test_where_no_build_runs_that_is_said(system, machine, glibc) -> None:  # ty
 def test_the_first_choice_says_what_was_passed_over_and_why(
     gpu: Gpu | None, glibc: tuple[int, int], reason: str
 ) -> None:
-    first = choose(Target("linux", "x86_64", glibc, (gpu,) if gpu else ()), NAMES)[0]
+    first = choose_builds(TargetComputer("linux", "x86_64", glibc, (gpu,) if gpu else ()), NAMES)[0]
     assert reason in " ".join(first.reasons)
 
 
 def test_a_backend_that_is_asked_for_is_the_only_choice() -> None:
-    target = Target("linux", "x86_64", NEW, (ADA,))
+    target = TargetComputer("linux", "x86_64", NEW, (ADA,))
     for asked, taken in [
         ("cuda", "cuda-13.4 cuda-12.8"),
         ("cuda-12", "cuda-12.8"),
@@ -164,8 +164,8 @@ def test_a_backend_that_is_asked_for_is_the_only_choice() -> None:
         ("sycl-fp16", "sycl-fp16"),
         ("openvino", "openvino-2026.4.1"),
     ]:
-        assert " ".join(choice.build.label for choice in choose(target, NAMES, asked)) == taken
-    (rocm,) = choose(target, NAMES, "rocm")
+        assert " ".join(choice.build.label for choice in choose_builds(target, NAMES, asked)) == taken
+    (rocm,) = choose_builds(target, NAMES, "rocm")
     assert rocm.reasons == ("The archive does not hold ROCm's own libraries: ROCm 10.0 must be installed.",)
 
 
@@ -180,23 +180,23 @@ def test_a_backend_that_is_asked_for_is_the_only_choice() -> None:
 )
 def test_a_backend_that_cannot_run_here_is_refused_with_the_reason(gpu: Gpu, backend: str, why: str) -> None:
     with pytest.raises(EngineUnfit, match=re.escape(why)):
-        choose(Target("linux", "x86_64", NEW, (gpu,)), NAMES, backend)
+        choose_builds(TargetComputer("linux", "x86_64", NEW, (gpu,)), NAMES, backend)
 
 
 @pytest.mark.parametrize(
     ("backend", "gpu"), [("cuda", ADA), ("rocm", RADEON), ("vulkan", ADA), ("sycl", None), ("cpu", None)]
 )
 def test_of_several_gpus_the_first_counts_that_the_backend_is_for(backend: str, gpu: Gpu | None) -> None:
-    both = Target("linux", "x86_64", NEW, (ADA, RADEON))
-    assert choose(both, NAMES, backend)[0].gpu == gpu
-    turned = Target("linux", "x86_64", NEW, (RADEON, ADA))
-    assert choose(turned, NAMES, "cuda")[0].gpu == ADA
+    both = TargetComputer("linux", "x86_64", NEW, (ADA, RADEON))
+    assert choose_builds(both, NAMES, backend)[0].gpu == gpu
+    turned = TargetComputer("linux", "x86_64", NEW, (RADEON, ADA))
+    assert choose_builds(turned, NAMES, "cuda")[0].gpu == ADA
 
 
 def test_a_cuda_build_without_its_runtime_is_never_taken() -> None:
-    target = Target("linux", "x86_64", NEW, (ADA,))
+    target = TargetComputer("linux", "x86_64", NEW, (ADA,))
     without = [name for name in NAMES if not name.startswith(f"cudart-llama-{TAG}-bin-ubuntu-cuda-13.4-x64")]
-    first = choose(target, without)[0]
+    first = choose_builds(target, without)[0]
     assert first.build.label == "cuda-12.8"
     assert "runtime cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64.tar.gz is not in the release" in first.reasons[0]
 
@@ -204,7 +204,7 @@ def test_a_cuda_build_without_its_runtime_is_never_taken() -> None:
 def test_the_newest_toolkit_is_not_the_first_by_spelling() -> None:
     names = [name.replace("13.4", "13.10") for name in NAMES] + NAMES
     driver = nvidia("GeForce RTX 4090", (8, 9), "600.10", "14.0")
-    choices = choose(Target("linux", "x86_64", NEW, (driver,)), names)
+    choices = choose_builds(TargetComputer("linux", "x86_64", NEW, (driver,)), names)
     assert [choice.build.label for choice in choices][:2] == ["cuda-13.10", "cuda-13.4"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.engine.breakdown import BreakdownReader, Row
+from launcher.engine.ask import MemoryTableReader, MemoryTableRow
 
 # Printed by xllamacpp 2026.10.11549 (without GPUs) and by llama-server b11669 (two Vulkan devices).
 P = "0.00.234.187 I common_memory_breakdown_print: "
@@ -50,8 +50,8 @@ RECORD = {
 }
 
 
-def read(*lines: str) -> BreakdownReader:
-    reader = BreakdownReader()
+def read(*lines: str) -> MemoryTableReader:
+    reader = MemoryTableReader()
     for line in lines:
         reader.feed(line)
     return reader
@@ -60,15 +60,15 @@ def read(*lines: str) -> BreakdownReader:
 def test_a_text_table_without_gpus() -> None:
     reader = read(*TEXT.splitlines())
     assert reader.tables == [
-        (Row("Host", False, 14_676, 2_908, 166), Row("CPU_REPACK", False, 1_728, 0, 0)),
-        (Row("Host", False, 14_676, 512, 148),),
+        (MemoryTableRow("Host", False, 14_676, 2_908, 166), MemoryTableRow("CPU_REPACK", False, 1_728, 0, 0)),
+        (MemoryTableRow("Host", False, 14_676, 512, 148),),
     ]
     assert reader.ended
 
 
 def test_a_text_table_with_gpus_and_free_memory_below_nothing() -> None:
     (table,) = read(*CARDS.splitlines()).tables
-    assert table[0] == Row("Vulkan0", True, 1_989, 2_176, 332, 12_288, 11_888)
+    assert table[0] == MemoryTableRow("Vulkan0", True, 1_989, 2_176, 332, 12_288, 11_888)
     assert [row.name for row in table] == ["Vulkan0", "Vulkan1", "Host"]
     assert [row.device for row in table] == [True, True, False]
 
@@ -82,7 +82,7 @@ def test_a_table_is_whole_only_when_something_else_follows() -> None:
 def test_json_lines() -> None:
     reader = read(json.dumps(RECORD))
     assert reader.tables == [
-        (Row("Vulkan0", True, 6, 1, 9, 24_105, 23_595), Row("Host", False, 0, 0, 7)),
+        (MemoryTableRow("Vulkan0", True, 6, 1, 9, 24_105, 23_595), MemoryTableRow("Host", False, 0, 0, 7)),
     ]
     assert not reader.ended
     reader.feed(json.dumps({"type": "log", "msg": "fit: projected to use 23403 MiB of device memory\n"}))
@@ -122,7 +122,7 @@ def test_what_is_no_table_is_passed_over(line: str) -> None:
 def test_figures_that_are_none_are_not_taken_for_numbers() -> None:
     row = {"kind": "device", "name": "CUDA0", "model": 6, "context": 1, "compute": 9}
     (table,) = read(json.dumps({"type": "fit_memory_breakdown", "data": {"rows": [row]}})).tables
-    assert table == (Row("CUDA0", True, 6, 1, 9, None, None),)
+    assert table == (MemoryTableRow("CUDA0", True, 6, 1, 9, None, None),)
     for wrong in ({"model": "6"}, {"context": None}, {"compute": 9.5}, {"name": None}, {"model": True}):
         record = {"type": "fit_memory_breakdown", "data": {"rows": [row, row | wrong]}}
         assert read(json.dumps(record)).tables == []

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher.engine.diagnosis import diagnose, explain, last_error
-from launcher.engine.diagnosis_data import Fault, Pattern, faults, needle_of
-from launcher.engine.diagnosis_log import hits, line_of
-from launcher.engine.process import Exit
+from launcher.engine.diagnosis.explain import diagnose_log, explain_exit, last_error
+from launcher.engine.diagnosis.log_reading import find_matches, parse_line
+from launcher.engine.diagnosis.signatures import FaultSignature, LinePattern, fault_signatures, find_needle
+from launcher.engine.server.process import ProcessExit
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 EXAMPLES: list[dict[str, Any]] = tomllib.loads((LOGS / "signatures.toml").read_text("utf-8"))["example"]
@@ -31,7 +31,7 @@ def as_json_lines(text: str) -> str:
     """The same log as `--log-jsonl` writes it; what does not come from the engine's own log stays plain."""
     lines = []
     for number, raw in enumerate(text.splitlines()):
-        line = line_of(raw)
+        line = parse_line(raw)
         entry = {"type": "log", "time": number, "level": LETTERS.get(line.level or "E"), "msg": line.text + "\n"}
         lines.append(json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
     return "\n".join(lines) + "\n"
@@ -40,13 +40,13 @@ def as_json_lines(text: str) -> str:
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
 class TestSignatures:
     def test_it_is_named_with_its_facts(self, example: dict[str, Any]) -> None:
-        found = diagnose(example["text"], exit_code=exit_of(example))
+        found = diagnose_log(example["text"], exit_code=exit_of(example))
         assert found is not None
         assert found.code == example["code"]
         assert {**found.facts, **example.get("facts", {})} == dict(found.facts)
 
     def test_its_sentences_are_whole(self, example: dict[str, Any]) -> None:
-        found = diagnose(example["text"], exit_code=exit_of(example))
+        found = diagnose_log(example["text"], exit_code=exit_of(example))
         assert found is not None
         for sentence in (found.title, found.cause, found.hint):
             assert sentence[0] in string.ascii_uppercase + string.digits + "`/-"
@@ -69,23 +69,25 @@ class TestSignatures:
             "\n".join(f"llama-1  | {line}" for line in lines),
         ]
         for dress in dresses if lines else []:
-            found = diagnose(dress, exit_code=exit_of(example))
+            found = diagnose_log(dress, exit_code=exit_of(example))
             assert found is not None
             assert found.code == example["code"]
 
 
 def test_all_fifty_two_are_there_and_proven() -> None:
     proven = {example["code"] for example in EXAMPLES}
-    assert {fault.data.number for fault in faults()} == set(range(1, 53))
-    assert {fault.code for fault in faults()} == proven
+    assert {fault.data.number for fault in fault_signatures()} == set(range(1, 53))
+    assert {fault.code for fault in fault_signatures()} == proven
 
 
 @pytest.mark.parametrize(
-    ("fault", "pattern"), [(fault, pattern) for fault in faults() for pattern in fault.patterns], ids=str
+    ("fault", "pattern"), [(fault, pattern) for fault in fault_signatures() for pattern in fault.patterns], ids=str
 )
-def test_no_pattern_is_there_in_vain(fault: Fault, pattern: Pattern) -> None:
+def test_no_pattern_is_there_in_vain(fault: FaultSignature, pattern: LinePattern) -> None:
     texts = [example["text"] for example in EXAMPLES if example["code"] == fault.code]
-    matched = [text for text in texts if pattern.regex.search("\n".join(line_of(raw).text for raw in text.split("\n")))]
+    matched = [
+        text for text in texts if pattern.regex.search("\n".join(parse_line(raw).text for raw in text.split("\n")))
+    ]
     assert matched
     assert all(pattern.needle in text for text in matched)
 
@@ -96,7 +98,7 @@ class TestFirstCause:
             "E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 512.00 MiB on device 0: cudaMalloc failed: out of"
             " memory\nE failed to create MTP context\nE srv  llama_server: exiting due to model loading error\n"
         )
-        found = diagnose(text, exit_code=1)
+        found = diagnose_log(text, exit_code=1)
         assert found is not None
         assert found.code == "cuda_out_of_memory"
         assert "for MTP's own context" in found.title
@@ -104,15 +106,15 @@ class TestFirstCause:
 
     def test_what_only_hinders_never_explains_an_end(self) -> None:
         text = "warning: no usable GPU found, --gpu-layers option will be ignored\nE srv start: something quite new\n"
-        assert diagnose(text, exit_code=3) is None
-        assert "something quite new" in explain(Exit(3), text.split("\n"), while_doing="serving").title
+        assert diagnose_log(text, exit_code=3) is None
+        assert "something quite new" in explain_exit(ProcessExit(3), text.split("\n"), while_doing="serving").title
 
     def test_a_hindrance_that_led_to_the_end_is_the_cause(self) -> None:
         text = (
             "ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for CUDA runtime version\n"
             'error while handling argument "--device": invalid device: CUDA0\n'
         )
-        error = explain(Exit(1), text.split("\n"), while_doing="loading the model")
+        error = explain_exit(ProcessExit(1), text.split("\n"), while_doing="loading the model")
         assert error.code == "gpu_unseen"
         assert "driver" in error.title
 
@@ -125,11 +127,11 @@ class TestFirstCause:
             "0.07.304.130 I srv    load_model: initializing, n_slots = 1\n"
         )
         bind = "0.07.400.000 E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080\n"
-        assert getattr(diagnose(text + bind, exit_code=1), "code", None) == "port_busy"
+        assert getattr(diagnose_log(text + bind, exit_code=1), "code", None) == "port_busy"
         loaded = text + "0.07.500.000 I srv  llama_server: model loaded\n"
-        assert diagnose(loaded, exit_code=0) is None
+        assert diagnose_log(loaded, exit_code=0) is None
         crash = "0.09.000.000 E CUDA error: out of memory\n"
-        assert getattr(diagnose(loaded + crash, exit_code=-6), "code", None) == "cuda_out_of_memory_running"
+        assert getattr(diagnose_log(loaded + crash, exit_code=-6), "code", None) == "cuda_out_of_memory_running"
 
     def test_what_goes_wrong_in_a_trial_counts_only_when_nothing_else_does(self) -> None:
         tried = (
@@ -138,8 +140,8 @@ class TestFirstCause:
             "0.00.218.663 E common_fit_params: encountered an error while trying to fit params to free device memory\n"
         )
         ended = "0.10.262.943 E llama_model_load: error loading model: unable to allocate Vulkan0 buffer\n"
-        assert getattr(diagnose(tried + ended, exit_code=1), "code", None) == "weights_too_big"
-        assert getattr(diagnose(tried, exit_code=1), "code", None) == "kv_types"
+        assert getattr(diagnose_log(tried + ended, exit_code=1), "code", None) == "weights_too_big"
+        assert getattr(diagnose_log(tried, exit_code=1), "code", None) == "kv_types"
 
     def test_only_the_last_run_counts(self) -> None:
         broken = (
@@ -153,10 +155,12 @@ class TestFirstCause:
             "0.00.090.000 I srv  llama_server: model loaded\n"
             "0.00.095.000 I srv  llama_server: listening on http://127.0.0.1:9102\n"
         )
-        assert diagnose(broken + sound) is None
-        assert getattr(diagnose(sound + broken), "code", None) == "model_unreadable"
-        assert getattr(diagnose(sound + broken + "error: invalid argument: --foo\n"), "code", None) == "unknown_flag"
-        assert diagnose(broken + "error: invalid argument: --foo\n" + sound) is None
+        assert diagnose_log(broken + sound) is None
+        assert getattr(diagnose_log(sound + broken), "code", None) == "model_unreadable"
+        assert (
+            getattr(diagnose_log(sound + broken + "error: invalid argument: --foo\n"), "code", None) == "unknown_flag"
+        )
+        assert diagnose_log(broken + "error: invalid argument: --foo\n" + sound) is None
 
     def test_a_gpu_that_was_found_is_not_missed(self) -> None:
         """Builds from b9031 on warn of no GPU before they load the backends."""
@@ -167,32 +171,32 @@ class TestFirstCause:
             "ggml_cuda_init: found 1 CUDA devices:\nload_backend: loaded CUDA backend from C:\\ggml-cuda.dll\n"
             "load_backend: loaded CPU backend from C:\\ggml-cpu.dll\n0.01.000.000 I srv  llama_server: model loaded\n"
         )
-        assert diagnose(text, exit_code=0) is None
+        assert diagnose_log(text, exit_code=0) is None
 
     def test_a_refused_fit_matters_only_until_the_model_is_loaded(self) -> None:
         text = "0.00.100.000 W common_fit_params: failed to fit params to free device memory: abort\n"
-        assert getattr(diagnose(text), "code", None) == "fit_refused"
-        assert diagnose(text + "0.01.000.000 I srv  llama_server: model loaded\n") is None
+        assert getattr(diagnose_log(text), "code", None) == "fit_refused"
+        assert diagnose_log(text + "0.01.000.000 I srv  llama_server: model loaded\n") is None
 
     def test_a_request_that_failed_is_no_reason_for_an_end(self) -> None:
         text = "srv send_error: request (9017 tokens) exceeds the available context size (4096 tokens)\n"
-        assert getattr(diagnose(text), "code", None) == "context_exceeded"
-        assert getattr(diagnose(text, exit_code=-9), "code", None) == "killed"
+        assert getattr(diagnose_log(text), "code", None) == "context_exceeded"
+        assert getattr(diagnose_log(text, exit_code=-9), "code", None) == "killed"
 
 
 class TestHostileText:
     def test_what_a_prompt_says_in_a_debug_line_is_no_fault(self) -> None:
-        assert diagnose("0.10.000.000 D srv prompt: CUDA error: out of memory\n", exit_code=1) is None
+        assert diagnose_log("0.10.000.000 D srv prompt: CUDA error: out of memory\n", exit_code=1) is None
 
     def test_facts_are_shown_harmless_and_short(self) -> None:
         name = "a\x1b]52;c;evil\x07\u202egnp." + "x" * 5_000
-        found = diagnose(f"E gguf_init_from_file: failed to open GGUF file '{name}' (No such file)\n", exit_code=1)
+        found = diagnose_log(f"E gguf_init_from_file: failed to open GGUF file '{name}' (No such file)\n", exit_code=1)
         assert found is not None
         assert found.title.isprintable()
         assert len(found.title) < 400
 
     def test_places_in_a_fact_are_not_filled(self) -> None:
-        found = diagnose("error: invalid argument: --{reason}[{file}]\n", exit_code=1)
+        found = diagnose_log("error: invalid argument: --{reason}[{file}]\n", exit_code=1)
         assert found is not None
         assert "--{reason}[{file}]" in found.title
 
@@ -201,7 +205,7 @@ class TestHostileText:
         """Without bounds on what repeats, single searches took 15 s here; all together take 0.2 s."""
         run = filler * (18_000 // len(filler))
         began_s = time.process_time()
-        for fault in faults():
+        for fault in fault_signatures():
             for pattern in fault.patterns:
                 pattern.regex.search(run + pattern.needle)
                 pattern.regex.search(pattern.needle + run)
@@ -209,8 +213,8 @@ class TestHostileText:
 
     def test_nuls_and_halves_do_no_harm(self) -> None:
         for text in ("", "\n", "\0\0\0", '{"type":"log","msg":', '{"type":"log","level":3,"msg":null}', "0.00"):
-            assert diagnose(text) is None
-            assert diagnose(text, exit_code=1) is None
+            assert diagnose_log(text) is None
+            assert diagnose_log(text, exit_code=1) is None
             assert isinstance(last_error(text), str | None)
 
 
@@ -239,13 +243,13 @@ class TestNeedles:
         ],
     )
     def test_the_longest_sure_text(self, pattern: str, needle: str) -> None:
-        assert needle_of(pattern) == needle
+        assert find_needle(pattern) == needle
 
     def test_a_pattern_without_one_is_refused(self) -> None:
         with pytest.raises(ValueError, match="no text"):
-            needle_of(r"a|b\w+")
+            find_needle(r"a|b\w+")
 
 
 def test_a_flood_of_one_fault_is_read_to_a_limit() -> None:
     text = "0.00.000.101 E unable to allocate CPU buffer\n" * 100_000
-    assert 0 < len(hits(text)) < 200
+    assert 0 < len(find_matches(text)) < 200

@@ -7,16 +7,17 @@ import psutil
 import pytest
 
 from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, LauncherError, PortBusy, Refused
-from launcher.engine.action import Action, ActionKind, apply
-from launcher.engine.build import probe
-from launcher.engine.diagnosis import Diagnosis, diagnose, explain_refusal
-from launcher.engine.diagnosis_actions import advise, proposals, sized
-from launcher.engine.launch import Launch, ServeOptions
-from launcher.engine.process import Command
-from launcher.models.geometry import geometry_of
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.diagnosis.actions import Action, ActionKind, apply_action
+from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log, explain_refusal
+from launcher.engine.diagnosis.fixes import add_values, attach_fixes, suggest_fixes
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.process import EngineCommand
+from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_model
-from launcher.models.memory import Setting, estimate
-from launcher.models.weights import weights_of
+from launcher.models.memory import PlanSettings, estimate_memory
+from launcher.models.weights import read_weights
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -33,11 +34,11 @@ async def launch(tmp_path: Path) -> Launch:
     path = tmp_path / "moe.gguf"
     write(path, "moe", model("qwen35moe-35b-iq3_s"))
     options = ServeOptions(path, context=262_144, draft=2, ubatch=512)
-    return Launch(Command([], {}, tmp_path), await probe(None), read_model(path), 262_144, options)
+    return Launch(EngineCommand([], {}, tmp_path), await probe_engine(None), read_model(path), 262_144, options)
 
 
 def diagnosis() -> Diagnosis:
-    found = diagnose(TOO_MUCH, exit_code=1)
+    found = diagnose_log(TOO_MUCH, exit_code=1)
     assert found is not None
     return found
 
@@ -47,19 +48,19 @@ def by_kind(actions: tuple[Action, ...]) -> dict[ActionKind, Action]:
 
 
 def needed_mib(launch: Launch, context: int, n_cpu_moe: int = 0) -> float:
-    geometry = geometry_of(launch.header)
-    setting = Setting(context, draft=2, n_cpu_moe=n_cpu_moe, backend="cuda")
-    return estimate(geometry, weights_of(launch.header, geometry), setting).needed / 2**20
+    geometry = read_geometry(launch.header)
+    setting = PlanSettings(context, draft=2, n_cpu_moe=n_cpu_moe, backend="cuda")
+    return estimate_memory(geometry, read_weights(launch.header, geometry), setting).needed_bytes / 2**20
 
 
 def test_the_context_is_the_longest_that_the_formula_says_fits(launch: Launch) -> None:
-    found = by_kind(sized(diagnosis(), launch, backend="cuda"))[ActionKind.SMALLER_CONTEXT]
+    found = by_kind(add_values(diagnosis(), launch, backend="cuda"))[ActionKind.SMALLER_CONTEXT]
     context = found.parameters["context"]
     assert isinstance(context, int)
     assert f"{context:,}" in found.label
     assert needed_mib(launch, context) <= 18_000 < needed_mib(launch, 262_144)
-    assert apply(found, launch.options).context == context
-    tighter = by_kind(sized(diagnosis(), launch, backend="cuda", free_mib=17_000))[ActionKind.SMALLER_CONTEXT]
+    assert apply_action(found, launch.options).context == context
+    tighter = by_kind(add_values(diagnosis(), launch, backend="cuda", free_mib=17_000))[ActionKind.SMALLER_CONTEXT]
     assert int(tighter.parameters["context"]) < context
 
 
@@ -67,18 +68,18 @@ def test_the_context_is_the_longest_that_the_formula_says_fits(launch: Launch) -
 def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A computer with 64 GiB of free memory, whatever this one has."""
     memory = psutil.virtual_memory()._replace(available=64 * 2**30)
-    monkeypatch.setattr("launcher.engine.diagnosis_actions.psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("launcher.engine.diagnosis.fixes.psutil.virtual_memory", lambda: memory)
 
 
 def test_as_few_experts_go_to_the_host_as_will_do(launch: Launch) -> None:
-    found = by_kind(sized(diagnosis(), launch, backend="cuda", free_mib=14_000))[ActionKind.MORE_EXPERTS_ON_CPU]
+    found = by_kind(add_values(diagnosis(), launch, backend="cuda", free_mib=14_000))[ActionKind.MORE_EXPERTS_ON_CPU]
     count = int(found.parameters["n_cpu_moe"])
     assert needed_mib(launch, 262_144, count) <= 14_000 < needed_mib(launch, 262_144, count - 1)
 
 
 def test_what_cannot_help_is_not_offered(launch: Launch) -> None:
     without = replace(launch, options=replace(launch.options, draft=0, kv="q8_0"))
-    kinds = by_kind(sized(diagnosis(), without, backend="cuda"))
+    kinds = by_kind(add_values(diagnosis(), without, backend="cuda"))
     assert ActionKind.DRAFT_OFF not in kinds
     assert ActionKind.OTHER_KV_TYPE not in kinds
     assert ActionKind.ONE_SLOT not in kinds
@@ -87,31 +88,31 @@ def test_what_cannot_help_is_not_offered(launch: Launch) -> None:
 
 def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> None:
     bare = replace(diagnosis(), facts={})
-    found = by_kind(sized(bare, launch, backend="cuda"))
+    found = by_kind(add_values(bare, launch, backend="cuda"))
     assert found[ActionKind.SMALLER_CONTEXT].parameters == {"context": 229_376}
     assert found[ActionKind.MORE_EXPERTS_ON_CPU].parameters == {}
 
 
 def test_what_ended_leads_to_what_can_be_done(launch: Launch) -> None:
-    kinds = [action.kind for action in proposals(1, TOO_MUCH.split("\n"), launch)]
+    kinds = [action.kind for action in suggest_fixes(1, TOO_MUCH.split("\n"), launch)]
     assert kinds[0] is ActionKind.SMALLER_CONTEXT
-    assert proposals(1, ["all is well"], launch) == ()
+    assert suggest_fixes(1, ["all is well"], launch) == ()
 
 
 def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
     said = ["error: invalid argument: --warp-speed"]
-    ours = [action.kind for action in proposals(1, said, launch)]
+    ours = [action.kind for action in suggest_fixes(1, said, launch)]
     assert ours == [ActionKind.OTHER_ENGINE_BUILD]
     options = replace(launch.options, extra=("--warp-speed", "9", "--jinja"))
-    first = proposals(1, said, replace(launch, options=options))[0]
-    assert apply(first, options).extra == ("--jinja",)
+    first = suggest_fixes(1, said, replace(launch, options=options))[0]
+    assert apply_action(first, options).extra == ("--jinja",)
 
 
 def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> None:
     said = ["0.00.365.677 E srv  update_slots: decode() failed: std::bad_alloc"]
     error = explain_refusal(Refused("The server refused the request: decode() failed: std::bad_alloc."), said)
     assert error.title.startswith("The host's memory ran out while the engine answered.")
-    advise(error, launch.options, launch, said)
+    attach_fixes(error, launch.options, launch, said)
     assert error.actions[0].parameters == {"context": 229_376}
     other = Refused("The server refused the request: no.")
     assert explain_refusal(other, ["0.00.365.677 I srv  update_slots: all slots are idle"]) is other
@@ -121,17 +122,17 @@ def test_a_context_beyond_the_training_is_the_first_to_go(launch: Launch) -> Non
     options = replace(launch.options, context=3_000_000)
     beyond = replace(launch, options=options, context=3_000_000)
     said = ["ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 3077595200"]
-    first, second = proposals(1, said, beyond)
+    first, second = suggest_fixes(1, said, beyond)
     assert (first.kind, dict(first.parameters)) == (ActionKind.SMALLER_CONTEXT, {"context": 262_144})
     assert second.kind is ActionKind.SMALLER_UBATCH
-    assert proposals(1, said, launch)[0].kind is ActionKind.SMALLER_UBATCH
+    assert suggest_fixes(1, said, launch)[0].kind is ActionKind.SMALLER_UBATCH
 
 
 def test_what_was_free_is_taken_from_the_list_of_devices(launch: Launch) -> None:
     devices = ["0.00.001.343 I cmn  common_param:   - CUDA0   : NVIDIA GeForce RTX 3090 (24125 MiB, 17000 MiB free)"]
     weights = ["0.00.900.000 I load_tensors:        CUDA0 model buffer size = 15000.00 MiB"]
     said = [*devices, *weights, *TOO_MUCH.split("\n")[1:]]
-    context = by_kind(proposals(1, said, launch))[ActionKind.SMALLER_CONTEXT].parameters["context"]
+    context = by_kind(suggest_fixes(1, said, launch))[ActionKind.SMALLER_CONTEXT].parameters["context"]
     assert needed_mib(launch, int(context)) <= 17_000 < needed_mib(launch, 262_144)
 
 
@@ -148,5 +149,5 @@ def test_what_was_free_is_taken_from_the_list_of_devices(launch: Launch) -> None
     ids=lambda value: getattr(value, "title", ""),
 )
 def test_an_error_without_a_log_has_the_actions_of_its_kind(error: LauncherError, kinds: list[str]) -> None:
-    advise(error, ServeOptions(Path("m.gguf"), n_cpu_moe=4))
+    attach_fixes(error, ServeOptions(Path("m.gguf"), n_cpu_moe=4))
     assert [action.kind.value for action in error.actions] == kinds

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engine import builtin
-from launcher.engine.diagnosis import Diagnosis, diagnose
+from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
 from tools.diagnosis_score.files import make_all
 
 MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
@@ -53,7 +53,7 @@ def run(*arguments: str, limit_mib: int = 0) -> tuple[Diagnosis | None, str]:
     )
     assert ended.returncode
     text = (ended.stdout + ended.stderr).decode(errors="replace")
-    return diagnose(text, exit_code=ended.returncode), text
+    return diagnose_log(text, exit_code=ended.returncode), text
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import options_for
+from launcher.app.start_settings import options_for
 from launcher.base.errors import EngineUnsuitable, ModelHasNoHead, ModelMissing
 from launcher.base.paths import models_dir
-from launcher.engine import launch
-from launcher.engine.build import probe
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import ServeOptions, check_model
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import launch
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import check_model
 
 ENDPOINT = Endpoint(20_001, "key")
 REPO = "owner/Drafted-GGUF"
@@ -47,7 +48,8 @@ def model(home: Path, headless_model: Path) -> Path:
 
 
 def options(name: str, draft: int | None = None) -> ServeOptions:
-    return options_for(name, lambda path: ServeOptions(model=path, built_in=True), draft=draft)
+    found = options_for(name, lambda path: ServeOptions(model=path, built_in=True))
+    return found if draft is None else replace(found, draft=draft)
 
 
 async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None:
@@ -56,9 +58,9 @@ async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None
     chosen = options("drafted:f16", draft=3)
     assert (chosen.model, chosen.draft_file, chosen.draft) == (model, beside, 3)
     check_model(chosen)
-    build = await probe(None)
+    build = await probe_engine(None)
     build = replace(build, flags=build.flags | {"--spec-draft-model"})
-    given = dict(pairwise(launch._arguments(chosen, ENDPOINT, build, 4_096)))
+    given = dict(pairwise(launch.engine_arguments(replace(chosen, context=4_096), build, ENDPOINT, gpu=False)))
     assert given["--spec-type"] == "draft-mtp"
     assert given["--spec-draft-model"] == str(beside)
     assert given["--spec-draft-n-max"] == "3"
@@ -67,7 +69,7 @@ async def test_the_draft_is_passed_in_the_engines_own_words(model: Path) -> None
 async def test_an_engine_that_cannot_take_one_is_told(model: Path) -> None:
     shutil.copy(model, model.with_name("mtp-model.gguf"))
     with pytest.raises(EngineUnsuitable, match="--spec-draft-model"):
-        await launch.plan(options("drafted"), ENDPOINT)
+        await launch.prepare_launch(options("drafted"), ENDPOINT)
 
 
 @pytest.mark.parametrize("name", ["drafted", "headless"])

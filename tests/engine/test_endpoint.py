@@ -12,12 +12,12 @@ from filelock import FileLock
 
 from launcher.base.errors import BadOption, HomeUnusable, PortBusy, ServerNotFound, SeveralServers
 from launcher.base.paths import runtime_dir
-from launcher.engine import registry
-from launcher.engine.endpoint import Endpoint, claim, is_free
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint, is_port_free
 
 
 def register(port: int | None = None) -> tuple[Endpoint, registry.Registration]:
-    return registry.register(port, model="demo", engine="built-in", draft=2)
+    return registry.register_server(port, model="demo", engine="built-in", draft=2)
 
 
 def free_port() -> int:
@@ -26,47 +26,47 @@ def free_port() -> int:
 
 
 def test_port_and_key_are_those_of_last_time() -> None:
-    assert claim(None) == claim(None)
+    assert claim_endpoint(None) == claim_endpoint(None)
 
 
 def test_every_port_has_a_key_of_its_own_and_keeps_it() -> None:
-    first, other = claim(None), claim(free_port())
+    first, other = claim_endpoint(None), claim_endpoint(free_port())
     assert first.api_key != other.api_key
     assert len(first.api_key) >= 32
-    assert claim(other.port) == other
+    assert claim_endpoint(other.port) == other
 
 
 def test_a_usual_port_that_is_taken_is_passed_over() -> None:
-    usual = claim(None)
+    usual = claim_endpoint(None)
     with socket.create_server(("127.0.0.1", usual.port)):
-        assert claim(None).port != usual.port
-        assert claim(None).in_place_of == usual.port
-        assert claim(None, taken=frozenset({usual.port})).in_place_of is None  # another server of ours
-    assert claim(None) == usual
-    assert claim(None).in_place_of is None
+        assert claim_endpoint(None).port != usual.port
+        assert claim_endpoint(None).in_place_of == usual.port
+        assert claim_endpoint(None, taken=frozenset({usual.port})).in_place_of is None  # another server of ours
+    assert claim_endpoint(None) == usual
+    assert claim_endpoint(None).in_place_of is None
 
 
 def test_an_asked_port_that_is_taken_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert not is_free(port)
+        assert not is_port_free(port)
         with pytest.raises(PortBusy, match=str(port)):
-            claim(port)
+            claim_endpoint(port)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65_536])
 def test_what_is_no_port_is_an_error(port: int) -> None:
     with pytest.raises(BadOption, match="not a port"):
-        claim(port)
+        claim_endpoint(port)
 
 
 def test_a_port_that_only_administrators_may_have_is_not_said_to_be_in_use() -> None:
     """In a process without root's rights; some systems (containers) let everybody have such ports."""
     script = (
-        "import ctypes, struct; from launcher.engine.endpoint import claim\n"
+        "import ctypes, struct; from launcher.engine.server.endpoint import claim_endpoint\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
         "assert libc.capset(struct.pack('Ii', 0x20080522, 0), struct.pack('6I', *[0] * 6)) == 0\n"
-        "try: print(claim(1023).port)\n"
+        "try: print(claim_endpoint(1023).port)\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
@@ -79,7 +79,7 @@ def test_a_port_that_only_administrators_may_have_is_not_said_to_be_in_use() -> 
 
 
 def test_keys_are_readable_by_their_owner_only(home: Path) -> None:
-    claim(None)
+    claim_endpoint(None)
     assert (home / "state" / "endpoints.json").stat().st_mode & 0o077 == 0
     _, registration = register()
     (entry,) = runtime_dir().glob("server-*.json")
@@ -91,14 +91,14 @@ def test_keys_are_readable_by_their_owner_only(home: Path) -> None:
 def test_a_damaged_file_is_set_aside_and_not_lost(home: Path, damage: str) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "endpoints.json").write_text(damage)
-    assert claim(None) == claim(None)
+    assert claim_endpoint(None) == claim_endpoint(None)
     assert (home / "state" / "endpoints.json.bad").read_text() == damage
 
 
 def test_port_and_key_outlive_a_damaged_file(home: Path) -> None:
-    before = claim(None)
+    before = claim_endpoint(None)
     (home / "state" / "endpoints.json").write_text("{")
-    assert claim(None) == before
+    assert claim_endpoint(None) == before
     assert (home / "state" / "endpoints.json.bad").read_text() == "{"
 
 
@@ -110,30 +110,30 @@ def test_two_servers_never_share_a_port() -> None:
         register(first.port)
     mine.remove()
     other.remove()
-    assert registry.running() == ()
+    assert registry.list_running() == ()
 
 
 def test_a_registered_server_is_found_by_its_address() -> None:
     endpoint, registration = register()
     for url in (None, endpoint.url, f"{endpoint.url}/", f"{endpoint.url}/v1", f"http://localhost:{endpoint.port}/v1/"):
-        assert registry.find(url).port == endpoint.port
+        assert registry.find_server(url).port == endpoint.port
     registration.update(state="ready", engine_pid=17)
     assert registration.settle(60)
-    assert registry.find(None).engine_pid == 17
+    assert registry.find_server(None).engine_pid == 17
     registration.remove()
 
 
 def test_it_says_so_when_none_or_several_could_be_meant() -> None:
     with pytest.raises(ServerNotFound, match="No server is running"):
-        registry.find(None)
+        registry.find_server(None)
     first, mine = register()
     second, other = register()
     with pytest.raises(SeveralServers, match="2 servers are running") as raised:
-        registry.find(None)
+        registry.find_server(None)
     assert "--url" in str(raised.value)
-    assert registry.find(second.url).port == second.port
+    assert registry.find_server(second.url).port == second.port
     with pytest.raises(ServerNotFound, match=r"runs at http://127\.0\.0\.1:1") as raised:
-        registry.find("http://127.0.0.1:1")
+        registry.find_server("http://127.0.0.1:1")
     assert first.url in str(raised.value)
     mine.remove()
     other.remove()
@@ -151,8 +151,8 @@ def test_a_program_that_holds_the_list_holds_up_no_change_of_an_entry() -> None:
         assert not path.exists()
     registration.update(state="ready")
     assert registration.settle(60)
-    assert registry.running() == ()
-    assert claim(None) == endpoint
+    assert registry.list_running() == ()
+    assert claim_endpoint(None) == endpoint
 
 
 @pytest.mark.parametrize("lock", ["run/*/lock", "endpoints.lock"])
@@ -162,8 +162,8 @@ def test_a_list_that_another_program_holds_is_no_reason_for_another_key(
     usual, registration = register()
     registration.remove()
     (held,) = (home / "state").glob(lock)
-    monkeypatch.setattr("launcher.engine.registry._LOCK_S", 0.05)
-    monkeypatch.setattr("launcher.engine.endpoint._LOCK_S", 0.05)
+    monkeypatch.setattr("launcher.engine.server.registry._LOCK_S", 0.05)
+    monkeypatch.setattr("launcher.engine.server.endpoint._LOCK_S", 0.05)
     with FileLock(held), pytest.raises(HomeUnusable, match="Another run of this program holds") as raised:
         register()
     assert "Ctrl-Z" in raised.value.hint
@@ -176,12 +176,12 @@ def test_a_list_that_another_program_holds_is_no_reason_for_another_key(
 
 def test_the_entry_of_a_launcher_that_was_killed_is_taken_out() -> None:
     script = (
-        "from launcher.engine import registry; import os;"
-        "registry.register(None, model='x', engine='y', draft=0); os.kill(os.getpid(), 9)"
+        "from launcher.engine.server import registry; import os;"
+        "registry.register_server(None, model='x', engine='y', draft=0); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)
     assert len(list(runtime_dir().glob("server-*.json"))) == 1
-    assert registry.running() == ()
+    assert registry.list_running() == ()
     assert list(runtime_dir().glob("server-*.json")) == []
 
 
@@ -190,13 +190,13 @@ def test_an_entry_with_a_recycled_pid_is_taken_out() -> None:
     (path,) = runtime_dir().glob("server-*.json")
     entry = json.loads(path.read_text())
     path.write_text(json.dumps(entry | {"created_s": entry["created_s"] - 1_000}))
-    assert registry.running() == ()
-    assert claim(None) == endpoint
+    assert registry.list_running() == ()
+    assert claim_endpoint(None) == endpoint
 
 
-def test_an_entry_that_cannot_be_read_is_left_alone() -> None:
-    _, registration = registry.register(None, model="a", engine="b", draft=1)
-    (runtime_dir() / "server-1.json").mkdir()
-    assert len(registry.running()) == 1
-    assert (runtime_dir() / "server-1.json").is_dir()
+def test_an_entry_that_cannot_be_read_is_set_aside_with_all_that_is_in_it() -> None:
+    _, registration = registry.register_server(None, model="a", engine="b", draft=1)
+    (runtime_dir() / "server-1.json" / "inner").mkdir(parents=True)
+    assert len(registry.list_running()) == 1
+    assert (runtime_dir() / "server-1.json.bad" / "inner").is_dir()
     registration.remove()

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.base.errors import BadOption
-from launcher.engine.extra import join_extra, split_extra
-from launcher.engine.launch import ServeOptions
-from launcher.engine.settings import parse_settings, remember, remembered, with_settings
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.settings import (
+    change_settings,
+    join_extra,
+    load_settings,
+    parse_settings,
+    save_settings,
+    split_extra,
+)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)))))
@@ -30,9 +36,9 @@ def test_it_reads_as_people_write() -> None:
 def test_it_is_a_setting_that_holds_for_one_run_only(tmp_path: Path) -> None:
     options = ServeOptions(model=tmp_path / "model.gguf")
     chosen = parse_settings({"extra": "--top-k 20", "draft": "3"})
-    assert with_settings(options, chosen).extra == ("--top-k", "20")
-    assert with_settings(with_settings(options, chosen), {"extra": None}).extra == ()
+    assert change_settings(options, chosen).extra == ("--top-k", "20")
+    assert change_settings(change_settings(options, chosen), {"extra": None}).extra == ()
     with pytest.raises(BadOption, match="--port cannot be set"):
-        with_settings(options, {"extra": "--port 1"})
-    remember(options.model, chosen)
-    assert remembered(options.model) == {"draft": 3}
+        change_settings(options, {"extra": "--port 1"})
+    save_settings(options.model, chosen)
+    assert load_settings(options.model) == {"draft": 3}

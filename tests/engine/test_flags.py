@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.engine.build import probe
-from launcher.engine.flags import Flag, flags_of, parse_flags
+from launcher.engine.builds.flags import Flag, parse_flags, read_flags
+from launcher.engine.builds.probe import probe_engine
 
 HELP = """----- common params -----
 
@@ -67,11 +67,11 @@ def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
     assert [named(name).value_in(extra) for name in ("--temp", "-fa", "--perf", "--lora", "-c")] == [
         "0.5", "off", "off", "a b.gguf", None
     ]  # fmt: skip
-    assert named("--temp").put_into(extra, "1.0") == (*extra[2:], "--temperature", "1.0")
-    assert named("-fa").put_into(extra, None) == (*extra[:2], *extra[3:])
-    assert named("--perf").put_into(extra, "on") == (*extra[:3], *extra[4:], "--perf")
-    assert named("--no-mmap").put_into((), "on") == ("--no-mmap",)
-    assert named("--no-mmap").put_into(("--no-mmap",), None) == ()
+    assert named("--temp").set_in(extra, "1.0") == (*extra[2:], "--temperature", "1.0")
+    assert named("-fa").set_in(extra, None) == (*extra[:2], *extra[3:])
+    assert named("--perf").set_in(extra, "on") == (*extra[:3], *extra[4:], "--perf")
+    assert named("--no-mmap").set_in((), "on") == ("--no-mmap",)
+    assert named("--no-mmap").set_in(("--no-mmap",), None) == ()
 
 
 @pytest.mark.parametrize(("name", "value"), [("-fa", "maybe"), ("--ctx-size", "8K"), ("--temp", "hot")])
@@ -89,7 +89,7 @@ def test_a_search_needs_all_its_words() -> None:
 
 
 async def test_the_built_in_engine_is_asked_itself() -> None:
-    flags = {flag.name: flag for flag in await flags_of(await probe(None))}
+    flags = {flag.name: flag for flag in await read_flags(await probe_engine(None))}
     assert flags["--flash-attn"].choices == ("on", "off", "auto")
     assert {"--ctx-size", "--spec-draft-n-max", "--parallel"} <= flags.keys()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine import installed
-from launcher.engine.found import FoundEngine, find_engines, programs
-from launcher.engine.installed import PROGRAM
+from launcher.engine.builds import installed
+from launcher.engine.builds.found import FoundEngine, find_engines, find_programs
+from launcher.engine.builds.installed import PROGRAM
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A computer without engines."""
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("launcher.engine.found._LINUX", ())
+    monkeypatch.setattr("launcher.engine.builds.found._LINUX_FOLDERS", ())
 
 
 async def names() -> dict[str, FoundEngine]:
@@ -44,8 +44,8 @@ async def test_engines_on_path_in_usual_places_and_the_users_own_are_found_once(
     monkeypatch.setenv("PATH", os.pathsep.join(["", str(tmp_path / "a"), str(again), "relative", str(tmp_path / "no")]))
     built = put(fake_engine, tmp_path / "user" / "llama.cpp" / "build" / "bin")
     own = put(fake_engine, tmp_path / "fork")
-    installed.add(own)
-    installed.pin("fork")
+    installed.add_engine(own)
+    installed.pin_engine("fork")
     found = await names()
     assert {name: engine.origin for name, engine in found.items()} == {
         "fork": "yours",
@@ -117,4 +117,4 @@ def test_the_places_of_windows_follow_its_variables(
     winget = put(fake_engine, tmp_path / "local" / package)
     scoop = put(fake_engine, tmp_path / "user" / "scoop" / "apps" / "llama.cpp" / "current")
     environ = {"LOCALAPPDATA": str(tmp_path / "local"), "USERPROFILE": str(tmp_path / "user")}
-    assert list(programs(environ)) == [("found", winget), ("found", scoop)]
+    assert list(find_programs(environ)) == [("found", winget), ("found", scoop)]

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from launcher.base.errors import EngineHung, ModelBroken
-from launcher.engine.guard import Guard, Limits
-from launcher.engine.in_use_files import FilesInUse
-from launcher.engine.state import Notice
+from launcher.engine.server.guard import Guard, GuardLimits
+from launcher.engine.server.in_use import FilesInUse
+from launcher.engine.server.state import Notice
 
-LIMITS = Limits(period_s=1.0, dead_s=20.0, stalled_s=40.0, endless_s=120.0)
+LIMITS = GuardLimits(period_s=1.0, dead_s=20.0, stalled_s=40.0, endless_s=120.0)
 
 
 class Clocks:
@@ -51,7 +51,7 @@ class Engine:
         self.clocks = Clocks()
         self.told: list[Notice] = []
 
-    async def healthy(self) -> bool:
+    async def is_healthy(self) -> bool:
         return self.answers
 
     def compute(self) -> None:
@@ -65,7 +65,7 @@ class Engine:
         return Guard(
             self.process.pid,
             self,
-            FilesInUse.look([(file, "model") for file in files]),
+            FilesInUse.record([(file, "model") for file in files]),
             tell=self.told.append,
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log_problem,
@@ -110,7 +110,7 @@ async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[],
     for _ in range(round(seconds / LIMITS.period_s)):
         each()
         engine.clocks.go(LIMITS.period_s)
-        if (error := await guard.look()) is not None:
+        if (error := await guard.check()) is not None:
             return error
     return None
 
@@ -148,7 +148,7 @@ async def test_a_look_that_fails_is_told_once_and_another_follows(
             return outcome
         raise outcome
 
-    guard.look = look  # type: ignore[method-assign]
+    guard.check = look  # type: ignore[method-assign]
     guard._limits = replace(LIMITS, period_s=0.0)
     assert isinstance(await guard.watch(), EngineHung)
     assert engine.codes == ["unwatched"] * 2
@@ -243,7 +243,7 @@ async def test_what_happens_to_its_files_is_told_once(engine: Engine, tmp_path: 
 async def test_only_a_file_that_was_cut_short_explains_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"x" * 10_000)
-    files = FilesInUse.look([(path, "model"), (tmp_path / "none", "engine")])
+    files = FilesInUse.record([(path, "model"), (tmp_path / "none", "engine")])
     assert files.cause() is None
     os.truncate(path, 9_999)
     assert isinstance(files.cause(), ModelBroken)

@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import GpuUnseen
-from launcher.engine import installed
-from launcher.engine.assets import Target
-from launcher.engine.install import InstallProgress, available, install
-from launcher.engine.install_errors import KnownBad, ReleaseMissing
-from launcher.engine.installed import InstalledEngine, read_store
-from launcher.engine.staging import store_dir
+from launcher.engine.builds import installed
+from launcher.engine.builds.assets import TargetComputer
+from launcher.engine.builds.install import InstallProgress, install_build, list_available_builds
+from launcher.engine.builds.install_errors import KnownBadBuild, ReleaseMissing
+from launcher.engine.builds.installed import InstalledEngine, read_store, store_dir
 from launcher.fetch.transfer import TransferSettings
 from launcher.machine.gpu import Gpu
 from tests.conftest import ReleaseServer
@@ -29,8 +28,8 @@ FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
 ADA = Gpu(
     "nvidia", 0, "GeForce RTX 4090", "GPU-1", driver="580.65", compute_capability=(8, 9), memory_bytes=24_082 << 20
 )
-WITH_GPU = Target("linux", "x86_64", (2, 41), (ADA,))
-PLAIN = Target("linux", "x86_64", (2, 41))
+WITH_GPU = TargetComputer("linux", "x86_64", (2, 41), (ADA,))
+PLAIN = TargetComputer("linux", "x86_64", (2, 41))
 CUDA = "CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
 VULKAN = "Vulkan0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
 GPU_BUILDS = "cpu", "vulkan", "cuda-13.4", "cuda-12.8"
@@ -62,8 +61,10 @@ def fake_command() -> str:
     return f"{sys.executable} {FAKE}"
 
 
-async def run(tag: str | None, told: Told, target: Target = PLAIN, backend: str | None = None) -> InstalledEngine:
-    return await install(tag, backend, target=target, on_progress=told, settings=QUICK)
+async def run(
+    tag: str | None, told: Told, target: TargetComputer = PLAIN, backend: str | None = None
+) -> InstalledEngine:
+    return await install_build(tag, backend, target=target, on_progress=told, settings=QUICK)
 
 
 def nothing_is_left(home: Path) -> bool:
@@ -149,7 +150,7 @@ async def test_what_is_installed_and_sees_no_gpu_any_more_is_not_downloaded_agai
     releases.publish("b11434", *GPU_BUILDS, devices=devices, command=fake_command)
     engine = await run("b11434", told, WITH_GPU)
     (engine.folder / "libcudart.so").unlink()  # as after a driver went away
-    installed.use("auto")
+    installed.use_engine("auto")
     releases.requests()
     assert (await run("b11434", told, WITH_GPU)).name == "b11434-vulkan-x64"
     assert not [each for each in releases.requests() if "cuda-13.4" in each["target"]]
@@ -197,7 +198,7 @@ async def test_what_failed_ones_had_downloaded_goes_after_a_day(
     for path in (downloads / "b1-any", downloads / "b1-any" / "llama.tar.gz.part", downloads / "b2-any"):
         os.utime(path, (time.time() - 90_000,) * 2)
     releases.publish("b11434", "cpu", command=fake_command)
-    await install("b11434", target=PLAIN, settings=QUICK)
+    await install_build("b11434", target=PLAIN, settings=QUICK)
     assert [path.name for path in downloads.iterdir()] == ["b2-any"]
 
 
@@ -205,7 +206,7 @@ async def test_a_pinned_engine_stays_in_use(releases: ReleaseServer, told: Told,
     for tag in ("b11400", "b11434"):
         releases.publish(tag, "cpu", command=fake_command)
     await run("b11400", told)
-    installed.pin()
+    installed.pin_engine()
     newer = await run("b11434", told)
     assert read_store().current == "b11400-cpu-x64"
     assert f"b11400-cpu-x64 is pinned and stays in use; `mtp-launcher engine use {newer.name}`" in told.notes
@@ -218,7 +219,7 @@ async def test_what_is_installed_is_tested_again_and_not_downloaded(
     releases.publish("b11434", "cpu", command=fake_command)
     await run("b11434", told)
     releases.requests()
-    installed.use("auto")
+    installed.use_engine("auto")
     await run("b11434", told)
     assert read_store().current == "b11434-cpu-x64"
     assert "b11434-cpu-x64 is installed already." in told.notes
@@ -239,7 +240,7 @@ async def test_what_is_installed_and_broken_is_installed_anew(
 class TestKnownBadBuilds:
     async def test_they_are_not_installed(self, releases: ReleaseServer, told: Told, fake_command: str) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
-        with pytest.raises(KnownBad, match="b10745 is known to be bad: it cannot start MTP") as caught:
+        with pytest.raises(KnownBadBuild, match="b10745 is known to be bad: it cannot start MTP") as caught:
             await run("b10745", told)
         assert "Take b10749 or newer" in caught.value.hint
         assert caught.value.facts["source"] == "ggml-org/llama.cpp issue 28196"
@@ -249,10 +250,10 @@ class TestKnownBadBuilds:
     ) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
         releases.publish("v0.3.0", points_at="b10745")
-        engine = await install("b10745", anyway=True, target=PLAIN, on_progress=told)
+        engine = await install_build("b10745", anyway=True, target=PLAIN, on_progress=told)
         assert engine.number == 10_745
-        with pytest.raises(KnownBad):
-            await install("v0.3.0", anyway=True, target=PLAIN, on_progress=told)
+        with pytest.raises(KnownBadBuild):
+            await install_build("v0.3.0", anyway=True, target=PLAIN, on_progress=told)
 
     async def test_the_nightly_channel_passes_them_over(
         self, releases: ReleaseServer, told: Told, fake_command: str
@@ -268,7 +269,7 @@ async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: 
     lacking = "cudart-llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz"
     releases.publish("b11402", *GPU_BUILDS, asset={lacking: {"state": "starter"}})
     releases.publish("b11403", "cpu", platform="win-x64")
-    found = await available(target=WITH_GPU)
+    found = await list_available_builds(target=WITH_GPU)
     assert [offer.release.tag for offer in found] == ["b11403", "b11402", "b11401", "b11400"]
     assert [offer.choice.build.label if offer.choice else None for offer in found] == [None, None, None, "cuda-13.4"]
     why = [str(offer.obstacle.title) for offer in found if offer.obstacle]
@@ -301,7 +302,7 @@ async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
         if progress.text.startswith("Running the demo"):
             task.cancel()
 
-    task = asyncio.ensure_future(install("b11434", target=PLAIN, on_progress=cancel_at_the_test))
+    task = asyncio.ensure_future(install_build("b11434", target=PLAIN, on_progress=cancel_at_the_test))
     with pytest.raises(asyncio.CancelledError):
         await task
     assert nothing_is_left(home)
@@ -320,13 +321,13 @@ def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
     releases.publish("b11434", "cpu", command=fake_command)
     script = (
         "import asyncio, os, signal, sys\n"
-        "from launcher.engine.assets import Target\n"
-        "from launcher.engine.install import install\n"
+        "from launcher.engine.builds.assets import TargetComputer\n"
+        "from launcher.engine.builds.install import install_build\n"
         "def kill(progress):\n"
         f"    if progress.text.startswith({step!r}) and sys.argv[1] == 'b11434':\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "target = Target('linux', 'x86_64', (2, 41))\n"
-        "print(asyncio.run(install(sys.argv[1], target=target, on_progress=kill)).name)\n"
+        "target = TargetComputer('linux', 'x86_64', (2, 41))\n"
+        "print(asyncio.run(install_build(sys.argv[1], target=target, on_progress=kill)).name)\n"
     )
     run_it = [sys.executable, "-c", script]
     assert subprocess.run([*run_it, "b11400"], capture_output=True, check=True).stdout == b"b11400-cpu-x64\n"
@@ -341,10 +342,10 @@ async def test_a_windows_archive_is_flat_and_unpacked_as_it_is(
     releases: ReleaseServer, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The zip archives are installed as on Windows; the program in them runs here."""
-    monkeypatch.setattr("launcher.engine.install.PROGRAM", "llama-server.exe")
-    monkeypatch.setattr("launcher.engine.installed.PROGRAM", "llama-server.exe")
+    monkeypatch.setattr("launcher.engine.builds.install.PROGRAM", "llama-server.exe")
+    monkeypatch.setattr("launcher.engine.builds.installed.PROGRAM", "llama-server.exe")
     releases.publish("b11434", "cuda-13.4", "cpu", platform="win-x64", devices={"cuda-13.4": [CUDA]})
-    engine = await run("b11434", told, Target("windows", "AMD64", None, (ADA,)))
+    engine = await run("b11434", told, TargetComputer("windows", "AMD64", None, (ADA,)))
     assert engine.name == "b11434-cuda-13.4-x64"
     assert sorted(path.name for path in engine.folder.iterdir()) == [
         "LICENSE",

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, LauncherError, LibraryMissing
-from launcher.engine import installed
-from launcher.engine.assets import Target
-from launcher.engine.install import install
-from launcher.engine.install_errors import ArchiveRefused, EngineUnfit, ReleaseMissing, SelfTestFailed
-from launcher.engine.installed import Manifest, put_in_place, read_store
-from launcher.engine.releases import API_VARIABLE
-from launcher.engine.staging import installing, store_dir
+from launcher.engine.builds import installed
+from launcher.engine.builds.assets import TargetComputer
+from launcher.engine.builds.install import install_build
+from launcher.engine.builds.install_errors import ArchiveRefused, EngineUnfit, ReleaseMissing, SelfTestFailed
+from launcher.engine.builds.installed import Manifest, installation_folder, put_in_place, read_store, store_dir
+from launcher.engine.builds.releases import API_VARIABLE
 from launcher.fetch.transfer import TransferSettings
 from tests.conftest import FAKES, ReleaseServer
 
 FAKE = FAKES / "llama_server.py"
-PLAIN = Target("linux", "x86_64", (2, 41))
+PLAIN = TargetComputer("linux", "x86_64", (2, 41))
 QUICK = TransferSettings(attempts=2, backoff_s=0.01)
 
 
@@ -34,7 +33,7 @@ def fake_command() -> str:
 @pytest.fixture
 def old() -> str:
     """An older build, in use."""
-    with installing() as folder:
+    with installation_folder() as folder:
         (folder / "0").mkdir()
         facts = {
             "tag": "b11400",
@@ -51,7 +50,7 @@ def old() -> str:
 
 async def check(old: str, error: type[LauncherError], why: str) -> None:
     with pytest.raises(error, match=why):
-        await install("b11434", target=PLAIN, settings=QUICK)
+        await install_build("b11434", target=PLAIN, settings=QUICK)
     store = read_store()
     assert (store.current, [engine.name for engine in store.engines]) == (old, [old])
     assert not [path for path in store_dir().glob(".*") if path.is_dir()], "nothing is left"
@@ -134,7 +133,7 @@ async def test_no_folder_is_named_that_is_deleted(
 ) -> None:
     releases.publish("b11434", "cpu", program=program)
     with pytest.raises(error, match=why) as caught:
-        await install("b11434", target=PLAIN, settings=QUICK)
+        await install_build("b11434", target=PLAIN, settings=QUICK)
     assert str(store_dir()) not in str(caught.value)
 
 
@@ -146,7 +145,7 @@ async def test_a_file_that_is_another_one_is_never_run(
     releases.publish("b11434", "cpu", program=f"#!/bin/sh\ntouch {ran}\n")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(LauncherError) as caught:
-        await install("b11434", target=PLAIN, settings=QUICK)
+        await install_build("b11434", target=PLAIN, settings=QUICK)
     assert caught.value.title
     assert not ran.exists()
     assert read_store().current == old
@@ -172,11 +171,11 @@ async def test_a_full_disk(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", program="#!/bin/sh\n" + "#" * 300_000)
     script = (
         "import asyncio, resource, signal\n"
-        "from launcher.engine.assets import Target\n"
-        "from launcher.engine.install import install\n"
+        "from launcher.engine.builds.assets import TargetComputer\n"
+        "from launcher.engine.builds.install import install_build\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "asyncio.run(install('b11434', target=Target('linux', 'x86_64', (2, 41))))\n"
+        "asyncio.run(install_build('b11434', target=TargetComputer('linux', 'x86_64', (2, 41))))\n"
     )
     command = [sys.executable, "-c", script]
     ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)

@@ -13,16 +13,24 @@ import pytest
 
 from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.identity import ProcessId
-from launcher.engine import installed, registry
-from launcher.engine.install_errors import EngineKept
-from launcher.engine.installed import PROGRAM, Manifest, put_in_place, read_store
-from launcher.engine.staging import discard, installing, store_dir
+from launcher.engine.builds import installed
+from launcher.engine.builds.install_errors import EngineInUse
+from launcher.engine.builds.installed import (
+    PROGRAM,
+    Manifest,
+    discard_folder,
+    installation_folder,
+    put_in_place,
+    read_store,
+    store_dir,
+)
+from launcher.engine.server import registry
 
 
 def place(name: str, program: str = "#!/bin/sh\n") -> installed.InstalledEngine:
     """Install a program under a name such as b11434-vulkan-x64."""
     tag, *backend, arch = name.split("-")
-    with installing() as folder:
+    with installation_folder() as folder:
         prepared = folder / "0"
         prepared.mkdir()
         (prepared / PROGRAM).write_text(program)
@@ -46,7 +54,7 @@ def two() -> tuple[str, str]:
 def test_at_first_there_is_nothing_and_nothing_is_written(home: Path) -> None:
     store = read_store()
     assert (store.engines, store.current, store.previous, store.pinned) == ((), "auto", None, False)
-    assert installed.current() is None
+    assert installed.engine_in_use() is None
     assert not home.exists()
 
 
@@ -55,82 +63,82 @@ def test_versions_lie_side_by_side_the_newest_first(two: tuple[str, str]) -> Non
     store = read_store()
     assert [engine.name for engine in store.engines] == ["b11500-vulkan-x64", "b11434-vulkan-x64", "b9999-cpu-x64"]
     assert (store.current, store.previous) == (two[1], two[0])
-    current = installed.current()
+    current = installed.engine_in_use()
     assert current is not None
     assert current.program == store_dir() / two[1] / PROGRAM
     assert current.number == 11_500
 
 
 def test_rollback_is_one_step_and_there_and_back(two: tuple[str, str]) -> None:
-    assert installed.rollback().current == two[0]
-    assert installed.rollback().current == two[1]
+    assert installed.roll_back().current == two[0]
+    assert installed.roll_back().current == two[1]
 
 
 def test_rollback_after_the_first_installation_goes_back_to_the_usual_choice() -> None:
     place("b1-cpu-x64")
     installed.switch_after_install("b1-cpu-x64")
-    assert installed.rollback().current == "auto"
+    assert installed.roll_back().current == "auto"
 
 
 def test_rollback_with_nothing_before() -> None:
     with pytest.raises(EngineMissing, match="no engine to go back to"):
-        installed.rollback()
+        installed.roll_back()
 
 
 def test_rollback_to_what_is_gone(two: tuple[str, str]) -> None:
     shutil.rmtree(store_dir() / two[0])
     with pytest.raises(EngineMissing, match="The engine before, b11434-vulkan-x64, is not there any more"):
-        installed.rollback()
+        installed.roll_back()
     assert read_store().current == two[1]
 
 
 def test_an_engine_is_used_by_its_name_or_its_tag(two: tuple[str, str]) -> None:
-    assert installed.use("b11434").current == two[0]
-    assert installed.use("built-in").current == "built-in"
+    assert installed.use_engine("b11434").current == two[0]
+    assert installed.use_engine("built-in").current == "built-in"
     assert installed.is_built_in_chosen()
-    assert installed.use("auto").current == "auto"
+    assert installed.use_engine("auto").current == "auto"
     place("b11434-cpu-x64")
     with pytest.raises(EngineMissing, match="b11434 is installed 2 times: b11434-cpu-x64, b11434-vulkan-x64"):
-        installed.use("b11434")
+        installed.use_engine("b11434")
     with pytest.raises(EngineMissing, match="No engine is called b1"):
-        installed.use("b1")
+        installed.use_engine("b1")
 
 
 def test_a_pinned_engine_stays_in_use_when_another_is_installed(two: tuple[str, str]) -> None:
-    assert installed.pin("b11434").pinned
+    assert installed.pin_engine("b11434").pinned
     place("b11600-vulkan-x64")
     assert not installed.switch_after_install("b11600-vulkan-x64")
     assert read_store().current == two[0]
-    assert not installed.unpin().pinned
+    assert not installed.unpin_engine().pinned
     assert installed.switch_after_install("b11600-vulkan-x64")
 
 
 def test_a_pin_ends_when_the_user_takes_another_one(two: tuple[str, str]) -> None:
-    installed.pin()
-    assert not installed.use(two[0]).pinned
-    installed.pin()
-    assert not installed.rollback().pinned
+    installed.pin_engine()
+    assert not installed.use_engine(two[0]).pinned
+    installed.pin_engine()
+    assert not installed.roll_back().pinned
 
 
 def test_the_usual_choice_cannot_be_pinned() -> None:
     with pytest.raises(EngineMissing, match="No engine was chosen"):
-        installed.pin()
+        installed.pin_engine()
 
 
 def test_the_engine_in_use_is_not_removed(two: tuple[str, str]) -> None:
-    installed.pin()
-    with pytest.raises(EngineKept, match="b11500-vulkan-x64 is in use and pinned, so it stays"):
-        installed.remove(two[1])
+    installed.pin_engine()
+    with pytest.raises(EngineInUse, match="b11500-vulkan-x64 is in use and pinned, so it stays"):
+        installed.remove_engine(two[1])
     assert (store_dir() / two[1] / PROGRAM).exists()
 
 
 def test_the_built_in_engine_is_not_removed() -> None:
-    with pytest.raises(EngineKept, match="belongs to the program and cannot be removed"):
-        installed.remove("built-in")
+    with pytest.raises(EngineInUse, match="belongs to the program and cannot be removed"):
+        installed.remove_engine("built-in")
 
 
 def test_another_one_is_removed_and_nothing_is_left_of_it(two: tuple[str, str]) -> None:
-    engine, freed = installed.remove("b11434")
+    engine, freed = installed.remove_engine("b11434")
     assert engine.name == two[0]
     assert freed > 0
     assert read_store().previous is None
@@ -146,9 +154,9 @@ def test_an_engine_that_runs_is_not_removed(two: tuple[str, str]) -> None:
         while Path(psutil.Process(running.pid).exe()) != program:  # between fork and exec
             time.sleep(0.001)
         with pytest.raises(EngineBusy, match=f"runs now .process {running.pid}."):
-            installed.remove(two[0])
+            installed.remove_engine(two[0])
         running.kill()
-    installed.remove(two[0])
+    installed.remove_engine(two[0])
 
 
 def test_an_engine_that_runs_is_not_replaced(two: tuple[str, str]) -> None:
@@ -169,31 +177,31 @@ def test_a_list_of_a_newer_version_is_left_as_it_is(two: tuple[str, str]) -> Non
     file = store_dir() / "engines.json"
     assert json.loads(file.read_bytes())["version"] == 1
     file.write_text(newer := '{"version": 2, "current": ["b11500-vulkan-x64"]}')
-    for act in (read_store, installed.rollback):
+    for act in (read_store, installed.roll_back):
         with pytest.raises(WrittenByNewer, match="written by a newer version"):
             act()
     assert file.read_text() == newer
 
 
 def test_an_engine_that_serves_is_not_removed(two: tuple[str, str]) -> None:
-    assert ProcessId.of(os.getpid())
-    _, registration = registry.register(None, model="m", engine=two[0], draft=2)
+    assert ProcessId.from_pid(os.getpid())
+    _, registration = registry.register_server(None, model="m", engine=two[0], draft=2)
     with pytest.raises(EngineBusy, match=r"runs now \(the server at http://127\.0\.0\.1:\d+\), so it stays"):
-        installed.remove(two[0])
+        installed.remove_engine(two[0])
     registration.remove()
-    installed.remove(two[0])
+    installed.remove_engine(two[0])
 
 
 def test_an_engine_of_the_users_own_is_taken_in_and_forgotten_where_it_lies(real_engine: Path, tmp_path: Path) -> None:
     built = tmp_path / "ik_llama.cpp" / "build" / "bin"
     built.mkdir(parents=True)
     shutil.copy(real_engine, built / PROGRAM)
-    engine = installed.add(tmp_path / "ik_llama.cpp")
+    engine = installed.add_engine(tmp_path / "ik_llama.cpp")
     assert (engine.name, engine.program) == ("ik_llama.cpp", built / PROGRAM)
-    assert installed.add(built / PROGRAM, "fork").name == "fork"
-    assert installed.use("fork").current == "fork"
-    installed.use("auto")
-    assert installed.remove("fork") == (installed.InstalledEngine("fork", built / PROGRAM, None), 0)
+    assert installed.add_engine(built / PROGRAM, "fork").name == "fork"
+    assert installed.use_engine("fork").current == "fork"
+    installed.use_engine("auto")
+    assert installed.remove_engine("fork") == (installed.InstalledEngine("fork", built / PROGRAM, None), 0)
     assert (built / PROGRAM).exists()
     assert [each.name for each in read_store().engines] == ["ik_llama.cpp"]
 
@@ -201,27 +209,27 @@ def test_an_engine_of_the_users_own_is_taken_in_and_forgotten_where_it_lies(real
 @pytest.mark.parametrize("name", ["auto", "built-in", "../x", "a b", "-x", "x" * 99])
 def test_names_that_an_engine_cannot_have(name: str, real_engine: Path) -> None:
     with pytest.raises(BadOption, match="cannot be an engine's name"):
-        installed.add(real_engine, name)
+        installed.add_engine(real_engine, name)
 
 
 def test_two_engines_do_not_share_a_name(two: tuple[str, str], real_engine: Path) -> None:
     with pytest.raises(BadOption, match="is called b11434-vulkan-x64 already"):
-        installed.add(real_engine, two[0])
+        installed.add_engine(real_engine, two[0])
 
 
 def test_paths_without_an_engine(tmp_path: Path) -> None:
     with pytest.raises(EngineMissing, match="There is no llama-server"):
-        installed.add(tmp_path)
+        installed.add_engine(tmp_path)
     with pytest.raises(EngineMissing, match="There is no engine"):
-        installed.add(tmp_path / "nothing")
+        installed.add_engine(tmp_path / "nothing")
 
 
 def test_an_engine_in_use_that_is_gone_is_an_error_that_says_what_to_do(two: tuple[str, str]) -> None:
     shutil.rmtree(store_dir() / two[1])
     with pytest.raises(EngineMissing, match="b11500-vulkan-x64, is not there any more") as caught:
-        installed.current()
+        installed.engine_in_use()
     assert "engine rollback" in caught.value.hint
-    assert installed.rollback().current == two[0]
+    assert installed.roll_back().current == two[0]
 
 
 def test_a_damaged_list_loses_no_engine_and_is_set_aside(two: tuple[str, str]) -> None:
@@ -241,28 +249,28 @@ def test_a_folder_without_its_manifest_is_no_engine(two: tuple[str, str]) -> Non
 
 
 def test_one_program_installs_at_a_time() -> None:
-    with installing(), pytest.raises(EngineBusy, match="Another program is installing"), installing():
+    with installation_folder(), pytest.raises(EngineBusy, match="Another program is installing"), installation_folder():
         pass
 
 
 def test_what_was_cut_short_is_cleared_away_by_the_next_installation(two: tuple[str, str]) -> None:
     script = (
-        "from launcher.engine.staging import installing\n"
+        "from launcher.engine.builds.installed import installation_folder\n"
         "import os, signal\n"
-        "with installing() as folder:\n"
+        "with installation_folder() as folder:\n"
         "    (folder / 'half').write_text('x')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=False)
     assert [path.name for path in store_dir().glob(".new-*/*")] == ["half"]
-    with installing():
+    with installation_folder():
         assert not list(store_dir().glob(".new-*/*"))
     assert not list(store_dir().glob(".new-*"))
     assert read_store().current == two[1]
 
 
 def test_a_folder_goes_in_one_step(two: tuple[str, str]) -> None:
-    discard(store_dir() / two[0])
+    discard_folder(store_dir() / two[0])
     assert not list(store_dir().glob(".old-*"))
     assert [engine.name for engine in read_store().engines] == [two[1]]
 

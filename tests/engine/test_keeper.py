@@ -15,7 +15,7 @@ import pytest
 
 from launcher.base.identity import ProcessId
 
-KEEPER = Path(__file__).parents[2] / "launcher" / "engine" / "keeper.py"
+KEEPER = Path(__file__).parents[2] / "launcher" / "engine" / "server" / "keeper.py"
 ECHO = "import sys; [print('got', line.strip(), flush=True) for line in sys.stdin]"
 
 
@@ -32,7 +32,7 @@ class Kept:
     def started(self) -> ProcessId:
         word, pid = self.status.readline().split()
         assert word == b"started"
-        identity = ProcessId.of(int(pid))
+        identity = ProcessId.from_pid(int(pid))
         assert identity is not None
         return identity
 
@@ -56,7 +56,7 @@ def kept(*command: str) -> Iterator[Kept]:
 
 def gone_within(identity: ProcessId, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while identity.running():
+    while identity.is_running():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -91,7 +91,7 @@ def test_the_engine_writes_straight_into_the_launchers_pipes() -> None:
 def test_a_signal_reaches_the_whole_group() -> None:
     with kept("/bin/sh", "-c", "sleep 600 & echo $!; wait") as engine:
         assert engine.keeper.stdout is not None
-        grandchild = ProcessId.of(int(engine.keeper.stdout.readline()))
+        grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
         assert grandchild is not None
         engine.tell(f"signal {signal.SIGKILL:d}")
         assert gone_within(grandchild, 2)
@@ -100,7 +100,7 @@ def test_a_signal_reaches_the_whole_group() -> None:
 def test_what_the_engine_started_ends_with_it() -> None:
     with kept("/bin/sh", "-c", "sleep 600 & echo $!") as engine:
         assert engine.keeper.stdout is not None
-        grandchild = ProcessId.of(int(engine.keeper.stdout.readline()))
+        grandchild = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
         assert grandchild is None or gone_within(grandchild, 2)
 
 
@@ -136,7 +136,7 @@ def test_the_engine_is_gone_within_two_seconds_of_a_kill_9_of_its_launcher() -> 
     )
     with subprocess.Popen([sys.executable, "-c", launcher], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        identity = ProcessId.of(int(process.stdout.readline().split()[1]))
+        identity = ProcessId.from_pid(int(process.stdout.readline().split()[1]))
         assert identity is not None
         process.kill()
         process.wait()
@@ -154,3 +154,66 @@ def test_it_is_tiny() -> None:
     with kept("/bin/sleep", "600") as engine:
         engine.started()
         assert psutil.Process(engine.keeper.pid).memory_info().rss < 16 * 2**20
+
+
+AWAY = (
+    "import os, sys, time\n"
+    "if os.fork(): {parent}\n"
+    "os.setsid()\n"
+    "if {twice} and os.fork(): os._exit(0)\n"
+    "print(os.getpid(), flush=True)\n"
+    "time.sleep(600)"
+)
+"""A program whose child goes into a session of its own, with `twice` as daemons do: its parent ends, too."""
+
+
+def away(*, twice: bool, parent: str = "time.sleep(600)") -> tuple[str, str, str]:
+    return sys.executable, "-c", AWAY.format(parent=parent, twice=twice)
+
+
+def child_of(engine: Kept) -> ProcessId:
+    assert engine.keeper.stdout is not None
+    child = ProcessId.from_pid(int(engine.keeper.stdout.readline()))
+    assert child is not None
+    return child
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+@pytest.mark.parametrize("twice", [False, True], ids=["a session of its own", "a daemon"])
+@pytest.mark.parametrize("end", ["stop", f"signal {signal.SIGKILL:d}", None], ids=["stop", "kill", "no launcher"])
+def test_what_left_the_engines_group_ends_with_it(twice: bool, end: str | None) -> None:
+    with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as other:
+        with kept(*away(twice=twice)) as engine:
+            child = child_of(engine)
+            if end is not None:
+                engine.tell(end)
+            else:
+                assert engine.keeper.stdin is not None
+                engine.keeper.stdin.close()
+            assert engine.keeper.wait(60) == 0
+            assert not child.is_running()
+        assert other.poll() is None  # it is nobody's of the engine
+        other.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+def test_what_left_the_group_of_an_engine_that_crashes_ends_with_it() -> None:
+    with kept(*away(twice=True, parent="time.sleep(0.2); os.abort()")) as engine:
+        child = child_of(engine)
+        engine.status.readline()
+        assert engine.status.readline() == f"exited {-signal.SIGABRT}\n".encode()
+        assert not child.is_running()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted on Linux only")
+def test_orphans_that_end_by_themselves_leave_no_zombies() -> None:
+    start_and_leave = "(sleep 0.01 &) ; (sleep 0.01 &) ; echo up; exec sleep 600"
+    with kept("/bin/sh", "-c", start_and_leave) as engine:
+        identity = engine.started()
+        assert engine.keeper.stdout is not None
+        assert engine.keeper.stdout.readline() == b"up\n"
+        keeper = psutil.Process(engine.keeper.pid)
+        deadline = time.monotonic() + 60
+        while [each.pid for each in keeper.children()] != [identity.pid]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import options_for
+from launcher.app.start_settings import options_for
 from launcher.base.errors import (
     BadOption,
     EngineFailed,
@@ -18,14 +18,16 @@ from launcher.base.errors import (
     ModelHasNoHead,
     ModelMissing,
 )
-from launcher.engine.build import probe
-from launcher.engine.demo import demo_preset, unpack_demo_model
-from launcher.engine.diagnosis import explain
-from launcher.engine.endpoint import Endpoint
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.demo import read_demo_preset, unpack_demo_model
+from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import engine_environment
-from launcher.engine.launch import ServeOptions, check_model, check_options, plan
-from launcher.engine.process import Exit
-from launcher.models.plan import Wish, check_wish
+from launcher.engine.serve_options import ServeOptions, check_options
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import check_model, prepare_launch
+from launcher.engine.server.process import ProcessExit
+from launcher.machine.machine import read_machine
+from launcher.models.plan import PlanCriteria, check_criteria
 
 ENDPOINT = Endpoint(20_001, "a-secret-that-must-not-show")
 
@@ -35,7 +37,7 @@ def pairs(arguments: list[str]) -> dict[str, str]:
 
 
 async def test_the_command_has_what_a_local_server_with_mtp_needs(demo_model: Path) -> None:
-    launch = await plan(ServeOptions(model=demo_model, built_in=True, draft=3, context=4_096), ENDPOINT)
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True, draft=3, context=4_096), ENDPOINT)
     arguments = list(launch.command.arguments)
     given = pairs(arguments)
     assert given["--host"] == "127.0.0.1"
@@ -51,15 +53,24 @@ async def test_the_command_has_what_a_local_server_with_mtp_needs(demo_model: Pa
     assert ENDPOINT.api_key not in repr(launch)
 
 
+async def test_memory_of_the_engine_that_ends_counts_as_free(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read_machine()
+    narrow = replace(found, host=replace(found.host, available_bytes=2**30))
+    monkeypatch.setattr("launcher.engine.server.launch.read_machine", lambda: narrow)
+    options = ServeOptions(model=demo_model, built_in=True, context=4_096)
+    assert (await prepare_launch(options, ENDPOINT)).limits
+    assert (await prepare_launch(options, ENDPOINT, freed_mib=60_000)).limits == {}
+
+
 async def test_without_a_draft_nothing_of_speculation_is_passed(demo_model: Path) -> None:
-    launch = await plan(ServeOptions(model=demo_model, built_in=True, draft=0), ENDPOINT)
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True, draft=0), ENDPOINT)
     assert not [argument for argument in launch.command.arguments if argument.startswith("--spec")]
 
 
 async def test_a_flag_that_the_build_lacks_is_left_out_when_it_is_only_welcome(
     fake_engine: Path, demo_model: Path
 ) -> None:
-    launch = await plan(ServeOptions(model=demo_model, engine=fake_engine), ENDPOINT)
+    launch = await prepare_launch(ServeOptions(model=demo_model, engine=fake_engine), ENDPOINT)
     assert "--log-colors" not in launch.command.arguments
     assert "--alias" in launch.command.arguments
 
@@ -158,9 +169,9 @@ def test_the_demo_model_is_unpacked_once_and_again_when_it_was_damaged(home: Pat
 
 
 def test_the_demo_preset_is_whole() -> None:
-    preset = demo_preset()
+    preset = read_demo_preset()
     assert preset.draft > 0
-    assert "faster without MTP" in preset.speed_note
+    assert "not a speed-up" in preset.speed_note
 
 
 @pytest.mark.parametrize(
@@ -185,7 +196,7 @@ def test_the_demo_preset_is_whole() -> None:
     ],
 )
 def test_the_end_of_an_engine_is_explained(code: int, line: str, error: str, sentence: str) -> None:
-    found = explain(Exit(code), ["0.0 I harmless", line], while_doing="loading the model")
+    found = explain_exit(ProcessExit(code), ["0.0 I harmless", line], while_doing="loading the model")
     assert found.code == error
     assert sentence in str(found)
     assert found.hint
@@ -193,7 +204,7 @@ def test_the_end_of_an_engine_is_explained(code: int, line: str, error: str, sen
 
 def test_the_first_cause_is_named_and_not_the_last_symptom() -> None:
     lines = ["E ggml: cudaMalloc failed: out of memory", "E failed to create MTP context", "E exiting due to error"]
-    found = explain(Exit(1), lines, while_doing="loading the model")
+    found = explain_exit(ProcessExit(1), lines, while_doing="loading the model")
     assert isinstance(found, EngineFailed)
     assert issubclass(type(found), LauncherError)
 
@@ -202,7 +213,7 @@ async def test_memory_settings_and_the_users_own_arguments_are_passed_on(demo_mo
     options = ServeOptions(
         model=demo_model, built_in=True, kv="q8_0", ubatch=4_096, extra=("--spec-draft-p-min", "0.5")
     )
-    launch = await plan(options, ENDPOINT)
+    launch = await prepare_launch(options, ENDPOINT)
     given = pairs(list(launch.command.arguments))
     assert given["--cache-type-k"] == given["--cache-type-v"] == "q8_0"
     assert given["--flash-attn"] == "on"
@@ -212,28 +223,28 @@ async def test_memory_settings_and_the_users_own_arguments_are_passed_on(demo_mo
 
 async def test_a_cache_type_that_the_build_lacks_is_an_error(demo_model: Path) -> None:
     with pytest.raises(BadOption, match='no KV cache type "turbo3"'):
-        await plan(ServeOptions(model=demo_model, built_in=True, kv="turbo3"), ENDPOINT)
+        await prepare_launch(ServeOptions(model=demo_model, built_in=True, kv="turbo3"), ENDPOINT)
 
 
 async def test_a_cache_type_that_a_plan_refuses_is_not_served_either(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, kv="iq4_nl")
     with pytest.raises(BadOption, match="iq4_nl cannot be used") as served:
-        await plan(options, ENDPOINT)
+        await prepare_launch(options, ENDPOINT)
     with pytest.raises(BadOption) as planned:
-        check_wish(Wish(kv="iq4_nl"))
+        check_criteria(PlanCriteria(kv="iq4_nl"))
     assert served.value.title == planned.value.title
     with pytest.raises(BadOption, match=r'built-in .* has no KV cache type "q8"') as unknown:
-        await plan(replace(options, kv="q8"), ENDPOINT)
+        await prepare_launch(replace(options, kv="q8"), ENDPOINT)
     assert "Did you mean q8_0?" in unknown.value.hint
     assert "iq4_nl" not in unknown.value.hint
 
 
 async def test_a_context_beyond_the_training_is_served_with_a_word_on_it(demo_model: Path) -> None:
-    usual = await plan(ServeOptions(model=demo_model, built_in=True), ENDPOINT)
+    usual = await prepare_launch(ServeOptions(model=demo_model, built_in=True), ENDPOINT)
     assert usual.note == ""
     assert usual.header.trained_context is not None
     longer = ServeOptions(model=demo_model, built_in=True, context=usual.header.trained_context + 1)
-    assert "RoPE scaling" in (await plan(longer, ENDPOINT)).note
+    assert "RoPE scaling" in (await prepare_launch(longer, ENDPOINT)).note
 
 
 @pytest.mark.parametrize("left_out", ["context", "threads"])
@@ -242,22 +253,22 @@ def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, lef
         return ServeOptions(model=model, **{left_out: 0})  # type: ignore[arg-type]
 
     with pytest.raises(BadOption, match="out of range"):
-        check_options(options_for("demo", chosen, draft=None))
+        check_options(options_for("demo", chosen))
 
 
 async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, n_cpu_moe=3)
     with pytest.raises(EngineUnsuitable, match="on the processor only") as refused:
-        await plan(options, ENDPOINT)
+        await prepare_launch(options, ENDPOINT)
     assert "Leave --n-cpu-moe out" in refused.value.hint
     assert "--engine" in refused.value.hint
-    assert (await plan(replace(options, n_cpu_moe=0), ENDPOINT)).options.n_cpu_moe == 0
+    assert (await prepare_launch(replace(options, n_cpu_moe=0), ENDPOINT)).options.n_cpu_moe == 0
 
 
 async def test_what_the_built_in_engine_lacks_is_not_said_to_be_had_from_it(fake_engine: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="--strange") as lacking:
-        (await probe(None)).require("--strange")
+        (await probe_engine(None)).require_flags("--strange")
     assert lacking.value.hint == "Name a newer llama-server with --engine."
     with pytest.raises(EngineUnsuitable) as lacking:
-        (await probe(fake_engine)).require("--strange")
+        (await probe_engine(fake_engine)).require_flags("--strange")
     assert "built-in one" in lacking.value.hint

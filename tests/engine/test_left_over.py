@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from launcher.base.identity import ProcessId
-from launcher.engine import registry
-from launcher.engine.left_over import command_hash, end_left_over
+from launcher.engine.server import registry
+from launcher.engine.server.registry import command_hash, end_orphaned_engine
 
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
 
@@ -19,7 +19,7 @@ def engine(port: int = 23_456, program: str = STUBBORN) -> Iterator[ProcessId]:
     with subprocess.Popen([sys.executable, "-c", program, "--port", str(port)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        identity = ProcessId.of(process.pid)
+        identity = ProcessId.from_pid(process.pid)
         assert identity is not None
         yield identity
         process.kill()
@@ -27,30 +27,30 @@ def engine(port: int = 23_456, program: str = STUBBORN) -> Iterator[ProcessId]:
 
 def test_it_is_ended_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with engine() as left:
-        assert end_left_over(left, 23_456, command_hash(left.pid))
-        assert not left.running()
-        assert not end_left_over(left, 23_456, None)
+        assert end_orphaned_engine(left, 23_456, command_hash(left.pid))
+        assert not left.is_running()
+        assert not end_orphaned_engine(left, 23_456, None)
     assert f"process {left.pid}, port 23456" in caplog.text
 
 
 def test_what_is_not_that_very_process_is_left_alone() -> None:
     with engine() as other:
-        assert not end_left_over(ProcessId(other.pid, other.created_s - 60), 23_456, None)
-        assert not end_left_over(other, 23_457, None)
-        assert not end_left_over(other, 23_456, "another command")
-        assert other.running()
+        assert not end_orphaned_engine(ProcessId(other.pid, other.created_s - 60), 23_456, None)
+        assert not end_orphaned_engine(other, 23_457, None)
+        assert not end_orphaned_engine(other, 23_456, "another command")
+        assert other.is_running()
 
 
 def test_the_next_look_at_the_servers_ends_it() -> None:
-    endpoint, registration = registry.register(None, model="m", engine="e", draft=0)
+    endpoint, registration = registry.register_server(None, model="m", engine="e", draft=0)
     with engine(endpoint.port) as left, subprocess.Popen(["/bin/true"]) as gone:
-        gone_as = ProcessId.of(gone.pid) or ProcessId(gone.pid, 1.0)
+        gone_as = ProcessId.from_pid(gone.pid) or ProcessId(gone.pid, 1.0)
         gone.wait()
         registration.update(engine_pid=left.pid, engine_created_s=left.created_s, command_hash=command_hash(left.pid))
         assert registration.settle(60)
-        assert [entry.engine_pid for entry in registry.running()] == [left.pid]
-        assert left.running()
+        assert [entry.engine_pid for entry in registry.list_running()] == [left.pid]
+        assert left.is_running()
         registration.update(pid=gone_as.pid, created_s=gone_as.created_s)
         assert registration.settle(60)
-        assert registry.running() == ()
-        assert not left.running()
+        assert registry.list_running() == ()
+        assert not left.is_running()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from launcher.engine import listener
+from launcher.engine.server import listener
 
 
 def test_a_listener_without_an_owner_is_unknown_on_windows_and_a_port_of_another_is_not(
@@ -15,11 +15,11 @@ def test_a_listener_without_an_owner_is_unknown_on_windows_and_a_port_of_another
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as ours:
         port = ours.getsockname()[1]
-        assert listener.listens(os.getpid(), port) is True
+        assert listener.is_listening(os.getpid(), port) is True
         table = [each._replace(pid=0) for each in psutil.net_connections(kind="tcp")]
         monkeypatch.setattr(psutil.Process, "net_connections", lambda *_, **__: [])
-        assert listener.listens(os.getpid(), port) is False
+        assert listener.is_listening(os.getpid(), port) is False
         monkeypatch.setattr(listener, "sys", SimpleNamespace(platform="win32"))
-        assert listener.listens(os.getpid(), port) is False
+        assert listener.is_listening(os.getpid(), port) is False
         monkeypatch.setattr(psutil, "net_connections", lambda **_: table)
-        assert listener.listens(os.getpid(), port) is None
+        assert listener.is_listening(os.getpid(), port) is None

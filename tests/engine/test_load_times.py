@@ -4,27 +4,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.base.errors import EngineFailed
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import Launch, ServeOptions, plan
-from launcher.engine.load_times import LoadClock, keep_load_time, load_time
-from launcher.engine.state import LogAdded, State, Status
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch, prepare_launch
+from launcher.engine.server.load_times import LoadTimer, expected_load_time, save_load_time
+from launcher.engine.server.state import LogAdded, ServerState, ServerStatus
 
 
-def timed(*events: tuple[float, Status]) -> float | None:
+def timed(*events: tuple[float, ServerStatus]) -> float | None:
     now = 0.0
-    clock = LoadClock(lambda: now)
+    clock = LoadTimer(lambda: now)
     for now, event in events:  # noqa: B007 -- the clock reads it
-        clock.note(event)
-        clock.note(LogAdded("a line between"))
-    return clock.take()
+        clock.handle_event(event)
+        clock.handle_event(LogAdded("a line between"))
+    return clock.take_seconds()
 
 
 def test_a_first_start_is_timed_from_its_process_on() -> None:
-    ready = Status(State.READY)
+    ready = ServerStatus(ServerState.READY)
     states = (
-        (0.0, Status(State.PREPARING)),
-        (2.0, Status(State.LOADING)),
-        (5.0, Status(State.LOADING, 50.0)),
+        (0.0, ServerStatus(ServerState.PREPARING)),
+        (2.0, ServerStatus(ServerState.LOADING)),
+        (5.0, ServerStatus(ServerState.LOADING, 50.0)),
         (9.5, ready),
     )
     assert timed(*states) == 7.5
@@ -32,47 +33,63 @@ def test_a_first_start_is_timed_from_its_process_on() -> None:
 
 def test_a_restart_is_timed_from_the_end_of_the_service_before() -> None:
     states = (
-        (0.0, State.BUSY),
-        (1.0, State.DRAINING),
-        (4.0, State.RESTARTING),
-        (5.0, State.LOADING),
-        (10.0, State.READY),
+        (0.0, ServerState.BUSY),
+        (1.0, ServerState.DRAINING),
+        (4.0, ServerState.RESTARTING),
+        (5.0, ServerState.LOADING),
+        (10.0, ServerState.READY),
     )
-    assert timed(*((when, Status(state)) for when, state in states)) == 6.0
+    assert timed(*((when, ServerStatus(state)) for when, state in states)) == 6.0
 
 
 def test_waiting_after_a_crash_is_not_counted() -> None:
-    crashed = Status(State.RESTARTING, error=EngineFailed("It crashed.", ""))
-    assert timed((0.0, crashed), (8.0, Status(State.LOADING)), (9.0, Status(State.READY))) == 1.0
+    crashed = ServerStatus(ServerState.RESTARTING, error=EngineFailed("It crashed.", ""))
+    assert (
+        timed((0.0, crashed), (8.0, ServerStatus(ServerState.LOADING)), (9.0, ServerStatus(ServerState.READY))) == 1.0
+    )
 
 
 def test_what_failed_or_never_loaded_has_no_time_and_a_time_is_told_once() -> None:
-    assert timed((0.0, Status(State.LOADING)), (3.0, Status(State.FAILED)), (9.0, Status(State.READY))) is None
-    assert timed((0.0, Status(State.READY)), (1.0, Status(State.BUSY)), (2.0, Status(State.READY))) is None
-    clock = LoadClock(lambda: 1.0)
-    clock.note(Status(State.LOADING))
-    clock.note(Status(State.READY))
-    assert (clock.take(), clock.take()) == (0.0, None)
+    assert (
+        timed(
+            (0.0, ServerStatus(ServerState.LOADING)),
+            (3.0, ServerStatus(ServerState.FAILED)),
+            (9.0, ServerStatus(ServerState.READY)),
+        )
+        is None
+    )
+    assert (
+        timed(
+            (0.0, ServerStatus(ServerState.READY)),
+            (1.0, ServerStatus(ServerState.BUSY)),
+            (2.0, ServerStatus(ServerState.READY)),
+        )
+        is None
+    )
+    clock = LoadTimer(lambda: 1.0)
+    clock.handle_event(ServerStatus(ServerState.LOADING))
+    clock.handle_event(ServerStatus(ServerState.READY))
+    assert (clock.take_seconds(), clock.take_seconds()) == (0.0, None)
 
 
 async def launch_of(model: Path) -> Launch:
-    return await plan(ServeOptions(model=model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
+    return await prepare_launch(ServeOptions(model=model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
 
 
 async def test_times_are_kept_by_model_and_engine_and_their_median_counts(demo_model: Path, home: Path) -> None:
     launch = await launch_of(demo_model)
-    assert load_time(launch) is None
+    assert expected_load_time(launch) is None
     for seconds in (60.0, 60.0, 3.0, 9.0, 4.0, 5.0, 4.5):  # the first two are the oldest, and count no more
-        keep_load_time(launch, seconds)
-    found = load_time(launch)
+        save_load_time(launch, seconds)
+    found = expected_load_time(launch)
     assert found is not None
     assert (found.seconds, found.measured) == (4.5, 5)
-    keep_load_time(launch, -1.0)
-    assert load_time(launch) == found
-    assert load_time(replace(launch, build=replace(launch.build, version="another"))) is None
+    save_load_time(launch, -1.0)
+    assert expected_load_time(launch) == found
+    assert expected_load_time(replace(launch, build=replace(launch.build, version="another"))) is None
     (home / "state" / "load-times.json").write_text("{")
-    assert load_time(launch) is None
-    keep_load_time(launch, 2.0)
-    again = load_time(launch)
+    assert expected_load_time(launch) is None
+    save_load_time(launch, 2.0)
+    again = expected_load_time(launch)
     assert again is not None
     assert again.seconds == 2.0

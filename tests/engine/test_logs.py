@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine import logs
-from launcher.engine.logs import LogBook, read_last
+from launcher.engine.server import logs
+from launcher.engine.server.logs import LogBook, read_last_lines
 
 
 def written(path: Path) -> list[str]:
@@ -51,9 +51,9 @@ def test_memory_and_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_last_lines_may_lie_in_the_file_before(tmp_path: Path) -> None:
     (tmp_path / "engine.log").write_text("c\nd\n")
     (tmp_path / "engine.log.1").write_text("a\nb\n")
-    assert read_last(tmp_path / "engine.log", 3) == ["b", "c", "d"]
-    assert read_last(tmp_path / "engine.log", 1) == ["d"]
-    assert read_last(tmp_path / "engine.log", 0) == []
+    assert read_last_lines(tmp_path / "engine.log", 3) == ["b", "c", "d"]
+    assert read_last_lines(tmp_path / "engine.log", 1) == ["d"]
+    assert read_last_lines(tmp_path / "engine.log", 0) == []
 
 
 def test_a_full_disk_is_told_and_what_it_cost_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

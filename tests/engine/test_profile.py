@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine.build import probe
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.install_errors import BadProfile
-from launcher.engine.launch import ServeOptions, plan
-from launcher.engine.profile import profile_for
+from launcher.engine.builds.install_errors import BadProfile
+from launcher.engine.builds.probe import probe_engine, profile_for
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
 
 ENDPOINT = Endpoint(20_001, "key")
 
@@ -28,15 +28,15 @@ async def test_a_fork_is_known_by_its_help_and_gets_its_variables(
     fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAULTS", "fork")
-    launch = await plan(ServeOptions(model=demo_model, engine=fake_engine, kv="turbo3"), ENDPOINT)
+    launch = await prepare_launch(ServeOptions(model=demo_model, engine=fake_engine, kv="turbo3"), ENDPOINT)
     assert launch.command.environment["TURBO_AUTO_ASYMMETRIC"] == "0"
     assert "turbo3" in launch.command.arguments
 
 
 async def test_another_build_does_not_get_them(fake_engine: Path, demo_model: Path) -> None:
-    build = await probe(fake_engine)
+    build = await probe_engine(fake_engine)
     assert build.kv_types == {"f32", "f16", "q8_0", "q4_0"}
-    launch = await plan(ServeOptions(model=demo_model, engine=fake_engine, kv="q8_0"), ENDPOINT)
+    launch = await prepare_launch(ServeOptions(model=demo_model, engine=fake_engine, kv="q8_0"), ENDPOINT)
     assert "TURBO_AUTO_ASYMMETRIC" not in launch.command.environment
 
 
@@ -48,7 +48,16 @@ def test_the_users_own_profile_comes_first(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["kv_types = 3", "name = ", 'kv_types = ["x"]\nenvironment = { A = 1 }', "kv_types = []"]
+    "text",
+    [
+        "kv_types = 3",
+        "name = ",
+        'kv_types = ["x"]\nenvironment = { A = 1 }',
+        'kv_types = ["x"]\nenvironment = { "A; B" = "1" }',
+        "kv_types = []",
+        "kv_types = " + "[" * 50_000,
+    ],
+    ids=["a number", "cut", "no texts", "no name of a variable", "empty", "nested deeply"],
 )
 def test_a_bad_profile_is_named(home: Path, text: str) -> None:
     path = own_profile(home, text)

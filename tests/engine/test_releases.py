@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import BadOption, RateLimited, Refused, Unreachable
-from launcher.engine.install_errors import ReleaseMissing
-from launcher.engine.releases import API_VARIABLE, Releases
+from launcher.engine.builds.install_errors import ReleaseMissing
+from launcher.engine.builds.releases import API_VARIABLE, ReleaseClient
 from tests.conftest import ReleaseServer
 
 
-def tags(asked: Releases) -> list[str]:
+def tags(asked: ReleaseClient) -> list[str]:
     return [release.tag for release in asked.builds()]
 
 
@@ -20,7 +20,7 @@ def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) 
     for number in range(11400, 11423):
         releases.publish(f"b{number}", "cpu")
     releases.publish("v0.7.0", points_at="b11420")
-    assert tags(Releases()) == [f"b{number}" for number in range(11422, 11399, -1)]
+    assert tags(ReleaseClient()) == [f"b{number}" for number in range(11422, 11399, -1)]
     targets = [asked["target"] for asked in releases.requests()]
     assert [target.partition("?")[2] for target in targets] == [
         "per_page=10",
@@ -32,7 +32,7 @@ def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) 
 def test_further_pages_are_asked_for_when_they_are_needed(releases: ReleaseServer) -> None:
     for number in range(11400, 11430):
         releases.publish(f"b{number}", "cpu")
-    assert next(Releases().builds()).tag == "b11429"
+    assert next(ReleaseClient().builds()).tag == "b11429"
     assert len(releases.requests()) == 1
 
 
@@ -41,14 +41,14 @@ def test_drafts_and_other_tags_are_no_builds(releases: ReleaseServer) -> None:
     for tag in ("gguf-v0.17", "b11435-test", "master-b1", "b0"):
         releases.publish(tag, "cpu")
     releases.publish("b11436", "cpu", published_at=None)
-    assert tags(Releases()) == ["b11434"]
+    assert tags(ReleaseClient()) == ["b11434"]
 
 
 def test_a_release_tells_its_files(releases: ReleaseServer) -> None:
     name = "llama-b11434-bin-ubuntu-x64.tar.gz"
     changes = {"llama-b11434-bin-ubuntu-vulkan-x64.tar.gz": {"state": "starter", "digest": None}}
     releases.publish("b11434", "cpu", "vulkan", asset=changes)
-    release = Releases().release("b11434")
+    release = ReleaseClient().release("b11434")
     asset = release.assets[name]
     assert asset.uploaded
     assert asset.sha256
@@ -63,7 +63,7 @@ async def test_the_stable_release_and_a_version_point_at_a_build(releases: Relea
     releases.publish("v0.6.0", points_at="b11300")
     releases.publish("v0.7.0", points_at="b11400")
     releases.publish("b11434", "cpu")
-    asked = Releases()
+    asked = ReleaseClient()
     assert await asked.build_tag("stable") == "b11400"
     assert await asked.build_tag("v0.6.0") == "b11300"
     assert await asked.build_tag("b11434") == "b11434"
@@ -72,54 +72,54 @@ async def test_the_stable_release_and_a_version_point_at_a_build(releases: Relea
 @pytest.mark.parametrize("tag", ["", "11434", "b", "b11434x", "../b1", "latest/../..", "v", "release", "b 1", "B11434"])
 async def test_what_is_no_tag_is_refused_before_anything_is_asked(releases: ReleaseServer, tag: str) -> None:
     with pytest.raises(BadOption, match="is no release"):
-        await Releases().build_tag(tag)
+        await ReleaseClient().build_tag(tag)
     assert releases.requests() == []
 
 
 async def test_a_stable_release_that_points_at_nothing(releases: ReleaseServer) -> None:
     releases.publish("v0.7.0", points_at="master")
     with pytest.raises(ReleaseMissing, match=r"points at no build: 'master'"):
-        await Releases().build_tag("stable")
+        await ReleaseClient().build_tag("stable")
     releases.publish("v0.8.0", points_at="b1", asset={"nightly-tag.txt": {"state": "starter"}})
     with pytest.raises(ReleaseMissing, match=r"v0\.8\.0 does not say which build it is") as caught:
-        await Releases().build_tag("stable")
+        await ReleaseClient().build_tag("stable")
     assert "in the making" in caught.value.hint
 
 
 async def test_a_tag_that_does_not_exist(releases: ReleaseServer) -> None:
     with pytest.raises(ReleaseMissing, match="no release b99"):
-        Releases().release("b99")
+        ReleaseClient().release("b99")
     with pytest.raises(ReleaseMissing, match="no release v9"):
-        await Releases().build_tag("v9")
+        await ReleaseClient().build_tag("v9")
     with pytest.raises(ReleaseMissing, match="no stable release"):
-        await Releases().build_tag("stable")
+        await ReleaseClient().build_tag("stable")
 
 
 def test_asking_again_costs_nothing_while_nothing_changes(releases: ReleaseServer) -> None:
     releases.publish("b11434", "cpu")
-    assert tags(Releases()) == ["b11434"]
+    assert tags(ReleaseClient()) == ["b11434"]
     (first,) = releases.requests()
     assert "if-none-match" not in first
-    assert tags(Releases()) == ["b11434"]
+    assert tags(ReleaseClient()) == ["b11434"]
     (second,) = releases.requests()
     assert second["if-none-match"].startswith('W/"')
     releases.publish("b11435", "cpu")
-    assert tags(Releases()) == ["b11435", "b11434"]
+    assert tags(ReleaseClient()) == ["b11435", "b11434"]
 
 
 def test_the_token_goes_to_the_api_only(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GH_TOKEN", "ghp_second")
-    tags(Releases())
+    tags(ReleaseClient())
     assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_second"]
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
-    tags(Releases())
+    tags(ReleaseClient())
     assert [asked["authorization"] for asked in releases.requests()] == ["Bearer ghp_first"]
 
 
 async def test_the_token_goes_to_no_download(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
     releases.publish("v0.7.0", points_at="b11400")
-    assert await Releases().build_tag("stable") == "b11400"
+    assert await ReleaseClient().build_tag("stable") == "b11400"
     downloads = [asked for asked in releases.requests() if "/repos/" not in asked["target"]]
     assert [asked["server"] for asked in downloads] == ["api", "store"]
     assert not any("authorization" in asked for asked in downloads)
@@ -129,7 +129,7 @@ def test_a_wrong_token_is_named(releases: ReleaseServer, monkeypatch: pytest.Mon
     monkeypatch.setenv("GH_TOKEN", "ghp_old")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("bad-token"))
     with pytest.raises(Refused, match=r"does not accept the token in GH_TOKEN\. Unset it: none is needed"):
-        tags(Releases())
+        tags(ReleaseClient())
 
 
 class Clock:
@@ -145,7 +145,7 @@ def test_without_requests_left_the_error_says_when_to_try_again(
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
     with pytest.raises(RateLimited, match=r"answers no more questions from this address until \d\d:\d\d") as caught:
-        tags(Releases())
+        tags(ReleaseClient())
     assert caught.value.hint.startswith("Try again in 30 min, or set GITHUB_TOKEN")
 
 
@@ -157,14 +157,14 @@ def test_a_refusal_is_respected_until_its_end_and_not_beyond(
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("slow-down"))
     for _ in range(2):
         with pytest.raises(RateLimited):
-            tags(Releases(clock))
+            tags(ReleaseClient(clock))
     assert len(releases.requests()) == 1, "the second time nothing was asked"
     clock.now += 8
     with pytest.raises(RateLimited):
-        tags(Releases(clock))
+        tags(ReleaseClient(clock))
     assert len(releases.requests()) == 1
     monkeypatch.setenv(API_VARIABLE, releases.api)
-    assert tags(Releases(clock)) == ["b11434"], "it is another server's refusal"
+    assert tags(ReleaseClient(clock)) == ["b11434"], "it is another server's refusal"
 
 
 @pytest.mark.parametrize("seconds", ["31536000", "9" * 20, "9" * 5_000])
@@ -176,7 +176,7 @@ def test_no_refusal_lasts_longer_than_a_day(
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(f"slow-down={seconds}"))
     for _ in range(2):
         with pytest.raises(RateLimited) as caught:
-            tags(Releases(clock))
+            tags(ReleaseClient(clock))
         assert caught.value.facts["until_s"] == clock.now + 86_400
     assert len(releases.requests()) == 1
 
@@ -187,7 +187,7 @@ def test_a_token_has_a_limit_of_its_own(releases: ReleaseServer, monkeypatch: py
         if token:
             monkeypatch.setenv("GITHUB_TOKEN", token)
         with pytest.raises(RateLimited) as caught:
-            tags(Releases())
+            tags(ReleaseClient())
         assert len(releases.requests()) == requests
         assert ("or set GITHUB_TOKEN" in caught.value.hint) == (token is None)
 
@@ -197,12 +197,12 @@ def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
 ) -> None:
     clock = Clock()
     releases.publish("b11434", "cpu")
-    assert tags(Releases(clock)) == ["b11434"]
+    assert tags(ReleaseClient(clock)) == ["b11434"]
     (kept,) = (home / "cache" / "releases").glob("*.json")
     refused = {"api": releases.api, "until_s": clock.now + 3 * 3600 + 600, "token": False}
     (kept.parent / "refused.json").write_text(json.dumps(refused))
     clock.now += 3 * 3600
-    later = Releases(clock)
+    later = ReleaseClient(clock)
     assert tags(later) == ["b11434"]
     (note,) = later.notes
     assert note.startswith("127.0.0.1 answers no more questions from this address until ")
@@ -215,7 +215,7 @@ def test_a_server_out_of_order_is_told_and_the_kept_answer_used(
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(Unreachable, match=f"is out of order .HTTP status {fault}"):
-        tags(Releases())
+        tags(ReleaseClient())
 
 
 def test_without_a_network_the_kept_answer_is_used(
@@ -223,18 +223,18 @@ def test_without_a_network_the_kept_answer_is_used(
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, "http://127.0.0.1:9")
     with pytest.raises(Unreachable, match="cannot be reached"):
-        tags(Releases())
+        tags(ReleaseClient())
     monkeypatch.setenv(API_VARIABLE, releases.api)
     releases.publish("b11434", "cpu")
-    tags(Releases())
+    tags(ReleaseClient())
     (kept,) = (home / "cache" / "releases").glob("*.json")
     moved = kept.read_text().replace(releases.api, "http://127.0.0.1:9")
     monkeypatch.setenv(API_VARIABLE, "http://127.0.0.1:9")
     url = json.loads(moved)["url"]
-    from launcher.engine.releases import _file
+    from launcher.engine.builds.releases import _reply_file
 
-    _file(url).write_text(moved)
-    offline = Releases()
+    _reply_file(url).write_text(moved)
+    offline = ReleaseClient()
     assert tags(offline) == ["b11434"]
     assert "cannot be reached" in offline.notes[0]
 
@@ -245,7 +245,7 @@ def test_without_a_network_the_kept_answer_is_used(
 def test_answers_that_are_none(fault: str, what: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(Refused, match=what):
-        tags(Releases())
+        tags(ReleaseClient())
 
 
 @pytest.mark.parametrize("fault", ["other-tag", "odd-address", "odd-link"])
@@ -254,19 +254,19 @@ def test_answers_that_lead_elsewhere(fault: str, releases: ReleaseServer, monkey
         releases.publish(f"b{number}", "cpu")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(Refused, match="makes no sense"):
-        tags(Releases()) if fault == "odd-link" else Releases().release("b11")
+        tags(ReleaseClient()) if fault == "odd-link" else ReleaseClient().release("b11")
 
 
 def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path) -> None:
     releases.publish("b11434", "cpu")
-    tags(Releases())
+    tags(ReleaseClient())
     for kept in (home / "cache" / "releases").iterdir():
         kept.write_text("{")
-    assert tags(Releases()) == ["b11434"]
+    assert tags(ReleaseClient()) == ["b11434"]
 
 
 @pytest.mark.parametrize("address", ["github", "ftp://x", "https://", "file:///etc"])
 def test_an_address_that_is_none(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, address)
     with pytest.raises(BadOption, match="is no web address"):
-        tags(Releases())
+        tags(ReleaseClient())

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.base.errors import CpuUnsupported, CrashLoop, EngineFailed, ModelBroken
-from launcher.engine.restarts import NEVER, Crashes, RestartPolicy
+from launcher.engine.server.supervisor import NO_RESTARTS, CrashCounter, RestartPolicy
 
 CRASH = EngineFailed("It broke.", "Do this.", exit_code=3)
 
@@ -18,7 +18,7 @@ class Hands:
 
 def test_pauses_grow_and_end_with_the_reason() -> None:
     clock = Hands()
-    crashes = Crashes(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for pause in (1.0, 2.0):
         assert crashes.judge(CRASH) == pause
         clock.now += 10
@@ -37,7 +37,7 @@ def test_pauses_grow_and_end_with_the_reason() -> None:
 
 def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
     clock = Hands()
-    crashes = Crashes(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for _ in range(10):
         crashes.ready()
         clock.now += 60
@@ -46,7 +46,7 @@ def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
 
 def test_a_restart_that_fails_has_served_for_no_time() -> None:
     clock = Hands()
-    crashes = Crashes(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
+    crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     crashes.ready()
     clock.now += 3_600
     assert crashes.judge(CRASH) == 1.0
@@ -56,7 +56,7 @@ def test_a_restart_that_fails_has_served_for_no_time() -> None:
 
 
 def test_another_start_begins_a_new_row() -> None:
-    crashes = Crashes(RestartPolicy((1.0,)), Hands())
+    crashes = CrashCounter(RestartPolicy((1.0,)), Hands())
     assert crashes.judge(CRASH) == 1.0
     crashes.forget()
     assert crashes.judge(CRASH) == 1.0
@@ -65,8 +65,8 @@ def test_another_start_begins_a_new_row() -> None:
 
 @pytest.mark.parametrize("error", [ModelBroken("Broken."), CpuUnsupported("No AVX2.")])
 def test_what_a_restart_would_meet_again_is_not_tried(error: EngineFailed) -> None:
-    assert Crashes(RestartPolicy(), Hands()).judge(error) is error
+    assert CrashCounter(RestartPolicy(), Hands()).judge(error) is error
 
 
 def test_never_means_never() -> None:
-    assert Crashes(NEVER, Hands()).judge(CRASH) is CRASH
+    assert CrashCounter(NO_RESTARTS, Hands()).judge(CRASH) is CRASH

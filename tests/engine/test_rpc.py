@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher import planner
+from launcher.app import planner
+from launcher.app.planner import MachineWish
 from launcher.base.errors import BadOption, EngineUnsuitable
-from launcher.engine.build import list_devices, probe
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import ServeOptions, check_options, plan
-from launcher.models.situation import described, with_workers
-from launcher.planner import MachineWish
+from launcher.engine.builds.probe import list_devices, probe_engine
+from launcher.engine.serve_options import ServeOptions, check_options
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
+from launcher.models.read_situation import add_rpc_workers
+from launcher.models.situation import describe_machine
 
 ENGINE = """\
 import sys
@@ -45,20 +47,20 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_workers_are_in_the_argv(engine: Path, demo_model: Path) -> None:
     options = ServeOptions(demo_model, engine=engine, draft=0, rpc=("10.0.0.2:50052", "far.example:50053"))
-    launch = await plan(options, Endpoint(20_001, "k" * 32))
+    launch = await prepare_launch(options, Endpoint(20_001, "k" * 32))
     words = list(launch.command.arguments)
     assert words[words.index("--rpc") + 1] == "10.0.0.2:50052,far.example:50053"
 
 
 async def test_without_workers_the_flag_is_not_there(engine: Path, demo_model: Path) -> None:
-    launch = await plan(ServeOptions(demo_model, engine=engine, draft=0), Endpoint(20_001, "k" * 32))
+    launch = await prepare_launch(ServeOptions(demo_model, engine=engine, draft=0), Endpoint(20_001, "k" * 32))
     assert "--rpc" not in launch.command.arguments
 
 
 async def test_a_build_that_knows_no_workers_says_so(demo_model: Path) -> None:
     options = ServeOptions(demo_model, built_in=True, rpc=("10.0.0.2:50052",))
     with pytest.raises(EngineUnsuitable, match="--rpc"):
-        await plan(options, Endpoint(20_001, "k" * 32))
+        await prepare_launch(options, Endpoint(20_001, "k" * 32))
 
 
 @pytest.mark.parametrize(
@@ -70,15 +72,15 @@ def test_what_is_no_worker_is_refused(worker: str) -> None:
 
 
 async def test_the_engine_lists_the_devices_of_workers(engine: Path) -> None:
-    build = await probe(engine)
+    build = await probe_engine(engine)
     assert await list_devices(build) == ()
     (device,) = await list_devices(build, ("10.0.0.2:50052",))
     assert (device.name, device.description, device.free_mib) == ("RPC0", "10.0.0.2:50052", 20_000)
 
 
 async def test_listed_devices_are_counted(engine: Path) -> None:
-    alone = await planner.situation(MachineWish(gpu_memory_gib=24))
-    both = await planner.situation(MachineWish(gpu_memory_gib=24, rpc=("10.0.0.2:50052",)))
+    alone = await planner.read_situation(MachineWish(gpu_memory_gib=24))
+    both = await planner.read_situation(MachineWish(gpu_memory_gib=24, rpc=("10.0.0.2:50052",)))
     assert both.free_mib == alone.free_mib + 20_000
     assert both.gpus == 2
     assert both.gpu_free_mib == (alone.free_mib, 20_000)
@@ -88,12 +90,12 @@ async def test_listed_devices_are_counted(engine: Path) -> None:
 
 @pytest.mark.parametrize("workers", [("gone.example:50052",), ("gone.example:1", "10.0.0.2:50052")])
 async def test_what_is_not_listed_is_not_counted_and_said(engine: Path, workers: tuple[str, ...]) -> None:
-    alone = await planner.situation(MachineWish(gpu_memory_gib=24))
-    told = await planner.situation(MachineWish(gpu_memory_gib=24, rpc=workers))
+    alone = await planner.read_situation(MachineWish(gpu_memory_gib=24))
+    told = await planner.read_situation(MachineWish(gpu_memory_gib=24, rpc=workers))
     assert replace(told, notes=()) == replace(alone, notes=())
     assert "not counted" in told.notes[-1]
 
 
 def test_beside_a_processor_no_device_is_counted() -> None:
-    alone = described(24, backend="cpu", host_gib=24)
-    assert with_workers(alone, {"RPC0": 1}, ["a:1"]).free_mib == alone.free_mib
+    alone = describe_machine(24, backend="cpu", host_gib=24)
+    assert add_rpc_workers(alone, {"RPC0": 1}, ["a:1"]).free_mib == alone.free_mib

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import DraftsInert, EngineMissing, GpuUnseen, LauncherError, LibraryMissing
-from launcher.engine import installed
-from launcher.engine.install_errors import SelfTestFailed
-from launcher.engine.self_test import check_engine, self_test
-from launcher.engine.staging import installing
+from launcher.engine.builds import installed
+from launcher.engine.builds.install_errors import SelfTestFailed
+from launcher.engine.builds.installed import installation_folder
+from launcher.engine.builds.self_test import check_engine, run_self_test
 from launcher.machine.gpu import Gpu
 from launcher.machine.machine import read_machine
 
@@ -29,7 +29,7 @@ def listing(*devices: str) -> str:
 
 async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
     steps: list[str] = []
-    passed = await self_test(None, on_step=steps.append)
+    passed = await run_self_test(None, on_step=steps.append)
     assert passed.build.name == "built-in"
     assert 0 < passed.accepted <= passed.drafted
     assert passed.drafts.startswith(f"{passed.accepted} of {passed.drafted} drafted tokens accepted (")
@@ -37,9 +37,9 @@ async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
 
 
 async def test_another_build_than_expected(fake_engine: Path) -> None:
-    assert (await self_test(fake_engine, number=1)).drafted
+    assert (await run_self_test(fake_engine, number=1)).drafted
     with pytest.raises(SelfTestFailed, match=r"The archive of b11434 holds another build: it says 0\.0\.0"):
-        await self_test(fake_engine, number=11_434)
+        await run_self_test(fake_engine, number=11_434)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ async def test_a_gpu_that_is_not_listed_is_a_failure(
 ) -> None:
     monkeypatch.setenv("FAKE_DEVICES", listing(*devices))
     with pytest.raises(GpuUnseen, match=why) as caught:
-        await self_test(fake_engine, backend=backend, gpu=gpu)
+        await run_self_test(fake_engine, backend=backend, gpu=gpu)
     assert caught.value.hint
 
 
@@ -84,17 +84,17 @@ async def test_a_gpu_that_is_listed_is_enough(
     device: str, backend: str | None, gpu: Gpu | None, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DEVICES", listing(device))
-    assert (await self_test(fake_engine, backend=backend, gpu=gpu)).notes == ()
+    assert (await run_self_test(fake_engine, backend=backend, gpu=gpu)).notes == ()
 
 
 async def test_a_hidden_gpu_is_told_by_the_variable(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(GpuUnseen, match="CUDA_VISIBLE_DEVICES= hides the GeForce RTX 4090") as caught:
-        await self_test(fake_engine, backend="cuda", gpu=ADA)
+        await run_self_test(fake_engine, backend="cuda", gpu=ADA)
     assert caught.value.facts["hidden"]
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("FAKE_DEVICES", listing(INTEL))
-    passed = await self_test(fake_engine, backend="vulkan", gpu=ADA)
+    passed = await run_self_test(fake_engine, backend="vulkan", gpu=ADA)
     assert passed.notes == (
         "GGML_VK_VISIBLE_DEVICES=1 hides the GeForce RTX 4090 from the engine. Another one was tested.",
     )
@@ -113,7 +113,7 @@ async def test_a_missing_library_is_named_with_its_package(line: str, install: s
     program.write_text(f"#!/bin/sh\necho 'error while loading shared libraries: {line}' >&2\nexit 127\n")
     program.chmod(0o755)
     with pytest.raises(LibraryMissing, match=line.partition(":")[0]) as caught:
-        await self_test(program)
+        await run_self_test(program)
     assert caught.value.hint == f"Install it: sudo apt-get install --no-install-recommends {install}"
 
 
@@ -122,7 +122,7 @@ async def test_a_library_that_is_not_known_keeps_the_ordinary_hint(tmp_path: Pat
     program.write_text("#!/bin/sh\necho 'error while loading shared libraries: libx.so.9: no' >&2\nexit 127\n")
     program.chmod(0o755)
     with pytest.raises(LibraryMissing, match=r"needs libx\.so\.9") as caught:
-        await self_test(program)
+        await run_self_test(program)
     assert caught.value.hint.startswith("Install it, or unpack the engine again.")
 
 
@@ -130,26 +130,26 @@ async def test_a_library_that_is_not_known_keeps_the_ordinary_hint(tmp_path: Pat
 async def test_inert_drafts_are_a_failure(fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_FAULTS", fault)
     with pytest.raises(DraftsInert):
-        await self_test(fake_engine)
+        await run_self_test(fake_engine)
 
 
 @pytest.mark.parametrize("fault", ["dies-loading", "dies-on-chat", "old"])
 async def test_an_engine_that_dies_is_a_failure(fault: str, fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_FAULTS", fault)
     with pytest.raises(LauncherError):
-        await self_test(fake_engine)
+        await run_self_test(fake_engine)
 
 
 async def test_an_engine_is_tested_by_its_name(fake_engine: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fork"
     folder.mkdir()
     shutil.copy(fake_engine, folder / installed.PROGRAM)
-    installed.add(folder)
+    installed.add_engine(folder)
     assert (await check_engine("fork"))[0] == "fork"
     assert (await check_engine(str(fake_engine)))[0] == str(fake_engine)
-    installed.use("fork")
+    installed.use_engine("fork")
     assert (await check_engine())[0] == "fork"
-    installed.use("built-in")
+    installed.use_engine("built-in")
     assert (await check_engine())[0] == "built-in"
     with pytest.raises(EngineMissing, match="No engine is called nothing"):
         await check_engine("nothing")
@@ -158,12 +158,12 @@ async def test_an_engine_is_tested_by_its_name(fake_engine: Path, tmp_path: Path
 async def test_an_installed_build_must_list_a_gpu_that_it_is_for(
     fake_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with installing() as folder:
+    with installation_folder() as folder:
         shutil.copy(fake_engine, folder / installed.PROGRAM)
         facts = {"tag": "b1", "backend": "rocm-10.0", "arch": "x64", "archives": {}, "version": "v", "installed_s": 0.0}
         engine = installed.put_in_place(folder, "b1-rocm-10.0-x64", installed.Manifest.model_validate(facts))
     both = replace(read_machine(), gpus=(ADA, RADEON))
-    monkeypatch.setattr("launcher.engine.self_test.read_machine", lambda **_: both)
+    monkeypatch.setattr("launcher.engine.builds.self_test.read_machine", lambda **_: both)
     monkeypatch.setenv("FAKE_DEVICES", listing("ROCm0: Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)"))
     assert (await check_engine(engine.name))[1].drafted
 

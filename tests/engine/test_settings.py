@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.engine.launch import ServeOptions
-from launcher.engine.settings import parse_settings, remember, remembered, with_settings
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.settings import change_settings, load_settings, parse_settings, save_settings
+from launcher.models.server_settings import format_settings
 
 MODEL = Path("/models/a model.gguf")
 
 
 def kept(home: Path) -> Path:
-    return home / "state" / "settings.json"
+    return home / "state" / "model-settings.json"
 
 
 def test_settings_are_read_as_people_write_them() -> None:
@@ -28,7 +29,7 @@ def test_settings_are_read_as_people_write_them() -> None:
         ("ctx-size", "ctx"),
         ("slot", "slots"),
         ("n_gpu_moe", "n-cpu-moe"),
-        ("zzz", "kv, ubatch, n-cpu-moe"),
+        ("zzz", "ctx, kv, draft, ubatch, slots, n-cpu-moe"),
     ],
 )
 def test_a_name_that_is_none_is_answered_with_the_nearest(name: str, hint: str) -> None:
@@ -58,26 +59,38 @@ def test_there_is_no_part_of_a_token() -> None:
 
 def test_a_number_that_is_too_low_gets_the_range() -> None:
     with pytest.raises(BadOption, match="ctx -1 is out of range") as raised:
-        with_settings(ServeOptions(model=MODEL), parse_settings({"ctx": "-1"}))
+        change_settings(ServeOptions(model=MODEL), parse_settings({"ctx": "-1"}))
     assert "It goes from" in raised.value.hint
+
+
+def test_a_range_has_its_unit_where_there_is_one() -> None:
+    for setting, hint in (("p_min", "It goes from 0 to 1."), ("ctx", "It goes from 256 to 16777216 tokens.")):
+        with pytest.raises(BadOption) as raised:
+            change_settings(ServeOptions(model=MODEL), {setting: 2**25})
+        assert raised.value.hint == hint
+
+
+def test_they_are_put_into_words_as_a_user_writes_them() -> None:
+    settings = {"ctx": 4_096, "kv_unified": True, "n_cpu_moe": 2, "ubatch": None}
+    assert format_settings(settings) == "ctx 4096, kv-unified on, n-cpu-moe 2, ubatch default"
 
 
 def test_they_are_put_into_the_options_and_checked() -> None:
     options = ServeOptions(model=MODEL, context=1_024)
-    assert with_settings(options, {"ctx": 4_096, "draft": 0}) == ServeOptions(model=MODEL, context=4_096, draft=0)
+    assert change_settings(options, {"ctx": 4_096, "draft": 0}) == ServeOptions(model=MODEL, context=4_096, draft=0)
     with pytest.raises(BadOption):
-        with_settings(options, {"draft": 99})
+        change_settings(options, {"draft": 99})
 
 
 def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
-    assert remembered(MODEL) == {}
-    remember(MODEL, {"ctx": 4_096, "kv": None, "draft": 0})
-    remember(Path("/models/other.gguf"), {"slots": 2})
-    assert remembered(MODEL) == {"ctx": 4_096, "draft": 0}
-    assert remembered(Path("/models/other.gguf")) == {"slots": 2}
+    assert load_settings(MODEL) == {}
+    save_settings(MODEL, {"ctx": 4_096, "kv": None, "draft": 0})
+    save_settings(Path("/models/other.gguf"), {"slots": 2})
+    assert load_settings(MODEL) == {"ctx": 4_096, "draft": 0}
+    assert load_settings(Path("/models/other.gguf")) == {"slots": 2}
     assert kept(home).stat().st_mode & 0o077 == 0
-    remember(MODEL, {})
-    assert remembered(MODEL) == {}
+    save_settings(MODEL, {})
+    assert load_settings(MODEL) == {}
 
 
 @pytest.mark.parametrize(
@@ -87,47 +100,47 @@ def test_a_damaged_list_is_kept_and_said(home: Path, damage: str, caplog: pytest
     kept(home).parent.mkdir(parents=True)
     for count, before in ((1, {}), (2, {"draft": 1})):  # the second time there is a copy
         kept(home).write_text(damage)
-        assert remembered(MODEL) == before
-        remember(MODEL, {"draft": 1})
-        assert remembered(MODEL) == {"draft": 1}
-        assert caplog.text.count("The list of settings was damaged") == count
+        assert load_settings(MODEL) == before
+        save_settings(MODEL, {"draft": 1})
+        assert load_settings(MODEL) == {"draft": 1}
+        assert caplog.text.count("The list of models' settings was damaged") == count
     assert "its copy takes its place" in caplog.text
-    assert [path.read_text() for path in sorted(kept(home).parent.glob("settings.json.bad*"))] == [damage, damage]
+    assert [path.read_text() for path in sorted(kept(home).parent.glob("model-settings.json.bad*"))] == [damage, damage]
 
 
 def test_a_copy_that_is_damaged_too_is_no_help(home: Path) -> None:
-    remember(MODEL, {"draft": 1})
-    for path in (kept(home), kept(home).with_name("settings.json.copy")):
+    save_settings(MODEL, {"draft": 1})
+    for path in (kept(home), kept(home).with_name("model-settings.json.copy")):
         path.write_text("{")
-    assert remembered(MODEL) == {}
+    assert load_settings(MODEL) == {}
 
 
 def test_a_list_that_was_deleted_stays_so(home: Path) -> None:
-    remember(MODEL, {"draft": 1})
+    save_settings(MODEL, {"draft": 1})
     kept(home).unlink()
-    assert remembered(MODEL) == {}
+    assert load_settings(MODEL) == {}
 
 
 def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True, mode=0o700)
     kept(home).symlink_to(kept(home))
-    remember(MODEL, {"draft": 1})
-    assert remembered(MODEL) == {}
-    assert kept(home).is_symlink()
-    assert "The settings cannot be kept for the next time" in caplog.text
+    save_settings(MODEL, {"draft": 1})
+    assert load_settings(MODEL) == {"draft": 1}
+    assert kept(home).with_name("model-settings.json.bad").is_symlink()
+    assert "The list of models' settings was damaged" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").write_text("in the way")
-    remember(MODEL, {"draft": 1})
-    assert remembered(MODEL) == {}
+    save_settings(MODEL, {"draft": 1})
+    assert load_settings(MODEL) == {}
     assert "cannot be kept for the next time" in caplog.text
 
 
 def test_only_so_many_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.engine.settings._MOST_MODELS", 3)
     for number in range(9):
-        remember(Path(f"/models/{number}.gguf"), {"draft": 1})
+        save_settings(Path(f"/models/{number}.gguf"), {"draft": 1})
     assert list(json.loads(kept(home).read_text())["models"])[-1] == "/models/8.gguf"
     assert len(json.loads(kept(home).read_text())["models"]) <= 4

@@ -14,15 +14,14 @@ import pytest
 
 from launcher.base.errors import DraftsInert, EngineFailed, LauncherError, PortBusy, Superseded, Unreachable
 from launcher.base.identity import ProcessId
-from launcher.engine import process
-from launcher.engine.client import ChatRequest
-from launcher.engine.endpoint import claim
-from launcher.engine.launch import ServeOptions
-from launcher.engine.logs import LogBook
-from launcher.engine.restarts import NEVER
-from launcher.engine.startup import loading_percent
-from launcher.engine.state import Event, State, Status
-from launcher.engine.supervisor import Supervisor
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import process
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint
+from launcher.engine.server.launch import Launch, prepare_launch
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
+from launcher.engine.server.supervisor import NO_RESTARTS, Supervisor, parse_loading_percent
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
 
@@ -31,13 +30,15 @@ class Watched:
     """A supervisor and what it told. It starts nothing again by itself."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        endpoint = claim(None)
-        self.supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), self.events.append, restarts=NEVER)
+        self.events: list[ServerEvent] = []
+        endpoint = claim_endpoint(None)
+        self.supervisor = Supervisor(
+            endpoint, LogBook.for_port(endpoint.port), self.events.append, restarts=NO_RESTARTS
+        )
 
     @property
-    def states(self) -> list[State]:
-        states = [event.state for event in self.events if isinstance(event, Status)]
+    def states(self) -> list[ServerState]:
+        states = [event.state for event in self.events if isinstance(event, ServerStatus)]
         return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
 
 
@@ -71,19 +72,43 @@ def engine_of(watched: Watched) -> ProcessId:
     return running.identity
 
 
+async def test_a_restart_may_have_the_memory_of_the_engine_that_it_ends(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[int] = []
+
+    async def noted(options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0) -> Launch:
+        freed.append(freed_mib)
+        return await prepare_launch(options, endpoint, freed_mib=freed_mib)
+
+    monkeypatch.setattr("launcher.engine.server.supervisor.prepare_launch", noted)
+    async with supervised() as watched:
+        await watched.supervisor.become(options)
+        await watched.supervisor.become(options, again=True)
+    assert freed[0] == 0
+    assert freed[1] > 0
+
+
 async def test_it_starts_answers_and_stops(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         identity = engine_of(watched)
         async with watched.supervisor.chat(QUESTION) as deltas:
-            assert watched.supervisor.status.state is State.BUSY
+            assert watched.supervisor.status.state is ServerState.BUSY
             text = "".join([delta.content async for delta in deltas])
         assert len(text) > 20
-        assert watched.supervisor.status.state is State.READY
+        assert watched.supervisor.status.state is ServerState.READY
         await watched.supervisor.become(None)
-        assert not identity.running()
-    story = [State.PREPARING, State.LOADING, State.WARMING_UP, State.READY, State.BUSY, State.READY]
-    assert watched.states == [*story, State.STOPPING, State.STOPPED]
+        assert not identity.is_running()
+    story = [
+        ServerState.PREPARING,
+        ServerState.LOADING,
+        ServerState.WARMING_UP,
+        ServerState.READY,
+        ServerState.BUSY,
+        ServerState.READY,
+    ]
+    assert watched.states == [*story, ServerState.STOPPING, ServerState.STOPPED]
 
 
 async def test_drafts_are_made_and_some_are_accepted(options: ServeOptions) -> None:
@@ -101,9 +126,9 @@ async def test_new_settings_restart_it_at_the_same_address_with_the_same_key(opt
         await watched.supervisor.become(options)
         first, address = engine_of(watched), watched.supervisor.endpoint
         await watched.supervisor.become(replace(options, draft=0))
-        assert State.RESTARTING in watched.states
+        assert ServerState.RESTARTING in watched.states
         assert watched.supervisor.endpoint == address
-        assert not first.running()
+        assert not first.is_running()
         async with watched.supervisor.chat(QUESTION) as deltas:
             timings = [delta.timings async for delta in deltas if delta.timings][-1]
         assert timings.draft_n is None
@@ -141,18 +166,18 @@ async def test_a_reader_that_runs_out_of_time_is_told_so_and_no_more(options: Se
         with pytest.raises(TimeoutError, match="mine"):
             async with watched.supervisor.chat(QUESTION):
                 raise TimeoutError("mine")
-        assert watched.supervisor.status.state is State.READY
+        assert watched.supervisor.status.state is ServerState.READY
 
 
 async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
         os.kill(engine_of(watched).pid, signal.SIGKILL)
-        status = await watched.supervisor.wait_for(State.FAILED)
+        status = await watched.supervisor.wait_for(ServerState.FAILED)
         assert isinstance(status.error, EngineFailed)
         assert "killed from outside" in str(status.error)
         await watched.supervisor.become(options)
-        assert watched.supervisor.status.state is State.READY
+        assert watched.supervisor.status.state is ServerState.READY
 
 
 async def test_an_engine_whose_keeper_is_killed_is_ended(options: ServeOptions) -> None:
@@ -162,8 +187,8 @@ async def test_an_engine_whose_keeper_is_killed_is_ended(options: ServeOptions) 
         keeper = psutil.Process(identity.pid).parent()
         assert keeper is not None
         keeper.kill()
-        await watched.supervisor.wait_for(State.FAILED)
-        assert not identity.running()
+        await watched.supervisor.wait_for(ServerState.FAILED)
+        assert not identity.is_running()
 
 
 async def test_it_takes_the_settings_of_nobody_else(
@@ -203,22 +228,24 @@ async def test_loading_is_told_in_percent(
             await watched.supervisor.wait_for_change()
         release.touch()
         await starting
-        told = [event.percent for event in watched.events if isinstance(event, Status) and event.percent is not None]
+        told = [
+            event.percent for event in watched.events if isinstance(event, ServerStatus) and event.percent is not None
+        ]
     assert told == [0.0, 25.0, 50.0, 75.0, 100.0]
 
 
 async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
-        await watched.supervisor.wait_for(State.LOADING)
+        await watched.supervisor.wait_for(ServerState.LOADING)
         while watched.supervisor.process is None:
             await asyncio.sleep(0)
         identity = engine_of(watched)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert watched.supervisor.status.state is State.STOPPED
-        assert not identity.running()
+        assert watched.supervisor.status.state is ServerState.STOPPED
+        assert not identity.is_running()
 
 
 async def test_a_newer_request_takes_the_place_of_one_under_way(
@@ -226,11 +253,11 @@ async def test_a_newer_request_takes_the_place_of_one_under_way(
 ) -> None:
     async with supervised() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
-        await watched.supervisor.wait_for(State.LOADING)
+        await watched.supervisor.wait_for(ServerState.LOADING)
         await watched.supervisor.become(options)
         with pytest.raises(Superseded):
             await starting
-        assert watched.supervisor.status.state is State.READY
+        assert watched.supervisor.status.state is ServerState.READY
 
 
 async def test_an_engine_that_ignores_every_request_is_killed_with_its_group(
@@ -241,12 +268,12 @@ async def test_an_engine_that_ignores_every_request_is_killed_with_its_group(
         await watched.supervisor.become(fake("ignores-term", "spawns-child"))
         identity, running = engine_of(watched), watched.supervisor.process
         assert running is not None
-        child = ProcessId.of(int((tmp_path / "child").read_text()))
+        child = ProcessId.from_pid(int((tmp_path / "child").read_text()))
         assert child is not None
         ended = await running.stop((0.2, 0.2))
-        assert ended == process.Exit(-signal.SIGKILL)
-        assert not identity.running()
-        while child.running():  # the kernel ends a group member by member
+        assert ended == process.ProcessExit(-signal.SIGKILL)
+        assert not identity.is_running()
+        while child.is_running():  # the kernel ends a group member by member
             await asyncio.sleep(0)
 
 
@@ -255,14 +282,14 @@ async def test_mtp_that_is_on_but_drafts_nothing_is_an_error(fake: Callable[...,
     async with supervised() as watched:
         with pytest.raises(DraftsInert, match="--draft 0"):
             await watched.supervisor.become(fake(fault))
-        assert watched.supervisor.status.state is State.FAILED
+        assert watched.supervisor.status.state is ServerState.FAILED
         assert watched.supervisor.process is None
 
 
 async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(replace(fake("no-drafts", "not-speculative", "old"), draft=0))
-        assert watched.supervisor.status.state is State.READY
+        assert watched.supervisor.status.state is ServerState.READY
 
 
 @pytest.mark.parametrize(
@@ -277,7 +304,7 @@ async def test_a_start_that_fails_says_why(fake: Callable[..., ServeOptions], fa
     async with supervised() as watched:
         with pytest.raises(LauncherError, match=sentence) as raised:
             await watched.supervisor.become(fake(fault))
-        assert watched.supervisor.status == Status(State.FAILED, error=raised.value)
+        assert watched.supervisor.status == ServerStatus(ServerState.FAILED, error=raised.value)
 
 
 async def test_output_that_is_no_text_harms_nothing(fake: Callable[..., ServeOptions]) -> None:
@@ -313,7 +340,7 @@ def test_a_loop_that_is_torn_down_stops_the_engine_all_the_same(options: ServeOp
 
     with pytest.raises(SystemExit):
         asyncio.run(serve())
-    assert not running[0].running()
+    assert not running[0].is_running()
 
 
 @pytest.mark.parametrize(
@@ -327,4 +354,4 @@ def test_a_loop_that_is_torn_down_stops_the_engine_all_the_same(options: ServeOp
     ],
 )
 def test_the_loading_report_is_read_with_care(payload: str, percent: float | None) -> None:
-    assert loading_percent(payload) == percent
+    assert parse_loading_percent(payload) == percent

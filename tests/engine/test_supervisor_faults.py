@@ -20,14 +20,13 @@ from launcher.base.errors import (
     ModelBroken,
     Superseded,
 )
-from launcher.engine.client import ChatRequest, Delta
-from launcher.engine.endpoint import claim
-from launcher.engine.guard import Limits
-from launcher.engine.launch import ServeOptions
-from launcher.engine.logs import LogBook
-from launcher.engine.restarts import RestartPolicy
-from launcher.engine.state import Event, Notice, State, Status
-from launcher.engine.supervisor import Supervisor
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest, Delta
+from launcher.engine.server.endpoint import claim_endpoint
+from launcher.engine.server.guard import GuardLimits
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
+from launcher.engine.server.supervisor import RestartPolicy, Supervisor
 
 QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=64, temperature=0.0)
 QUICK = RestartPolicy((0.0, 0.0, 0.0))
@@ -35,10 +34,10 @@ QUICK = RestartPolicy((0.0, 0.0, 0.0))
 
 @asynccontextmanager
 async def supervised(
-    restarts: RestartPolicy = QUICK, limits: Limits | None = None
-) -> AsyncIterator[tuple[Supervisor, list[Event]]]:
-    events: list[Event] = []
-    endpoint = claim(None)
+    restarts: RestartPolicy = QUICK, limits: GuardLimits | None = None
+) -> AsyncIterator[tuple[Supervisor, list[ServerEvent]]]:
+    events: list[ServerEvent] = []
+    endpoint = claim_endpoint(None)
     supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), events.append, restarts=restarts, limits=limits)
     try:
         yield supervisor, events
@@ -61,7 +60,7 @@ def fake(fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPat
     return faulty
 
 
-def notices(events: list[Event]) -> list[str]:
+def notices(events: list[ServerEvent]) -> list[str]:
     return [event.code for event in events if isinstance(event, Notice)]
 
 
@@ -70,35 +69,35 @@ async def read(supervisor: Supervisor) -> list[Delta]:
         return [delta async for delta in deltas]
 
 
-async def kill(supervisor: Supervisor) -> Status:
+async def kill(supervisor: Supervisor) -> ServerStatus:
     """Kill the engine; return the status when that is dealt with."""
     pid = supervisor.engine_pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    while supervisor.status.state is not State.FAILED and supervisor.engine_pid in (pid, None):
+    while supervisor.status.state is not ServerState.FAILED and supervisor.engine_pid in (pid, None):
         await supervisor.wait_for_change()
-    return await supervisor.wait_for(State.READY, State.FAILED)
+    return await supervisor.wait_for(ServerState.READY, ServerState.FAILED)
 
 
 async def test_crashes_in_a_row_end_with_the_reason_and_another_start_begins_anew(options: ServeOptions) -> None:
     async with supervised() as (supervisor, events):
         await supervisor.become(options)
         for _ in range(3):
-            assert (await kill(supervisor)).state is State.READY
+            assert (await kill(supervisor)).state is ServerState.READY
         last = await kill(supervisor)
         assert isinstance(last.error, CrashLoop)
         assert last.error.title.startswith("The engine crashed 4 times within ")
         assert "killed" in last.error.title
         assert notices(events) == ["crashed"] * 3
         await supervisor.become(options)
-        assert (await kill(supervisor)).state is State.READY
+        assert (await kill(supervisor)).state is ServerState.READY
 
 
 async def test_while_it_is_started_again_the_reason_is_shown(options: ServeOptions) -> None:
     async with supervised() as (supervisor, events):
         await supervisor.become(options)
         await kill(supervisor)
-    (status,) = [event for event in events if isinstance(event, Status) and event.state is State.RESTARTING]
+    (status,) = [event for event in events if isinstance(event, ServerStatus) and event.state is ServerState.RESTARTING]
     assert isinstance(status.error, EngineFailed)
 
 
@@ -109,12 +108,12 @@ async def test_a_shortage_that_passes_ends_no_restart(fake: Callable[..., ServeO
         killed = asyncio.create_task(kill(supervisor))
         while "not enough memory" not in str(supervisor.status.error):
             await supervisor.wait_for_change()
-        assert supervisor.status.state is State.RESTARTING
+        assert supervisor.status.state is ServerState.RESTARTING
         fake()
-        assert (await killed).state is State.READY
+        assert (await killed).state is ServerState.READY
         assert notices(events) == ["crashed"] * 2
-        states = [event.state for event in events if isinstance(event, Status)]
-        assert State.FAILED not in states
+        states = [event.state for event in events if isinstance(event, ServerStatus)]
+        assert ServerState.FAILED not in states
 
 
 async def test_restarts_that_fail_are_crashes_in_a_row(fake: Callable[..., ServeOptions]) -> None:
@@ -135,7 +134,7 @@ async def test_a_restart_that_fails_for_what_stays_is_not_repeated(fake: Callabl
         fake("no-drafts")
         status = await kill(supervisor)
         assert isinstance(status.error, DraftsInert)
-        assert status.state is State.FAILED
+        assert status.state is ServerState.FAILED
         assert notices(events) == ["crashed"]
 
 
@@ -147,7 +146,7 @@ async def test_a_stop_ends_restarts_that_fail(fake: Callable[..., ServeOptions])
         while "not enough memory" not in str(supervisor.status.error):
             await supervisor.wait_for_change()
         await supervisor.become(None)
-        assert supervisor.status.state is State.STOPPED
+        assert supervisor.status.state is ServerState.STOPPED
         killed.cancel()
 
 
@@ -156,9 +155,9 @@ async def test_a_stop_during_the_pause_is_the_end(options: ServeOptions) -> None
         await supervisor.become(options)
         assert supervisor.engine_pid
         os.kill(supervisor.engine_pid, signal.SIGKILL)
-        await supervisor.wait_for(State.RESTARTING)
+        await supervisor.wait_for(ServerState.RESTARTING)
         await supervisor.become(None)
-        assert supervisor.status.state is State.STOPPED
+        assert supervisor.status.state is ServerState.STOPPED
 
 
 async def test_a_start_during_the_pause_takes_its_place(options: ServeOptions) -> None:
@@ -166,9 +165,9 @@ async def test_a_start_during_the_pause_takes_its_place(options: ServeOptions) -
         await supervisor.become(options)
         assert supervisor.engine_pid
         os.kill(supervisor.engine_pid, signal.SIGKILL)
-        await supervisor.wait_for(State.RESTARTING)
+        await supervisor.wait_for(ServerState.RESTARTING)
         await supervisor.become(replace(options, draft=0))
-        assert supervisor.status == Status(State.READY)
+        assert supervisor.status == ServerStatus(ServerState.READY)
 
 
 async def test_a_crash_while_other_settings_are_being_checked_harms_nothing(options: ServeOptions) -> None:
@@ -182,13 +181,13 @@ async def test_a_crash_while_other_settings_are_being_checked_harms_nothing(opti
             await changing
         except (LauncherError, Superseded):
             pytest.fail("it did not start")
-        assert supervisor.status.state is State.READY
+        assert supervisor.status.state is ServerState.READY
         assert supervisor.launch is not None
         assert supervisor.launch.options.draft == 1
 
 
 async def test_a_reply_that_stalls_ends_the_engine_and_it_is_started_again(fake: Callable[..., ServeOptions]) -> None:
-    quick = Limits(period_s=0.05, asleep_s=60.0, stalled_s=0.3)
+    quick = GuardLimits(period_s=0.05, asleep_s=60.0, stalled_s=0.3)
     async with supervised(limits=quick) as (supervisor, events):
         await supervisor.become(fake("stalls"))
         before = supervisor.engine_pid
@@ -196,20 +195,20 @@ async def test_a_reply_that_stalls_ends_the_engine_and_it_is_started_again(fake:
             await read(supervisor)
         while supervisor.engine_pid in (before, None):
             await supervisor.wait_for_change()
-        await supervisor.wait_for(State.READY)
+        await supervisor.wait_for(ServerState.READY)
         assert notices(events) == ["crashed"]
-    assert [event.error for event in events if isinstance(event, Status) and isinstance(event.error, EngineHung)]
+    assert [event.error for event in events if isinstance(event, ServerStatus) and isinstance(event.error, EngineHung)]
 
 
 async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., ServeOptions]) -> None:
-    async with supervised(limits=Limits(first_reply_s=0.3)) as (supervisor, _):
+    async with supervised(limits=GuardLimits(first_reply_s=0.3)) as (supervisor, _):
         with pytest.raises(EngineFailed, match="its first reply of 8 tokens was not there"):
             await supervisor.become(fake("endless"))
         assert supervisor.process is None
 
 
 async def test_an_engine_that_is_held_is_told_and_goes_on(options: ServeOptions) -> None:
-    quick = Limits(period_s=0.05, asleep_s=60.0)
+    quick = GuardLimits(period_s=0.05, asleep_s=60.0)
     async with supervised(limits=quick) as (supervisor, events):
         await supervisor.become(options)
         assert supervisor.engine_pid
@@ -220,7 +219,7 @@ async def test_an_engine_that_is_held_is_told_and_goes_on(options: ServeOptions)
         while "answers_again" not in notices(events):
             await asyncio.sleep(0.01)
         assert await read(supervisor)
-        assert supervisor.status.state is State.READY
+        assert supervisor.status.state is ServerState.READY
 
 
 async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried_again(
@@ -232,7 +231,7 @@ async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried
         await supervisor.become(replace(options, model=model))
         os.truncate(model, 10_000)
         status = await kill(supervisor)
-        assert status.state is State.FAILED
+        assert status.state is ServerState.FAILED
         assert isinstance(status.error, ModelBroken)
         assert "cut short while the engine read it" in status.error.title
         assert notices(events) == []

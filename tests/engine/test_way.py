@@ -7,18 +7,18 @@ import pytest
 
 from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import EngineFailed, ModelHasNoHead
-from launcher.engine.launch import ServeOptions
-from launcher.engine.settings import remember
-from launcher.engine.started import Started, command_text, keep_start, last_start
-from launcher.engine.way import way
-from launcher.models.library_index import Record, changed_index
+from launcher.engine.diagnosis.fix_command import command_for
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.started import StartRequest, load_last_start, quote_command, save_last_start
+from launcher.engine.settings import save_settings
+from launcher.models.library_index import Record, edit_index
 
 OPTIONS = ServeOptions(Path("/models/m.gguf"), context=65_536, draft=3, kv="q8_0", extra=("--jinja", "-x", "1"))
 
 
-def start(options: ServeOptions = OPTIONS, port: int | None = None) -> Started:
+def start(options: ServeOptions = OPTIONS, port: int | None = None) -> StartRequest:
     chosen = {"ctx": 65_536, "kv": "q8_0"}
-    return Started.of(options, named="m:Q4", chosen=chosen, port=port, shared=False)
+    return StartRequest.of(options, named="m:Q4", chosen=chosen, port=port, shared=False)
 
 
 def action(kind: ActionKind, **parameters: Value) -> Action:
@@ -27,20 +27,20 @@ def action(kind: ActionKind, **parameters: Value) -> Action:
 
 def test_a_start_is_written_as_its_user_did() -> None:
     wanted = "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1"
-    assert command_text(start(port=9_001).words) == wanted
+    assert quote_command(start(port=9_001).words) == wanted
 
 
 def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
     options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
-    words = Started.of(options, named=None, chosen=None, port=None, shared=True).words
-    wanted = "--engine /e/llama-server --ctx 65536 --draft 3 --kv q8_0 --rpc a:1,b:2 --lan"
+    words = StartRequest.of(options, named=None, chosen=None, port=None, shared=True).words
+    wanted = "--engine /e/llama-server --ctx 65536 --kv q8_0 --draft 3 --rpc a:1,b:2 --lan"
     assert " ".join(words) == f"mtp-launcher serve /models/m.gguf {wanted}"
 
 
 def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
-    remember(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
+    save_settings(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
     assert "--defaults" in start().words
-    remember(OPTIONS.model, {"ctx": 4_096})
+    save_settings(OPTIONS.model, {"ctx": 4_096})
     assert "--defaults" not in start().words
 
 
@@ -53,7 +53,7 @@ def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
         ),
         (
             action(ActionKind.DRAFT_OFF),
-            "mtp-launcher serve m:Q4 --ctx 65536 --draft 0 --kv q8_0 --port 9001 -- --jinja -x 1",
+            "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --draft 0 --port 9001 -- --jinja -x 1",
         ),
         (
             action(ActionKind.REMOVE_FLAG, flag="-x"),
@@ -82,44 +82,44 @@ def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
     ids=lambda value: str(getattr(value, "kind", "")),
 )
 def test_an_action_is_a_command(wanted: Action, command: str | None) -> None:
-    assert way(wanted, start(port=9_001)).command == command
+    assert command_for(wanted, start(port=9_001)).command == command
 
 
 def test_an_action_for_an_unknown_start_has_no_command() -> None:
-    assert way(action(ActionKind.DRAFT_OFF), None).command is None
-    assert way(action(ActionKind.OTHER_PORT), None).command is None
+    assert command_for(action(ActionKind.DRAFT_OFF), None).command is None
+    assert command_for(action(ActionKind.OTHER_PORT), None).command is None
 
 
 def test_a_link_is_opened_if_it_is_one_of_the_web() -> None:
-    assert way(action(ActionKind.UPDATE_DRIVER, link="https://www.nvidia.com/drivers"), None).link
-    assert way(action(ActionKind.UPDATE_DRIVER, link="file:///etc/passwd"), None).link is None
+    assert command_for(action(ActionKind.UPDATE_DRIVER, link="https://www.nvidia.com/drivers"), None).link
+    assert command_for(action(ActionKind.UPDATE_DRIVER, link="file:///etc/passwd"), None).link is None
 
 
 def test_what_was_downloaded_is_downloaded_again_and_what_is_there_goes_first(tmp_path: Path) -> None:
     path = tmp_path / "my model.gguf"
-    with changed_index() as index:
+    with edit_index() as index:
         index.records.append(Record(paths=(path,), repo="owner/name", file="my model.gguf"))
     again = action(ActionKind.DOWNLOAD_AGAIN, file=str(path))
-    assert way(again, None).command == "mtp-launcher pull 'owner/name:my model.gguf'"
+    assert command_for(again, None).command == "mtp-launcher pull 'owner/name:my model.gguf'"
     path.touch()
     remove = f"mtp-launcher models remove '{path}'"
-    assert way(again, None).command == f"{remove} && mtp-launcher pull 'owner/name:my model.gguf'"
+    assert command_for(again, None).command == f"{remove} && mtp-launcher pull 'owner/name:my model.gguf'"
 
 
 def test_a_name_that_a_terminal_would_obey_is_not_shown() -> None:
-    assert way(action(ActionKind.RESTART), replace(start(), model="m\x1b[2J")).command is None
+    assert command_for(action(ActionKind.RESTART), replace(start(), model="m\x1b[2J")).command is None
 
 
 def test_the_last_start_is_kept_with_why_it_failed(tmp_path: Path) -> None:
-    assert last_start() is None
-    keep_start(start(), tmp_path / "log")
-    kept = last_start()
+    assert load_last_start() is None
+    save_last_start(start(), tmp_path / "log")
+    kept = load_last_start()
     assert kept is not None
     assert (kept.start, kept.log, kept.diagnosis) == (start(), tmp_path / "log", None)
     error = EngineFailed("It failed.", diagnosis="killed", exit_code=-9)
-    error.propose([action(ActionKind.SMALLER_CONTEXT, context=4_096)])
-    keep_start(start(), tmp_path / "log", error)
-    kept = last_start()
+    error.attach_actions([action(ActionKind.SMALLER_CONTEXT, context=4_096)])
+    save_last_start(start(), tmp_path / "log", error)
+    kept = load_last_start()
     assert kept is not None
     assert (kept.exit_code, kept.diagnosis, kept.actions) == (-9, "killed", error.actions)
 
@@ -127,14 +127,14 @@ def test_the_last_start_is_kept_with_why_it_failed(tmp_path: Path) -> None:
 def test_a_damaged_note_of_the_last_start_is_restored_from_its_copy(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_start(start(), Path("log"), ModelHasNoHead("No head."))
+    save_last_start(start(), Path("log"), ModelHasNoHead("No head."))
     path = home / "state" / "last-start.json"
     path.write_text("{")
-    kept = last_start()
+    kept = load_last_start()
     assert kept is not None
     assert kept.why is not None
     assert (kept.start, kept.why.code, kept.why.title) == (start(), "model_has_no_mtp_head", "No head.")
     assert "The note of the last start was damaged" in caplog.text
     for each in (path, path.with_name("last-start.json.copy")):
         each.write_text("{")
-    assert last_start() is None
+    assert load_last_start() is None

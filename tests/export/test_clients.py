@@ -3,13 +3,15 @@
 import ast
 import json
 import shlex
+import subprocess
+from pathlib import Path
 
 from hypothesis import given, settings
 
 from launcher.cli.export import KINDS as NAMED
 from launcher.export import clients
-from launcher.export.recipe import Recipe
-from launcher.export.render import KINDS, render
+from launcher.export.recipe import ExportRecipe
+from launcher.export.render import KINDS, render_export
 from tests.export.conftest import KEY, recipe_with, words
 
 
@@ -17,9 +19,9 @@ from tests.export.conftest import KEY, recipe_with, words
 @given(words)
 def test_names_reach_python_and_curl(name: str) -> None:
     recipe = recipe_with(name)
-    tree = ast.parse(clients.python(recipe))
+    tree = ast.parse(clients.python_program(recipe))
     assert name in {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    before, _, _ = clients.curl(recipe).partition(" <<EOF")
+    before, _, _ = clients.curl_request(recipe).partition(" <<EOF")
     asked = shlex.split(before)
     assert json.loads(asked[asked.index("--data") + 1])["model"] == name
     assert asked[-1] == "http://127.0.0.1:20001/v1/chat/completions"
@@ -28,19 +30,31 @@ def test_names_reach_python_and_curl(name: str) -> None:
 @settings(max_examples=100, deadline=None)
 @given(words)
 def test_names_reach_typescript(name: str) -> None:
-    line = next(line for line in clients.typescript(recipe_with(name)).splitlines() if "model: " in line)
+    line = next(line for line in clients.typescript_program(recipe_with(name)).splitlines() if "model: " in line)
     assert ast.literal_eval(line.strip().removeprefix("model: ").rstrip(",")) == name
 
 
 def test_curl_keeps_the_key_out_of_its_arguments() -> None:
-    command, _, body = clients.curl(recipe_with("m", api_key=KEY)).partition(" <<EOF\n")
+    command, _, body = clients.curl_request(recipe_with("m", api_key=KEY)).partition(" <<EOF\n")
     assert KEY not in command
     assert f"Authorization: Bearer {KEY}" in body
-    assert "$" in clients.curl(recipe_with("m"))
+    assert "$" in clients.curl_request(recipe_with("m"))
 
 
-def test_every_kind_is_offered_and_without_the_key_by_default(recipe: Recipe) -> None:
+def test_every_kind_is_offered_and_without_the_key_by_default(recipe: ExportRecipe) -> None:
     assert NAMED == KINDS
     for kind in KINDS:
-        assert KEY not in render(kind, recipe)
-        assert render(kind, recipe).endswith("\n")
+        assert KEY not in render_export(kind, recipe)
+        assert render_export(kind, recipe).endswith("\n")
+
+
+def test_curl_hands_on_a_key_of_any_characters(tmp_path: Path) -> None:
+    key = "a$HOME`id`$(id)\\${x}'\"b%"
+    shows = tmp_path / "curl"
+    shows.write_text("#!/bin/sh\ncat\n")
+    shows.chmod(0o755)
+    text = clients.curl_request(recipe_with("m", api_key=key))
+    told = subprocess.run(
+        ["/bin/bash", "-c", text], capture_output=True, text=True, env={"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    )
+    assert told.stdout == f"Authorization: Bearer {key}\n"

@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given, settings
 
 from launcher.base.errors import BadOption
-from launcher.export.compose import compose
-from launcher.export.proxies import llama_swap, router_ini
-from launcher.export.recipe import Recipe
+from launcher.export.compose import compose_file
+from launcher.export.proxies import llama_swap_config, router_preset
+from launcher.export.recipe import ExportRecipe
 from launcher.export.unit import systemd_unit
 from tests.export.conftest import KEY, NASTY, recipe_with, words
 
@@ -41,7 +41,7 @@ def read_compose(text: str) -> dict[str, Any]:
 @given(words, words)
 def test_compose_reads_every_word_back(one: str, two: str) -> None:
     recipe = replace(recipe_with(one, two), model=f"/folder {one.replace('/', '')}/x.gguf")
-    service = read_compose(compose(recipe))["services"]["llama-server"]
+    service = read_compose(compose_file(recipe))["services"]["llama-server"]
     command = service["command"]
     assert command[command.index("--alias") + 1] == one
     assert command[command.index("--option-0") + 1] == two
@@ -49,8 +49,8 @@ def test_compose_reads_every_word_back(one: str, two: str) -> None:
     assert service["volumes"][0]["source"] == f"/folder {one.replace('/', '')}"
 
 
-def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: Recipe) -> None:
-    told = read_compose(compose(recipe))
+def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: ExportRecipe) -> None:
+    told = read_compose(compose_file(recipe))
     service = told["services"]["llama-server"]
     assert service["ports"] == ["127.0.0.1:20001:8080"]
     assert service["command"][-2:] == ["--api-key-file", "/run/secrets/llama-api-key"]
@@ -71,9 +71,9 @@ def test_compose_is_reached_from_this_computer_only_and_with_a_key(recipe: Recip
     ],
 )
 def test_compose_takes_the_image_and_the_devices_of_the_backend(
-    recipe: Recipe, backend: str, tag: str, has: str
+    recipe: ExportRecipe, backend: str, tag: str, has: str
 ) -> None:
-    service = read_compose(compose(replace(recipe, backend=backend)))["services"]["llama-server"]
+    service = read_compose(compose_file(replace(recipe, backend=backend)))["services"]["llama-server"]
     assert service["image"] == f"ghcr.io/ggml-org/llama.cpp:{tag}"
     assert has in service
     assert ("deploy" in service) == (backend == "cuda")
@@ -85,25 +85,28 @@ def test_compose_takes_the_image_and_the_devices_of_the_backend(
         assert service["devices"] == ["/dev/kfd:/dev/kfd", "/dev/dri:/dev/dri"]
 
 
-def test_compose_mounts_each_folder_once(recipe: Recipe) -> None:
+def test_compose_mounts_each_folder_once(recipe: ExportRecipe) -> None:
     more = replace(recipe, options=(("--mmproj", "/m/p.gguf"), ("--spec-draft-model", "/other/d.gguf")))
-    service = read_compose(compose(more))["services"]["llama-server"]
-    assert [volume["source"] for volume in service["volumes"]] == ["/m", "/other"]
+    service = read_compose(compose_file(more))["services"]["llama-server"]
+    assert service["volumes"] == [
+        {"type": "bind", "source": source, "target": target, "read_only": True}  # docker-compose 1.29 refuses more
+        for source, target in (("/m", "/models"), ("/other", "/models-2"))
+    ]
     assert "/models/p.gguf" in service["command"]
     assert "/models-2/d.gguf" in service["command"]
 
 
-def test_a_model_that_is_not_here_is_looked_for_in_a_folder_of_its_own(recipe: Recipe) -> None:
-    service = read_compose(compose(replace(recipe, model="x.gguf")))["services"]["llama-server"]
+def test_a_model_that_is_not_here_is_looked_for_in_a_folder_of_its_own(recipe: ExportRecipe) -> None:
+    service = read_compose(compose_file(replace(recipe, model="x.gguf")))["services"]["llama-server"]
     assert service["volumes"][0]["source"] == "./models"  # not beside the key
 
 
-def test_no_image_for_metal(recipe: Recipe) -> None:
+def test_no_image_for_metal(recipe: ExportRecipe) -> None:
     with pytest.raises(BadOption, match="metal"):
-        compose(replace(recipe, backend="metal"))
+        compose_file(replace(recipe, backend="metal"))
 
 
-@pytest.mark.parametrize("render", [compose, systemd_unit])
+@pytest.mark.parametrize("render", [compose_file, systemd_unit])
 def test_the_key_only_when_it_is_wanted(render: Any) -> None:  # noqa: ANN401 -- a function of a recipe
     assert KEY not in render(recipe_with(NASTY))
     assert KEY in render(recipe_with(NASTY, api_key=KEY))
@@ -129,8 +132,26 @@ def _unescaped(found: "re.Match[bytes]") -> bytes:
 def test_systemd_reads_every_word_back(one: str, two: str) -> None:
     recipe = recipe_with(one, two)
     told = read_exec_start(systemd_unit(recipe))
-    assert told[:-2] == ["llama-server", *recipe.arguments()]
+    assert told[:-2] == ["llama-server", *recipe.build_arguments()]
     assert told[-2:] == ["--api-key-file", "%d/llama-api-key"]
+
+
+def read_unit(text: str) -> dict[str, str]:
+    """Read a unit's settings; a line that ends in a backslash goes on in the next one (systemd.syntax(7))."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    pairs = (line.partition("=") for line in "\n".join(lines).replace("\\\n", " ").splitlines())
+    return {name: value for name, equals, value in pairs if equals}
+
+
+@settings(max_examples=100, deadline=None)
+@given(words)
+def test_no_name_swallows_another_line_of_the_unit(name: str) -> None:
+    usual = read_unit(systemd_unit(recipe_with("usual", "usual")))
+    for last in (name, f"{name}\\"):
+        told = read_unit(systemd_unit(recipe_with(last, last)))
+        assert told.keys() == usual.keys()
+        changed = {setting for setting in told if told[setting] != usual[setting]}
+        assert changed <= {"Description", "ExecStart"}
 
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -160,20 +181,20 @@ def test_llama_swap_reads_every_word_back(one: str, two: str) -> None:
     recipe = recipe_with(one, two)
     if "\n" in one + two or "${" in one:
         with pytest.raises(BadOption):
-            llama_swap(recipe, windows=False)
+            llama_swap_config(recipe, windows=False)
         return
-    text = llama_swap(recipe, windows=False)
+    text = llama_swap_config(recipe, windows=False)
     told = yaml.safe_load(text)
     command = told["models"][one]["cmd"]
     assert set(re.findall(r"\$\{([a-zA-Z0-9_-]+)\}", command)) == {"PORT"}
-    assert shlex.split(command.replace("${PORT}", "20001")) == ["llama-server", *recipe.arguments()]
+    assert shlex.split(command.replace("${PORT}", "20001")) == ["llama-server", *recipe.build_arguments()]
 
 
-def test_llama_swap_asks_for_the_key_itself(recipe: Recipe) -> None:
-    told = yaml.safe_load(llama_swap(recipe, windows=False))
+def test_llama_swap_asks_for_the_key_itself(recipe: ExportRecipe) -> None:
+    told = yaml.safe_load(llama_swap_config(recipe, windows=False))
     assert told["apiKeys"] == ["${env.LLAMA_SWAP_API_KEY}"]
     assert told["models"]["qwen"]["proxy"] == "http://127.0.0.1:${PORT}"
-    assert yaml.safe_load(llama_swap(replace(recipe, api_key=KEY), windows=False))["apiKeys"] == [KEY]
+    assert yaml.safe_load(llama_swap_config(replace(recipe, api_key=KEY), windows=False))["apiKeys"] == [KEY]
 
 
 def read_preset(text: str) -> dict[str, dict[str, str]]:
@@ -201,17 +222,17 @@ def test_the_router_reads_every_value_back_or_it_is_refused(one: str, two: str) 
     cut = re.search(r"[;#\r\n]", one + two) or one != one.strip() or two != two.strip()
     if cut or "]" in one or one == "*":
         with pytest.raises(BadOption, match="cannot be written"):
-            router_ini(recipe)
+            router_preset(recipe)
         return
-    told = read_preset(router_ini(recipe))[one]
+    told = read_preset(router_preset(recipe))[one]
     assert told == {"model": recipe.model, "option-0": two}
 
 
-def test_the_router_takes_over_what_is_its_own(recipe: Recipe) -> None:
+def test_the_router_takes_over_what_is_its_own(recipe: ExportRecipe) -> None:
     more = replace(
         recipe, options=(*recipe.options, ("--metrics", None), ("--jinja", None), ("--spec-type", "ngram-mod"))
     )
-    text = router_ini(more)
+    text = router_preset(more)
     told = read_preset(text)["qwen"]
     assert told["spec-type"] == "draft-mtp,ngram-mod"
     assert told["jinja"] == "on"

@@ -3,36 +3,38 @@
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.export.recipe import Recipe, file_name, folder
+from launcher.export.recipe import ExportRecipe, file_name, parent_folder
 
 
 def test_a_command_in_its_parts() -> None:
     argv = ["python", "-P", "engine.py", "--model", "/m/a.gguf", "--port", "20001", "--cache-ram", "-1", "--metrics"]
-    recipe = Recipe.of([*argv, "-md", "/d/draft.gguf"], port=1, name="a", backend="cpu")
+    recipe = ExportRecipe.from_argv([*argv, "-md", "/d/draft.gguf"], port=1, name="a", backend="cpu")
     assert recipe.program == ("python", "-P", "engine.py")
     assert recipe.files == ("/m/a.gguf", "/d/draft.gguf")
     assert recipe.options == (("--cache-ram", "-1"), ("--metrics", None), ("--spec-draft-model", "/d/draft.gguf"))
     assert recipe.url == "http://127.0.0.1:20001/v1"
-    assert recipe.arguments()[:8] == [
+    assert recipe.build_arguments()[:8] == [
         *("--model", "/m/a.gguf", "--host", "127.0.0.1"),
         *("--port", "20001", "--alias", "a"),
     ]
 
 
 def test_a_key_of_the_command_is_not_taken_over() -> None:
-    recipe = Recipe.of(["x", "--model", "m", "--api-key", "hidden-in-argv"], port=1, name="m", backend="cpu")
-    assert "hidden-in-argv" not in recipe.arguments()
+    recipe = ExportRecipe.from_argv(
+        ["x", "--model", "m", "--api-key", "hidden-in-argv"], port=1, name="m", backend="cpu"
+    )
+    assert "hidden-in-argv" not in recipe.build_arguments()
     assert "hidden" not in repr(recipe)
 
 
 def test_without_a_model_there_is_nothing_to_export() -> None:
     with pytest.raises(BadOption, match="no model"):
-        Recipe.of(["llama-server", "--port", "1"], port=1, name="m", backend="cpu")
+        ExportRecipe.from_argv(["llama-server", "--port", "1"], port=1, name="m", backend="cpu")
 
 
 def test_a_name_of_no_encoding_is_refused() -> None:
     with pytest.raises(BadOption, match="no UTF-8"):
-        Recipe.of(["llama-server", "--model", "/m/\udcff.gguf"], port=1, name="m", backend="cpu")
+        ExportRecipe.from_argv(["llama-server", "--model", "/m/\udcff.gguf"], port=1, name="m", backend="cpu")
 
 
 @pytest.mark.parametrize(
@@ -40,11 +42,13 @@ def test_a_name_of_no_encoding_is_refused() -> None:
     [("/m/a.gguf", "/m", "a.gguf"), ("a.gguf", ".", "a.gguf"), ("C:\\m\\a b.gguf", "C:\\m", "a b.gguf")],
 )
 def test_paths_of_any_system(path: str, where: str, name: str) -> None:
-    assert (folder(path), file_name(path)) == (where, name)
+    assert (parent_folder(path), file_name(path)) == (where, name)
 
 
 def test_files_move_together() -> None:
-    recipe = Recipe.of(["x", "--model", "/a/m", "--mmproj", "/b/p", "--alias", "/a/m"], port=1, name="m", backend="cpu")
-    moved = recipe.moved(lambda path: f"/new{path}", port=2)
+    recipe = ExportRecipe.from_argv(
+        ["x", "--model", "/a/m", "--mmproj", "/b/p", "--alias", "/a/m"], port=1, name="m", backend="cpu"
+    )
+    moved = recipe.with_paths(lambda path: f"/new{path}", port=2)
     assert moved.files == ("/new/a/m", "/new/b/p")
     assert (moved.name, moved.port) == ("/a/m", 2)

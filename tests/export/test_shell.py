@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from launcher.export import quoting, shell
-from launcher.export.recipe import Recipe
+from launcher.export.recipe import ExportRecipe
 from tests.export.conftest import KEY, NASTY, recipe_with, words
 
 PRINTER = ("/usr/bin/printf", "%s\\0")
@@ -28,8 +28,8 @@ def run_bash(text: str, **environment: str) -> list[str]:
 @given(words, words, words)
 def test_bash_reads_every_word_back(one: str, two: str, three: str) -> None:
     recipe = recipe_with(one, two, three, program=PRINTER)
-    assert run_bash(shell.bash_command(recipe), LLAMA_API_KEY="k") == recipe.arguments()
-    assert run_bash(shell.bash_script(recipe), LLAMA_API_KEY="k") == recipe.arguments()
+    assert run_bash(shell.bash_command(recipe), LLAMA_API_KEY="k") == recipe.build_arguments()
+    assert run_bash(shell.bash_script(recipe), LLAMA_API_KEY="k") == recipe.build_arguments()
 
 
 def test_a_line_stays_one_line_whatever_the_name() -> None:
@@ -64,7 +64,7 @@ def test_the_script_reads_the_key_from_a_file_and_hides_it_from_the_process_list
     assert KEY not in got[3:]
 
 
-def test_bash_finds_no_fault_in_the_script(recipe: Recipe) -> None:
+def test_bash_finds_no_fault_in_the_script(recipe: ExportRecipe) -> None:
     assert subprocess.run(["/bin/bash", "-n", "-c", shell.bash_script(recipe)], check=False).returncode == 0
 
 
@@ -79,8 +79,8 @@ def read_powershell(line: str) -> list[str]:
 @given(words, words)
 def test_powershell_literals_are_read_back(one: str, two: str) -> None:
     recipe = recipe_with(one, two)
-    argv = [*recipe.program, *recipe.arguments()]
-    line = quoting.powershell_line(argv)
+    argv = [*recipe.program, *recipe.build_arguments()]
+    line = quoting.quote_powershell_line(argv)
     got = read_powershell(line)
     if line.startswith("Start-Process"):
         place = got.index("-ArgumentList")
@@ -123,11 +123,11 @@ def split_by_the_c_runtime(line: str) -> list[str]:
 
 @pytest.mark.parametrize("word", ["", 'a"b', "C:\\folder\\"])
 def test_what_old_powershells_mangle_goes_as_one_string(word: str) -> None:
-    line = quoting.powershell_line(["llama-server", "--x", word])
+    line = quoting.quote_powershell_line(["llama-server", "--x", word])
     assert line.startswith("Start-Process ")
     assert "exit (Start-Process" in shell.powershell_script(recipe_with('a"b'))
 
 
 def test_plain_words_stay_plain() -> None:
-    assert shlex.split(quoting.bash_line(["/a/b.gguf", "--x", "1"])) == ["/a/b.gguf", "--x", "1"]
-    assert quoting.bash("/a/b.gguf") == "/a/b.gguf"
+    assert shlex.split(quoting.quote_bash_line(["/a/b.gguf", "--x", "1"])) == ["/a/b.gguf", "--x", "1"]
+    assert quoting.quote_bash("/a/b.gguf") == "/a/b.gguf"

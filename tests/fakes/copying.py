@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base.errors import Unreachable
-from launcher.fetch.jobs import Figures
-from launcher.fetch.queue import Queue, Report, Work
-from launcher.fetch.queue_events import Event
-from launcher.fetch.queue_runner import Runner
+from launcher.fetch.jobs import JobProgress
+from launcher.fetch.queue import DownloadQueue, JobKind, ReportProgress
+from launcher.fetch.queue_runner import QueueEvent, QueueRunner
 
 CHUNK_BYTES = 4_096
 
@@ -108,7 +107,7 @@ def part_of(arguments: dict[str, Any]) -> Path:
     return Path(arguments["to"] + ".part")
 
 
-async def copy(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+async def copy(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Copy a file from the server, from where its part ends."""
     part = part_of(arguments)
     resumed = offset = part.stat().st_size if part.exists() else 0
@@ -125,7 +124,7 @@ async def copy(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
                 file.flush()
                 offset += len(data)
                 writer.write(b"%d\n" % offset)
-                report(Figures(offset, size))
+                report(JobProgress(offset, size))
     finally:
         writer.close()
     if offset < size:
@@ -139,10 +138,10 @@ def discard(arguments: dict[str, Any]) -> None:
     part_of(arguments).unlink(missing_ok=True)
 
 
-WORKS = {"copy": Work(copy, discard)}
+WORKS = {"copy": JobKind(copy, discard)}
 
 
-def _print(event: Event) -> None:
+def _print(event: QueueEvent) -> None:
     print(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}), flush=True)
 
 
@@ -150,6 +149,6 @@ if __name__ == "__main__":
     at_once = int(sys.argv[2]) if sys.argv[1:2] == ["--at-once"] else 1
 
     async def work() -> None:
-        await Runner(Queue(WORKS), _print, at_once=at_once, tick_s=0.02).run(until_idle=True)
+        await QueueRunner(DownloadQueue(WORKS), _print, at_once=at_once, tick_s=0.02).run(until_idle=True)
 
     asyncio.run(work())

@@ -24,6 +24,7 @@ and consent (`hf_consent` has given it), `secret/...` any good token (`hf_...`),
     odd-hash        a sha256 that is none                        odd-refs        a commit that is none
     swaps           other bytes than those of the sha256         stalls          half of the bytes, then nothing
     STATUS          that HTTP status for everything, with a Retry-After of 7
+    STATUS*N        that one for the first N requests for an address, with a Retry-After of 1
 """
 
 import hashlib
@@ -42,6 +43,7 @@ REVISIONS = ("main", COMMIT, "refs/pr/1")
 PAGE = 2
 POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:(\S+)\nsize (\d+)\n")
 ADDRESSES: dict[str, str] = {}
+ASKED: dict[str, int] = {}
 REQUESTS: list[dict[str, object]] = []
 
 
@@ -61,6 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server_name = "store" if meant == ADDRESSES["store"] else "hub"
         if parts.path == "/requests":
             told, REQUESTS[:] = json.dumps(REQUESTS), []
+            ASKED.clear()
             return self.answer(200, told.encode())
         asked = {"server": self.server_name, "method": self.command, "target": self.path, **dict(self.headers.items())}
         REQUESTS.append(asked)
@@ -70,6 +73,11 @@ class Handler(BaseHTTPRequestHandler):
         status = next(filter(str.isdecimal, self.faults), None)
         if status:
             return self.answer(int(status), b"", {"Retry-After": "7"})
+        if later := next((each for each in self.faults if "*" in each), None):
+            status, first = map(int, later.split("*"))
+            ASKED[self.path] = ASKED.get(self.path, 0) + 1
+            if ASKED[self.path] <= first:
+                return self.answer(status, b"", {"Retry-After": "1"})
         if asked := re.fullmatch(r"/api/models/([^/]+)/([^/]+)/(refs|tree/[^/]+)", path):
             return self.api(*asked.groups())
         if self.server_name == "store":

@@ -7,6 +7,7 @@
  * STUB_PROCESSES=<count>  programs on each card: pids from 1 up, the first with 4 GiB, the others with the number that
  *                         means "not available" under WDDM and WSL
  * STUB_PROCESS_MIB=<size> what the first has in place of 4 GiB
+ * STUB_PROGRAMS=<file>    lines of a pid and MiB: programs on the first card beside those, whose memory is not free
  * STUB_NAME=<name>        what the cards are called
  * STUB_TOUCHED=<file>     gets a line for each card that is got hold of: what would wake it
  * Compiled with -DOLD_DRIVER, it lacks what came after driver 470.
@@ -156,10 +157,29 @@ int nvmlDeviceGetCudaComputeCapability(Gpu gpu, int *major, int *minor) {
     return SUCCESS;
 }
 
+/* Reads the programs of STUB_PROGRAMS, `room` of them at most, and returns how many there are. */
+static unsigned int programs(Gpu gpu, Process *into, unsigned int room, unsigned long long *bytes) {
+    const char *path = getenv("STUB_PROGRAMS");
+    FILE *file = path && *gpu == 0 ? fopen(path, "r") : NULL;
+    unsigned int count = 0, pid;
+    unsigned long long mib;
+    *bytes = 0;
+    if (!file) return 0;
+    while (fscanf(file, "%u %llu", &pid, &mib) == 2) {
+        if (into && count < room) into[count] = (Process){pid, mib << 20, 0, 0};
+        *bytes += mib << 20;
+        count++;
+    }
+    fclose(file);
+    return count;
+}
+
 /* The older question counts what the driver reserves as used. */
 int nvmlDeviceGetMemoryInfo(Gpu gpu, Memory *memory) {
     ANSWER_OF(gpu, nvmlDeviceGetMemoryInfo);
-    *memory = (Memory){24 * GIB, 18 * GIB, 6 * GIB};
+    unsigned long long taken;
+    programs(gpu, NULL, 0, &taken);
+    *memory = (Memory){24 * GIB, 18 * GIB - taken, 6 * GIB + taken};
     return SUCCESS;
 }
 
@@ -229,10 +249,13 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu gpu, unsigned long long *bits)
     return reasons(bits);
 }
 
-static int processes(unsigned int first, unsigned int *count, Process *into) {
+static int processes(Gpu gpu, unsigned int first, unsigned int *count, Process *into) {
     unsigned int there = (unsigned int)told("STUB_PROCESSES"), room = *count;
-    *count = there;
-    if (there > room || (there && !into)) return ERROR_INSUFFICIENT_SIZE;
+    unsigned long long bytes;
+    unsigned int more = first == 1 ? programs(gpu, NULL, 0, &bytes) : 0;
+    *count = there + more;
+    if (there + more > room || (there + more && !into)) return ERROR_INSUFFICIENT_SIZE;
+    if (more) programs(gpu, into + there, more, &bytes);
     const char *mib = getenv("STUB_PROCESS_MIB");
     unsigned long long used = mib ? strtoull(mib, NULL, 0) << 20 : 4 * GIB;
     for (unsigned int place = 0; place < there; place++) {
@@ -243,12 +266,12 @@ static int processes(unsigned int first, unsigned int *count, Process *into) {
 
 int nvmlDeviceGetComputeRunningProcesses_v3(Gpu gpu, unsigned int *count, Process *into) {
     ANSWER_OF(gpu, nvmlDeviceGetComputeRunningProcesses_v3);
-    return processes(1, count, into);
+    return processes(gpu, 1, count, into);
 }
 
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu gpu, unsigned int *count, Process *into) {
     ANSWER_OF(gpu, nvmlDeviceGetGraphicsRunningProcesses_v3);
-    return processes(2, count, into);
+    return processes(gpu, 2, count, into);
 }
 
 #ifndef OLD_DRIVER
@@ -262,7 +285,9 @@ int nvmlDeviceGetMemoryInfo_v2(Gpu gpu, MemoryV2 *memory) {
     ANSWER_OF(gpu, nvmlDeviceGetMemoryInfo_v2);
     if (memory->version != MEMORY_V2) return ERROR_VERSION_MISMATCH;
     const unsigned long long reserved = 482ull << 20;
-    *memory = (MemoryV2){MEMORY_V2, 24 * GIB, reserved, 18 * GIB, 6 * GIB - reserved};
+    unsigned long long taken;
+    programs(gpu, NULL, 0, &taken);
+    *memory = (MemoryV2){MEMORY_V2, 24 * GIB, reserved, 18 * GIB - taken, 6 * GIB - reserved + taken};
     return SUCCESS;
 }
 

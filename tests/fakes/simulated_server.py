@@ -99,7 +99,7 @@ def steps(run: Run) -> list[dict[str, Any]]:
 def main(arguments: list[str]) -> None:
     global BENCH
     machine = draw(int(arguments[0]))
-    settings = {**machine.space().off()}
+    settings = {**machine.space().baseline_settings()}
     for flag, value in zip(arguments[1::2], arguments[2::2], strict=True):
         if flag in FLAGS:
             name, read = FLAGS[flag]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.fetch.transfer import Progress, Source, TransferSettings, fetch
+from launcher.fetch.transfer import DownloadSource, TransferProgress, TransferSettings, download_file
 from tools.fault_matrix.server import FileServer, serving
 
 
@@ -54,19 +54,19 @@ class Place:
         self.server, self.run = server, run
         self.target = folder / "model.gguf"
 
-    def source(self, faults: str = "none", *, name: str = "model.gguf", **known: object) -> Source:
-        return replace(Source(self.server.url(self.run, faults, name), len(self.content), self.sha256), **known)  # type: ignore[arg-type]
+    def source(self, faults: str = "none", *, name: str = "model.gguf", **known: object) -> DownloadSource:
+        return replace(DownloadSource(self.server.url(self.run, faults, name), len(self.content), self.sha256), **known)  # type: ignore[arg-type]
 
-    async def interrupted(self, source: Source, after: int = 1) -> None:
+    async def interrupted(self, source: DownloadSource, after: int = 1) -> None:
         """Cancel a fetch once that many bytes are there."""
         enough = asyncio.Event()
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: TransferProgress) -> None:
             if progress.done_bytes >= after:
                 enough.set()
 
         task = asyncio.create_task(
-            fetch(source, self.target, settings=TransferSettings(reserve_bytes=0), on_progress=watch)
+            download_file(source, self.target, settings=TransferSettings(reserve_bytes=0), on_progress=watch)
         )
         await asyncio.wait_for(enough.wait(), 10)
         task.cancel()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.fetch.digest import sha256_of
+from launcher.fetch.digest import hash_file
 
 
 async def test_it_is_that_of_the_content_and_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ async def test_it_is_that_of_the_content_and_tells_how_far_it_is(tmp_path: Path)
     path = tmp_path / "file"
     path.write_bytes(content)
     told: list[int] = []
-    assert await sha256_of(path, told.append) == hashlib.sha256(content).hexdigest()
+    assert await hash_file(path, told.append) == hashlib.sha256(content).hexdigest()
     assert told == sorted(told)
     assert told[-1] == len(content)
 
@@ -22,12 +22,12 @@ async def test_it_is_that_of_the_content_and_tells_how_far_it_is(tmp_path: Path)
 async def test_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    assert await sha256_of(path) == hashlib.sha256(b"").hexdigest()
+    assert await hash_file(path) == hashlib.sha256(b"").hexdigest()
 
 
 async def test_one_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await sha256_of(tmp_path / "file")
+        await hash_file(tmp_path / "file")
 
 
 async def test_cancelling_ends_the_reading(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ async def test_cancelling_ends_the_reading(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2**33)
     told: list[int] = []
-    work = asyncio.create_task(sha256_of(path, told.append))
+    work = asyncio.create_task(hash_file(path, told.append))
     while not told:
         await asyncio.sleep(0)
     work.cancel()

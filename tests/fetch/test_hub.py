@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline, Refused, Unreachable
-from launcher.base.http import json_pages
-from launcher.fetch.hub import HubFile, ListedFile, endpoint, is_hub_file, list_files, resolve, token
+from launcher.base.http import fetch_json_pages
+from launcher.fetch.hub import HubFile, ListedFile, hub_endpoint, hub_token, is_hub_file, list_files, resolve_file
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 CONTENT = b"GGUF and so on"
@@ -91,19 +91,19 @@ class TestWhereItIs:
     def test_an_endpoint_that_is_no_web_address(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", value)
         with pytest.raises(BadOption, match="HF_ENDPOINT is no web address"):
-            endpoint()
+            hub_endpoint()
 
 
 class TestTheToken:
     def test_there_may_be_none(self) -> None:
-        assert token() is None
+        assert hub_token() is None
 
     def test_the_variable_goes_before_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "hf").mkdir()
         (tmp_path / "hf" / "token").write_text("hf_file\n")
-        assert token() == "hf_file"
+        assert hub_token() == "hf_file"
         monkeypatch.setenv("HF_TOKEN", " hf_variable\n")
-        assert token() == "hf_variable"
+        assert hub_token() == "hf_variable"
 
     def test_the_file_is_where_the_hubs_tools_keep_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         places = {"HOME": ".cache/huggingface/token", "XDG_CACHE_HOME": "huggingface/token", "HF_HOME": "token"}
@@ -114,58 +114,58 @@ class TestTheToken:
             file = tmp_path / variable / place
             file.parent.mkdir(parents=True)
             file.write_text(f"hf_{variable}")
-            assert token() == f"hf_{variable}"
+            assert hub_token() == f"hf_{variable}"
         (tmp_path / "elsewhere").write_text("hf_elsewhere")
         monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "elsewhere"))
-        assert token() == "hf_elsewhere"
+        assert hub_token() == "hf_elsewhere"
 
     def test_an_empty_or_unreadable_file_is_none(self, tmp_path: Path) -> None:
         file = tmp_path / "hf" / "token"
         file.mkdir(parents=True)
-        assert token() is None
+        assert hub_token() is None
         file.rmdir()
         file.write_bytes(b"\xff\xfe")
-        assert token() is None
+        assert hub_token() is None
         file.write_text("\n")
-        assert token() is None
+        assert hub_token() is None
 
     def test_one_that_would_break_a_request_is_refused_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_s3cret\r\nX: y")
         with pytest.raises(BadOption, match="characters that no token has") as bad:
-            token()
+            hub_token()
         assert "s3cret" not in str(bad.value)
 
 
 class TestWhatTheHubSays:
     def test_of_a_large_file_size_hash_and_commit_by_one_question(self, hub: Hub) -> None:
-        entry = resolve(HubFile("new/model", "file.gguf"))
+        entry = resolve_file(HubFile("new/model", "file.gguf"))
         sha256 = hashlib.sha256(CONTENT).hexdigest()
         assert (entry.bytes, entry.sha256, entry.etag, entry.revision) == (len(CONTENT), sha256, sha256, COMMIT)
         assert entry.url == f"{hub.url}/new/model/resolve/{COMMIT}/file.gguf"
         assert [(asked["method"], asked["server"]) for asked in hub.requests()] == [("HEAD", "hub")]
 
     def test_of_a_small_file_no_sha256(self) -> None:
-        entry = resolve(HubFile("new/model", "README.md"))
+        entry = resolve_file(HubFile("new/model", "README.md"))
         assert (entry.bytes, entry.sha256, len(entry.etag), entry.revision) == (8, None, 40, COMMIT)
 
     @pytest.mark.parametrize("path", ["BF16/50% & more.gguf", "file.gguf"])
     @pytest.mark.parametrize("revision", ["main", COMMIT, "refs/pr/1"])
     def test_whatever_its_name_and_revision(self, path: str, revision: str) -> None:
-        assert resolve(HubFile("new/model", path, revision)).bytes == len(CONTENT)
+        assert resolve_file(HubFile("new/model", path, revision)).bytes == len(CONTENT)
 
     def test_a_renamed_repository_is_followed_with_the_token(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
-        assert resolve(HubFile("old/model", "file.gguf")).bytes == len(CONTENT)
+        assert resolve_file(HubFile("old/model", "file.gguf")).bytes == len(CONTENT)
         assert [asked["Authorization"] for asked in hub.requests()] == ["Bearer hf_mine"] * 2
 
     def test_a_circle_has_an_end(self) -> None:
         with pytest.raises(Refused, match="circle"):
-            resolve(HubFile("round/model", "file.gguf"))
+            resolve_file(HubFile("round/model", "file.gguf"))
 
     def test_a_server_that_is_no_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-metadata"))
         with pytest.raises(Refused, match="does not say how large new/model:file") as refused:
-            resolve(HubFile("new/model", "file.gguf"))
+            resolve_file(HubFile("new/model", "file.gguf"))
         assert "HF_ENDPOINT" in refused.value.hint
 
     @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ class TestWhatTheHubSays:
 
         monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
         with pytest.raises(Refused):
-            resolve(HubFile("new/model", "file.gguf"))
+            resolve_file(HubFile("new/model", "file.gguf"))
 
 
 class TestWhoMayHaveIt:
@@ -209,26 +209,26 @@ class TestWhoMayHaveIt:
         if user:
             monkeypatch.setenv("HF_TOKEN", user)
         with pytest.raises(kind, match=title) as refused:
-            resolve(HubFile.parse(file))
+            resolve_file(HubFile.parse(file))
         assert hint in refused.value.hint
         assert user is None or user not in str(refused.value)
         assert refused.value.facts["file"] == file
 
     def test_a_token_with_consent_has_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_consent")
-        assert resolve(HubFile("gated/model", "file.gguf")).bytes == len(CONTENT)
+        assert resolve_file(HubFile("gated/model", "file.gguf")).bytes == len(CONTENT)
 
     @pytest.mark.parametrize(("status", "what"), [("429", "too many requests"), ("502", "HTTP status 502")])
     def test_a_fault_of_the_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: str, what: str) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(status))
         with pytest.raises(Refused, match=what) as refused:
-            resolve(HubFile("new/model", "file.gguf"))
+            resolve_file(HubFile("new/model", "file.gguf"))
         assert refused.value.status == int(status)
 
     def test_a_403_that_says_no_more_counts_as_gated(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("403"))
         with pytest.raises(Refused, match="is gated"):
-            resolve(HubFile("new/model", "file.gguf"))
+            resolve_file(HubFile("new/model", "file.gguf"))
 
 
 class TestAPasswordInTheAddress:
@@ -238,7 +238,7 @@ class TestAPasswordInTheAddress:
         url = hub.with_faults(*faults) if faults else hub.url
         monkeypatch.setenv("HF_ENDPOINT", url.replace("//", "//somebody:se:cr@t@"))
         with pytest.raises((ModelMissing, Refused)) as refused:
-            resolve(HubFile.parse(name))
+            resolve_file(HubFile.parse(name))
         told = f"{refused.value} {dict(refused.value.facts)}"
         assert "somebody" not in told
         assert "cr@t" not in told
@@ -249,7 +249,7 @@ class TestAPasswordInTheAddress:
     def test_nor_where_the_address_is_none(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", value)
         with pytest.raises(BadOption, match=r"mirror\.example") as wrong:
-            endpoint()
+            hub_endpoint()
         assert "secret" not in str(wrong.value)
 
 
@@ -342,7 +342,7 @@ class TestTheListing:
     def test_an_answer_without_end_is_not_kept_in_memory(self, hub: Hub) -> None:
         list_files("new/model")
         with pytest.raises(Refused, match="more than 40 bytes"):
-            list(json_pages(f"{hub.url}/api/models/new/model/refs", limit_bytes=40))
+            list(fetch_json_pages(f"{hub.url}/api/models/new/model/refs", limit_bytes=40))
 
 
 class TestOffline:
@@ -350,7 +350,7 @@ class TestOffline:
     def test_the_user_has_said_so(self, hub: Hub, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
         with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
-            resolve(HubFile("new/model", "file.gguf"))
+            resolve_file(HubFile("new/model", "file.gguf"))
         with pytest.raises(Offline, match="HF_HUB_OFFLINE is set"):
             list_files("new/model")
         assert hub.requests() == []
@@ -358,11 +358,11 @@ class TestOffline:
     @pytest.mark.parametrize("value", ["0", "", "false"])
     def test_or_has_not(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", value)
-        assert resolve(HubFile("new/model", "file.gguf")).bytes == len(CONTENT)
+        assert resolve_file(HubFile("new/model", "file.gguf")).bytes == len(CONTENT)
 
     def test_there_is_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
-            resolve(HubFile("new/model", "file.gguf"))
+            resolve_file(HubFile("new/model", "file.gguf"))
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1 cannot be reached"):
             list_files("new/model")

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.fetch.hub_cache import cache_roots, cached_models, claimed_sha256, find_cached, flat_root, is_cached
+from launcher.fetch.hub_cache import (
+    cache_roots,
+    claimed_sha256,
+    find_cached_files,
+    flat_cache_root,
+    is_in_cache,
+    list_cached_models,
+)
 
 OLD, NEW = "a" * 40, "b" * 40
 CONTENT = b"GGUF and so on"
@@ -67,41 +74,41 @@ def test_the_first_variable_that_is_set_counts(environment: dict[str, str], root
 def test_llama_cpp_keeps_what_it_gets_by_address_in_one_folder(
     platform: str, environment: dict[str, str], root: str
 ) -> None:
-    assert flat_root(environment, platform) == Path(root).expanduser()
+    assert flat_cache_root(environment, platform) == Path(root).expanduser()
 
 
 def test_a_file_is_found_by_its_link_in_the_commit_that_is_meant_first(hub_cache: Path) -> None:
     old = put(hub_cache, "BF16/x.gguf", commit=OLD)
     new = put(hub_cache, "BF16/x.gguf", commit=NEW, content=b"another")
-    assert list(find_cached("owner/name", ["BF16/x.gguf"], OLD)) == [(old,), (new,)]
-    assert next(find_cached("owner/name", ["BF16/x.gguf"], NEW)) == (new,)
+    assert list(find_cached_files("owner/name", ["BF16/x.gguf"], OLD)) == [(old,), (new,)]
+    assert next(find_cached_files("owner/name", ["BF16/x.gguf"], NEW)) == (new,)
     assert claimed_sha256(old) == SHA256
-    assert is_cached(old)
-    assert not list(find_cached("owner/name", ["y.gguf"]))
-    assert not list(find_cached("owner/other", ["BF16/x.gguf"]))
+    assert is_in_cache(old)
+    assert not list(find_cached_files("owner/name", ["y.gguf"]))
+    assert not list(find_cached_files("owner/other", ["BF16/x.gguf"]))
 
 
 def test_all_parts_must_lie_in_one_commit(hub_cache: Path) -> None:
     first, second = "x-00001-of-00002.gguf", "x-00002-of-00002.gguf"
     put(hub_cache, first, commit=OLD)
     put(hub_cache, second, commit=NEW)
-    assert not list(find_cached("owner/name", [first, second]))
+    assert not list(find_cached_files("owner/name", [first, second]))
     put(hub_cache, first, commit=NEW)
-    ((one, two),) = find_cached("owner/name", [first, second])
+    ((one, two),) = find_cached_files("owner/name", [first, second])
     assert (one.parent.name, one.name, two.name) == (NEW, first, second)
 
 
 def test_without_links_a_file_claims_no_hash(hub_cache: Path) -> None:
     path = put(hub_cache, "x.gguf", link=False)
-    assert list(find_cached("owner/name", ["x.gguf"])) == [(path,)]
+    assert list(find_cached_files("owner/name", ["x.gguf"])) == [(path,)]
     assert claimed_sha256(path) is None
 
 
 def test_a_link_that_leads_nowhere_is_no_file(hub_cache: Path) -> None:
     path = put(hub_cache, "x.gguf")
     path.resolve().unlink()
-    assert not list(find_cached("owner/name", ["x.gguf"]))
-    assert not list(cached_models())
+    assert not list(find_cached_files("owner/name", ["x.gguf"]))
+    assert not list(list_cached_models())
     assert claimed_sha256(path) is None
 
 
@@ -111,7 +118,7 @@ def test_llama_cpps_own_root_comes_first(hub_cache: Path, tmp_path: Path, monkey
     own = put(tmp_path / "llama", "x.gguf")
     flat = tmp_path / "llama" / "owner_name_x.gguf"
     flat.write_bytes(CONTENT)
-    assert list(find_cached("owner/name", ["x.gguf"])) == [(own,), (theirs,), (flat,)]
+    assert list(find_cached_files("owner/name", ["x.gguf"])) == [(own,), (theirs,), (flat,)]
 
 
 def test_all_models_are_listed_once(hub_cache: Path) -> None:
@@ -119,5 +126,5 @@ def test_all_models_are_listed_once(hub_cache: Path) -> None:
     put(hub_cache, "BF16/x.gguf", commit=NEW)
     put(hub_cache, "config.json", commit=NEW, content=b"{}")
     (hub_cache / "models--owner--name" / "blobs" / "c.incomplete").write_bytes(b"half")
-    (found,) = cached_models()
+    (found,) = list_cached_models()
     assert (found.repo, found.file, found.claimed_sha256) == ("owner/name", "BF16/x.gguf", SHA256)

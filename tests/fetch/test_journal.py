@@ -8,11 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.fetch import journal
-from launcher.fetch.journal import Identity, Stretch
-from launcher.fetch.part import Part, journal_path, part_path
-from launcher.fetch.ranges import Span, n_bytes
+from launcher.fetch.journal import DownloadIdentity, Span, Stretch, count_bytes
+from launcher.fetch.part import PartialFile, journal_path, part_path
 
-IDENTITY = Identity("https://example.org/model.gguf", 10_000, "ab" * 32, '"etag"')
+IDENTITY = DownloadIdentity("https://example.org/model.gguf", 10_000, "ab" * 32, '"etag"')
 STRETCHES = [Stretch(0, 4_000, 3_000), Stretch(6_000, 7_000, 6_000)]
 
 
@@ -22,28 +21,28 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_it_is_read_as_it_was_written(path: Path) -> None:
-    journal.create(path, IDENTITY, STRETCHES)
-    record = journal.read(path)
+    journal.create_journal(path, IDENTITY, STRETCHES)
+    record = journal.read_journal(path)
     assert record
     assert record.identity == IDENTITY
     assert record.finished == [Span(0, 4_000), Span(6_000, 7_000)]
 
 
 def test_a_line_is_overwritten_in_place(path: Path) -> None:
-    first = journal.create(path, IDENTITY, STRETCHES)
+    first = journal.create_journal(path, IDENTITY, STRETCHES)
     with path.open("r+b") as file:
-        file.seek(journal.offset(first, 1))
-        file.write(journal.line(Stretch(6_000, 9_999, 6_000)))
-    record = journal.read(path)
+        file.seek(journal.line_offset(first, 1))
+        file.write(journal.format_line(Stretch(6_000, 9_999, 6_000)))
+    record = journal.read_journal(path)
     assert record
     assert record.finished == [Span(0, 4_000), Span(6_000, 9_999)]
 
 
 def test_after_another_boot_only_what_was_synced_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "boot", lambda: "the boot before")
-    journal.create(path, IDENTITY, STRETCHES)
+    monkeypatch.setattr(journal, "boot_id", lambda: "the boot before")
+    journal.create_journal(path, IDENTITY, STRETCHES)
     monkeypatch.undo()
-    record = journal.read(path)
+    record = journal.read_journal(path)
     assert record
     assert record.finished == [Span(0, 3_000)]
 
@@ -54,30 +53,30 @@ def test_after_another_boot_only_what_was_synced_counts(path: Path, monkeypatch:
 )
 def test_what_is_no_journal_says_nothing(path: Path, text: bytes) -> None:
     path.write_bytes(text)
-    assert journal.read(path) is None
+    assert journal.read_journal(path) is None
 
 
 def test_none_says_nothing(path: Path) -> None:
-    assert journal.read(path) is None
+    assert journal.read_journal(path) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=30))
 def test_a_damaged_journal_never_says_more_than_it_did(path: Path, at: int, damage: bytes) -> None:
-    journal.create(path, IDENTITY, STRETCHES)
+    journal.create_journal(path, IDENTITY, STRETCHES)
     sound = path.read_bytes()
     path.write_bytes(sound[:at] + damage + sound[at + len(damage) :])
-    record = journal.read(path)
+    record = journal.read_journal(path)
     if record is not None:
-        assert n_bytes([*record.finished, Span(0, 4_000), Span(6_000, 7_000)]) == 5_000
+        assert count_bytes([*record.finished, Span(0, 4_000), Span(6_000, 7_000)]) == 5_000
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 400))
 def test_a_journal_that_was_cut_short_never_says_more_than_it_did(path: Path, length: int) -> None:
-    journal.create(path, IDENTITY, STRETCHES)
+    journal.create_journal(path, IDENTITY, STRETCHES)
     path.write_bytes(path.read_bytes()[:length])
-    record = journal.read(path)
+    record = journal.read_journal(path)
     if record is not None:
         assert set(record.finished) <= {Span(0, 4_000), Span(6_000, 7_000)}
 
@@ -85,14 +84,14 @@ def test_a_journal_that_was_cut_short_never_says_more_than_it_did(path: Path, le
 def test_a_resumed_part_is_synced_before_it_counts_as_that(tmp_path: Path) -> None:
     target = tmp_path / "model.gguf"
     part_path(target).write_bytes(bytes(10_000))
-    journal.create(journal_path(target), IDENTITY, STRETCHES)
-    part = Part(target, IDENTITY, lambda known: known == IDENTITY)
+    journal.create_journal(journal_path(target), IDENTITY, STRETCHES)
+    part = PartialFile(target, IDENTITY, lambda known: known == IDENTITY)
     assert part.resumed_bytes == 5_000
-    there = journal.read(journal_path(target))
+    there = journal.read_journal(journal_path(target))
     assert there
     assert there.stretches == STRETCHES
     part.sync()
-    there = journal.read(journal_path(target))
+    there = journal.read_journal(journal_path(target))
     assert there
     assert [each.synced for each in there.stretches] == [4_000, 7_000]
     part.close()
@@ -100,13 +99,13 @@ def test_a_resumed_part_is_synced_before_it_counts_as_that(tmp_path: Path) -> No
 
 def test_a_sync_that_ends_after_a_new_start_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model.gguf"
-    part = Part(target, IDENTITY, lambda _: False)
-    segment = part.claim(Span(0, 10_000))
+    part = PartialFile(target, IDENTITY, lambda _: False)
+    segment = part.claim_segment(Span(0, 10_000))
     assert part.write(segment, memoryview(bytes(4_000)))
-    monkeypatch.setattr(os, "fdatasync", lambda _: part.start_anew())
+    monkeypatch.setattr(os, "fdatasync", lambda _: part.discard_data())
     part.sync()
     assert not part.write(segment, memoryview(bytes(4_000)))
-    record = journal.read(journal_path(target))
+    record = journal.read_journal(journal_path(target))
     assert record
     assert record.finished == []
     part.close()
@@ -115,14 +114,14 @@ def test_a_sync_that_ends_after_a_new_start_notes_nothing(tmp_path: Path, monkey
 def test_being_killed_over_a_new_journal_leaves_the_old_one_and_nothing_for_long(tmp_path: Path) -> None:
     target = tmp_path / "model.gguf"
     path = journal_path(target)
-    journal.create(path, IDENTITY, STRETCHES)
+    journal.create_journal(path, IDENTITY, STRETCHES)
     draft = path.with_name(f"{path.name}.new")
     draft.write_bytes(b"half of a jour")
-    record = journal.read(path)
+    record = journal.read_journal(path)
     assert record
     assert record.stretches == STRETCHES
-    journal.create(path, IDENTITY, STRETCHES)
+    journal.create_journal(path, IDENTITY, STRETCHES)
     assert not draft.exists()
     draft.write_bytes(b"half of a jour")
-    journal.remove(path)
+    journal.remove_journal(path)
     assert list(tmp_path.iterdir()) == []

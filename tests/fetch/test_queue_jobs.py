@@ -20,35 +20,46 @@ from launcher.base.errors import (
     Untrusted,
 )
 from launcher.base.identity import ProcessId
-from launcher.fetch.jobs import LINE, Done, Failure, Figures, Job, Jobs, Outcome, State, Stopped, Wish
-from launcher.fetch.queue_store import QueueStore
+from launcher.fetch.jobs import (
+    QUEUED_STATES,
+    Job,
+    JobDone,
+    JobFailure,
+    JobList,
+    JobProgress,
+    JobState,
+    JobStopped,
+    Outcome,
+    RequestedState,
+)
+from launcher.fetch.queue import QueueStore
 
 US, OTHER = ProcessId(11, 1.0), ProcessId(22, 2.0)
-AWAY = Failure.of(Unreachable("The server did not answer."))
-BROKEN = Failure.of(DownloadBroken("The file is not what was promised."))
-FULL = Failure.of(DiskFull("The disk is full."))
+AWAY = JobFailure.from_error(Unreachable("The server did not answer."))
+BROKEN = JobFailure.from_error(DownloadBroken("The file is not what was promised."))
+FULL = JobFailure.from_error(DiskFull("The disk is full."))
 
 
-def some(*names: str) -> Jobs:
-    jobs = Jobs()
+def some(*names: str) -> JobList:
+    jobs = JobList()
     for name in names:
         jobs, _ = jobs.add("copy", {"name": name}, name, size_bytes=100, now_s=0.0)
     return jobs
 
 
-def claimed(jobs: Jobs, owner: ProcessId = US, *, at_once: int = 1, now_s: float = 0.0) -> Jobs:
-    return jobs.claimed(owner, {"copy"}, at_once=at_once, now_s=now_s)
+def claimed(jobs: JobList, owner: ProcessId = US, *, at_once: int = 1, now_s: float = 0.0) -> JobList:
+    return jobs.claim_due(owner, {"copy"}, at_once=at_once, now_s=now_s)
 
 
-def ended(jobs: Jobs, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> Jobs:
-    return jobs.ended(job_id, outcome, Figures(40, 100), moved=moved, now_s=now_s)
+def ended(jobs: JobList, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> JobList:
+    return jobs.record_outcome(job_id, outcome, JobProgress(40, 100), moved=moved, now_s=now_s)
 
 
-def states(jobs: Jobs) -> dict[int, State]:
+def states(jobs: JobList) -> dict[int, JobState]:
     return {job.id: job.state for job in jobs.jobs}
 
 
-def order(jobs: Jobs) -> list[int]:
+def order(jobs: JobList) -> list[int]:
     return [job.id for job in jobs.jobs]
 
 
@@ -60,16 +71,16 @@ def test_a_job_is_added_once() -> None:
     assert told.job.id == 1
 
 
-@pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.DISCARD])
-def test_what_is_being_cancelled_and_added_again_goes_on(wish: Wish) -> None:
-    jobs = claimed(some("a")).become(1, wish)
+@pytest.mark.parametrize("wish", [RequestedState.CANCEL, RequestedState.DISCARD])
+def test_what_is_being_cancelled_and_added_again_goes_on(wish: RequestedState) -> None:
+    jobs = claimed(some("a")).request_state(1, wish)
     jobs, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert told.fresh
-    assert states(ended(jobs, 1, Stopped())) == {1: State.WAITING}
+    assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
 
 
 def test_a_server_that_answers_no_more_is_asked_again_when_it_said() -> None:
-    limited = Failure.of(RateLimited("It answers no more until 10:00.", until_s=120.0))
+    limited = JobFailure.from_error(RateLimited("It answers no more until 10:00.", until_s=120.0))
     jobs = ended(claimed(some("a")), 1, limited, now_s=20.0)
     assert jobs.find(1).retry_at_s == 120.0
     assert ended(claimed(jobs, now_s=120.0), 1, limited, now_s=121.0).find(1).retry_at_s == 121.0 + 30
@@ -78,89 +89,89 @@ def test_a_server_that_answers_no_more_is_asked_again_when_it_said() -> None:
 
 
 def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
-    jobs = ended(claimed(some("a")), 1, Failure.of(Untrusted("Its certificate is another one's.")))
-    assert states(jobs) == {1: State.FAILED}
+    jobs = ended(claimed(some("a")), 1, JobFailure.from_error(Untrusted("Its certificate is another one's.")))
+    assert states(jobs) == {1: JobState.FAILED}
 
 
-@pytest.mark.parametrize("outcome", [Done({}), BROKEN])
+@pytest.mark.parametrize("outcome", [JobDone({}), BROKEN])
 def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) -> None:
     jobs = ended(claimed(some("a", "b")), 1, outcome)
     jobs, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
     assert told.fresh
     assert order(jobs) == [2, 1]
-    assert jobs.find(1).state is State.WAITING
+    assert jobs.find(1).state is JobState.WAITING
     assert jobs.find(1).failure is None
 
 
 def test_numbers_are_never_used_again() -> None:
-    jobs = ended(claimed(some("a")), 1, Done({})).clear()
+    jobs = ended(claimed(some("a")), 1, JobDone({})).clear()
     jobs, told = jobs.add("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
     assert told.job.id == 2
 
 
 def test_the_first_in_line_is_started_and_no_second_whoever_asks() -> None:
     jobs = claimed(some("a", "b"))
-    assert states(jobs) == {1: State.RUNNING, 2: State.WAITING}
+    assert states(jobs) == {1: JobState.RUNNING, 2: JobState.WAITING}
     assert claimed(jobs, OTHER) == jobs
-    assert states(claimed(jobs, OTHER, at_once=2))[2] is State.RUNNING
+    assert states(claimed(jobs, OTHER, at_once=2))[2] is JobState.RUNNING
 
 
 def test_a_kind_that_is_not_known_here_is_left_to_who_knows_it() -> None:
-    assert some("a").claimed(US, {"other"}, at_once=1, now_s=0.0) == some("a")
+    assert some("a").claim_due(US, {"other"}, at_once=1, now_s=0.0) == some("a")
 
 
 def test_a_running_job_is_asked_and_what_it_is_told_apart() -> None:
-    jobs = claimed(some("a")).become(1, Wish.PAUSE)
-    assert jobs.find(1).state is State.RUNNING
-    assert jobs.find(1).obeying
-    jobs = ended(jobs, 1, Stopped())
-    assert jobs.find(1).state is State.PAUSED
+    jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE)
+    assert jobs.find(1).state is JobState.RUNNING
+    assert jobs.find(1).is_changing
+    jobs = ended(jobs, 1, JobStopped())
+    assert jobs.find(1).state is JobState.PAUSED
     assert jobs.find(1).done_bytes == 40
-    assert not jobs.find(1).obeying
+    assert not jobs.find(1).is_changing
 
 
 def test_a_wish_counts_more_than_a_failure_but_not_more_than_the_end() -> None:
-    asked = claimed(some("a")).become(1, Wish.CANCEL)
-    assert ended(asked, 1, BROKEN).find(1).state is State.CANCELLED
+    asked = claimed(some("a")).request_state(1, RequestedState.CANCEL)
+    assert ended(asked, 1, BROKEN).find(1).state is JobState.CANCELLED
     assert ended(asked, 1, FULL).hold is None
-    assert ended(asked, 1, Done({"path": "x"})).find(1).state is State.DONE
+    assert ended(asked, 1, JobDone({"path": "x"})).find(1).state is JobState.DONE
 
 
 def test_a_pause_can_be_taken_back_before_it_happened() -> None:
-    jobs = claimed(some("a")).become(1, Wish.PAUSE).become(1, Wish.RUN)
-    assert ended(jobs, 1, Stopped()).find(1).state is State.WAITING
+    jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
+    assert ended(jobs, 1, JobStopped()).find(1).state is JobState.WAITING
 
 
 def test_a_failed_job_does_not_stop_the_next_and_keeps_why() -> None:
     jobs = claimed(ended(claimed(some("a", "b")), 1, BROKEN))
-    assert states(jobs) == {1: State.FAILED, 2: State.RUNNING}
+    assert states(jobs) == {1: JobState.FAILED, 2: JobState.RUNNING}
     assert jobs.find(1).failure == BROKEN
-    again = jobs.become(1, Wish.RUN).find(1)
-    assert (again.state, again.failure) == (State.WAITING, None)
+    again = jobs.request_state(1, RequestedState.RUN).find(1)
+    assert (again.state, again.failure) == (JobState.WAITING, None)
 
 
 def test_a_full_disk_holds_the_line_until_someone_goes_on() -> None:
     jobs = ended(claimed(some("a", "b")), 1, FULL)
-    assert states(jobs) == {1: State.WAITING, 2: State.WAITING}
+    assert states(jobs) == {1: JobState.WAITING, 2: JobState.WAITING}
     assert jobs.hold == FULL
     assert claimed(jobs, now_s=1e9) == jobs
-    assert states(claimed(jobs.lifted()))[1] is State.RUNNING
-    assert states(claimed(jobs.become(2, Wish.RUN)))[1] is State.RUNNING
+    assert states(claimed(jobs.release_hold()))[1] is JobState.RUNNING
+    assert states(claimed(jobs.request_state(2, RequestedState.RUN)))[1] is JobState.RUNNING
 
 
 def test_a_server_that_is_away_is_asked_later_and_later_and_the_next_job_goes_on() -> None:
     jobs = ended(claimed(some("a", "b")), 1, AWAY, now_s=100.0)
-    assert states(claimed(jobs, now_s=100.0)) == {1: State.WAITING, 2: State.RUNNING}
-    jobs = jobs.become(2, Wish.PAUSE)
+    assert states(claimed(jobs, now_s=100.0)) == {1: JobState.WAITING, 2: JobState.RUNNING}
+    jobs = jobs.request_state(2, RequestedState.PAUSE)
     waits = []
     now_s = 100.0
     for _ in range(9):
         at_s = jobs.find(1).retry_at_s
         assert at_s is not None
         waits.append(at_s - now_s)
-        assert states(claimed(jobs, now_s=at_s - 0.1))[1] is State.WAITING
+        assert states(claimed(jobs, now_s=at_s - 0.1))[1] is JobState.WAITING
         jobs, now_s = claimed(jobs, now_s=at_s), at_s
-        assert jobs.find(1).state is State.RUNNING
+        assert jobs.find(1).state is JobState.RUNNING
         jobs = ended(jobs, 1, AWAY, now_s=now_s)
     assert waits == [15, 30, 60, 120, 240, 480, 600, 600, 600]
     at_s = jobs.find(1).retry_at_s
@@ -171,7 +182,7 @@ def test_a_server_that_is_away_is_asked_later_and_later_and_the_next_job_goes_on
 
 def test_a_clock_that_was_wrong_stops_nothing_for_long() -> None:
     jobs = ended(claimed(some("a")), 1, AWAY, now_s=2e9)
-    assert states(claimed(jobs, now_s=1e9))[1] is State.RUNNING
+    assert states(claimed(jobs, now_s=1e9))[1] is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -187,17 +198,21 @@ def test_a_clock_that_was_wrong_stops_nothing_for_long() -> None:
     ],
 )
 def test_which_errors_pass_and_which_hold_everything(error: DiskFull, temporary: bool, holds: bool) -> None:
-    failure = Failure.of(error)
-    assert (failure.temporary, failure.holds) == (temporary, holds)
+    failure = JobFailure.from_error(error)
+    assert (failure.temporary, failure.holds_queue) == (temporary, holds)
 
 
 def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> None:
-    jobs = claimed(some("a", "b", "c", "d"), at_once=3).become(2, Wish.PAUSE).become(3, Wish.DISCARD)
-    assert jobs.recovered(lambda _owner: True) == jobs
-    back = jobs.recovered(lambda _owner: False, lambda job_id: Figures(job_id, 100))
-    assert list(states(back).values()) == [State.WAITING, State.PAUSED, State.CANCELLED, State.WAITING]
+    jobs = (
+        claimed(some("a", "b", "c", "d"), at_once=3)
+        .request_state(2, RequestedState.PAUSE)
+        .request_state(3, RequestedState.DISCARD)
+    )
+    assert jobs.recover_abandoned(lambda _owner: True) == jobs
+    back = jobs.recover_abandoned(lambda _owner: False, lambda job_id: JobProgress(job_id, 100))
+    assert list(states(back).values()) == [JobState.WAITING, JobState.PAUSED, JobState.CANCELLED, JobState.WAITING]
     assert back.find(1).done_bytes == 1
-    assert back.find(3).wish is Wish.DISCARD
+    assert back.find(3).wish is RequestedState.DISCARD
 
 
 def test_moving() -> None:
@@ -213,21 +228,21 @@ def test_moving() -> None:
 
 
 def test_what_has_ended_does_not_count_when_moving() -> None:
-    jobs = ended(claimed(some(*"abc").become(2, Wish.CANCEL)), 1, Done({}))
-    assert [job.id for job in jobs.move(3, "first").jobs if job.state in LINE] == [3]
+    jobs = ended(claimed(some(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
+    assert [job.id for job in jobs.move(3, "first").jobs if job.state in QUEUED_STATES] == [3]
     assert jobs.move(1, "last") == jobs
 
 
 def test_clearing() -> None:
-    jobs = claimed(ended(claimed(some(*"abcd")), 1, Done({})))
-    jobs = claimed(ended(jobs, 2, BROKEN)).become(4, Wish.CANCEL)
+    jobs = claimed(ended(claimed(some(*"abcd")), 1, JobDone({})))
+    jobs = claimed(ended(jobs, 2, BROKEN)).request_state(4, RequestedState.CANCEL)
     assert order(jobs.clear()) == [2, 3]
     assert order(jobs.clear(failed=True)) == [3]
 
 
 def test_an_unknown_number_is_told() -> None:
     with pytest.raises(JobUnknown, match="no download 7"):
-        some("a").become(7, Wish.RUN)
+        some("a").request_state(7, RequestedState.RUN)
 
 
 def kept_order(before: list[int], after: list[int]) -> bool:
@@ -240,7 +255,7 @@ class Verbs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.jobs = Jobs()
+        self.jobs = JobList()
         self.now_s = 0.0
         self.at_work: dict[int, ProcessId] = {}
         self.known: set[int] = set()
@@ -248,7 +263,7 @@ class Verbs(RuleBasedStateMachine):
     def id_of(self, pick: int) -> int:
         return self.jobs.jobs[pick % len(self.jobs.jobs)].id
 
-    def changed(self, after: Jobs, *, moved: int | None = None) -> None:
+    def changed(self, after: JobList, *, moved: int | None = None) -> None:
         before = [each for each in order(self.jobs) if each != moved]
         assert kept_order(before, [each for each in order(after) if each != moved])
         self.jobs = after
@@ -256,12 +271,12 @@ class Verbs(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abcdef"))
     def add(self, name: str) -> None:
         was = states(self.jobs)
-        given_up = {job.id for job in self.jobs.jobs if job.obeying and job.wish is not Wish.PAUSE}
+        given_up = {job.id for job in self.jobs.jobs if job.is_changing and job.wish is not RequestedState.PAUSE}
         after, told = self.jobs.add("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
-        assert told.fresh == (was.get(told.job.id) not in LINE or told.job.id in given_up)
+        assert told.fresh == (was.get(told.job.id) not in QUEUED_STATES or told.job.id in given_up)
         if told.job.id in given_up:
             assert order(after) == order(self.jobs)
-            assert told.job.wish is Wish.RUN
+            assert told.job.wish is RequestedState.RUN
         elif told.fresh:
             assert order(after)[-1] == told.job.id
         else:
@@ -270,15 +285,15 @@ class Verbs(RuleBasedStateMachine):
         self.changed(after, moved=told.job.id)
 
     @precondition(lambda self: self.jobs.jobs)
-    @rule(pick=st.integers(0, 9), wish=st.sampled_from(Wish))
-    def ask(self, pick: int, wish: Wish) -> None:
+    @rule(pick=st.integers(0, 9), wish=st.sampled_from(RequestedState))
+    def ask(self, pick: int, wish: RequestedState) -> None:
         job_id = self.id_of(pick)
         was = self.jobs.find(job_id)
-        self.changed(self.jobs.become(job_id, wish))
+        self.changed(self.jobs.request_state(job_id, wish))
         job = self.jobs.find(job_id)
-        if was.state is State.RUNNING:
+        if was.state is JobState.RUNNING:
             assert job == replace(was, wish=wish)
-        elif was.state is State.DONE:
+        elif was.state is JobState.DONE:
             assert job == was
 
     @precondition(lambda self: self.jobs.jobs)
@@ -287,8 +302,8 @@ class Verbs(RuleBasedStateMachine):
         job_id = self.id_of(pick)
         after = self.jobs.move(job_id, place)
         assert sorted(order(after)) == sorted(order(self.jobs))
-        line = [job.id for job in after.jobs if job.state in LINE]
-        before = [job.id for job in self.jobs.jobs if job.state in LINE]
+        line = [job.id for job in after.jobs if job.state in QUEUED_STATES]
+        before = [job.id for job in self.jobs.jobs if job.state in QUEUED_STATES]
         assert kept_order([each for each in before if each != job_id], [each for each in line if each != job_id])
         if job_id in line and isinstance(place, int):
             assert line.index(job_id) == min(max(place - 1, 0), len(line) - 1)
@@ -298,7 +313,7 @@ class Verbs(RuleBasedStateMachine):
     def clear(self, failed: bool) -> None:
         after = self.jobs.clear(failed=failed)
         gone = set(order(self.jobs)) - set(order(after))
-        assert all(self.jobs.find(each).state not in LINE for each in gone)
+        assert all(self.jobs.find(each).state not in QUEUED_STATES for each in gone)
         self.known -= gone
         self.changed(after)
 
@@ -307,15 +322,15 @@ class Verbs(RuleBasedStateMachine):
         was = states(self.jobs)
         self.changed(claimed(self.jobs, owner, now_s=self.now_s))
         for job in self.jobs.jobs:
-            if job.state is State.RUNNING and was[job.id] is not State.RUNNING:
+            if job.state is JobState.RUNNING and was[job.id] is not JobState.RUNNING:
                 assert job.id not in self.at_work
                 self.at_work[job.id] = owner
-                first = next(each for each in self.jobs.jobs if each.due(self.now_s) or each is job)
+                first = next(each for each in self.jobs.jobs if each.is_due(self.now_s) or each is job)
                 assert first is job
 
     @precondition(lambda self: self.at_work)
     @rule(
-        outcome=st.sampled_from([Done({}), AWAY, BROKEN, FULL]) | st.builds(Stopped),
+        outcome=st.sampled_from([JobDone({}), AWAY, BROKEN, FULL]) | st.builds(JobStopped),
         moved=st.booleans(),
     )
     def end(self, outcome: Outcome, moved: bool) -> None:
@@ -326,12 +341,12 @@ class Verbs(RuleBasedStateMachine):
     @rule(owner=st.sampled_from([US, OTHER]))
     def die(self, owner: ProcessId) -> None:
         self.at_work = {job_id: by for job_id, by in self.at_work.items() if by != owner}
-        self.changed(self.jobs.recovered(lambda who: who != owner))
+        self.changed(self.jobs.recover_abandoned(lambda who: who != owner))
 
     @rule(owner=st.sampled_from([US, OTHER]))
     def leave(self, owner: ProcessId) -> None:
         self.at_work = {job_id: by for job_id, by in self.at_work.items() if by != owner}
-        self.changed(self.jobs.left_by(owner))
+        self.changed(self.jobs.release_owned_by(owner))
 
     @rule(seconds=st.floats(0, 1_000))
     def wait(self, seconds: float) -> None:
@@ -339,7 +354,7 @@ class Verbs(RuleBasedStateMachine):
 
     @rule()
     def lift(self) -> None:
-        self.changed(self.jobs.lifted())
+        self.changed(self.jobs.release_hold())
         assert self.jobs.hold is None
 
     @invariant()
@@ -349,10 +364,10 @@ class Verbs(RuleBasedStateMachine):
 
     @invariant()
     def one_runs_and_has_one_owner(self) -> None:
-        running = {job.id: job.owner for job in self.jobs.jobs if job.state is State.RUNNING}
+        running = {job.id: job.owner for job in self.jobs.jobs if job.state is JobState.RUNNING}
         assert running == self.at_work
         assert len(running) <= 1
-        assert all(job.owner is None for job in self.jobs.jobs if job.state is not State.RUNNING)
+        assert all(job.owner is None for job in self.jobs.jobs if job.state is not JobState.RUNNING)
 
     def teardown(self) -> None:
         with TemporaryDirectory() as folder:
@@ -366,5 +381,5 @@ TestVerbs.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 def test_a_job_without_a_known_size_keeps_what_came() -> None:
-    job = Job(1, "copy", {}, "a", 0.0).measured(Figures(7))
+    job = Job(1, "copy", {}, "a", 0.0).with_progress(JobProgress(7))
     assert (job.done_bytes, job.bytes) == (7, None)

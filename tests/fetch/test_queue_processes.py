@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher.fetch.jobs import State, Wish
-from launcher.fetch.queue import Queue
+from launcher.fetch.jobs import JobState, RequestedState
+from launcher.fetch.queue import DownloadQueue
 from tests.fakes.copying import WORKS, Server, part_of
 
 DATA = bytes(range(256)) * 1_024
@@ -49,13 +49,13 @@ async def until_told(process: asyncio.subprocess.Process, event: str, job_id: in
     raise AssertionError(f"it ended without {event}")
 
 
-def add(queue: Queue, server: Server, folder: Path, *names: str) -> None:
+def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None:
     for name in names:
         queue.add("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
 
 
 async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_path: Path) -> None:
-    queue = Queue(WORKS)
+    queue = DownloadQueue(WORKS)
     kills = 6
     async with Server(a=DATA) as server:
         add(queue, server, tmp_path, "a")
@@ -64,39 +64,39 @@ async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_
             await server.allow("a", at)
             async with worker() as process:
                 await server.reached("a", at)
-                assert queue.look().jobs.find(1).state is State.RUNNING
+                assert queue.read_snapshot().jobs.find(1).state is JobState.RUNNING
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
             await server.left("a")
-            assert queue.look().jobs.find(1).state is State.WAITING
+            assert queue.read_snapshot().jobs.find(1).state is JobState.WAITING
         await server.allow_all()
         async with worker() as process:
             await told(process)
         assert len(server.requests) == kills + 1
         assert server.sent_bytes == len(DATA)
     assert (tmp_path / "a").read_bytes() == DATA
-    assert queue.look().jobs.find(1).state is State.DONE
+    assert queue.read_snapshot().jobs.find(1).state is JobState.DONE
 
 
 async def test_a_wish_outlives_a_killed_process(tmp_path: Path) -> None:
-    queue = Queue(WORKS)
+    queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with worker() as process:
             await server.reached("a", 10_000)
             process.send_signal(signal.SIGSTOP)  # it cannot obey any more
-            assert queue.become(Wish.DISCARD, 1)[0].obeying
+            assert queue.request_state(RequestedState.DISCARD, 1)[0].is_changing
             assert part_of(server.job("a", tmp_path)).exists()
             process.kill()
             await process.wait()
-        assert queue.look().jobs.find(1).state is State.CANCELLED
+        assert queue.read_snapshot().jobs.find(1).state is JobState.CANCELLED
         assert not part_of(server.job("a", tmp_path)).exists()
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
 async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_path: Path) -> None:
-    queue = Queue(WORKS)
+    queue = DownloadQueue(WORKS)
     names = "abcdef"
     async with Server(**dict.fromkeys(names, DATA)) as server:
         await server.allow("a", 10_000)
@@ -117,7 +117,7 @@ async def test_two_processes_at_once_never_run_a_job_twice(at_once: int, tmp_pat
 
 
 async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path) -> None:
-    queue = Queue(WORKS)
+    queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
@@ -136,7 +136,7 @@ async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path
 
 
 async def test_a_process_that_is_asked_to_end_gives_its_job_back(tmp_path: Path) -> None:
-    queue = Queue(WORKS)
+    queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
@@ -145,6 +145,6 @@ async def test_a_process_that_is_asked_to_end_gives_its_job_back(tmp_path: Path)
             process.send_signal(signal.SIGINT)
             await process.wait()
         await server.left("a")
-        job = queue.look().jobs.find(1)
-        assert (job.state, job.owner) == (State.WAITING, None)
+        job = queue.read_snapshot().jobs.find(1)
+        assert (job.state, job.owner) == (JobState.WAITING, None)
         assert job.done_bytes == 10_000

@@ -10,22 +10,22 @@ from typing import Any, TypeVar
 
 import pytest
 
-from launcher.fetch.jobs import Figures, State, Wish
-from launcher.fetch.queue import Clock, Queue, Report, Work
-from launcher.fetch.queue_events import (
-    Event,
-    Held,
+from launcher.fetch.jobs import JobProgress, JobState, RequestedState
+from launcher.fetch.queue import DownloadQueue, JobKind, QueueClock, ReportProgress
+from launcher.fetch.queue_runner import (
     JobAdded,
     JobChanged,
     JobFailed,
     JobFinished,
     JobProgressed,
     JobRemoved,
-    Notice,
-    Reordered,
-    Totals,
+    QueueEvent,
+    QueueHeld,
+    QueueNotice,
+    QueueReordered,
+    QueueRunner,
+    QueueTotals,
 )
-from launcher.fetch.queue_runner import Runner
 from tests.fakes.copying import WORKS, Server, part_of
 
 DATA = bytes(range(256)) * 256
@@ -37,17 +37,17 @@ class Heard:
     """What a listener was told, and the wait for it."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[QueueEvent] = []
         self._news = asyncio.Event()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: QueueEvent) -> None:
         self.events.append(event)
         self._news.set()
 
     def of(self, kind: type[_E]) -> list[_E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, true: Callable[[Event], bool]) -> Event:
+    async def until(self, true: Callable[[QueueEvent], bool]) -> QueueEvent:
         async with asyncio.timeout(20):
             while True:
                 for event in self.events:
@@ -59,7 +59,7 @@ class Heard:
     async def progress(self, done_bytes: int) -> None:
         await self.until(lambda event: isinstance(event, JobProgressed) and event.figures.done_bytes == done_bytes)
 
-    async def becomes(self, job_id: int, state: State, *, times: int = 1) -> None:
+    async def becomes(self, job_id: int, state: JobState, *, times: int = 1) -> None:
         async with asyncio.timeout(20):
             while (
                 len([each for each in self.of(JobChanged) if (each.job.id, each.job.state) == (job_id, state)]) < times
@@ -69,8 +69,8 @@ class Heard:
 
 
 @asynccontextmanager
-async def at_work(queue: Queue, heard: Heard, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
-    task = asyncio.create_task(Runner(queue, heard, tick_s=TICK_S, **options).run())
+async def at_work(queue: DownloadQueue, heard: Heard, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
+    task = asyncio.create_task(QueueRunner(queue, heard, tick_s=TICK_S, **options).run())
     try:
         yield task
     finally:
@@ -78,18 +78,18 @@ async def at_work(queue: Queue, heard: Heard, **options: Any) -> AsyncIterator["
         await asyncio.wait([task])
 
 
-async def to_the_end(queue: Queue, heard: Heard, **options: Any) -> None:  # noqa: ANN401
+async def to_the_end(queue: DownloadQueue, heard: Heard, **options: Any) -> None:  # noqa: ANN401
     async with asyncio.timeout(20):
-        await Runner(queue, heard, tick_s=TICK_S, **options).run(until_idle=True)
+        await QueueRunner(queue, heard, tick_s=TICK_S, **options).run(until_idle=True)
 
 
-def add(queue: Queue, server: Server, folder: Path, *names: str) -> None:
+def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None:
     for name in names:
         queue.add("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
 
 
 async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
         add(queue, server, tmp_path, "a", "b", "c")
         queue.move(3, "first")
@@ -100,13 +100,13 @@ async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> No
     assert [each.job.id for each in heard.of(JobFinished)] == [3, 1, 2]
     for index, name in enumerate("abc"):
         assert (tmp_path / name).read_bytes() == DATA[index:]
-    job = queue.look().jobs.find(1)
-    assert (job.state, job.done_bytes, job.owner) == (State.DONE, len(DATA), None)
+    job = queue.read_snapshot().jobs.find(1)
+    assert (job.state, job.done_bytes, job.owner) == (JobState.DONE, len(DATA), None)
     assert job.result == {"path": str(tmp_path / "a"), "bytes": len(DATA), "resumed_bytes": 0}
 
 
 async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await asyncio.gather(*(server.allow(name, 100) for name in "abc"))
         add(queue, server, tmp_path, "a", "b", "c")
@@ -114,71 +114,71 @@ async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
             await asyncio.gather(server.reached("a", 100), server.reached("b", 100))
             assert server.most_open == 2
             await server.allow_all()
-            await heard.becomes(3, State.DONE)
+            await heard.becomes(3, JobState.DONE)
         assert server.most_open == 2
 
 
 async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> None:
     steady_s = 0.0
-    told: asyncio.Queue[Figures | None] = asyncio.Queue()
+    told: asyncio.Queue[JobProgress | None] = asyncio.Queue()
 
-    async def steered(_arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+    async def steered(_arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
         while (figures := await told.get()) is not None:
             report(figures)
         return {}
 
-    works = {"steered": Work(steered, lambda _arguments: None)}
-    queue, heard = Queue(works, clock=Clock(steady_s=lambda: steady_s)), Heard()
+    works = {"steered": JobKind(steered, lambda _arguments: None)}
+    queue, heard = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), Heard()
     queue.add("steered", {"n": 1}, "a", size_bytes=10_000)
     queue.add("steered", {"n": 2}, "b", size_bytes=5_000)
     async with at_work(queue, heard):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
-            told.put_nowait(Figures(done, 10_000, 1_000.0, 2.0, "from a mirror"))
+            told.put_nowait(JobProgress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
             await heard.progress(done)
-        told.put_nowait(Figures(8_001, 10_000))  # in no time
+        told.put_nowait(JobProgress(8_001, 10_000))  # in no time
         queue.add("steered", {"n": 3}, "c")
         await heard.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         told.put_nowait(None)
-        await heard.becomes(1, State.DONE)
+        await heard.becomes(1, JobState.DONE)
         told.put_nowait(None)
-        await heard.becomes(2, State.DONE)
+        await heard.becomes(2, JobState.DONE)
     assert [each.figures.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
     last = heard.of(JobProgressed)[-1]
     assert last.job.id == 1
-    assert last.figures == Figures(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
-    assert last.totals == Totals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
+    assert last.figures == JobProgress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
+    assert last.totals == QueueTotals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
 async def test_pausing_keeps_what_came_and_resuming_goes_on_there(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b")
         async with at_work(queue, heard):
             await server.reached("a", 10_000)
-            (asked,) = queue.become(Wish.PAUSE, 1)
-            assert asked.obeying
-            await heard.becomes(1, State.PAUSED)
-            await heard.becomes(2, State.DONE)
+            (asked,) = queue.request_state(RequestedState.PAUSE, 1)
+            assert asked.is_changing
+            await heard.becomes(1, JobState.PAUSED)
+            await heard.becomes(2, JobState.DONE)
             assert part_of(server.job("a", tmp_path)).stat().st_size == 10_000
             await server.allow_all()
-            queue.become(Wish.RUN, 1)
-            await heard.becomes(1, State.DONE)
+            queue.request_state(RequestedState.RUN, 1)
+            await heard.becomes(1, JobState.DONE)
         assert server.requests == [("a", 0), ("b", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
 
 ASK = """
 import sys
-from launcher.fetch.jobs import Wish
-from launcher.fetch.queue import Queue
-Queue({}).become(Wish(sys.argv[1]), int(sys.argv[2]))
+from launcher.fetch.jobs import RequestedState
+from launcher.fetch.queue import DownloadQueue
+DownloadQueue({}).request_state(RequestedState(sys.argv[1]), int(sys.argv[2]))
 """
 
 
 async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
@@ -186,34 +186,34 @@ async def test_another_process_pauses_what_runs_here(tmp_path: Path) -> None:
             await server.reached("a", 10_000)
             asking = await asyncio.create_subprocess_exec(sys.executable, "-c", ASK, "pause", "1")
             assert await asking.wait() == 0
-            await heard.becomes(1, State.PAUSED)
-            states = [(each.job.state, each.job.obeying) for each in heard.of(JobChanged)]
-            assert (State.RUNNING, True) in states or states[-1] == (State.PAUSED, False)
+            await heard.becomes(1, JobState.PAUSED)
+            states = [(each.job.state, each.job.is_changing) for each in heard.of(JobChanged)]
+            assert (JobState.RUNNING, True) in states or states[-1] == (JobState.PAUSED, False)
             await server.left("a")
 
 
 async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         await server.allow("b", 10_000)
         add(queue, server, tmp_path, "a", "b")
         async with at_work(queue, heard):
             await server.reached("a", 10_000)
-            queue.become(Wish.CANCEL, 1)
+            queue.request_state(RequestedState.CANCEL, 1)
             await server.reached("b", 10_000)
-            queue.become(Wish.DISCARD, 2)
-            await heard.becomes(2, State.CANCELLED)
+            queue.request_state(RequestedState.DISCARD, 2)
+            await heard.becomes(2, JobState.CANCELLED)
         assert part_of(server.job("a", tmp_path)).exists()
         assert not part_of(server.job("b", tmp_path)).exists()
-        queue.become(Wish.DISCARD, 1)
+        queue.request_state(RequestedState.DISCARD, 1)
         assert not part_of(server.job("a", tmp_path)).exists()
-        job = queue.look().jobs.find(1)
-        assert (job.state, job.done_bytes) == (State.CANCELLED, None)
+        job = queue.read_snapshot().jobs.find(1)
+        assert (job.state, job.done_bytes) == (JobState.CANCELLED, None)
 
 
 async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
@@ -221,72 +221,72 @@ async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goe
             await server.reached("a", 10_000)
         assert task.cancelled()
         await server.left("a")
-        job = queue.look().jobs.find(1)
-        assert (job.state, job.wish, job.owner) == (State.WAITING, Wish.RUN, None)
+        job = queue.read_snapshot().jobs.find(1)
+        assert (job.state, job.wish, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
-        await to_the_end(Queue(WORKS), heard)
+        await to_the_end(DownloadQueue(WORKS), heard)
         assert server.requests == [("a", 0), ("a", 10_000)]
     assert (tmp_path / "a").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp_path: Path) -> None:
-    queue = Queue(WORKS)
+    queue = DownloadQueue(WORKS)
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        task = asyncio.create_task(Runner(queue, Heard(), tick_s=TICK_S).run())
+        task = asyncio.create_task(QueueRunner(queue, Heard(), tick_s=TICK_S).run())
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        job = queue.look().jobs.find(1)
-        assert (job.state, job.owner) == (State.WAITING, None)
+        job = queue.read_snapshot().jobs.find(1)
+        assert (job.state, job.owner) == (JobState.WAITING, None)
 
 
 async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) -> None:
     now_s = 1_000.0
-    queue, heard = Queue(WORKS, clock=Clock(calendar_s=lambda: now_s)), Heard()
+    queue, heard = DownloadQueue(WORKS, clock=QueueClock(calendar_s=lambda: now_s)), Heard()
     async with Server(a=DATA) as server:
         add(queue, server, tmp_path, "a")
     assert server._server is not None
     await server._server.wait_closed()
     async with at_work(queue, heard):
         await heard.until(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
-        waits = queue.look().jobs.find(1)
-        assert (waits.state, waits.retry_at_s) == (State.WAITING, 1_015.0)
+        waits = queue.read_snapshot().jobs.find(1)
+        assert (waits.state, waits.retry_at_s) == (JobState.WAITING, 1_015.0)
         assert waits.failure is not None
         assert waits.failure.title == "The server did not answer."
         async with server:
             now_s = 1_015.0
-            await heard.becomes(1, State.DONE)
+            await heard.becomes(1, JobState.DONE)
     assert (tmp_path / "a").read_bytes() == DATA
 
 
-async def write_to_a_full_disk(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
+async def write_to_a_full_disk(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     if not Path(arguments["space"]).exists():
         Path("/dev/full").write_bytes(b"data")
-    report(Figures(4, 4))
+    report(JobProgress(4, 4))
     return {}
 
 
 async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -> None:
-    queue, heard = Queue({**WORKS, "write": Work(write_to_a_full_disk, lambda _arguments: None)}), Heard()
+    queue, heard = DownloadQueue({**WORKS, "write": JobKind(write_to_a_full_disk, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
         queue.add("write", {"space": str(tmp_path / "space")}, "write")
         add(queue, server, tmp_path, "a")
         await to_the_end(queue, heard)
-        (held,) = heard.of(Held)
+        (held,) = heard.of(QueueHeld)
         assert held.reason is not None
         assert held.reason.code == "disk_full"
         assert not server.requests
         (tmp_path / "space").touch()
-        queue.become_all(Wish.RUN, [State.WAITING, State.PAUSED])
+        queue.request_state_of_all(RequestedState.RUN, [JobState.WAITING, JobState.PAUSED])
         await to_the_end(queue, heard)
-    assert {job.state for job in queue.look().jobs.jobs} == {State.DONE}
+    assert {job.state for job in queue.read_snapshot().jobs.jobs} == {JobState.DONE}
 
 
-async def fail(arguments: dict[str, Any], _report: Report) -> dict[str, Any]:
+async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, Any]:
     if arguments["how"] == "cancelled":
         raise asyncio.CancelledError
     if arguments["how"] == "system":
@@ -298,14 +298,14 @@ async def fail(arguments: dict[str, Any], _report: Report) -> dict[str, Any]:
     ("how", "told"), [("cancelled", "CancelledError"), ("system", "No such file"), ("fault", "KeyError")]
 )
 async def test_whatever_ends_a_job_the_next_one_runs(how: str, told: str, tmp_path: Path) -> None:
-    queue, heard = Queue({**WORKS, "fail": Work(fail, lambda _arguments: None)}), Heard()
+    queue, heard = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
         queue.add("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
         await to_the_end(queue, heard)
     (failed,) = heard.of(JobFailed)
     assert told in failed.failure.title
-    assert [job.state for job in queue.look().jobs.jobs] == [State.FAILED, State.DONE]
+    assert [job.state for job in queue.read_snapshot().jobs.jobs] == [JobState.FAILED, JobState.DONE]
 
 
 def fail_to_discard(arguments: dict[str, Any]) -> None:
@@ -319,27 +319,27 @@ def fail_to_discard(arguments: dict[str, Any]) -> None:
 def test_what_cannot_be_discarded_is_told_and_stops_nothing(
     discard: Callable[[dict[str, Any]], None], told: str, tmp_path: Path
 ) -> None:
-    queue = Queue({"fail": Work(fail, discard)})
+    queue = DownloadQueue({"fail": JobKind(fail, discard)})
     queue.add("fail", {"missing": str(tmp_path / "missing")}, "fails")
-    (job,) = queue.become(Wish.DISCARD, 1)
-    assert (job.state, job.wish) == (State.CANCELLED, Wish.CANCEL)
+    (job,) = queue.request_state(RequestedState.DISCARD, 1)
+    assert (job.state, job.wish) == (JobState.CANCELLED, RequestedState.CANCEL)
     assert job.failure is not None
     assert told in job.failure.title
     assert queue.clear() == 1
 
 
 async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA, c=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a", "b", "c")
         async with at_work(queue, heard):
             await server.reached("a", 10_000)
             queue.move(3, 2)
-            reordered = await heard.until(lambda event: isinstance(event, Reordered))
-            assert reordered == Reordered((1, 3, 2))
-            queue.become(Wish.CANCEL, 2)
-            await heard.becomes(2, State.CANCELLED)
+            reordered = await heard.until(lambda event: isinstance(event, QueueReordered))
+            assert reordered == QueueReordered((1, 3, 2))
+            queue.request_state(RequestedState.CANCEL, 2)
+            await heard.becomes(2, JobState.CANCELLED)
             assert queue.clear() == 1
             gone = await heard.until(lambda event: isinstance(event, JobRemoved))
             assert isinstance(gone, JobRemoved)
@@ -347,37 +347,37 @@ async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None
 
 
 async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         file = home / "state" / "downloads" / "queue.json"
         async with at_work(queue, heard):
             await server.reached("a", 10_000)
-            kept = file.rename(tmp_path / "kept.json")
-            file.mkdir()
-            await heard.until(lambda event: isinstance(event, Notice))
+            kept = file.parent.rename(tmp_path / "kept")
+            file.parent.write_text("in its place")
+            await heard.until(lambda event: isinstance(event, QueueNotice))
             await server.allow_all()
             await server.left("a")
             assert not heard.of(JobFinished)
-            file.rmdir()
-            kept.rename(file)
-            await heard.becomes(1, State.DONE)
-        (notice,) = heard.of(Notice)
+            file.parent.unlink()
+            kept.rename(file.parent)
+            await heard.becomes(1, JobState.DONE)
+        (notice,) = heard.of(QueueNotice)
         assert "could not be written" in notice.text
 
 
 async def test_a_list_that_is_damaged_under_way_is_set_aside_and_said(tmp_path: Path, home: Path) -> None:
-    queue, heard = Queue(WORKS), Heard()
+    queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
         async with at_work(queue, heard):
             await server.reached("a", 10_000)
             (home / "state" / "downloads" / "queue.json").write_text("{")
-            notice = await heard.until(lambda event: isinstance(event, Notice))
-            assert isinstance(notice, Notice)
-            assert "queue.damaged-1.json" in notice.text
+            notice = await heard.until(lambda event: isinstance(event, QueueNotice))
+            assert isinstance(notice, QueueNotice)
+            assert "queue.json.bad" in notice.text
             await server.left("a")
             add(queue, server, tmp_path, "b")
             await heard.until(lambda event: isinstance(event, JobFinished))
@@ -388,7 +388,7 @@ async def test_a_list_that_cannot_be_written_at_all_is_an_error(home: Path) -> N
     (home / "state").mkdir(parents=True)
     (home / "state" / "downloads").write_text("in the way")
     with pytest.raises(OSError, match="Not a directory"):
-        await Runner(Queue(WORKS), Heard(), tick_s=TICK_S).run(until_idle=True)
+        await QueueRunner(DownloadQueue(WORKS), Heard(), tick_s=TICK_S).run(until_idle=True)
 
 
 def test_nothing_is_imported_that_a_terminal_does_not_need() -> None:

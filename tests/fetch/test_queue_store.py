@@ -9,14 +9,13 @@ import pytest
 
 from launcher.base.errors import WrittenByNewer
 from launcher.base.identity import ProcessId
-from launcher.fetch.jobs import Failure, Figures, Jobs, State, Wish
-from launcher.fetch.queue import Queue
-from launcher.fetch.queue_store import QueueStore
+from launcher.fetch.jobs import JobFailure, JobList, JobProgress, JobState, RequestedState
+from launcher.fetch.queue import DownloadQueue, QueueStore
 
 ADD = """
 import sys
-from launcher.fetch.queue import Queue
-queue = Queue({})
+from launcher.fetch.queue import DownloadQueue
+queue = DownloadQueue({})
 for number in range(20):
     queue.add("copy", {"by": sys.argv[1], "number": number}, f"{number} by {sys.argv[1]}")
 """
@@ -26,8 +25,8 @@ def file_of(home: Path) -> Path:
     return home / "state" / "downloads" / "queue.json"
 
 
-def filled(*names: str) -> Queue:
-    queue = Queue({})
+def filled(*names: str) -> DownloadQueue:
+    queue = DownloadQueue({})
     for name in names:
         queue.add("copy", {"name": name}, name)
     return queue
@@ -35,27 +34,27 @@ def filled(*names: str) -> Queue:
 
 def test_everything_about_a_job_is_read_back(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
-    jobs, _ = Jobs().add("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
-    jobs = jobs.claimed(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).become(1, Wish.DISCARD)
+    jobs, _ = JobList().add("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
+    jobs = jobs.claim_due(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).request_state(1, RequestedState.DISCARD)
     assert store.change(lambda _none: (jobs, "told")) == (jobs, "told", ())
     assert QueueStore(tmp_path).change(lambda read: (read, None)) == (jobs, None, ())
 
 
 def test_a_look_writes_nothing(home: Path) -> None:
-    assert Queue({}).look().jobs == Jobs()
+    assert DownloadQueue({}).read_snapshot().jobs == JobList()
     assert not file_of(home).exists()
     queue = filled("a")
     stamp = queue.store.stamp()
-    queue.look()
+    queue.read_snapshot()
     assert queue.store.stamp() == stamp
-    queue.become(Wish.PAUSE, 1)
+    queue.request_state(RequestedState.PAUSE, 1)
     assert queue.store.stamp() != stamp
 
 
 def test_processes_that_write_at_once_lose_nothing_of_each_other() -> None:
     writers = [subprocess.Popen([sys.executable, "-c", ADD, name]) for name in "xyz"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    jobs = Queue({}).look().jobs.jobs
+    jobs = DownloadQueue({}).read_snapshot().jobs.jobs
     assert sorted(job.id for job in jobs) == list(range(1, 61))
     for name in "xyz":
         assert [job.arguments["number"] for job in jobs if job.arguments["by"] == name] == list(range(20))
@@ -67,14 +66,15 @@ def test_processes_that_write_at_once_lose_nothing_of_each_other() -> None:
 def test_a_file_that_is_none_of_ours_is_set_aside(data: bytes, home: Path) -> None:
     queue = filled("a")
     file_of(home).write_bytes(data)
-    look = queue.look()
-    assert look.jobs == Jobs()
+    look = queue.read_snapshot()
+    assert look.jobs == JobList()
     (damage,) = look.damage
+    assert damage.kept_as is not None
     assert damage.kept_as.read_bytes() == data
     assert str(damage) == f"The list of downloads could not be read and was set aside as {damage.kept_as}."
-    assert not queue.look().damage
+    assert not queue.read_snapshot().damage
     file_of(home).write_bytes(b"other")
-    assert queue.look().damage[0].kept_as.name == "queue.damaged-2.json"
+    assert queue.read_snapshot().damage[0].kept_as == file_of(home).with_name("queue.json.bad2")
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,13 @@ def test_a_job_that_cannot_be_read_is_set_aside_and_the_rest_is_there(broken: di
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][1] |= broken
     file_of(home).write_text(json.dumps(whole))
-    look = queue.look()
+    look = queue.read_snapshot()
     assert [job.title for job in look.jobs.jobs] == ["a", "c"]
     assert look.jobs.next_id == 4
     assert str(look.damage[0]).startswith("1 of the downloads listed could not be read and was set aside as ")
+    assert look.damage[0].kept_as is not None
     assert json.loads(look.damage[0].kept_as.read_bytes()) == whole
-    assert not queue.look().damage
+    assert not queue.read_snapshot().damage
 
 
 def test_a_file_of_a_newer_version_is_left_as_it_is(home: Path) -> None:
@@ -114,13 +115,13 @@ def test_a_job_that_runs_in_no_process_waits(home: Path) -> None:
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][0]["state"] = "running"
     file_of(home).write_text(json.dumps(whole))
-    assert queue.look().jobs.find(1).state is State.WAITING
+    assert queue.read_snapshot().jobs.find(1).state is JobState.WAITING
 
 
 def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     store.change(lambda jobs: (jobs, None))
-    figures = Figures(5, 10, 2.5, 2.0, "from a mirror")
+    figures = JobProgress(5, 10, 2.5, 2.0, "from a mirror")
     store.show_figures(1, figures)
     store.show_figures(2, figures)
     assert QueueStore(tmp_path).figures(1) == figures
@@ -132,7 +133,7 @@ def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path
 
 
 def test_a_hold_is_kept(tmp_path: Path) -> None:
-    full = Failure("disk_full", "The disk is full.", "Free space.")
+    full = JobFailure("disk_full", "The disk is full.", "Free space.")
     store = QueueStore(tmp_path)
-    store.change(lambda _none: (Jobs(hold=full), None))
+    store.change(lambda _none: (JobList(hold=full), None))
     assert store.change(lambda jobs: (jobs, None))[0].hold == full

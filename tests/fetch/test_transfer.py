@@ -19,10 +19,17 @@ from launcher.base.errors import (
     FileInTheWay,
 )
 from launcher.fetch import journal
-from launcher.fetch.journal import Identity, Stretch
-from launcher.fetch.part import Part
-from launcher.fetch.ranges import Span, gaps, merged, n_bytes
-from launcher.fetch.transfer import Fetched, Phase, Progress, Source, discard, fetch, unfinished
+from launcher.fetch.journal import DownloadIdentity, Span, Stretch, count_bytes, find_gaps, merge_spans
+from launcher.fetch.part import PartialFile
+from launcher.fetch.transfer import (
+    DownloadedFile,
+    DownloadSource,
+    TransferPhase,
+    TransferProgress,
+    count_unfinished_bytes,
+    discard_download,
+    download_file,
+)
 from tests.fetch.conftest import QUICK, Place
 
 _EXAMPLES = itertools.count()
@@ -30,54 +37,54 @@ _EXAMPLES = itertools.count()
 
 class TestAFile:
     async def test_arrives_whole_and_nothing_stays_beside_it(self, place: Place) -> None:
-        got = await fetch(place.source(), place.target, settings=QUICK)
-        assert got == Fetched(place.target, len(place.content), place.sha256, got.seconds, 0, len(place.content))
+        got = await download_file(place.source(), place.target, settings=QUICK)
+        assert got == DownloadedFile(place.target, len(place.content), place.sha256, got.seconds, 0, len(place.content))
         assert place.target.read_bytes() == place.content
         assert place.beside == []
 
     async def test_of_unknown_size_and_hash_arrives_with_its_hash(self, place: Place) -> None:
-        got = await fetch(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
+        got = await download_file(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
         assert (got.bytes, got.sha256) == (len(place.content), place.sha256)
 
     async def test_of_no_bytes_arrives(self, place: Place) -> None:
         for size in (0, None):
-            got = await fetch(place.source(name="empty", bytes=size, sha256=None), place.target, settings=QUICK)
+            got = await download_file(place.source(name="empty", bytes=size, sha256=None), place.target, settings=QUICK)
             assert (got.bytes, got.sha256) == (0, hashlib.sha256(b"").hexdigest())
             place.target.unlink()
 
     async def test_goes_into_a_folder_that_is_made_for_it(self, place: Place) -> None:
         target = place.target.parent / "new" / "er" / "model.gguf"
-        assert (await fetch(place.source(), target, settings=QUICK)).path.read_bytes() == place.content
+        assert (await download_file(place.source(), target, settings=QUICK)).path.read_bytes() == place.content
 
     async def test_a_hash_in_capitals_is_the_same(self, place: Place) -> None:
         assert (
-            await fetch(place.source(sha256=place.sha256.upper()), place.target, settings=QUICK)
+            await download_file(place.source(sha256=place.sha256.upper()), place.target, settings=QUICK)
         ).sha256 == place.sha256
 
     async def test_progress_grows_and_ends_with_all(self, place: Place) -> None:
-        told: list[tuple[float, Progress]] = []
+        told: list[tuple[float, TransferProgress]] = []
         thread = threading.get_ident()
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: TransferProgress) -> None:
             assert threading.get_ident() == thread
             told.append((time.monotonic(), progress))
 
-        await fetch(place.source("slow=3000000"), place.target, settings=QUICK, on_progress=watch)
-        received = [each.done_bytes for _, each in told if each.phase is Phase.RECEIVING]
+        await download_file(place.source("slow=3000000"), place.target, settings=QUICK, on_progress=watch)
+        received = [each.done_bytes for _, each in told if each.phase is TransferPhase.RECEIVING]
         assert received == sorted(received)
-        assert told[-1][1].phase is Phase.VERIFYING
+        assert told[-1][1].phase is TransferPhase.VERIFYING
         assert told[-1][1].done_bytes == told[-1][1].bytes == len(place.content)
         assert len(told) <= (told[-1][0] - told[0][0]) / 0.09 + 2
 
     async def test_is_received_no_faster_than_allowed(self, place: Place) -> None:
         slow = replace(QUICK, bytes_per_second=2_000_000)
-        assert (await fetch(place.source(), place.target, settings=slow)).seconds > 0.3
+        assert (await download_file(place.source(), place.target, settings=slow)).seconds > 0.3
 
     async def test_comes_through_the_environments_proxy(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", place.server.origin.replace("://", "://me:secret@"))
         monkeypatch.setenv("http_proxy", place.server.origin.replace("://", "://me:secret@"))
         source = replace(place.source(), url=f"http://hub.invalid/{place.run}/none/model.gguf")
-        await fetch(source, place.target, settings=QUICK)
+        await download_file(source, place.target, settings=QUICK)
         asked = place.requests
         assert asked[0]["target"] == source.url
         assert asked[0]["Proxy-Authorization"].startswith("Basic ")
@@ -85,7 +92,7 @@ class TestAFile:
 
 class TestSecrets:
     async def test_the_token_goes_to_the_first_server_only(self, place: Place) -> None:
-        await fetch(place.source("redirect", token="hf_secret"), place.target, settings=QUICK)
+        await download_file(place.source("redirect", token="hf_secret"), place.target, settings=QUICK)
         told = [(each["server"], each.get("Authorization")) for each in place.requests]
         assert told == [("origin", "Bearer hf_secret"), ("store", None)]
 
@@ -101,8 +108,8 @@ class TestSecrets:
 class TestResuming:
     async def test_only_what_is_missing_is_asked_for(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000*1"), after=300_000)
-        assert unfinished(place.target) == 300_000
-        got = await fetch(place.source("stalls=300000*1"), place.target, settings=QUICK)
+        assert count_unfinished_bytes(place.target) == 300_000
+        got = await download_file(place.source("stalls=300000*1"), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (300_000, 700_000)
         assert place.target.read_bytes() == place.content
         last = place.requests[-1]
@@ -111,47 +118,51 @@ class TestResuming:
 
     async def test_at_another_address_that_promises_the_same_hash(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
-        assert (await fetch(place.source("redirect"), place.target, settings=QUICK)).resumed_bytes == 300_000
+        assert (await download_file(place.source("redirect"), place.target, settings=QUICK)).resumed_bytes == 300_000
 
     async def test_not_for_another_hash(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
         await place.interrupted(place.source("stalls=300000,wrong", sha256="0" * 64), after=300_000)
-        got = await fetch(place.source(), place.target, settings=QUICK)
+        got = await download_file(place.source(), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (0, len(place.content))
         assert "model.gguf: 300,000 bytes that waited belong to another file" in caplog.text
 
     async def test_not_without_a_journal(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
         place.target.with_name("model.gguf.part.journal").unlink()
-        assert unfinished(place.target) is None
-        assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
+        assert count_unfinished_bytes(place.target) is None
+        assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
 
     async def test_a_part_that_was_cut_short_counts_as_far_as_it_goes(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
         with place.target.with_name("model.gguf.part").open("r+b") as file:
             file.truncate(100_000)
-        assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes == 100_000
+        assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 100_000
 
     async def test_after_a_power_cut_what_was_synced_counts(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)
-        part = Part(place.target, Identity(place.source().url, len(place.content), place.sha256), lambda _: True)
+        part = PartialFile(
+            place.target, DownloadIdentity(place.source().url, len(place.content), place.sha256), lambda _: True
+        )
         part.sync()
-        part.write(part.claim(Span(300_000, 400_000)), memoryview(place.content)[300_000:400_000])
+        part.write(part.claim_segment(Span(300_000, 400_000)), memoryview(place.content)[300_000:400_000])
         part.close()
-        assert unfinished(place.target) == 400_000
-        monkeypatch.setattr(journal, "boot", lambda: "the next boot")
-        assert unfinished(place.target) == 300_000
-        got = await fetch(place.source(), place.target, settings=QUICK)
+        assert count_unfinished_bytes(place.target) == 400_000
+        monkeypatch.setattr(journal, "boot_id", lambda: "the next boot")
+        assert count_unfinished_bytes(place.target) == 300_000
+        got = await download_file(place.source(), place.target, settings=QUICK)
         assert got.resumed_bytes == 300_000
         assert place.target.read_bytes() == place.content
 
     async def test_what_was_complete_needs_no_server(self, place: Place) -> None:
         part, size = place.target.with_name("model.gguf.part"), len(place.content)
         part.write_bytes(place.content)
-        identity = Identity("http://nobody.invalid/", size, place.sha256, None)
-        journal.create(part.with_name("model.gguf.part.journal"), identity, [Stretch(0, size, size)])
-        got = await fetch(Source("http://nobody.invalid/", size, place.sha256), place.target, settings=QUICK)
+        identity = DownloadIdentity("http://nobody.invalid/", size, place.sha256, None)
+        journal.create_journal(part.with_name("model.gguf.part.journal"), identity, [Stretch(0, size, size)])
+        got = await download_file(
+            DownloadSource("http://nobody.invalid/", size, place.sha256), place.target, settings=QUICK
+        )
         assert (got.resumed_bytes, got.received_bytes) == (size, 0)
         assert place.beside == []
 
@@ -161,28 +172,28 @@ class TestResuming:
         self, place: Place, pieces: list[tuple[int, int]]
     ) -> None:
         place.run = f"gaps{next(_EXAMPLES)}"
-        finished = merged(Span(begin, min(begin + length, len(place.content))) for begin, length in pieces)
+        finished = merge_spans(Span(begin, min(begin + length, len(place.content))) for begin, length in pieces)
         data = bytearray(b"?" * len(place.content))
         for begin, end in finished:
             data[begin:end] = place.content[begin:end]
         place.target.unlink(missing_ok=True)
         place.target.with_name("model.gguf.part").write_bytes(data)
-        journal.create(
+        journal.create_journal(
             place.target.with_name("model.gguf.part.journal"),
-            Identity(place.source().url, len(place.content), place.sha256),
+            DownloadIdentity(place.source().url, len(place.content), place.sha256),
             [Stretch(begin, end, end) for begin, end in finished],
         )
-        got = asyncio.run(fetch(place.source(), place.target, settings=QUICK))
+        got = asyncio.run(download_file(place.source(), place.target, settings=QUICK))
         assert place.target.read_bytes() == place.content
-        assert got.resumed_bytes == n_bytes(finished)
+        assert got.resumed_bytes == count_bytes(finished)
         told = place.server.told(place.run)
-        assert told.sent_bytes == got.received_bytes == n_bytes(gaps(finished, len(place.content)))
-        assert len(told.requests) == len(gaps(finished, len(place.content)))
+        assert told.sent_bytes == got.received_bytes == count_bytes(find_gaps(finished, len(place.content)))
+        assert len(told.requests) == len(find_gaps(finished, len(place.content)))
 
 
 class TestCancelling:
     async def test_it_returns_at_once_while_the_server_is_silent(self, place: Place) -> None:
-        task = asyncio.create_task(fetch(place.source("stalls=0"), place.target, settings=QUICK))
+        task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=QUICK))
         while not await asyncio.to_thread(lambda: place.requests):
             pass
         began_s = time.monotonic()
@@ -191,8 +202,8 @@ class TestCancelling:
             await task
         assert time.monotonic() - began_s < QUICK.stall_s
 
-    async def test_while_the_files_are_opened_leaves_nothing(self, place: Place) -> None:
-        task = asyncio.create_task(fetch(place.source(), place.target, settings=QUICK))
+    async def test_before_the_first_byte_leaves_nothing(self, place: Place) -> None:
+        task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=QUICK))
         while "disk" not in {each.name for each in threading.enumerate()}:
             await asyncio.sleep(0)
         task.cancel()
@@ -211,7 +222,7 @@ class TestCancelling:
     async def test_the_next_fetch_may_begin_at_once(self, place: Place) -> None:
         for _ in range(5):
             await place.interrupted(place.source("slow=2000000"))
-        assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes > 0
+        assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes > 0
         assert place.target.read_bytes() == place.content
 
     async def test_it_ends_a_pause(self, place: Place) -> None:
@@ -221,7 +232,7 @@ class TestCancelling:
             waiting.set()
             await asyncio.Event().wait()
 
-        task = asyncio.create_task(fetch(place.source("500"), place.target, settings=QUICK, pause=pause))
+        task = asyncio.create_task(download_file(place.source("500"), place.target, settings=QUICK, pause=pause))
         await waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -231,16 +242,16 @@ class TestCancelling:
     async def test_giving_up_leaves_nothing(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"))
         assert place.beside == ["model.gguf.part", "model.gguf.part.journal"]
-        discard(place.target)
+        discard_download(place.target)
         assert place.beside == []
-        assert unfinished(place.target) is None
-        discard(place.target.parent / "nowhere" / "model.gguf")
+        assert count_unfinished_bytes(place.target) is None
+        discard_download(place.target.parent / "nowhere" / "model.gguf")
 
 
 class TestATargetThatIsThere:
     async def test_is_verified_and_returned_without_a_request(self, place: Place) -> None:
         place.target.write_bytes(place.content)
-        got = await fetch(place.source(), place.target, settings=QUICK)
+        got = await download_file(place.source(), place.target, settings=QUICK)
         assert (got.sha256, got.received_bytes, place.requests) == (place.sha256, 0, [])
 
     @pytest.mark.parametrize("there", [None, b"mine"])
@@ -248,37 +259,37 @@ class TestATargetThatIsThere:
         there = there or place.content[::-1]
         place.target.write_bytes(there)
         with pytest.raises(FileInTheWay):
-            await fetch(place.source(), place.target, settings=QUICK)
+            await download_file(place.source(), place.target, settings=QUICK)
         assert place.target.read_bytes() == there
 
     async def test_is_not_taken_for_a_file_that_nothing_is_known_of(self, place: Place) -> None:
         place.target.write_bytes(place.content)
         with pytest.raises(FileInTheWay):
-            await fetch(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
+            await download_file(place.source(bytes=None, sha256=None), place.target, settings=QUICK)
 
     async def test_a_folder_is_in_the_way_too(self, place: Place) -> None:
         place.target.mkdir()
         with pytest.raises(FileInTheWay):
-            await fetch(place.source(), place.target, settings=QUICK)
+            await download_file(place.source(), place.target, settings=QUICK)
 
     async def test_is_not_overwritten_when_it_appears_meanwhile(self, place: Place) -> None:
         with pytest.raises(FileInTheWay):
-            await fetch(
+            await download_file(
                 place.source(), place.target, settings=QUICK, on_progress=lambda _: place.target.write_bytes(b"mine")
             )
         assert place.target.read_bytes() == b"mine"
-        assert unfinished(place.target) == len(place.content)
+        assert count_unfinished_bytes(place.target) == len(place.content)
 
 
 class TestWrongBytes:
     async def test_they_are_kept_aside_with_the_reason_and_the_next_fetch_begins_anew(self, place: Place) -> None:
         with pytest.raises(DownloadBroken) as told:
-            await fetch(place.source("wrong"), place.target, settings=QUICK)
+            await download_file(place.source("wrong"), place.target, settings=QUICK)
         assert place.beside == ["model.gguf.bad", "model.gguf.bad.txt"]
         assert place.sha256 in place.target.with_name("model.gguf.bad.txt").read_text()
         assert told.value.facts["path"] == str(place.target.with_name("model.gguf.bad"))
         assert not place.target.exists()
-        assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
+        assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 0
 
 
 def test_the_programs_end_waits_for_no_thread(place: Place, run_child: Callable[[str], float]) -> None:
@@ -287,8 +298,8 @@ def test_the_programs_end_waits_for_no_thread(place: Place, run_child: Callable[
     assert (
         run_child(
             "import asyncio, pathlib, sys\n"
-            "from launcher.fetch.transfer import Source, fetch\n"
-            f"work = fetch(Source({url!r}), pathlib.Path({str(place.target)!r}))\n"
+            "from launcher.fetch.transfer import DownloadSource, download_file\n"
+            f"work = download_file(DownloadSource({url!r}), pathlib.Path({str(place.target)!r}))\n"
             "try: asyncio.run(asyncio.wait_for(work, 0.3))\n"
             "except TimeoutError: pass\n"
         )

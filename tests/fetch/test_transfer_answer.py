@@ -8,72 +8,74 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.base.errors import RateLimited
-from launcher.base.http import Head
-from launcher.fetch.journal import Identity
-from launcher.fetch.transfer_answer import Accepted, Next, Trouble, judge, retry_after_s
+from launcher.base.http import ResponseHead, parse_retry_after
+from launcher.fetch.journal import DownloadIdentity
+from launcher.fetch.transfer import AcceptedAnswer, ConnectionTrouble, NextStep, check_answer
 
 SHA256 = "ab" * 32
-KNOWN = Identity("https://example.org/model.gguf", 1000, SHA256, '"one"')
-OF_UNKNOWN_HASH = Identity("https://example.org/model.gguf", 1000, None, '"one"')
+KNOWN = DownloadIdentity("https://example.org/model.gguf", 1000, SHA256, '"one"')
+OF_UNKNOWN_HASH = DownloadIdentity("https://example.org/model.gguf", 1000, None, '"one"')
 
 
 def judged(
-    status: int, begin: int = 0, known: Identity = KNOWN, *, host: str = "example.org", **headers: str
-) -> Accepted | Next:
-    answer = Head(status, {name.replace("_", "-"): value for name, value in headers.items()})
+    status: int, begin: int = 0, known: DownloadIdentity = KNOWN, *, host: str = "example.org", **headers: str
+) -> AcceptedAnswer | NextStep:
+    answer = ResponseHead(status, {name.replace("_", "-"): value for name, value in headers.items()})
     try:
-        return judge(answer, begin, known, host=host, asked_host="example.org", name="model.gguf")
-    except Trouble as trouble:
+        return check_answer(answer, begin, known, host=host, asked_host="example.org", name="model.gguf")
+    except ConnectionTrouble as trouble:
         return trouble.then
 
 
 @pytest.mark.parametrize(
     ("known", "etag", "expected"),
     [
-        (KNOWN, '"one"', Accepted(1000, '"one"', ranges=True)),
-        (KNOWN, '"two"', Accepted(1000, '"two"', ranges=True)),  # the hash decides
-        (OF_UNKNOWN_HASH, '"one"', Accepted(1000, '"one"', ranges=True)),
-        (OF_UNKNOWN_HASH, '"two"', Next.ANEW),
+        (KNOWN, '"one"', AcceptedAnswer(1000, '"one"', ranges=True)),
+        (KNOWN, '"two"', AcceptedAnswer(1000, '"two"', ranges=True)),  # the hash decides
+        (OF_UNKNOWN_HASH, '"one"', AcceptedAnswer(1000, '"one"', ranges=True)),
+        (OF_UNKNOWN_HASH, '"two"', NextStep.ANEW),
     ],
 )
-def test_a_part_of_the_file(known: Identity, etag: str, expected: Accepted | Next) -> None:
+def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: AcceptedAnswer | NextStep) -> None:
     assert judged(206, 400, known, content_range="bytes 400-999/1000", etag=etag) == expected
 
 
 @pytest.mark.parametrize(
     ("known", "headers", "expected"),
     [
-        (KNOWN, {"etag": '"one"', "content_length": "1000"}, Next.ALONE),
-        (KNOWN, {"etag": '"two"', "content_length": "1000"}, Next.WITHOUT_CONDITION),
-        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1000"}, Next.ANEW),
-        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1200"}, Next.ANEW),
-        (KNOWN, {"etag": '"one"', "content_length": "1200"}, Next.NEVER),
-        (KNOWN, {"etag": '"one"', "transfer_encoding": "chunked"}, Next.ALONE),
-        (KNOWN, {"transfer_encoding": "chunked"}, Next.UNSURE),
-        (KNOWN, {"transfer_encoding": "chunked", "content_type": "text/html"}, Next.NEVER),
-        (KNOWN, {"content_length": "1000", "content_type": "text/html"}, Next.ALONE),
+        (KNOWN, {"etag": '"one"', "content_length": "1000"}, NextStep.ALONE),
+        (KNOWN, {"etag": '"two"', "content_length": "1000"}, NextStep.WITHOUT_CONDITION),
+        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1000"}, NextStep.ANEW),
+        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1200"}, NextStep.ANEW),
+        (KNOWN, {"etag": '"one"', "content_length": "1200"}, NextStep.NEVER),
+        (KNOWN, {"etag": '"one"', "transfer_encoding": "chunked"}, NextStep.ALONE),
+        (KNOWN, {"transfer_encoding": "chunked"}, NextStep.UNSURE),
+        (KNOWN, {"transfer_encoding": "chunked", "content_type": "text/html"}, NextStep.NEVER),
+        (KNOWN, {"content_length": "1000", "content_type": "text/html"}, NextStep.ALONE),
     ],
 )
-def test_the_whole_file_in_place_of_a_part(known: Identity, headers: dict[str, str], expected: Next) -> None:
+def test_the_whole_file_in_place_of_a_part(
+    known: DownloadIdentity, headers: dict[str, str], expected: NextStep
+) -> None:
     assert judged(200, 400, known, **headers) == expected
 
 
 @pytest.mark.parametrize(
     ("status", "host", "expected"),
     [
-        *[(status, "example.org", Next.NEVER) for status in (400, 401, 403, 404, 405, 410, 451)],
-        *[(status, "store.example.org", Next.AGAIN) for status in (401, 403, 404, 410)],
-        *[(status, "example.org", Next.AGAIN) for status in (408, 425, 429, 500, 502, 503, 504)],
-        (304, "example.org", Next.NEVER),
+        *[(status, "example.org", NextStep.NEVER) for status in (400, 401, 403, 404, 405, 410, 451)],
+        *[(status, "store.example.org", NextStep.AGAIN) for status in (401, 403, 404, 410)],
+        *[(status, "example.org", NextStep.AGAIN) for status in (408, 425, 429, 500, 502, 503, 504)],
+        (304, "example.org", NextStep.NEVER),
     ],
 )
-def test_refusals(status: int, host: str, expected: Next) -> None:
+def test_refusals(status: int, host: str, expected: NextStep) -> None:
     assert judged(status, host=host) is expected
 
 
 def test_too_many_requests_are_told_apart() -> None:
-    with pytest.raises(Trouble) as told:
-        judge(Head(429, {"retry-after": "9"}), 0, KNOWN, host="a", asked_host="a", name="x")
+    with pytest.raises(ConnectionTrouble) as told:
+        check_answer(ResponseHead(429, {"retry-after": "9"}), 0, KNOWN, host="a", asked_host="a", name="x")
     assert isinstance(told.value.error, RateLimited)
     assert told.value.wait_s == 9
 
@@ -81,11 +83,11 @@ def test_too_many_requests_are_told_apart() -> None:
 @given(st.integers(0, 999), st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1100))
 def test_nothing_is_accepted_that_begins_or_ends_elsewhere(begin: int, first: int, last: int, size: int) -> None:
     outcome = judged(206, begin, content_range=f"bytes {first}-{last}/{size}")
-    if isinstance(outcome, Accepted):
+    if isinstance(outcome, AcceptedAnswer):
         assert (first, size) == (begin, 1000)
         assert begin <= last
     else:
-        assert outcome in (Next.ALONE, Next.NEVER)
+        assert outcome in (NextStep.ALONE, NextStep.NEVER)
 
 
 @given(st.text(max_size=40), st.text(max_size=10) | st.just("9" * 5000))
@@ -98,9 +100,9 @@ def test_odd_headers_are_no_crash(content_range: str, length: str) -> None:
     ("text", "seconds"), [("7", 7.0), (" 12 ", 12.0), ("", None), ("soon", None), ("-1", None), ("1e9", None)]
 )
 def test_seconds_to_wait(text: str, seconds: float | None) -> None:
-    assert retry_after_s(text) == seconds
+    assert parse_retry_after(text) == seconds
 
 
 def test_a_date_to_wait_for() -> None:
-    assert retry_after_s(email.utils.formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=2)
-    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert parse_retry_after(email.utils.formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=2)
+    assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0

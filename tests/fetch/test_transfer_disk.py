@@ -15,9 +15,8 @@ from launcher.base.errors import (
     Refused,
     TargetUnusable,
 )
-from launcher.fetch.part import Follower, Part
-from launcher.fetch.transfer import Progress, discard, fetch
-from launcher.fetch.transfer_files import claimed, free_bytes
+from launcher.fetch.part import FileHasher, PartialFile, free_bytes, lock_target
+from launcher.fetch.transfer import TransferProgress, discard_download, download_file
 from tests.fetch.conftest import QUICK, Place
 
 
@@ -25,7 +24,7 @@ class TestTheDisk:
     async def test_without_room_nothing_is_asked_for(self, place: Place) -> None:
         tight = replace(QUICK, reserve_bytes=free_bytes(place.target.parent) - 500_000)
         with pytest.raises(DiskFull) as told:
-            await fetch(place.source(), place.target, settings=tight)
+            await download_file(place.source(), place.target, settings=tight)
         assert told.value.facts["needed_bytes"] == len(place.content)
         assert (place.requests, place.beside) == ([], [])
 
@@ -34,10 +33,10 @@ class TestTheDisk:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
         try:
             with pytest.raises(DiskFull):
-                await fetch(place.source(), place.target, settings=QUICK)
+                await download_file(place.source(), place.target, settings=QUICK)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert (await fetch(place.source(), place.target, settings=QUICK)).resumed_bytes == 600_000
+        assert (await download_file(place.source(), place.target, settings=QUICK)).resumed_bytes == 600_000
         assert place.target.read_bytes() == place.content
 
     async def test_a_loss_that_the_system_tells_once_is_not_forgotten(
@@ -53,7 +52,7 @@ class TestTheDisk:
 
         monkeypatch.setattr(os, "fdatasync", fail_once)
         with pytest.raises(TargetUnusable, match="Input/output error"):
-            await fetch(place.source("slow=4000000"), place.target, settings=replace(QUICK, sync_s=0.02))
+            await download_file(place.source("slow=4000000"), place.target, settings=replace(QUICK, sync_s=0.02))
         assert failed.is_set()
         assert place.beside == []  # nothing of it was on the disk for certain, so nothing is resumed
 
@@ -67,48 +66,48 @@ class TestTheDisk:
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", slow)
-        await fetch(place.source(), place.target, settings=QUICK)
+        await download_file(place.source(), place.target, settings=QUICK)
         assert went_on
         assert all(went_on)
 
     async def test_nothing_has_the_file_open_when_it_is_deleted(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        loop, remove, run, told = asyncio.get_running_loop(), Part.remove, Follower.run, list[str]()
+        loop, remove, run, told = asyncio.get_running_loop(), PartialFile.remove, FileHasher.run, list[str]()
 
-        def slow(follower: Follower) -> str:
+        def slow(follower: FileHasher) -> str:
             sha256, turned = run(follower), threading.Event()
             loop.call_soon_threadsafe(turned.set)
             turned.wait(3)
             told.append("closed")
             return sha256
 
-        def watched(part: Part) -> None:
+        def watched(part: PartialFile) -> None:
             told.append("removed")
             remove(part)
 
-        monkeypatch.setattr(Follower, "run", slow)
-        monkeypatch.setattr(Part, "remove", watched)
+        monkeypatch.setattr(FileHasher, "run", slow)
+        monkeypatch.setattr(PartialFile, "remove", watched)
         with pytest.raises(Refused):
-            await fetch(place.source("404"), place.target, settings=QUICK)
+            await download_file(place.source("404"), place.target, settings=QUICK)
         assert told == ["closed", "removed"]
         assert place.beside == []
 
     async def test_what_the_listener_raises_is_not_the_disks(self, place: Place) -> None:
-        def gone(_progress: Progress) -> None:
+        def gone(_progress: TransferProgress) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
         with pytest.raises(BrokenPipeError):
-            await fetch(place.source(), place.target, settings=QUICK, on_progress=gone)
+            await download_file(place.source(), place.target, settings=QUICK, on_progress=gone)
 
     async def test_a_file_in_place_of_the_folder_is_told(self, place: Place) -> None:
         place.target.write_bytes(b"")
         with pytest.raises(TargetUnusable):
-            await fetch(place.source(), place.target / "model.gguf", settings=QUICK)
+            await download_file(place.source(), place.target / "model.gguf", settings=QUICK)
 
     async def test_one_at_a_time(self, place: Place) -> None:
-        with claimed(place.target), pytest.raises(DownloadBusy):
-            await fetch(place.source(), place.target, settings=QUICK)
-        with claimed(place.target), pytest.raises(DownloadBusy):
-            discard(place.target)
-        await fetch(place.source(), place.target, settings=QUICK)
+        with lock_target(place.target), pytest.raises(DownloadBusy):
+            await download_file(place.source(), place.target, settings=QUICK)
+        with lock_target(place.target), pytest.raises(DownloadBusy):
+            discard_download(place.target)
+        await download_file(place.source(), place.target, settings=QUICK)

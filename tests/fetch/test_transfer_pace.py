@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.fetch.transfer_pace import Bucket, Growth, Speed, backoff_s
+from launcher.fetch.transfer import ConnectionGrowth, SpeedMeter, TokenBucket, TransferSettings, backoff_s, pause_s
 
 MB = 10**6
 
@@ -13,14 +13,14 @@ class TestLimit:
     @given(st.lists(st.integers(1, 5 * MB), min_size=1, max_size=50))
     def test_whoever_waits_as_told_never_exceeds_it(self, pieces: list[int]) -> None:
         now = [100.0]
-        bucket = Bucket(MB, now=lambda: now[0])
+        bucket = TokenBucket(MB, now=lambda: now[0])
         for piece in pieces:
             now[0] += bucket.take(piece)
         assert sum(pieces) / (now[0] - 100.0) <= MB * 1.000001
 
     def test_a_long_pause_saves_up_a_quarter_second_at_most(self) -> None:
         now = [0.0]
-        bucket = Bucket(MB, now=lambda: now[0])
+        bucket = TokenBucket(MB, now=lambda: now[0])
         now[0] = 1000.0
         assert bucket.take(MB) == pytest.approx(0.75)
 
@@ -34,26 +34,32 @@ class TestPauses:
         whole = backoff_s(failures, 1.0, 60.0, lambda: 1.0)
         assert whole / 2 <= backoff_s(failures, 1.0, 60.0, lambda: chance) <= whole
 
+    def test_a_server_may_ask_for_a_longer_one_up_to_a_limit(self) -> None:
+        settings = TransferSettings(backoff_s=1.0, longest_asked_pause_s=600.0)
+        assert [pause_s(1, asked_s, settings) for asked_s in (7.0, 600.0, 1e9)] == [7.0, 600.0, 600.0]
+        for asked_s in (0.0, None):
+            assert 0.5 <= pause_s(1, asked_s, settings) <= 1.0
+
 
 class TestSpeed:
     def test_it_is_unknown_at_first(self) -> None:
-        assert Speed().sample(0.0, 0) is None
+        assert SpeedMeter().sample(0.0, 0) is None
 
     def test_it_is_that_of_the_last_seconds(self) -> None:
-        speed = Speed(window_s=5.0)
+        speed = SpeedMeter(window_s=5.0)
         told = [speed.sample(float(second), MB * min(second, 10)) for second in range(30)]
         assert told[5] == pytest.approx(MB)
         assert told[-1] == 0
 
     def test_a_new_start_is_no_negative_speed(self) -> None:
-        speed = Speed()
+        speed = SpeedMeter()
         speed.sample(0.0, 10 * MB)
         assert speed.sample(1.0, 0) is None
 
 
 def grown(per_connection: float, line: float, most: int = 8) -> int:
     """Return how many connections there are after a minute with these limits of a server and a line, in MB/s."""
-    growth, received = Growth(most, settle_s=1.0), 0.0
+    growth, received = ConnectionGrowth(most, settle_s=1.0), 0.0
     for tenth in range(600):
         growth.observe(tenth / 10, int(received), settled=True)
         received += min(line, per_connection * growth.wanted) * MB / 10
@@ -75,13 +81,13 @@ class TestNumberOfConnections:
         assert grown(per_connection=500, line=10_000) == 1
 
     def test_nothing_is_judged_before_all_have_brought_something(self) -> None:
-        growth = Growth(8, settle_s=1.0)
+        growth = ConnectionGrowth(8, settle_s=1.0)
         for second in range(10):
             growth.observe(float(second), second * MB, settled=False)
         assert growth.wanted == 1
 
     def test_stop_is_final(self) -> None:
-        growth = Growth(8, settle_s=1.0)
+        growth = ConnectionGrowth(8, settle_s=1.0)
         growth.stop(0)
         for second in range(10):
             growth.observe(float(second), second * MB, settled=True)

@@ -11,25 +11,32 @@ from launcher.base.errors import (
     LauncherError,
     Refused,
 )
-from launcher.fetch import transfer_run
-from launcher.fetch.transfer import Phase, Progress, Source, TransferSettings, fetch, unfinished
+from launcher.fetch import transfer
+from launcher.fetch.transfer import (
+    DownloadSource,
+    TransferPhase,
+    TransferProgress,
+    TransferSettings,
+    count_unfinished_bytes,
+    download_file,
+)
 from tests.fetch.conftest import QUICK, Place
 
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> TransferSettings:
     """Let a small file be worth several connections."""
-    monkeypatch.setattr(transfer_run, "_SMALLEST_CHUNK", 50_000)
-    monkeypatch.setattr(transfer_run, "TICK_S", 0.01)
+    monkeypatch.setattr(transfer, "_SMALLEST_CHUNK", 50_000)
+    monkeypatch.setattr(transfer, "TICK_S", 0.01)
     return replace(QUICK, least_parallel_bytes=100_000, connections=4)
 
 
 class TestSeveralConnections:
     async def test_they_are_used_where_each_is_limited(self, place: Place, small_chunks: TransferSettings) -> None:
-        await fetch(place.source("slow=1000000"), place.target, settings=replace(small_chunks, connections=1))
+        await download_file(place.source("slow=1000000"), place.target, settings=replace(small_chunks, connections=1))
         assert len(place.requests) == 1
         place.target.unlink()
-        await fetch(place.source("slow=1000000"), place.target, settings=small_chunks)
+        await download_file(place.source("slow=1000000"), place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content
         assert len({each["Range"] for each in place.requests}) > 2
 
@@ -37,30 +44,30 @@ class TestSeveralConnections:
     async def test_a_server_that_wants_none_of_it_still_gives_the_file(
         self, place: Place, small_chunks: TransferSettings, faults: str
     ) -> None:
-        await fetch(place.source(f"slow=4000000,{faults}"), place.target, settings=small_chunks)
+        await download_file(place.source(f"slow=4000000,{faults}"), place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content
 
     async def test_a_drop_costs_only_itself(self, place: Place, small_chunks: TransferSettings) -> None:
-        await fetch(place.source("slow=1000000,drops=60000*6"), place.target, settings=small_chunks)
+        await download_file(place.source("slow=1000000,drops=60000*6"), place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content
 
     async def test_a_changed_file_stops_all(self, place: Place, small_chunks: TransferSettings) -> None:
         source = place.source("slow=1000000,changes=2", bytes=None, sha256=None)
-        got = await fetch(source, place.target, settings=small_chunks)
+        got = await download_file(source, place.target, settings=small_chunks)
         assert place.target.read_bytes() == place.content[::-1]
         begins = [int(each["Range"].removeprefix("bytes=").partition("-")[0]) for each in place.requests]
         assert begins.count(0) == 2  # the second one by a new start, in which the others of the first one had no part
         assert got.received_bytes > len(place.content)
 
     async def test_cancelled_they_go_on_later(self, place: Place, small_chunks: TransferSettings) -> None:
-        task = asyncio.create_task(fetch(place.source("slow=1000000"), place.target, settings=small_chunks))
-        while (unfinished(place.target) or 0) < 300_000:
+        task = asyncio.create_task(download_file(place.source("slow=1000000"), place.target, settings=small_chunks))
+        while (count_unfinished_bytes(place.target) or 0) < 300_000:
             await asyncio.sleep(0)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        waiting = unfinished(place.target)
-        got = await fetch(place.source(), place.target, settings=small_chunks)
+        waiting = count_unfinished_bytes(place.target)
+        got = await download_file(place.source(), place.target, settings=small_chunks)
         assert got.resumed_bytes == waiting
         assert place.target.read_bytes() == place.content
 
@@ -73,34 +80,34 @@ class TestTrying:
         async def pause(seconds: float) -> None:
             pauses.append(seconds)
 
-        def watch(progress: Progress) -> None:
-            if progress.phase is Phase.WAITING:
+        def watch(progress: TransferProgress) -> None:
+            if progress.phase is TransferPhase.WAITING:
                 notes.append(progress.note)
 
-        await fetch(place.source("429*1,retry=7"), place.target, settings=QUICK, pause=pause, on_progress=watch)
+        await download_file(place.source("429*1,retry=7"), place.target, settings=QUICK, pause=pause, on_progress=watch)
         assert pauses == [7.0]
         assert notes == ["127.0.0.1 has had too many requests. The next try is in 7 s."]
         place.target.unlink()
         place.run += "b"
-        await fetch(place.source("503*1,retry=86400"), place.target, settings=QUICK, pause=pause)
+        await download_file(place.source("503*1,retry=86400"), place.target, settings=QUICK, pause=pause)
         assert pauses[1] == QUICK.longest_asked_pause_s
 
     async def test_progress_starts_the_count_of_attempts_anew(self, place: Place) -> None:
-        await fetch(place.source("drops=150000"), place.target, settings=QUICK)
+        await download_file(place.source("drops=150000"), place.target, settings=QUICK)
         assert len(place.requests) == 7 > QUICK.attempts
 
     @pytest.mark.parametrize("status", [401, 403, 404, 410])
     async def test_a_refusal_is_told_at_once(self, place: Place, status: int) -> None:
         with pytest.raises(Refused) as told:
-            await fetch(place.source(f"{status}"), place.target, settings=QUICK)
+            await download_file(place.source(f"{status}"), place.target, settings=QUICK)
         assert (told.value.status, len(place.requests)) == (status, 1)
 
     async def test_what_has_arrived_is_told_with_the_error(self, place: Place) -> None:
         with pytest.raises(LauncherError) as told:
-            await fetch(place.source("503,after=1,drops=300000"), place.target, settings=QUICK)
+            await download_file(place.source("503,after=1,drops=300000"), place.target, settings=QUICK)
         assert "300,000 of 1,000,000 bytes" in told.value.hint
 
     @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org/x", "http://", "http://[::1", "http://a:b/"])
     async def test_what_is_no_address_is_told(self, place: Place, url: str) -> None:
         with pytest.raises(BadOption):
-            await fetch(Source(url), place.target, settings=QUICK)
+            await download_file(DownloadSource(url), place.target, settings=QUICK)

@@ -7,10 +7,10 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from launcher.conversations.store import Conversations
-from launcher.gui.chat.pane import Answer, ChatPane
+from launcher.gui.chat.pane import ChatPane, ReplyView
 
 
-def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> Answer:
+def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyView:
     pane.ask(question)
     pane.add(reply, thinking)
     pane.end("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
@@ -19,14 +19,15 @@ def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> Answer
 
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply of `say` has none to keep."""
-    from launcher.gui.chat import kept, talk
+    from launcher.gui.chat import chat_store as kept
+    from launcher.gui.chat import conversation as talk
 
-    original = kept.figures_of
-    monkeypatch.setattr(talk, "figures_of", lambda reply: original(reply) if hasattr(reply, "timings") else {})
+    original = kept.reply_figures
+    monkeypatch.setattr(talk, "reply_figures", lambda reply: original(reply) if hasattr(reply, "timings") else {})
 
 
 def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
     told: list[Any] = []
-    pane.kept.do(work, told.append)
+    pane.kept.enqueue(work, told.append)
     qtbot.waitUntil(lambda: bool(told), timeout=60_000)
     return told[0]

@@ -9,7 +9,7 @@ from PySide6.QtCore import QCoreApplication, QEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.state import State
+from launcher.engine.server.state import ServerState
 from launcher.gui import theme
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.controller import Controller
@@ -47,10 +47,10 @@ def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
 def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
     """Wait until the server is in one of the states; ready it is once the window knows its address, too."""
 
-    def wait(*states: State) -> None:
+    def wait(*states: ServerState) -> None:
         def reached() -> bool:
             state = window.controller.inputs.status.state
-            return state in states and (state is not State.READY or bool(window.controller.view.address))
+            return state in states and (state is not ServerState.READY or bool(window.controller.view.address))
 
         qtbot.waitUntil(reached, timeout=60_000)
 
@@ -61,7 +61,7 @@ def wait_for(window: Window, qtbot: QtBot) -> Callable[..., None]:
 def demo(window: Window, wait_for: Callable[..., None]) -> Window:
     """The window with the demo running."""
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     return window
 
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.chart import Chart
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.samples import Samples
-from launcher.machine.gpu import Activity, unknown_readings
-from launcher.machine.reading import Reading
-from launcher.monitor.gpu_memory import NAMES
+from launcher.machine.gpu import GpuActivity, Reading, unknown_readings
+from launcher.monitor.health_watch import NAMES
 from launcher.monitor.meter import Acceptance
-from launcher.monitor.monitor import Sampled
+from launcher.monitor.monitor import MonitorSnapshot
 
 NO_GPU = "No NVIDIA driver was found."
 SILENT = Reading.unknown("No reply is being generated.")
@@ -35,9 +35,10 @@ def made_controller() -> Iterator[Controller]:
 
 @contextmanager
 def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
-    """The plots in the dark theme, with their library loaded."""
+    """The plots in the dark theme, with their library loaded; a server runs, as far as they are told."""
     theme.choose("dark")
     theme.apply(qapp, theme.current())
+    controller._model.update(status=ServerStatus(ServerState.READY))
     panel = PlotPanel(controller)
     panel.resize(640, 860)
     qtbot.addWidget(panel)
@@ -48,7 +49,7 @@ def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iter
     theme.choose(None)
 
 
-def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> Sampled:
+def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> MonitorSnapshot:
     """A sample of a machine that works; `values` are other ones."""
     if gpu:
         named = {
@@ -66,7 +67,7 @@ def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> Sampl
     }  # fmt: skip
     for name, value in values.items():
         readings[name] = SILENT if value is None else Reading(value)
-    return Sampled(time_s, readings, DRAFTS, Activity((), (), {}) if gpu else Activity.unknown(NO_GPU))
+    return MonitorSnapshot(time_s, readings, DRAFTS, GpuActivity((), (), {}) if gpu else GpuActivity.unknown(NO_GPU))
 
 
 def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float:
@@ -80,9 +81,9 @@ def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float
 
 def drawn(panel: PlotPanel) -> None:
     """Let it show all that came."""
-    panel._said_s = float("-inf")
+    panel._numbers_s = float("-inf")
     panel._stale = True
-    panel._tick()
+    panel._draw_if_due()
 
 
 def chart_of(card: PlotCard) -> Chart:

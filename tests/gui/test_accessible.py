@@ -8,10 +8,10 @@ from PySide6.QtGui import QAccessible
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.state import State
+from launcher.engine.server.state import ServerState
 from launcher.gui import theme
 from launcher.gui.pages import PAGES
-from launcher.gui.window import Window, _is_there
+from launcher.gui.window import Window, _module_exists
 from tests.gui.walk import clipped, controls, hidden_by_parents, interfaces
 
 Role = QAccessible.Role
@@ -19,7 +19,7 @@ NAMED = {
     Role.Button, Role.CheckBox, Role.RadioButton, Role.Slider, Role.ComboBox, Role.EditableText, Role.SpinBox,
     Role.List, Role.Table, Role.Tree, Role.PageTab, Role.Link, Role.ProgressBar, Role.ButtonMenu,
 }  # fmt: skip
-every_page = pytest.mark.parametrize("name", [spec.name for spec in PAGES if _is_there(spec.factory)])
+every_page = pytest.mark.parametrize("name", [spec.name for spec in PAGES if _module_exists(spec.factory)])
 
 
 def show(window: Window, qtbot: QtBot, name: str) -> QWidget:
@@ -101,7 +101,7 @@ def test_no_text_is_clipped_at_any_size(scaled: Window, qtbot: QtBot) -> None:
 
 def test_no_text_is_clipped_while_it_serves(scaled: Window, qtbot: QtBot) -> None:
     scaled.start_demo()
-    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is State.READY, timeout=60_000)
+    qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is ServerState.READY, timeout=60_000)
     with qtbot.waitSignal(scaled.controller.replied, timeout=60_000):
         scaled.controller.ask([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     assert cut_on_pages(scaled, qtbot) == {}

@@ -6,22 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QMimeData, Qt, QUrl
+from PySide6.QtCore import QMimeData, QPoint, QRect, Qt, QUrl
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 from shiboken6 import delete, isValid
 
 from launcher.base.errors import LauncherError
-from launcher.conversations.records import Ending
+from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
-from launcher.engine.client import Delta, Timings
-from launcher.gui import theme, words
+from launcher.engine.server.client import Delta, Timings
+from launcher.gui import theme
+from launcher.gui import translation as words
+from launcher.gui.chat.chat_store import ChatStore
 from launcher.gui.chat.code import CodeBlock
-from launcher.gui.chat.footer import footer_of
-from launcher.gui.chat.kept import Kept
-from launcher.gui.chat.pane import Answer, ChatPane, Text
-from launcher.gui.chat.steps import Steps
+from launcher.gui.chat.footer import format_footer
+from launcher.gui.chat.pane import ChatPane, ReadOnlyText, ReplyView
+from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
@@ -30,7 +31,7 @@ from tests.gui.chatting import in_file, no_figures, say
 figures = pytest.fixture(autouse=True)(no_figures)
 
 
-def ask(chat: ChatPane, qtbot: QtBot, text: str) -> Answer:
+def ask(chat: ChatPane, qtbot: QtBot, text: str) -> ReplyView:
     qtbot.waitUntil(lambda: chat.send_button.isEnabled() and chat.send_button.text() == "Send", timeout=60_000)
     with qtbot.waitSignal(chat._controller.replied, timeout=60_000):
         chat.prompt.setPlainText(text)
@@ -39,14 +40,14 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> Answer:
     return chat.column.answers[-1]
 
 
-def shown(answer: Answer) -> str:
-    return "\n".join(each.toPlainText() for each in answer.findChildren(Text))
+def shown(answer: ReplyView) -> str:
+    return "\n".join(each.toPlainText() for each in answer.findChildren(ReadOnlyText))
 
 
 def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:
     source = "# Title\n**bold** and `code`\n- item\n\n```python\nprint(1)\n```\n| a | bb |\n|---|---|\n| ccc | d |\nend"
     answer = say(pane, "Why?", source)
-    assert answer.said == source
+    assert answer.text == source
     assert shown(answer) == "Title\nbold and code\n•\titem\nend"
     code, table = answer.findChildren(CodeBlock)
     assert code.code == "print(1)"
@@ -94,8 +95,8 @@ def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
     assert "One two three." in shown(answer)
 
 
-def colours(answer: Answer) -> dict[str, str]:
-    block = answer.findChildren(Text)[0].document().firstBlock()
+def colours(answer: ReplyView) -> dict[str, str]:
+    block = answer.findChildren(ReadOnlyText)[0].document().firstBlock()
     found, fragments = {}, block.begin()
     while not fragments.atEnd():
         form = fragments.fragment().charFormat()
@@ -115,7 +116,7 @@ def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> Non
         ("four ", 3.0, 6),
         ("five", 3.0, 6),
     ):
-        pane._take([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
+        pane._add_deltas([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
     pane.end("", None)
     answer = pane.column.answers[-1]
 
@@ -133,20 +134,20 @@ def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> Non
 
 @pytest.mark.parametrize("kept", [None, 7, "", "3 x", "5x2 4", "1e3", "999999999x999 1"])
 def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
-    steps = Steps()
-    steps.recall(8, {"draft_steps": kept})
+    steps = VerificationSteps()
+    steps.restore(8, {"draft_steps": kept})
     assert list(steps.tints(0, 8)) == [(0, 8, None)]
-    assert steps.figures() == {}
+    assert steps.as_figures() == {}
 
 
 def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> None:
-    first = ask(chat, qtbot, "What is a draft?").said
+    first = ask(chat, qtbot, "What is a draft?").text
     ask(chat, qtbot, "What is acceptance?")
     id_ = chat.talk.id
     assert id_
-    kept = in_file(chat, qtbot, lambda kept: kept.get(id_))
+    kept = in_file(chat, qtbot, lambda kept: kept.read_conversation(id_))
     assert [each.text for each in kept.messages] == [each["content"] for each in chat.messages]
-    assert kept.messages[1].ending is Ending.WHOLE
+    assert kept.messages[1].ending is MessageEnding.WHOLE
     assert kept.messages[1].figures["draft_n"] > 0
     assert kept.messages[1].settings["draft"] == 2
     assert "of drafts accepted" in kept.messages[1].footer
@@ -154,9 +155,9 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
     assert chat.messages == []
     chat.open(id_)
     qtbot.waitUntil(lambda: len(chat.messages) == 4, timeout=60_000)
-    assert chat.column.answers[0].said == first
+    assert chat.column.answers[0].text == first
     ask(chat, qtbot, "And more?")
-    assert len(in_file(chat, qtbot, lambda kept: kept.all())) == 1
+    assert len(in_file(chat, qtbot, lambda kept: kept.list_all())) == 1
 
 
 def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None:
@@ -194,7 +195,7 @@ def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
     pane.end("It broke.", None)
     qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "second", timeout=60_000)
     assert pane.banner.text.text() == "It broke."
-    assert len(in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or "")).messages[1].versions) == 2
+    assert len(in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or "")).messages[1].versions) == 2
 
 
 def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtbot: QtBot) -> None:
@@ -207,7 +208,7 @@ def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtb
     pane.drawer.search.setText("purr")
     qtbot.waitUntil(lambda: names.count() == 1, timeout=60_000)
     names.item(0).setText("Cats")
-    assert in_file(pane, qtbot, lambda kept: kept.all())[1].title == "Cats"
+    assert in_file(pane, qtbot, lambda kept: kept.list_all())[1].title == "Cats"
     pane.drawer.search.clear()
     qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
     names.setCurrentRow(0)
@@ -220,7 +221,7 @@ def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtb
     names.setCurrentRow(0)
     qtbot.keyClick(names, Qt.Key.Key_Delete)
     pane.chats.click()
-    assert [each.title for each in in_file(pane, qtbot, lambda kept: kept.all())] == ["Cats"]
+    assert [each.title for each in in_file(pane, qtbot, lambda kept: kept.list_all())] == ["Cats"]
 
 
 def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
@@ -244,6 +245,28 @@ def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot)
     assert [turn.at for turn in pane.column.turns] == list(range(0, 28, 2))
 
 
+def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane, qtbot: QtBot) -> None:
+    """On the screen, that is: the prompt had the right hint before, and went on showing the one it had painted."""
+    pane.send_button.setFocus()
+
+    def seen() -> QImage:
+        window, prompt = pane.windowHandle(), pane.prompt.viewport()
+        place = QRect(prompt.mapTo(pane, QPoint()), prompt.size())
+        return (
+            window.screen().grabWindow(pane.winId()).copy(place).toImage().convertToFormat(QImage.Format.Format_RGB32)
+        )
+
+    def meant() -> QImage:
+        return pane.prompt.viewport().grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+
+    pane.show_abilities(can_ask=False, replying=False, hint="The model is not ready yet")
+    qtbot.waitUntil(lambda: seen() == meant())
+    before = seen()
+    pane.show_abilities(can_ask=True, replying=False, hint="Ask something")
+    qtbot.waitUntil(lambda: seen() == meant())
+    assert seen() != before
+
+
 def test_pictures_are_refused_plainly(pane: ChatPane) -> None:
     data = QMimeData()
     data.setImageData(QImage(4, 4, QImage.Format.Format_RGB32))
@@ -264,7 +287,7 @@ def test_the_system_prompt_is_sent_and_kept(pane: ChatPane, qtbot: QtBot) -> Non
     pane.system.edit.setPlainText("Be brief.")
     say(pane, "Why?", "So.")
     assert asked[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    assert in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or "")).system == "Be brief."
+    assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or "")).system == "Be brief."
 
 
 def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
@@ -281,17 +304,17 @@ def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_p
 def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> None:
     pane.kept.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
     assert "cannot be kept" in pane.banner.text.text()
-    assert say(pane, "Why?", "So.").said == "So."
+    assert say(pane, "Why?", "So.").text == "So."
 
 
 def test_who_is_gone_is_told_nothing(qapp: QApplication) -> None:
-    kept, heard = Kept(), list[object]()
+    kept, heard = ChatStore(), list[object]()
 
     def while_it_is_there(_: Conversations) -> None:
         while isValid(kept):
             pass
 
-    kept.do(while_it_is_there, heard.append)
+    kept.enqueue(while_it_is_there, heard.append)
     delete(kept)
     kept.close()
     qapp.processEvents()
@@ -309,11 +332,11 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
 def test_the_line_under_a_reply_is_in_the_chosen_language() -> None:
     timings = Timings.parse({"predicted_n": 231, "predicted_ms": 500.0, "predicted_per_second": 462.0})
     reply = Reply("", "", timings, Acceptance(10, 8, (5, 5), (5, 3)), 0.184, "stop")
-    assert footer_of(reply) == reply.line
+    assert format_footer(reply) == reply.line
     assert "80 % of drafts accepted (mean 2.6) · stopped: end" in reply.line
-    assert footer_of(replace(reply, finish_reason="other", timings=None)).endswith("stopped: other")
-    words.choose("zh_CN")
+    assert format_footer(replace(reply, finish_reason="other", timings=None)).endswith("stopped: other")
+    words.choose_language("zh_CN")
     try:
-        assert not re.findall(r"[a-z]{3,}", footer_of(reply).replace("token", ""))
+        assert not re.findall(r"[a-z]{3,}", format_footer(reply).replace("token", ""))
     finally:
-        words.choose("en")
+        words.choose_language("en")

@@ -6,33 +6,33 @@ import pytest
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.state import State
-from launcher.gui.chat.compare import Pair
+from launcher.engine.server.state import ServerState
+from launcher.gui.chat.compare import ReplyPair
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.labels import Label
 from tests.gui.test_chat import in_file
 
 
-def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> Pair:
+def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
     chat.compare_button.setChecked(True)
     for name, value in values.items():
         chat.compare_bar.fields[name].setText(value)
     chat.prompt.setPlainText("What is a draft?")
     qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: chat._comparing is None and chat._can_ask, timeout=60_000)
-    return chat.findChildren(Pair)[-1]
+    return chat.findChildren(ReplyPair)[-1]
 
 
 def test_two_samplings_are_compared_without_a_restart(chat: ChatPane, qtbot: QtBot) -> None:
     launch = chat._controller.launch
     pair = compared(chat, qtbot, max_tokens="5")
-    a, b = (answer.said for answer in pair.answers)
+    a, b = (answer.text for answer in pair.answers)
     assert len(b) < len(a)
     assert chat._controller.launch is launch
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
     pair.buttons[1].click()
     assert chat.messages[-1]["content"] == b
-    kept = in_file(chat, qtbot, lambda kept: kept.get(chat.talk.id or ""))
+    kept = in_file(chat, qtbot, lambda kept: kept.read_conversation(chat.talk.id or ""))
     assert kept.messages[1].text == b
     assert kept.messages[1].settings["compared"] == {"max_tokens": 5}
 
@@ -41,10 +41,10 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     pair = compared(chat, qtbot, draft="0")
-    assert all(answer.said for answer in pair.answers)
+    assert all(answer.text for answer in pair.answers)
     assert "drafts" in pair.answers[0]._footer.text()
     assert "drafts" not in pair.answers[1]._footer.text()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     launch = chat._controller.launch
     assert launch is not None
     assert launch.options.draft == 2
@@ -68,9 +68,9 @@ def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot
 
 def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
     pair = compared(chat, qtbot, kv="q9_9")
-    assert pair.answers[0].said
+    assert pair.answers[0].text
     assert pair.note.text()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     ask_again = chat._controller.launch
     assert ask_again is not None
     assert ask_again.options.draft == 2
@@ -92,7 +92,7 @@ def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> N
     bar = pane.compare_bar
     bar.fields["min_p"].setText("0,1")
     bar.thinking.button(False).click()
-    assert bar.chosen() == ({"min_p": 0.1, "thinking": False}, {})
+    assert bar.read_values() == ({"min_p": 0.1, "thinking": False}, {})
     pane.ask("Why?")
     assert not bar.fields["min_p"].isVisible()
     (line,) = [each.text() for each in bar.findChildren(Label) if each.isVisible()]

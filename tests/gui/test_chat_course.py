@@ -7,8 +7,8 @@ import pytest
 from PySide6.QtCore import QMimeData, Qt, QUrl
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.state import State
-from launcher.gui.chat.pane import Answer, ChatPane
+from launcher.engine.server.state import ServerState
+from launcher.gui.chat.pane import ChatPane, ReplyView
 from tests.gui.test_chat import in_file
 from tests.gui.test_journeys import endless
 
@@ -34,18 +34,18 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     endless(chat._controller.parent(), monkeypatch)  # type: ignore[arg-type]
     with qtbot.waitSignal(chat._controller.deltas, timeout=WAIT):
         send(chat, qtbot, "What is a draft?")
-    qtbot.waitUntil(lambda: len(chat.findChildren(Answer)[-1].said) > 50, timeout=WAIT)
+    qtbot.waitUntil(lambda: len(chat.findChildren(ReplyView)[-1].text) > 50, timeout=WAIT)
     delete_first(chat, qtbot)
     qtbot.waitUntil(lambda: chat._can_ask, timeout=WAIT)
     assert chat.messages == []
     assert chat.column.turns == []
     chat.drawer._undo()
-    (kept,) = in_file(chat, qtbot, lambda kept: kept.all())
-    messages = in_file(chat, qtbot, lambda conversations: conversations.get(kept.id)).messages
+    (kept,) = in_file(chat, qtbot, lambda kept: kept.list_all())
+    messages = in_file(chat, qtbot, lambda conversations: conversations.read_conversation(kept.id)).messages
     assert messages[1].text
     assert messages[1].ending.value == "stopped"
     send(chat, qtbot, "What is MTP?")
-    qtbot.waitUntil(lambda: chat._replying and bool(chat.column.answers[0].said), timeout=WAIT)
+    qtbot.waitUntil(lambda: chat._replying and bool(chat.column.answers[0].text), timeout=WAIT)
     chat._stop()
     qtbot.waitUntil(lambda: len(chat.messages) == 2, timeout=WAIT)
 
@@ -54,7 +54,7 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
     chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = chat._controller
-    states: list[State] = []
+    states: list[ServerState] = []
     with qtbot.waitSignal(controller.applied, timeout=WAIT):
         chat.compare_button.setChecked(True)
         chat.compare_bar.fields["draft"].setText("0")
@@ -65,8 +65,8 @@ def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.stop()
     qtbot.waitUntil(lambda: chat._comparing is None, timeout=WAIT)
-    wait_for(State.STOPPED)
-    assert {State.RESTARTING, State.PREPARING, State.LOADING}.isdisjoint(states)
+    wait_for(ServerState.STOPPED)
+    assert {ServerState.RESTARTING, ServerState.PREPARING, ServerState.LOADING}.isdisjoint(states)
 
 
 def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(

@@ -6,14 +6,14 @@ from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from launcher.conversations.records import Message, Role
+from launcher.conversations.records import ChatMessage, Role
 from launcher.gui import theme
 from launcher.gui.chat.code import CodeBlock
-from launcher.gui.chat.column import Column, Turn
-from launcher.gui.chat.look import sheet
-from launcher.gui.chat.prompt import Question
-from launcher.gui.chat.reply import Answer
-from launcher.gui.chat.text import Text
+from launcher.gui.chat.column import Turn, TurnColumn
+from launcher.gui.chat.prompt import QuestionBubble
+from launcher.gui.chat.reply import ReplyView
+from launcher.gui.chat.style import chat_style_sheet
+from launcher.gui.chat.text import ReadOnlyText
 
 CODE = "```python\nx = 1\ny = 2\n```\n"
 TABLE = "| a | bb |\n|---|---|\n| ccc | d |\n"
@@ -22,30 +22,30 @@ LONG = f"Begin.\n{CODE}{TABLE}{PARAGRAPHS}the end"
 
 
 @pytest.fixture
-def column(qtbot: QtBot, qapp: QApplication) -> Column:
+def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
     """A conversation whose only reply is a long one, at its end."""
     theme.apply(qapp, theme.current())
-    column = Column()
+    column = TurnColumn()
     qtbot.addWidget(column)
-    column.setStyleSheet(sheet())
+    column.setStyleSheet(chat_style_sheet())
     column.resize(400, 500)
     column.show()
     qtbot.waitExposed(column)
-    answer = Answer()
-    column.add(Turn(0, Question("Go on."), answer))
+    answer = ReplyView()
+    column.add(Turn(0, QuestionBubble("Go on."), answer))
     steps = " ".join(["10x2"] * (len(LONG) // 10) + [str(len(LONG) % 10)])
-    answer.recall(Message("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
+    answer.show_stored(ChatMessage("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
     answer.end("9 t/s")
     bar = column.verticalScrollBar()
     qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000, timeout=60_000)
     return column
 
 
-def shown(answer: Answer) -> str:
-    return "\n".join(each.toPlainText() for each in answer.findChildren(Text))
+def shown(answer: ReplyView) -> str:
+    return "\n".join(each.toPlainText() for each in answer.findChildren(ReadOnlyText))
 
 
-def test_only_what_is_near_is_built(column: Column, qapp: QApplication) -> None:
+def test_only_what_is_near_is_built(column: TurnColumn, qapp: QApplication) -> None:
     (answer,), bar = column.answers, column.verticalScrollBar()
     body = answer.body
     assert len(body) > 20
@@ -71,7 +71,7 @@ def test_only_what_is_near_is_built(column: Column, qapp: QApplication) -> None:
     assert qapp.clipboard().text() == LONG
 
 
-def test_long_thoughts_are_built_where_they_are_seen_too(column: Column, qtbot: QtBot) -> None:
+def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,) = column.answers
     answer.thoughts.button.click()
     thoughts = answer.thoughts.body
@@ -81,10 +81,10 @@ def test_long_thoughts_are_built_where_they_are_seen_too(column: Column, qtbot: 
     assert not thoughts.isVisible()
 
 
-def test_what_is_selected_is_not_let_go_of(column: Column) -> None:
+def test_what_is_selected_is_not_let_go_of(column: TurnColumn) -> None:
     (answer,), bar = column.answers, column.verticalScrollBar()
     bar.setValue(0)
-    (first,) = [each for each in answer.body.findChildren(Text) if "Paragraph 0 " in each.toPlainText()]
+    (first,) = [each for each in answer.body.findChildren(ReadOnlyText) if "Paragraph 0 " in each.toPlainText()]
     first.selectAll()
     bar.setValue(bar.maximum())
     assert "Paragraph 0 " in first.textCursor().selectedText()
@@ -95,7 +95,7 @@ def test_what_is_selected_is_not_let_go_of(column: Column) -> None:
     assert "Paragraph 0 " not in shown(answer)
 
 
-def test_scrolling_up_in_another_width_does_not_jump(column: Column, qtbot: QtBot) -> None:
+def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,), bar = column.answers, column.verticalScrollBar()
     before = bar.maximum()
     column.resize(620, 500)
@@ -112,17 +112,17 @@ def test_scrolling_up_in_another_width_does_not_jump(column: Column, qtbot: QtBo
     assert "Paragraph 0 " in shown(answer)
 
 
-def test_what_is_built_later_is_coloured_too(column: Column) -> None:
+def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:
     (answer,), bar = column.answers, column.verticalScrollBar()
-    column.colour(coloured=True)
+    column.set_coloured(coloured=True)
     bar.setValue(bar.maximum() // 2)
     (block, *_) = [each for each in answer.body.blocks if not each.visibleRegion().isEmpty()]
-    cursor = QTextCursor(block.findChildren(Text)[0].document())
+    cursor = QTextCursor(block.findChildren(ReadOnlyText)[0].document())
     cursor.movePosition(QTextCursor.MoveOperation.NextCharacter)
     assert cursor.charFormat().background().color().name().upper() in theme.current().drafted
 
 
-def test_the_user_who_scrolls_away_stays_there(column: Column, qtbot: QtBot) -> None:
+def test_the_user_who_scrolls_away_stays_there(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,), bar = column.answers, column.verticalScrollBar()
     answer.add("\n\nmore\n\nand more", "")
     bar.setValue(3_000)

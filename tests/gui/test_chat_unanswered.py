@@ -4,7 +4,7 @@ import pytest
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
-from launcher.conversations.records import Ending
+from launcher.conversations.records import MessageEnding
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.labels import Label
 from tests.gui.chatting import in_file, no_figures, say
@@ -20,9 +20,9 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
         say(pane, each, "A head.")
     pane.ask("Lost?")
     pane.end("Stopped by you.")
-    opened = in_file(pane, qtbot, lambda kept: kept.get(kept.all()[0].id))
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(kept.list_all()[0].id))
     assert opened.messages[-2].text == "Lost?"
-    assert (opened.messages[-1].ending, opened.messages[-1].footer) == (Ending.STOPPED, "Stopped by you.")
+    assert (opened.messages[-1].ending, opened.messages[-1].footer) == (MessageEnding.STOPPED, "Stopped by you.")
     pane.clear()
     pane.open(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
@@ -34,7 +34,7 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
     lost, another = pane.column.answers[-2:]
     assert another.again_button.isVisibleTo(another)
     assert not lost.again_button.isVisibleTo(lost)
-    assert in_file(pane, qtbot, lambda kept: len(kept.all())) == 1
+    assert in_file(pane, qtbot, lambda kept: len(kept.list_all())) == 1
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -60,7 +60,7 @@ def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
     pane.end("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages][-2:] == ["Lost?", "Found."]
     assert len(pane.talk.version(len(pane.messages) - 1)[1]) == 1
-    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or ""))
     assert [each.text for each in opened.messages][-2:] == ["Lost?", "Found."]
     assert len(opened.messages[-1].versions) == 1
     pane.ask("Lost too?")
@@ -73,15 +73,15 @@ def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
     pane.add("Yes.", "")
     pane.end("", object())  # type: ignore[arg-type]
     assert [turn.question.text for turn in pane.column.turns][-2:] == ["Lost?", "Changed?"]
-    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or ""))
     assert [each.text for each in opened.messages][-2:] == ["Changed?", "Yes."]
     assert len(opened.messages[-2].versions) == 2
 
 
 def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pane: ChatPane, qtbot: QtBot) -> None:
     say(pane, "What is MTP?", "A head.")
-    opened = in_file(pane, qtbot, lambda kept: kept.get(pane.talk.id or ""))
-    in_file(pane, qtbot, lambda kept: kept.ask(opened.id, opened.messages[-1].id, "Lost?"))
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or ""))
+    in_file(pane, qtbot, lambda kept: kept.add_question(opened.id, opened.messages[-1].id, "Lost?"))
     pane.clear()
     pane.open(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == 2, timeout=60_000)

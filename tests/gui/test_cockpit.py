@@ -1,5 +1,6 @@
 """The cockpit's sliders: what they show, cost and apply, on the real engine."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,12 +13,14 @@ from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import EngineFailed
-from launcher.engine.action import Action, ActionKind
-from launcher.engine.state import State
+from launcher.engine.demo import unpack_demo_model
+from launcher.engine.diagnosis.actions import Action, ActionKind
+from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Code, Finding
-from tests.test_preview import described
+from tests.app.test_machine_presets import here, tuned
+from tests.app.test_preview import described
 
 Wait = Callable[..., None]
 
@@ -38,16 +41,36 @@ def shown(page: CockpitPage, text: str) -> QPushButton:
 def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     fields = page.controls.restart.fields
     values = {name: field.value for name, field in fields.items()}
-    assert values == {"ctx": 8_192, "draft": 2, "kv": "f16", "ubatch": 512, "n_cpu_moe": 0, "slots": 1}
+    assert values == {
+        "ctx": 8_192,
+        "draft": 2,
+        "kv": "f16",
+        "ubatch": 512,
+        "n_cpu_moe": 0,
+        "moe_cache_mib": 0,
+        "slots": 1,
+    }
     assert not fields["n_cpu_moe"].isVisible()  # on the processor all experts are in host memory already
     assert fields["ctx"].slider.mark == fields["ctx"].slider.maximum()
     assert not page.controls.changes.isVisible()
     assert page.controls.sampling.fields["temperature"].value == 0.8
     parts = page.memory.bar.accessibleName().partition("others")[0]
     needed = sum(int(each) for each in re.findall(r"(\d+) MiB", parts))
-    assert page.memory._place.whole == f"host memory · {needed} MiB needed"
-    assert page._note.text().startswith("This tiny model is faster without MTP")
+    assert page.memory._place.full_text == f"host memory · {needed} MiB needed"
+    assert page._note.text().startswith("The demo shows the path, not a speed-up")
     assert page._note.heightForWidth(page._note.width()) <= page._note.height()
+
+
+def test_what_a_tune_of_this_machine_found_is_said_in_place_of_the_usual_note(
+    window: Window, wait_for: Wait, qtbot: QtBot
+) -> None:
+    model = unpack_demo_model()
+    tuned(asyncio.run(here(model)), model)
+    window.start_demo()
+    wait_for(ServerState.READY)
+    page: CockpitPage = window.page("cockpit")
+    qtbot.waitUntil(lambda: page._note.text() == "Tuned on this machine: Draft 1 is 20 % faster than no MTP.")
+    assert page._note.isVisible()
 
 
 def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
@@ -80,7 +103,7 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
         assert page.state.applying
         assert not page.controls.restart.isEnabled()
     assert told.args == [None]
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     qtbot.waitUntil(lambda: page.state.changes == 0, timeout=60_000)
     assert "draft 3" in demo.controller.view.settings
     assert page.controls.restart.fields["draft"].value == 3
@@ -94,17 +117,17 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
 def test_settings_that_fail_come_back_with_the_reason(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
-    page.state.wish("extra", "--no-such-flag")
+    page.state.request("extra", "--no-such-flag")
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
         qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
         page.state.apply(0.0)
     assert told.args is not None
     assert "--no-such-flag" in str(told.args[0])
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert page.notices.problem.isVisible()
     assert "--no-such-flag" in page.notices.problem.text.text()
     assert demo.controller.view.can_ask
-    assert page.state.wishes["extra"] == "--no-such-flag"  # to be mended
+    assert page.state.requested["extra"] == "--no-such-flag"  # to be mended
     page.notices.problem._close.click()
     assert not page.notices.isVisible()
 
@@ -113,18 +136,18 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.controls.mode.changed.emit("advanced")
-    page.state.wish("extra", "--bogus-flag 7")
+    page.state.request("extra", "--bogus-flag 7")
     qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
         page.state.apply(0.0)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     qtbot.waitUntil(lambda: bool(page.notices.problem.buttons), timeout=60_000)
     button = page.notices.problem.buttons[0]
     assert button.text() == "Start without --bogus-flag"
     with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
-    assert not page.state.wishes
+    wait_for(ServerState.READY)
+    assert not page.state.requested
     assert not page.controls.changes.isVisible()
     assert not page.notices.problem.isVisible()
     page.state.refresh()
@@ -134,16 +157,17 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
 def test_a_start_that_fails_is_mended_by_its_button(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.engine.launch import ServeOptions
+    from launcher.app.start_settings import Start
+    from launcher.engine.serve_options import ServeOptions
 
     options = ServeOptions(model=demo_model, built_in=True, context=1_024, threads=1, extra=("--no-such-flag",))
-    window.controller.start(str(demo_model), options=options)
-    wait_for(State.FAILED)
+    window.controller.start(str(demo_model), start=Start(str(demo_model), options))
+    wait_for(ServerState.FAILED)
     page = window.page("cockpit")
     (button,) = page.notices.problem.buttons
     assert "--no-such-flag" in button.text()
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert not page.notices.isVisible()
 
 
@@ -165,7 +189,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
 
 
 def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
-    from launcher.engine.sampling import SamplingDefaults
+    from launcher.engine.server.sampling import SamplingDefaults
 
     page.state.defaults = SamplingDefaults({"temperature": 0.63, "max_tokens": -1}, thinks=False)
     page.state.sampling_told.emit()
@@ -197,19 +221,19 @@ def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: Cockpi
     assert not page.controls.changes.apply.isEnabled()
     page.controls.mode.button("simple").click()
     assert not advanced.isVisible()
-    assert page.state.wishes["extra"] == "--port 1"
+    assert page.state.requested["extra"] == "--port 1"
     page.state.revert()
     page.controls.mode.button("advanced").click()
     assert advanced.raw.text() == ""
 
 
 def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: QtBot) -> None:
-    from launcher.preview import Previewer
+    from launcher.app.preview import Previewer
 
     page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
     page.state.based.emit()
-    page.state.wish("kv", "f16")
-    page.state._look()
+    page.state.request("kv", "f16")
+    page.state._update_preview()
     assert page.memory.badge.text() == "TOO BIG"
     assert "MiB more than there are" in page.controls.changes._problem.text()
     missing = page.controls.changes._problem.text().partition(" ")[0]
@@ -260,7 +284,9 @@ def test_a_finding_stands_in_a_line_with_its_button_until_it_is_over(
 
 def test_what_another_start_does_not_mend_leads_to_the_page_that_does(page: CockpitPage, qtbot: QtBot) -> None:
     error = EngineFailed("The model does not fit.", "Take another one.")
-    error.propose([Action(ActionKind.REPORT, "Report it"), Action(ActionKind.OTHER_MODEL, "Choose another model")])
+    error.attach_actions(
+        [Action(ActionKind.REPORT, "Report it"), Action(ActionKind.OTHER_MODEL, "Choose another model")]
+    )
     page.notices.show_applied(error)
     (button,) = page.notices.problem.buttons  # nothing here can report, so there is no button for it
     with qtbot.waitSignal(page._controller.page_asked) as asked:
@@ -290,9 +316,9 @@ def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot
 
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
     page = window.page("cockpit")
-    page.state.wish("draft", 3)
+    page.state.request("draft", 3)
     page.state.apply(0.0)
-    assert (page.state.wishes, page.state.preview, page.state.applying) == ({}, None, False)
+    assert (page.state.requested, page.state.preview, page.state.applying) == ({}, None, False)
     assert not page.panes.shows("sliders")
     page.notices.show_applied(EngineFailed("It did not start.", ""))
     assert "It did not start." in page.notices.problem.text.text()
@@ -313,10 +339,10 @@ def test_what_failed_to_be_applied_is_said_until_something_else_runs(
 ) -> None:
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
         demo.controller.apply({"extra": "--no-such-flag"}, drain_s=0.0)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert page.notices.problem.isVisible()
     demo.controller.stop()
-    wait_for(State.STOPPED)
+    wait_for(ServerState.STOPPED)
     demo.controller.start()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     qtbot.waitUntil(lambda: not page.notices.problem.isVisible(), timeout=60_000)

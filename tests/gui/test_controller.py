@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
+from launcher.app.start_settings import Start
 from launcher.base.errors import LauncherError
-from launcher.engine.client import Delta
-from launcher.engine.launch import ServeOptions
-from launcher.engine.state import State
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import Delta
+from launcher.engine.server.state import ServerState
+from launcher.gui.core_events import DeltaReceived
 from launcher.gui.service import DEMO
-from launcher.gui.told import Came
 from launcher.gui.window import Window
 from tests.gui.test_journeys import endless
 
@@ -25,32 +26,32 @@ def test_stopped_before_anything_runs_it_is_stopped(window: Window, qtbot: QtBot
     controller.launched.connect(launches.append)
     controller.start(DEMO)
     controller.stop()
-    assert controller.inputs.status.state is State.PREPARING
-    qtbot.waitUntil(lambda: controller.inputs.status.state is State.STOPPED, timeout=WAIT)
+    assert controller.inputs.status.state is ServerState.PREPARING
+    qtbot.waitUntil(lambda: controller.inputs.status.state is ServerState.STOPPED, timeout=WAIT)
     assert controller.session is not None
-    assert controller.session.rests
+    assert controller.session.is_idle
     assert launches == []
     assert controller.view.problem == ""
 
 
 def test_started_again_after_such_a_stop_it_runs(window: Window, wait_for: Wait) -> None:
     controller = window.controller
-    states: list[State] = []
+    states: list[ServerState] = []
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.start(DEMO)
     controller.stop()
     controller.start(DEMO)
-    wait_for(State.READY)
-    assert State.STOPPED not in states
+    wait_for(ServerState.READY)
+    assert ServerState.STOPPED not in states
 
 
 def test_a_start_is_not_ended_by_what_an_earlier_one_failed_with(
     window: Window, wait_for: Wait, tmp_path: Path
 ) -> None:
     controller = window.controller
-    controller.start(options=ServeOptions(tmp_path / "not-there.gguf"), model="not-there")
+    controller.start("not-there", start=Start("not-there", ServeOptions(tmp_path / "not-there.gguf")))
     controller.start(DEMO)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert controller.view.problem == ""
 
 
@@ -66,8 +67,9 @@ def test_what_an_earlier_start_failed_with_is_not_said_of_a_newer_one(
             controller.start(DEMO)  # at once: what ended before has yet to be put away
 
     controller.view_changed.connect(start_anew)
-    controller.start(str(demo_model), options=ServeOptions(demo_model, built_in=True, extra=("--no-such-flag",)))
-    wait_for(State.READY)
+    options = ServeOptions(demo_model, built_in=True, extra=("--no-such-flag",))
+    controller.start(str(demo_model), start=Start(str(demo_model), options))
+    wait_for(ServerState.READY)
     (problem,) = problems
     assert "--no-such-flag" in problem
     assert controller.view.problem == ""
@@ -80,7 +82,7 @@ def test_a_start_is_not_told_of_a_problem_that_was_there_before(window: Window, 
     controller.view_changed.connect(lambda view: problems.append(view.problem))
     controller.start(DEMO)
     assert problems == [""]
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
 
 
 def test_other_work_that_fails_while_a_model_is_prepared_does_not_fail_it(window: Window, wait_for: Wait) -> None:
@@ -88,12 +90,12 @@ def test_other_work_that_fails_while_a_model_is_prepared_does_not_fail_it(window
         raise LauncherError("The clipboard is gone.")
 
     controller = window.controller
-    states: list[State] = []
+    states: list[ServerState] = []
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.start(DEMO)
     controller.bridge.run(fail)
-    wait_for(State.READY)
-    assert State.FAILED not in states
+    wait_for(ServerState.READY)
+    assert ServerState.FAILED not in states
     assert controller.view.problem == "The clipboard is gone."
 
 
@@ -108,7 +110,7 @@ def test_parts_of_a_reply_that_was_stopped_are_not_put_into_the_next(
     controller.ask([{"role": "user", "content": "What is a draft?"}])
     qtbot.waitUntil(lambda: bool(came), timeout=WAIT)
     controller.stop_reply()
-    controller.bridge.post(Came(1, Delta(content="late")))
+    controller.bridge.post(DeltaReceived(1, Delta(content="late")))
     controller.ask([{"role": "user", "content": "What is MTP?"}])
     with qtbot.waitSignal(controller.deltas, timeout=WAIT):
         pass

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from launcher import settings
-from launcher.downloads import add_pull, queue
+from launcher.app import settings
+from launcher.app.downloads import add_pull, download_queue
+from launcher.app.settings_declared import CONNECTIONS
 from launcher.gui.tray import Tray
 from launcher.gui.window import Window
-from launcher.settings_declared import CONNECTIONS
 from tools.fault_matrix.server import FileServer, serving
 
 WAIT = 60_000
@@ -34,7 +34,7 @@ def server(tmp_path: Path, demo_model: Path) -> Iterator[FileServer]:
 
 def arrived(job_id: int) -> int:
     """Return how many bytes of a job are said to be here, by whoever works at it."""
-    figures = queue().look().figures.get(job_id)
+    figures = download_queue().read_snapshot().figures.get(job_id)
     return figures.done_bytes if figures else 0
 
 
@@ -53,7 +53,7 @@ def test_a_download_goes_on_after_the_program_was_killed(
     tray = Tray(window.controller, lambda: False, window)
     monkeypatch.setattr(type(tray.icon), "showMessage", lambda _self, title, text, _icon: told.append((title, text)))
     window.use_tray(tray)
-    settings.change(CONNECTIONS, 1)
+    settings.change_setting(CONNECTIONS, 1)
     size, sha256 = demo_model.stat().st_size, hashlib.sha256(demo_model.read_bytes()).hexdigest()
     job = asyncio.run(add_pull(server.url("killed", f"stalls={ARRIVED}*1", "demo.gguf"), sha256=sha256)).job
     command = [sys.executable, "-m", "launcher", "gui", "--page", "models"]
@@ -64,7 +64,7 @@ def test_a_download_goes_on_after_the_program_was_killed(
             killed.kill()
     window.show_page("models")
     page = window.page("models")
-    qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.line.jobs), timeout=WAIT)
+    qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs), timeout=WAIT)
     assert told == [("Download done", job.title)]
     assert page.shelf is not None
     _first, second = server.told("killed").requests

@@ -3,7 +3,7 @@
 import pytest
 from PySide6.QtGui import QImage
 
-from launcher.base.paths import shipped
+from launcher.base.paths import shipped_file
 from launcher.gui.tray import make_icon
 from tools import icon
 
@@ -23,7 +23,7 @@ def differing(one: QImage, other: QImage) -> float:
 
 @pytest.mark.usefixtures("qapp")
 def test_the_pictures_are_those_of_the_drawing_and_of_the_window() -> None:
-    folder = shipped("resources", "desktop")
+    folder = shipped_file("resources", "desktop")
     assert sorted(folder.glob("*.png")) == sorted(folder / f"mtp-launcher-{size}.png" for size in icon.SIZES)
     for size in icon.SIZES:
         assert differing(QImage(str(folder / f"mtp-launcher-{size}.png")), icon.drawn(size)) < 0.002

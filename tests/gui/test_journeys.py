@@ -16,12 +16,13 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.base.identity import ProcessId
-from launcher.conversations.records import Ending
+from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
-from launcher.engine.endpoint import claim
-from launcher.engine.state import State
-from launcher.gui.application import _asked_for
-from launcher.gui.chat.pane import Answer
+from launcher.engine.server.endpoint import claim_endpoint
+from launcher.engine.server.state import ServerState
+from launcher.engine.settings import load_settings
+from launcher.gui.application import _open_request
+from launcher.gui.chat.pane import ReplyView
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
 
@@ -40,8 +41,8 @@ def texts(window: Window) -> str:
     return "\n".join(said).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def answers(window: Window) -> list[Answer]:
-    return window.page("cockpit").chat.findChildren(Answer)
+def answers(window: Window) -> list[ReplyView]:
+    return window.page("cockpit").chat.findChildren(ReplyView)
 
 
 def engine_of(window: Window) -> ProcessId:
@@ -59,7 +60,7 @@ def ask(window: Window, qtbot: QtBot, text: str) -> None:
 
 def endless(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make replies go on until they are stopped."""
-    from launcher.engine import client
+    from launcher.engine.server import client
 
     body = client.ChatRequest.body
     monkeypatch.setattr(client.ChatRequest, "body", lambda self: body(self) | {"ignore_eos": True})
@@ -76,16 +77,16 @@ def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wa
     states: list[str] = []
     window.controller.view_changed.connect(lambda view: states.append(view.word))
     qtbot.mouseClick(button(window, "Start the demo"), Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert states[0] == "Preparing"
     assert {"Warming up", "Ready"} <= set(states)
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is acceptance?")
     (answer,) = answers(window)
-    assert len(answer.said) > 50
+    assert len(answer.text) > 50
     assert "of drafts accepted" in texts(window)
-    assert "faster without MTP" in texts(window)
-    assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.said}
+    assert "not a speed-up" in texts(window)
+    assert window.page("cockpit").chat.messages[-1] == {"role": "assistant", "content": answer.text}
 
 
 def test_the_plots_and_read_outs_follow(demo: Window, qtbot: QtBot) -> None:
@@ -104,23 +105,23 @@ def test_a_reply_can_be_stopped_with_escape_and_another_asked(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 200, timeout=60_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 200, timeout=60_000)
     assert button(demo, "Stop reply").isEnabled()
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         qtbot.keyClick(demo.page("cockpit").chat.prompt, Qt.Key.Key_Escape)
     assert "Stopped by you." in texts(demo)
     monkeypatch.undo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
     assert len(answers(demo)) == 2
 
 
 def test_another_address_than_the_last_time_is_said(window: Window, wait_for: Wait) -> None:
-    usual = claim(None).port
+    usual = claim_endpoint(None).port
     with socket.create_server(("127.0.0.1", usual)):
         window.start_demo()
-        wait_for(State.READY)
+        wait_for(ServerState.READY)
     assert window.notice.isVisible()
     assert f"Port {usual} is in use by another program" in window.notice.text.text()
     assert window.controller.inputs.address in window.notice.text.text()
@@ -129,11 +130,11 @@ def test_another_address_than_the_last_time_is_said(window: Window, wait_for: Wa
 def test_stopping_and_starting_again_keeps_the_address(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     address, engine = demo.controller.view.address, engine_of(demo)
     qtbot.mouseClick(button(demo, "Stop"), Qt.MouseButton.LeftButton)
-    wait_for(State.STOPPED)
-    assert not engine.running()
+    wait_for(ServerState.STOPPED)
+    assert not engine.is_running()
     assert demo.controller.view.address == ""
     qtbot.mouseClick(button(demo, "Start"), Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert demo.controller.view.address == address
 
 
@@ -152,9 +153,9 @@ def test_other_settings_from_the_command_line_are_shown(demo: Window, wait_for: 
 def test_an_engine_killed_under_us_is_told_and_started_again(demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     killed = engine_of(demo)
     os.kill(killed.pid, signal.SIGKILL)
-    wait_for(State.RESTARTING)
+    wait_for(ServerState.RESTARTING)
     assert "killed from outside" in texts(demo)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert engine_of(demo) != killed
     assert "killed" not in texts(demo)
 
@@ -164,10 +165,10 @@ def test_an_engine_killed_in_the_middle_of_a_reply_ends_the_reply(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=60_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=60_000)
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         os.kill(engine_of(demo).pid, signal.SIGKILL)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert not demo.controller.view.replying
 
 
@@ -176,7 +177,7 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
 ) -> None:
     endless(demo, monkeypatch)
     ask(demo, qtbot, "Go on for ever.")
-    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].said) > 50, timeout=60_000)
+    qtbot.waitUntil(lambda: bool(answers(demo)) and len(answers(demo)[0].text) > 50, timeout=60_000)
     engine = engine_of(demo)
     ours = {psutil.Process(engine.pid), *psutil.Process(engine.pid).parents()} & set(
         psutil.Process().children(recursive=True)
@@ -184,7 +185,7 @@ def test_closing_in_the_middle_of_a_reply_leaves_no_process(
     with qtbot.waitSignal(demo.controller.closed, timeout=60_000):
         demo.close()  # asks
         demo.close()
-    assert not engine.running()
+    assert not engine.is_running()
     assert ours
     assert not any(process.is_running() for process in ours)
 
@@ -195,10 +196,10 @@ def test_a_file_that_cannot_be_served_is_explained_and_nothing_is_lost(
     broken = tmp_path / "broken.gguf"
     broken.write_text("<html>")
     window.open_file(broken)
-    wait_for(State.FAILED)
+    wait_for(ServerState.FAILED)
     assert "broken.gguf is not a GGUF file" in texts(window)
     qtbot.mouseClick(button(window, "Start the demo"), Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert "broken.gguf" not in texts(window)
 
 
@@ -210,8 +211,8 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     whole = demo_model.read_bytes()
     if what != "missing":
         file.write_bytes({"junk": b"junk" * 1_000, "empty": b"", "cut": whole[: len(whole) // 2]}[what])
-    _asked_for(window, file, demo=False)
-    wait_for(State.FAILED)
+    _open_request(window, file, demo=False)
+    wait_for(ServerState.FAILED)
     problem = window.page("cockpit").notices.problem
     assert problem.isVisible()
     assert file.name in problem.text.text()
@@ -226,18 +227,30 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     qtbot.waitUntil(problem.isVisible, timeout=20_000)
 
 
-def test_a_file_without_a_head_is_served_without_mtp_by_one_click(
+def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
     window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
 ) -> None:
     window.open_file(headless_model)
-    wait_for(State.FAILED)
-    assert "has no MTP head" in texts(window)
-    qtbot.mouseClick(button(window, "Start without MTP"), Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert "MTP off" in texts(window)
+    assert window.notice.isVisible()
+    assert window.notice.text.text() == "headless.gguf has no MTP head, so it is served with MTP off."
+    assert load_settings(headless_model) == {}
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is a draft?")
     assert "of drafts accepted" not in texts(window)
+
+
+def test_drafts_of_a_file_without_a_head_are_refused_and_off_by_one_click(
+    window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
+) -> None:
+    window.controller.start(str(headless_model), draft=3)
+    wait_for(ServerState.FAILED)
+    assert "has no MTP head" in texts(window)
+    qtbot.mouseClick(button(window, "Start without MTP"), Qt.MouseButton.LeftButton)
+    wait_for(ServerState.READY)
+    assert "MTP off" in texts(window)
+    assert not window.notice.isVisible()
 
 
 def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Path) -> None:
@@ -251,8 +264,10 @@ def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Pa
     assert not window.drop.isVisible()
     assert dropped(window, demo_model)
     assert not window.drop.isVisible()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert window.controller.view.subject == "MTP demo"
+    assert window.controller.launch.context == 32_768  # the longest that is offered on a processor
+    assert load_settings(demo_model) == {}
 
 
 def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:
@@ -267,7 +282,7 @@ def test_opening_what_already_runs_changes_nothing(demo: Window, wait_for: Wait,
     engine = engine_of(demo)
     with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
         demo.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert engine_of(demo) == engine
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")
@@ -291,7 +306,7 @@ def test_starts_in_quick_succession_end_in_one_server(
     window.start_demo()
     window.open_file(demo_model)
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is a draft?")
     assert button(window, "Stop").isEnabled()
@@ -299,11 +314,11 @@ def test_starts_in_quick_succession_end_in_one_server(
 
 def test_start_without_mtp_is_remembered(window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path) -> None:
     window.controller.start(str(headless_model), draft=0)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     qtbot.mouseClick(button(window, "Stop"), Qt.MouseButton.LeftButton)
-    wait_for(State.STOPPED)
+    wait_for(ServerState.STOPPED)
     qtbot.mouseClick(button(window, "Start"), Qt.MouseButton.LeftButton)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert "MTP off" in texts(window)
 
 
@@ -322,10 +337,10 @@ def test_a_question_is_kept_when_the_window_closes_before_its_reply(demo: Window
     with qtbot.waitSignal(demo.gone, timeout=20_000):
         demo.quit()
     with Conversations() as kept:
-        (only,) = kept.all()
-        question, reply = kept.get(only.id).messages
+        (only,) = kept.list_all()
+        question, reply = kept.read_conversation(only.id).messages
     assert question.text == "What is a draft?"
-    assert reply.ending is Ending.STOPPED
+    assert reply.ending is MessageEnding.STOPPED
     assert reply.footer
 
 
@@ -342,7 +357,7 @@ def test_focus_can_be_seen_on_every_button(demo: Window, qtbot: QtBot) -> None:
 
 def test_enter_presses_the_button_that_has_the_focus(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     qtbot.keyClick(button(window, "Start the demo"), Qt.Key.Key_Return)
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
 
 
 def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: Window, qtbot: QtBot) -> None:

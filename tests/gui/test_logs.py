@@ -9,8 +9,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.state import LogAdded, State
-from launcher.gui.logs.lines import MOST_LINES, Line, Wanted, taken_apart, thinned
+from launcher.app import start_settings
+from launcher.engine.server.state import LogAdded, ServerState
+from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, parse_log_line, thin_out
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.page import LogsPage
 from launcher.gui.window import Window
@@ -50,14 +51,14 @@ def post(window: Window, *lines: str) -> None:
     ],
 )
 def test_a_line_is_taken_apart(raw: str, time: str, level: str, words: str) -> None:
-    line = taken_apart(raw, "came")
-    assert (line.time, line.level, line.words, line.text) == (time, level, words, raw)
-    assert taken_apart("0.00.123.456 E srv load: no").time == "0.00.123.456"
+    line = parse_log_line(raw, "came")
+    assert (line.time, line.level, line.message, line.text) == (time, level, words, raw)
+    assert parse_log_line("0.00.123.456 E srv load: no").time == "0.00.123.456"
 
 
 def test_lines_are_chosen_by_level_text_expression_and_noise() -> None:
     lines = [
-        taken_apart(text)
+        parse_log_line(text)
         for text in (
             "0.00.000.001 I srv  update_slots: all slots are idle",
             "0.00.000.002 I done request: GET /health 127.0.0.1 200",
@@ -67,25 +68,25 @@ def test_lines_are_chosen_by_level_text_expression_and_noise() -> None:
         )
     ]
 
-    def numbers(wanted: Wanted) -> str:
-        return "".join(line.text[11] for line in filter(wanted.test(), lines))
+    def numbers(wanted: LogFilter) -> str:
+        return "".join(line.text[11] for line in filter(wanted.make_predicate(), lines))
 
-    assert numbers(Wanted()) == "345"
-    assert numbers(Wanted(hides_polling=False)) == "12345"
-    assert numbers(Wanted(level="W")) == "45"
-    assert numbers(Wanted(level="E")) == "5"
-    assert numbers(Wanted(text="N_CTX")) == "4"
-    assert numbers(Wanted(text="n_.tx|FAILED", regex=True)) == "45"
-    assert numbers(Wanted(text="n_.tx")) == ""
+    assert numbers(LogFilter()) == "345"
+    assert numbers(LogFilter(hides_polling=False)) == "12345"
+    assert numbers(LogFilter(level="W")) == "45"
+    assert numbers(LogFilter(level="E")) == "5"
+    assert numbers(LogFilter(text="N_CTX")) == "4"
+    assert numbers(LogFilter(text="n_.tx|FAILED", regex=True)) == "45"
+    assert numbers(LogFilter(text="n_.tx")) == ""
 
 
 def test_of_a_flood_the_last_lines_and_the_serious_are_kept() -> None:
     batch = ["0.00.000.001 E first", *(f"0.00.000.001 I line {n}" for n in range(1_000))]
-    kept, left_out = thinned(batch)
+    kept, left_out = thin_out(batch)
     assert kept[0] == batch[0]
     assert kept[1:] == batch[-len(kept[1:]) :]
     assert left_out + len(kept) == len(batch)
-    assert thinned(["a"]) == (["a"], 0)
+    assert thin_out(["a"]) == (["a"], 0)
 
 
 def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
@@ -93,7 +94,7 @@ def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
     removed: list[int] = []
     model.rowsRemoved.connect(lambda _parent, first, last: removed.append(last - first + 1))
     for begin in range(0, 3 * MOST_LINES, 500):
-        model.append([Line("", "I", f"{number}") for number in range(begin, begin + 500)])
+        model.append([ParsedLine("", "I", f"{number}") for number in range(begin, begin + 500)])
     assert model.rowCount() <= MOST_LINES * 1.1
     assert model.shown[-1].text == f"{3 * MOST_LINES - 1}"
     assert sum(removed) + model.rowCount() == 3 * MOST_LINES
@@ -131,7 +132,7 @@ def test_a_pause_holds_the_lines_still(window: Window, page: LogsPage, qtbot: Qt
 
 
 def test_a_line_is_never_html(page: LogsPage) -> None:
-    page.lines.show_lines([taken_apart("said <img src='x.png'>")])
+    page.lines.show_lines([parse_log_line("said <img src='x.png'>")])
     assert page.lines.index(0).data() == "said <img src='x.png'>"
     assert "<img" not in page.lines.index(0).data(Qt.ItemDataRole.ToolTipRole)
 
@@ -177,12 +178,12 @@ def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, 
     assert "not enough memory" in page.card.title.text()
     assert not page.card.fix_button.isVisible()  # it is no log of ours
     assert "What helps" in page.card.hint.text()
-    row = page.lines.row_of_mark()
+    row = page.lines.last_highlighted_row()
     assert row is not None
     qtbot.waitUntil(lambda: page.view.currentIndex().row() == row)
     assert page.view.viewport().rect().contains(page.view.visualRect(page.lines.index(row)).center())
     post(window, "meanwhile")
-    page._to_ours()
+    page._switch_to_own()
     qtbot.waitUntil(lambda: "meanwhile" in texts(page))
     assert not page.card.isVisible()
 
@@ -205,23 +206,27 @@ def test_a_failed_start_is_mended_by_its_button(
     window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
 ) -> None:
     """The fake engine fails as long as FAKE_FAULTS says so; the button starts it again with other settings."""
-    from launcher import app
-    from launcher.engine.launch import ServeOptions
+    from launcher.app.start_settings import Start
+    from launcher.engine.serve_options import ServeOptions
 
     program = tmp_path / "fake"
     program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(FAKES / "llama_server.py")])} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
     options = ServeOptions(model=demo_model, engine=program, context=131_072, draft=0)
-    monkeypatch.setattr(app, "options_for", lambda *_a, **_k: options)
+
+    async def start(*_arguments: object, **_named: object) -> Start:
+        return Start(str(demo_model), options)
+
+    monkeypatch.setattr(start_settings, "resolve_start", start)
     window.controller.start(str(demo_model))
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.FAILED, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.FAILED, timeout=60_000)
     qtbot.waitUntil(page.card.isVisible, timeout=60_000)
-    assert page.lines.row_of_mark() is not None
-    qtbot.waitUntil(lambda: page.view.currentIndex().row() == page.lines.row_of_mark())
+    assert page.lines.last_highlighted_row() is not None
+    qtbot.waitUntil(lambda: page.view.currentIndex().row() == page.lines.last_highlighted_row())
     monkeypatch.setenv("FAKE_FAULTS", "")
     qtbot.mouseClick(page.card.fix_button, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=60_000)
     assert not page.card.isVisible()
     launch = window.controller.launch
     assert launch is not None
@@ -229,7 +234,7 @@ def test_a_failed_start_is_mended_by_its_button(
 
 
 def test_the_last_log_is_offered_after_a_restart_of_the_window(window: Window, qtbot: QtBot) -> None:
-    from launcher.engine.logs import LogBook
+    from launcher.engine.server.logs import LogBook
 
     book = LogBook.for_port(9_300)
     book.add("from the day before")
@@ -254,9 +259,9 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
 def test_another_servers_lines_go_on_after_a_look_at_another_page(
     window: Window, page: LogsPage, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.app import Session
-    from launcher.engine.client import ChatRequest
-    from launcher.engine.launch import ServeOptions
+    from launcher.app.session import Session
+    from launcher.engine.serve_options import ServeOptions
+    from launcher.engine.server.client import ChatRequest
 
     run = window.controller.bridge.run
     others: list[Session] = []
@@ -274,7 +279,7 @@ def test_another_servers_lines_go_on_after_a_look_at_another_page(
         window.show_page("logs")
         qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=60_000)
         (source,) = [each for each in page.bar.others if each.where == other.supervisor.endpoint.url]
-        page.choose(source)
+        page.choose_source(source)
         qtbot.waitUntil(lambda: bool(page.lines.kept), timeout=60_000)
         window.show_page("keys")
         window.show_page("logs")

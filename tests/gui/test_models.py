@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
 from launcher.base.paths import models_dir
-from launcher.engine.state import State
+from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
-from launcher.fetch.journal import Identity, Stretch
+from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.part import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
-from launcher.gui.models.table import Table
+from launcher.gui.models.table import ModelTable
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 from tests.conftest import Hub
@@ -136,7 +136,7 @@ def test_deleting_takes_a_second_press(
     press(qtbot, page.details.delete)
     assert path.exists()
     assert page.details.delete.text() == "Press again to free 8.6 MB"
-    page.details._calm.timeout.emit()  # nobody pressed again
+    page.details._confirm_timer.timeout.emit()  # nobody pressed again
     assert page.details.delete.text() == "Delete"
     press(qtbot, page.details.delete)
     press(qtbot, page.details.delete)
@@ -153,7 +153,7 @@ def test_what_is_served_is_not_deleted_and_its_use_is_kept(
     qtbot.waitUntil(lambda: names(page) == ["mine.gguf"], timeout=WAIT)
     press(qtbot, page.details.start)
     assert window.page_name == "cockpit"
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=WAIT)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=WAIT)
     window.show_page("models")
     last = page.table._rows.columns[6].cell
     qtbot.waitUntil(lambda: last(page.table.rows[0]).text != "never", timeout=WAIT)
@@ -183,7 +183,9 @@ def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], Models
     target = models_dir() / "m.gguf"
     target.parent.mkdir(parents=True)
     part_path(target).write_bytes(b"x" * 60_000)
-    journal.create(journal_path(target), Identity("https://hub.example/x", 100_000), [Stretch(0, 60_000, 60_000)])
+    journal.create_journal(
+        journal_path(target), DownloadIdentity("https://hub.example/x", 100_000), [Stretch(0, 60_000, 60_000)]
+    )
     page = open_page()
     page.show_view(2)
     button = page.folders.remove_buttons[part_path(target)]
@@ -215,7 +217,7 @@ def test_a_download_goes_through_the_queue_into_the_library(
     qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
     assert told == [f"{repo}:{FILE}"]
     assert "verified" in page.banner.text.text()
-    (job,) = page.queue.line.jobs
+    (job,) = page.queue.snapshot.jobs
     assert job.state.value == "done"
     assert page.downloads.isVisible()
     press(qtbot, page.downloads.clear)
@@ -225,11 +227,11 @@ def test_a_download_goes_through_the_queue_into_the_library(
 def test_a_download_that_cannot_be_says_why(open_page: Callable[[], ModelsPage], hub: Hub, qtbot: QtBot) -> None:
     page = open_page()
     page.download("nobody/Nothing-GGUF:x.gguf")
-    qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.line.jobs), timeout=WAIT)
-    (job,) = page.queue.line.jobs
+    qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.snapshot.jobs), timeout=WAIT)
+    (job,) = page.queue.snapshot.jobs
     row = page.downloads.rows[job.id]
     assert row.toggle.text() == "Try again"
-    assert row.told.text()
+    assert row.progress_text.text()
 
 
 def test_a_queue_that_was_left_goes_on_with_the_window(
@@ -238,20 +240,20 @@ def test_a_queue_that_was_left_goes_on_with_the_window(
     """As after a crash, or an `add` on the command line."""
     import asyncio
 
-    from launcher.downloads import add_pull, queue
-    from launcher.fetch.jobs import Wish
+    from launcher.app.downloads import add_pull, download_queue
+    from launcher.fetch.jobs import RequestedState
 
     first = asyncio.run(add_pull(f"{repo}:missing.gguf")).job
     asyncio.run(add_pull(f"{repo}:{FILE}"))
-    queue().become(Wish.PAUSE, first.id)
+    download_queue().request_state(RequestedState.PAUSE, first.id)
     page = open_page()
     qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
-    states = {job.id: job.state.value for job in page.queue.line.jobs}
+    states = {job.id: job.state.value for job in page.queue.snapshot.jobs}
     assert states[first.id] == "paused"
     row = page.downloads.rows[first.id]
     assert row.toggle.text() == "Resume"
     press(qtbot, row.cancel)
-    qtbot.waitUntil(lambda: page.queue.line.jobs[0].state.value == "cancelled", timeout=WAIT)
+    qtbot.waitUntil(lambda: page.queue.snapshot.jobs[0].state.value == "cancelled", timeout=WAIT)
 
 
 def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
@@ -259,7 +261,7 @@ def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
         Column("Number", "", lambda row: Cell(f"{row:,}", row)),
         Column("Word", "", lambda row: Cell("FITS" if row > 5 else "TOO BIG", badge=True)),
     )
-    table: Table[int] = Table("Numbers", columns)
+    table: ModelTable[int] = ModelTable("Numbers", columns)
     qtbot.addWidget(table)
     table.resize(300, 200)
     table.show()

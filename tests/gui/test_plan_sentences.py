@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.base.errors import LauncherError
-from launcher.gui import words
-from launcher.gui.sentences import say
+from launcher.gui import translation as words
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.plan import Wish, make_plans, unplanned
-from launcher.models.situation import described
+from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
+from launcher.models.situation import describe_machine
 
 _NAMES = re.compile(
     r"`[^`]*`|--[\w-]+|\b(?:MTP|KV|GPU|CPU|MiB|GiB|GB|ubatch|token|ngram-mod|Qwen\S*|llama\S*|tokens)\b"
@@ -20,9 +19,9 @@ _ENGLISH = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,})+\b")
 
 @pytest.fixture(autouse=True)
 def chinese() -> Iterator[None]:
-    words.choose("zh_CN")
+    words.choose_language("zh_CN")
     yield
-    words.choose("en")
+    words.choose_language("en")
 
 
 @pytest.mark.parametrize("backend", ["cuda", "cpu"])
@@ -32,16 +31,19 @@ def test_no_part_of_a_reason_stays_english(backend: str) -> None:
     quoted = {preset.note for entry in catalogue.models for preset in entry.presets}
     english: dict[str, str] = {}
     for gib in (4, 8, 16, 24, 48):
-        here = described(gib, host_gib=16, backend=backend)  # type: ignore[arg-type]
+        here = describe_machine(gib, host_gib=16, backend=backend)  # type: ignore[arg-type]
         for entry in catalogue.models:
             quoted |= {f"{note.text} Source: {note.source}." for note in entry.quality}
-            for wish in (Wish(entry.id), Wish(entry.id, draft=0, kv="f16", n_cpu_moe=9, slots=2, context=262_144)):
+            for wish in (
+                PlanCriteria(entry.id),
+                PlanCriteria(entry.id, draft=0, kv="f16", n_cpu_moe=9, slots=2, context=262_144),
+            ):
                 try:
-                    plans, left = make_plans(catalogue, here, wish), unplanned(catalogue, here, wish)
+                    plans, left = make_plans(catalogue, here, wish), list_unplanned(catalogue, here, wish)
                 except LauncherError:
                     continue
                 told = [text for plan in plans for text in (*plan.reasons, *plan.cautions)]
                 told += [text for each in left for text in (each.reason, each.remedy)]
-                english |= {text: say(text) for text in told if text not in quoted}
+                english |= {text: words.render(text) for text in told if text not in quoted}
     assert len(english) > 50
     assert not {text: said for text, said in english.items() if _ENGLISH.search(_NAMES.sub("", said))}

@@ -13,14 +13,14 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.client import Delta
-from launcher.engine.state import Notice, State, Status
+from launcher.engine.server.client import Delta
+from launcher.engine.server.state import Notice, ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.marks import Mark, MarkKind
 from launcher.gui.plots.panel import PlotPanel
-from launcher.gui.plots.quantities import PLOTS, exported
+from launcher.gui.plots.quantities import PLOTS, exported_quantities
 from launcher.monitor.health_event import Code, Finding
 from tests.gui.plotted import (
     chart_of,
@@ -50,24 +50,24 @@ class TestMarks:
     def test_what_the_controller_tells_becomes_marks(self, panel: PlotPanel, controller: Controller) -> None:
         model, marks = controller._model, panel.marks
         controller.inputs  # noqa: B018 -- nothing ran yet
-        for state in (State.PREPARING, State.LOADING, State.WARMING_UP, State.READY):
-            model.update(status=Status(state), settings="8K context · draft 2")
+        for state in (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.READY):
+            model.update(status=ServerStatus(state), settings="8K context · draft 2")
         model.update(replying=True)
-        model.update(status=Status(State.BUSY))
+        model.update(status=ServerStatus(ServerState.BUSY))
         controller.deltas.emit([Delta("", "", None, None)])
         controller.deltas.emit([Delta("Hello", "", None, None)])
         controller.deltas.emit([Delta(" world", "", None, None)])
         model.update(replying=False)
-        model.update(status=Status(State.READY))
-        model.update(status=Status(State.BUSY))
+        model.update(status=ServerStatus(ServerState.READY))
+        model.update(status=ServerStatus(ServerState.BUSY))
         hot = Finding(Code.THROTTLED_HOT, "The GPU is too hot.", {})
         spill = Finding(Code.SPILL, "Weights are in system memory.", {})
         controller.health_changed.emit((hot,))
         controller.health_changed.emit((hot, spill))
         controller.health_changed.emit(())
         controller.noticed.emit(Notice("a", "A setting was left out."))
-        model.update(status=Status(State.RESTARTING))
-        model.update(status=Status(State.STOPPED))
+        model.update(status=ServerStatus(ServerState.RESTARTING))
+        model.update(status=ServerStatus(ServerState.STOPPED))
         told = marks.between(0, time.monotonic())
         assert [(mark.kind, mark.text.split(" after")[0]) for mark in told] == [
             (MarkKind.READY, "Ready: 8K context · draft 2"),
@@ -86,7 +86,7 @@ class TestMarks:
         pictures = set()
         for kind in MarkKind:
             panel.marks._marks.clear()
-            panel.marks.put(Mark(kept(panel).newest_s, kind, "x"))
+            panel.marks.append(Mark(kept(panel).newest_s, kind, "x"))
             panel.take_samples([sampled(kept(panel).newest_s + 1)])
             drawn(panel)
             overlay = chart_of(panel.cards[0]).overlay
@@ -99,7 +99,7 @@ class TestMarks:
 
     def test_words_come_by_keyboard_from_mark_to_mark(self, panel: PlotPanel) -> None:
         fill(panel)
-        panel.marks.put(Mark(kept(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
+        panel.marks.append(Mark(kept(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
         panel.take_samples([sampled(kept(panel).newest_s + 20)])
         drawn(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
@@ -222,7 +222,7 @@ class TestExport:
     ) -> None:
         fill(panel, 600)
         end_s = kept(panel).newest_s + 0.1
-        panel.marks.put(Mark(end_s - 0.05, MarkKind.NOTICE, "=a notice, with a comma"))
+        panel.marks.append(Mark(end_s - 0.05, MarkKind.NOTICE, "=a notice, with a comma"))
         panel.take_samples([sampled(end_s, tokens_per_second=None)])
         panel.choose_length(60)
         drawn(panel)
@@ -272,6 +272,8 @@ class TestExport:
         assert panel.head._words.text() == "There is nothing to export yet."
 
     def test_every_name_is_exported_once(self) -> None:
-        titles = [(quantity.title.format(n=quantity.step), quantity.unit) for quantity in exported()]
+        titles = [(quantity.title.format(n=quantity.step), quantity.unit) for quantity in exported_quantities()]
         assert len(set(titles)) == len(titles)
-        assert {quantity.name for plot in PLOTS for quantity in plot.curves} <= {each.name for each in exported()}
+        assert {quantity.name for plot in PLOTS for quantity in plot.curves} <= {
+            each.name for each in exported_quantities()
+        }

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.gui.plots.axes import before, by_clock, nice, tick_step, ticks_before, ticks_by_clock
+from launcher.gui.plots.axes import (
+    format_clock_time,
+    format_time_before_now,
+    round_up_nicely,
+    tick_step,
+    ticks_before,
+    ticks_by_clock,
+)
 from launcher.gui.plots.samples import Columns, Samples
-from launcher.gui.plots.span import LONGEST_S, SHORTEST_S, Span
+from launcher.gui.plots.span import LONGEST_S, SHORTEST_S, TimeSpan
 
 
 def filled(count: int, capacity: int = 36_600, period_s: float = 0.1) -> Samples:
@@ -38,7 +45,7 @@ class TestSamples:
         part = samples.between(0, 10_000)
         assert list(samples.values("x", part)) == list(range(first, count))
         assert samples.times(part) == pytest.approx([100 + i * 0.1 for i in range(first, count)])
-        assert samples.wall(part) == pytest.approx([5_000 + i * 0.1 for i in range(first, count)])
+        assert samples.wall_times(part) == pytest.approx([5_000 + i * 0.1 for i in range(first, count)])
 
     def test_a_stretch_takes_one_more_on_either_side_so_that_lines_reach_the_edges(self) -> None:
         samples = filled(100)
@@ -55,8 +62,8 @@ class TestSamples:
         assert np.isnan(samples.values("never", part)).all()
         assert samples.last_known("a") == (1.0, pytest.approx(0.2))
         assert samples.last_known("never") is None
-        assert samples.at("a", 1) is None
-        assert samples.at("never", 1) is None
+        assert samples.value_at("a", 1) is None
+        assert samples.value_at("never", 1) is None
 
     def test_samples_far_apart_are_not_joined(self) -> None:
         samples = Samples()
@@ -79,7 +86,7 @@ class TestSamples:
         for time_s, expected in ((0.0, 0), (100.04, 0), (100.06, 1), (104.0, 40), (999.0, 99)):
             index = samples.nearest(time_s)
             assert index is not None
-            assert samples.at("x", index) == expected
+            assert samples.value_at("x", index) == expected
         assert Samples().nearest(1.0) is None
 
 
@@ -144,8 +151,8 @@ class TestDecimation:
 
 
 class TestSpan:
-    def live(self, there_s: float = 4_000.0) -> Span:
-        span = Span()
+    def live(self, there_s: float = 4_000.0) -> TimeSpan:
+        span = TimeSpan()
         span.follow(1_000.0, 1_000.0 + there_s)
         return span
 
@@ -218,14 +225,21 @@ class TestTicks:
     @settings(deadline=None)  # the machine may be busy
     @given(st.floats(0.0, 1e7))
     def test_the_axis_ends_at_a_round_value_a_little_above(self, value: float) -> None:
-        top = nice(value, 10.0)
+        top = round_up_nicely(value, 10.0)
         assert max(value, 10.0) <= top <= max(1.8 * value, 10.0)
 
     def test_time_before_now(self) -> None:
         step_s, places = ticks_before(300, 6)
-        assert [before(-place, step_s) for place in places] == ["now", "-1 min", "-2 min", "-3 min", "-4 min", "-5 min"]
+        assert [format_time_before_now(-place, step_s) for place in places] == [
+            "now",
+            "-1 min",
+            "-2 min",
+            "-3 min",
+            "-4 min",
+            "-5 min",
+        ]
         step_s, places = ticks_before(60, 6)
-        assert [before(-place, step_s) for place in places][1] == "-10 s"
+        assert [format_time_before_now(-place, step_s) for place in places][1] == "-10 s"
 
     def test_time_by_the_clock_is_round(self) -> None:
         end_s = 1_700_000_012.3
@@ -234,5 +248,5 @@ class TestTicks:
         assert len(places) == 5
         for place in places:
             assert (end_s + place) % 60 == pytest.approx(0, abs=1e-3) or (end_s + place) % 60 == pytest.approx(60)
-            assert by_clock(end_s + place, step_s).count(":") == 1
-        assert by_clock(end_s, 10).count(":") == 2
+            assert format_clock_time(end_s + place, step_s).count(":") == 1
+        assert format_clock_time(end_s, 10).count(":") == 2

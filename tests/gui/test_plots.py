@@ -1,5 +1,6 @@
 """What the plots show of samples, and when they draw."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,14 +11,21 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.demo import unpack_demo_model
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.process import EngineCommand
+from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
-from launcher.gui.plots.chart import colour_of
+from launcher.gui.plots.chart import curve_colour
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import ACCEPTANCE
-from launcher.machine.gpu import Activity
-from launcher.machine.reading import Reading
-from launcher.monitor.monitor import Sampled
+from launcher.gui.plots.readout import DASH
+from launcher.machine.gpu import GpuActivity, Reading
+from launcher.models.gguf import read_model
+from launcher.monitor.monitor import MonitorSnapshot
 from tests.gui.colour import contrast
 from tests.gui.plotted import (
     NO_GPU,
@@ -42,6 +50,14 @@ def controller(qapp: QApplication, home: Path) -> Iterator[Controller]:
 def panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
     with made_panel(controller, qtbot, qapp) as panel:
         yield panel
+
+
+@pytest.fixture
+def launch(home: Path) -> Launch:
+    """What was launched, as the controller tells of it."""
+    model = unpack_demo_model()
+    build = asyncio.run(probe_engine(None))
+    return Launch(EngineCommand([], {}, model.parent), build, read_model(model), 4_096, ServeOptions(model=model))
 
 
 def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
@@ -173,10 +189,57 @@ def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of
     assert "Nobody tells the bandwidth." in panel.cards[0]._aside.toolTip()
 
 
+def test_another_server_begins_with_no_figures_of_the_one_before(
+    panel: PlotPanel, controller: Controller, launch: Launch
+) -> None:
+    """The old one's mean stood over the new one's limit: "302.6 t/s, 466 % of the limit"."""
+    fill(panel, 130)
+    controller.launched.emit(launch)
+    panel.references.set_limit(Reading(65.0))
+    drawn(panel)
+    rate, drafts = panel.cards[:2]
+    assert rate.aside == ""
+    assert drafts.aside == ""
+    panel.take_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
+    drawn(panel)
+    assert said(rate) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001 -- an en dash
+    assert said(drafts) == ["Draft acceptance: – No reply is being generated."]  # noqa: RUF001
+    panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
+    drawn(panel)
+    assert said(rate) == ["Tokens per second: 39.0 t/s"]
+    assert rate.aside == "mean of 5 min 39.0\n60 % of the limit"
+    assert said(panel.cards[2])[0] == "Temperature: 71 °C ±0 in 1 min"  # of the machine, whatever it serves
+    assert said(panel.cards[3])[0] == "VRAM, this server: 2.0 GiB"
+
+
+@pytest.mark.parametrize("status", [ServerStatus(), ServerStatus(ServerState.FAILED)])
+def test_when_nothing_runs_no_number_looks_like_now(
+    panel: PlotPanel, controller: Controller, status: ServerStatus
+) -> None:
+    fill(panel)
+    panel.references.set_limit(Reading(250.0))
+    drawn(panel)
+    assert panel.head._words.text() == "Live"
+    controller._take_status(status)
+    panel.take_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
+    drawn(panel)
+    assert panel.head._words.text() == "Nothing runs."
+    for card in panel.cards:
+        assert [read_out.value.text() for read_out in card.read_outs.values()] == [DASH] * len(card.read_outs)
+        assert card.aside == ""
+    assert said(panel.cards[0]) == ["Tokens per second: – Nothing runs."]  # noqa: RUF001
+    assert chart_of(panel.cards[0])._curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
+    controller._take_status(ServerStatus(ServerState.LOADING))
+    panel.take_samples([sampled(kept(panel).newest_s + 0.1)])
+    drawn(panel)
+    assert panel.head._words.text() == "Live"
+    assert said(panel.cards[2])[0].startswith("Temperature: 71 °C")
+
+
 def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
     hot = sampled(start_s + 61)
-    panel.take_samples([Sampled(hot.time_s, hot.readings, None, Activity((), ("power limit",), {}))])
+    panel.take_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
     drawn(panel)
     assert panel.cards[2].aside == "throttled by\npower limit"
     panel.take_samples([sampled(start_s + 61 + 125)])
@@ -209,7 +272,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     panel.hide()
     before = panel.drawings
     panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=432.1)])
-    panel._tick()
+    panel._draw_if_due()
     assert panel.drawings == before
     assert not panel._timer.isActive()
     panel.show()
@@ -235,7 +298,7 @@ def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication)
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_steps_of_a_hue_are_told_apart_from_the_card(name: str, qapp: QApplication) -> None:
     theme.choose(name)
-    colours = [colour_of(curve).name() for curve in ACCEPTANCE.curves]
+    colours = [curve_colour(curve).name() for curve in ACCEPTANCE.curves]
     card = theme.current().card
     theme.choose(None)
     assert len(set(colours)) == len(colours)

@@ -10,12 +10,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from launcher import autostart, settings, settings_file
-from launcher.base.paths import MODELS_VARIABLE, models_dir
-from launcher.gui import theme
-from launcher.gui.settings.page import SettingsPage
-from launcher.gui.window import Window
-from launcher.settings_declared import (
+from launcher.app import autostart, settings, settings_file
+from launcher.app.settings_declared import (
     AT_LOGIN,
     LANGUAGE,
     MAX_TOKENS,
@@ -27,6 +23,10 @@ from launcher.settings_declared import (
     THEME,
     TOP_P,
 )
+from launcher.base.paths import MODELS_VARIABLE, models_dir
+from launcher.gui import theme
+from launcher.gui.settings.page import SettingsPage
+from launcher.gui.window import Window
 from tests.gui.walk import clipped, hidden_by_parents
 
 SECRET = "hf_abcdefghijklmnop"
@@ -51,7 +51,7 @@ def page(
 def show(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page.token_words.text()) and bool(page._path.whole), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.token_words.text()) and bool(page._path.full_text), timeout=60_000)
     return page
 
 
@@ -72,7 +72,7 @@ def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
     assert not control(page, AT_LOGIN).box.isChecked()
     assert not any(row.mark.isVisible() or row.back.isVisible() for row in page.rows.values())
     assert "next time" in page.rows[LANGUAGE]._sentence.text()
-    assert page._path.whole == str(settings_file.path())
+    assert page._path.full_text == str(settings_file.path())
 
 
 def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtBot) -> None:
@@ -213,11 +213,11 @@ def test_lines_of_text_are_kept_when_they_are_left(page: SettingsPage, qtbot: Qt
 def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPage, qtbot: QtBot) -> None:
     row = page.rows[AT_LOGIN]
     control(page, AT_LOGIN).box.click()
-    qtbot.waitUntil(lambda: autostart.look().on)
+    qtbot.waitUntil(lambda: autostart.read_autostart().on)
     qtbot.waitUntil(row._note.isVisible)
     assert "--last" in row._note.text()
     row.back.click()
-    qtbot.waitUntil(lambda: not autostart.look().on)
+    qtbot.waitUntil(lambda: not autostart.read_autostart().on)
     qtbot.waitUntil(lambda: not control(page, AT_LOGIN).box.isChecked())
 
 

@@ -10,16 +10,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QStyle
 from pytestqt.qtbot import QtBot
 
-from launcher import settings
-from launcher.conversations.file import conversations_file
-from launcher.engine.state import State
-from launcher.gui import theme
-from launcher.gui.chat.pane import ChatPane
-from launcher.gui.cockpit.page import CockpitPage
-from launcher.gui.settings.page import SettingsPage
-from launcher.gui.tray import Tray
-from launcher.gui.window import Window
-from launcher.settings_declared import (
+from launcher.app import settings
+from launcher.app.settings_declared import (
     APPLY,
     CANCEL,
     CLOSE,
@@ -34,6 +26,14 @@ from launcher.settings_declared import (
     THINKING,
     TRAY,
 )
+from launcher.conversations.store import conversations_path
+from launcher.engine.server.state import ServerState
+from launcher.gui import theme
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.settings.page import SettingsPage
+from launcher.gui.tray import Tray
+from launcher.gui.window import Window
 
 Wait = Callable[..., None]
 
@@ -41,12 +41,12 @@ Wait = Callable[..., None]
 @pytest.fixture
 def chosen(home: Path) -> None:
     """What was chosen before the window opens."""
-    settings.change(MAX_TOKENS, 5)
-    settings.change(TEMPERATURE, 0)
-    settings.change(THINKING, OFF)
-    settings.change(SYSTEM_PROMPT, " Be brief.\n")
-    settings.change(KEEP, False)
-    settings.change(APPLY, CANCEL)
+    settings.change_setting(MAX_TOKENS, 5)
+    settings.change_setting(TEMPERATURE, 0)
+    settings.change_setting(THINKING, OFF)
+    settings.change_setting(SYSTEM_PROMPT, " Be brief.\n")
+    settings.change_setting(KEEP, False)
+    settings.change_setting(APPLY, CANCEL)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def still(qapp: QApplication) -> Iterator[None]:
 def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page._path.whole), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page._path.full_text), timeout=60_000)
     return page
 
 
@@ -79,12 +79,12 @@ def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: 
     assert (fields["temperature"].value, fields["max_tokens"].value) == (0, 5)
     assert " 5 tokens" in ask(chat, qtbot, "Hello")
     assert chat.talk.request()[0] == {"role": "system", "content": "Be brief."}
-    assert chat.system.said == "Be brief."
+    assert chat.system.text == "Be brief."
     told: list[int] = []
-    chat.kept.do(lambda kept: kept.all(), lambda found: told.append(len(found)))
+    chat.kept.enqueue(lambda kept: kept.list_all(), lambda found: told.append(len(found)))
     qtbot.waitUntil(lambda: bool(told))
     assert told == [1], chat.banner.text.text()
-    assert not conversations_file().exists()
+    assert not conversations_path().exists()
     assert cockpit.controls.changes.drain_s == 0
 
 
@@ -119,7 +119,7 @@ def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: 
     qtbot.waitUntil(lambda: changes.drain_s == 0)
     changes.drain.setCurrentIndex(changes.drain.findData(FINISH))
     changes.drain.activated.emit(changes.drain.currentIndex())
-    qtbot.waitUntil(lambda: settings.value(APPLY) == FINISH)
+    qtbot.waitUntil(lambda: settings.current_value(APPLY) == FINISH)
     qtbot.waitUntil(lambda: page.rows[APPLY].control.box.currentData() == FINISH)
 
 
@@ -129,9 +129,9 @@ def test_the_window_closes_as_was_chosen_without_a_question(
 ) -> None:
     window.use_tray(Tray(window.controller, lambda: False, window))
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     on_page(window, qtbot).change(CLOSE, way)
-    qtbot.waitUntil(lambda: settings.value(CLOSE) == way)
+    qtbot.waitUntil(lambda: settings.current_value(CLOSE) == way)
     if way == QUIT:
         with qtbot.waitSignal(window.gone, timeout=60_000):
             window.close()
@@ -145,15 +145,15 @@ def test_the_window_closes_as_was_chosen_without_a_question(
 def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     window.use_tray(Tray(window.controller, lambda: False, window))
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     window.close()
     qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: settings.value(CLOSE) == TRAY)
-    window.raise_up()
+    qtbot.waitUntil(lambda: settings.current_value(CLOSE) == TRAY)
+    window.bring_to_front()
     page = on_page(window, qtbot)
     qtbot.waitUntil(lambda: page.rows[CLOSE].control.box.currentData() == TRAY)
     page.reset(CLOSE)
-    qtbot.waitUntil(lambda: settings.value(CLOSE) == "ask")
+    qtbot.waitUntil(lambda: settings.current_value(CLOSE) == "ask")
     window.close()
     assert window.notice.isVisible()
 
@@ -166,7 +166,7 @@ def test_with_motion_off_nothing_moves(
         return window.style().styleHint(hint, None, window.rail)
 
     blinks, moves_ms = qapp.cursorFlashTime(), duration_ms()
-    monkeypatch.setattr(theme, "_unrolls", [True])  # as a system has it that lets lists unroll
+    monkeypatch.setattr(theme, "_system_effects", [True])  # as a system has it that lets lists unroll
     theme.apply(qapp, theme.current())
     qapp.setEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page = on_page(window, qtbot)

@@ -12,12 +12,12 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
-from launcher import settings_file
-from launcher.engine.state import State
+from launcher.app import settings_file
+from launcher.app.sharing import shared_urls
+from launcher.engine.server.state import ServerState
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.window import Window
-from launcher.sharing import shared_urls
 
 Wait = Callable[..., None]
 _BOX = QPoint(10, 14)
@@ -28,7 +28,7 @@ _BOX = QPoint(10, 14)
 def card(demo: Window, qtbot: QtBot) -> SharingCard:
     demo.show_page("settings")
     page: SettingsPage = demo.page("settings")
-    qtbot.waitUntil(lambda: bool(page._path.whole), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page._path.full_text), timeout=60_000)
     return page.sharing
 
 
@@ -100,11 +100,11 @@ def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Wi
 def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, qtbot: QtBot) -> None:
     share(card, qtbot)
     demo.controller.stop()
-    wait_for(State.STOPPED)
+    wait_for(ServerState.STOPPED)
     qtbot.waitUntil(lambda: not card.switch.isEnabled() and not card.switch.isChecked())
     assert "Start a model first" in card._line.text()
     demo.controller.start()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     qtbot.waitUntil(card.switch.isEnabled)
     assert not card.switch.isChecked()
     assert hosts(demo) == {"127.0.0.1"}

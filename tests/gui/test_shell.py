@@ -13,15 +13,15 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
-from launcher.gui import words
-from launcher.gui.application import one_window, tell_of_folders
-from launcher.gui.keys import KEYS
-from launcher.gui.labels import Elided
+from launcher.gui import translation as words
+from launcher.gui.application import acquire_instance_lock, warn_about_folders
+from launcher.gui.keys import SHORTCUTS
+from launcher.gui.labels import ElidedLabel
 from launcher.gui.pages import PAGES
 from launcher.gui.single import SingleInstance
 from launcher.gui.window import Window
 from launcher.machine.gpu import Gpu
-from launcher.machine.gpus import GpusFound
+from launcher.machine.gpus import DetectedGpus
 
 RAIL = [spec for spec in PAGES if spec.in_rail]
 
@@ -65,7 +65,7 @@ def test_the_list_of_keys_comes_and_goes_and_has_them_all(active: Window, qtbot:
     assert active.page_name == "cockpit", "a page of the rail stays"
     for name in active._specs:
         active.page(name)
-    listed = {QKeySequence(key).toString() for group in KEYS for key, _ in group.keys}
+    listed = {QKeySequence(key).toString() for group in SHORTCUTS for key, _ in group.keys}
     missing = {each.key().toString() for each in active.findChildren(QShortcut)} - listed
     assert missing == set()
 
@@ -135,7 +135,7 @@ def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_
         qtbot.waitUntil(server.hasPendingConnections, timeout=60_000)
         qtbot.wait(400)
         assert starts.poll() is None
-        first.tell(lambda file, demo: asked.append((file, demo)))
+        first.on_request(lambda file, demo: asked.append((file, demo)))
         qtbot.waitUntil(lambda: starts.poll() is not None, timeout=60_000)
         assert starts.stdout is not None
         assert starts.stdout.read().split() == ["False", "True"]
@@ -154,15 +154,15 @@ def test_the_command_knows_the_pages_and_languages() -> None:
 
 
 def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:
-    label = Elided("A name that is rather long for the place that it has")
+    label = ElidedLabel("A name that is rather long for the place that it has")
     qtbot.addWidget(label)
     label.resize(100, 20)
     label.show()
     assert label.text().endswith("…")
     assert "rather long for the place" in label.toolTip()
-    assert label.accessibleName() == label.whole
+    assert label.accessibleName() == label.full_text
     label.resize(900, 20)
-    assert label.text() == label.whole
+    assert label.text() == label.full_text
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | No
         Gpu("other", at, name, str(at), memory_bytes=mib and mib * 2**20, unified=unified)
         for at, (name, mib, unified) in enumerate(gpus)
     ]
-    window.rail.show_gpus(GpusFound(tuple(found), {"nvidia": "No NVIDIA driver is installed."}, (), ()))
+    window.rail.show_gpus(DetectedGpus(tuple(found), {"nvidia": "No NVIDIA driver is installed."}, (), ()))
     assert window.rail._gpus.text() == said
     assert all(name in window.rail._gpus.toolTip() for name, _, _ in gpus)
 
@@ -194,16 +194,16 @@ def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_don
 
 
 def test_without_a_folder_for_its_state_the_window_opens_all_the_same(home: Path) -> None:
-    assert one_window() is not None
+    assert acquire_instance_lock() is not None
     shutil.rmtree(home / "state")
     home.joinpath("state").write_text("what should be a folder is a file")
-    assert one_window() is None
+    assert acquire_instance_lock() is None
 
 
 def test_a_folder_that_cannot_be_written_is_told(window: Window, qtbot: QtBot, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     home.joinpath("config").write_text("what should be a folder is a file")
-    tell_of_folders(window)
+    warn_about_folders(window)
     qtbot.waitUntil(window.notice.isVisible, timeout=60_000)
     assert f"{home / 'config'} cannot be written" in window.notice.text.text()
     assert "is not kept when this program ends" in window.notice.text.text()

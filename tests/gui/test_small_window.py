@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QScrollArea
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
-from launcher.gui.models.table import Table
+from launcher.gui.models.table import ModelTable
 from launcher.gui.rail import PageButton
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
@@ -54,7 +54,7 @@ def test_columns_make_way_and_come_back(qtbot: QtBot, window: Window) -> None:
     columns: list[Column[str]] = [
         Column(title, "", lambda row: Cell(row), spare=spare) for title, spare in (("A", 0), ("B", 2), ("C", 1))
     ]
-    table: Table[str] = Table("Things", columns)
+    table: ModelTable[str] = ModelTable("Things", columns)
     qtbot.addWidget(table)
     table.resize(900, 300)
     table.show()

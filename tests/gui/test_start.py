@@ -11,18 +11,18 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from launcher.app.first_steps import Stage, Step
+from launcher.app.planner import MachineWish
 from launcher.base.errors import LauncherError
-from launcher.engine.settings import remember, remembered
-from launcher.first_steps import Stage, Step
+from launcher.engine.settings import load_settings, save_settings
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.start.looking import Question
 from launcher.gui.start.page import StartPage
+from launcher.gui.start.queries import PlanRequest
 from launcher.gui.window import Window
-from launcher.planner import MachineWish
+from tests.app.test_first_start import REPO, catalogue_with
 from tests.conftest import Hub
 from tests.models.pulling import FILE
-from tests.test_first_start import REPO, catalogue_with
 
 
 @pytest.fixture
@@ -83,7 +83,19 @@ def click(page: StartPage, qtbot: QtBot, text: str) -> None:
 
 
 def stage(page: StartPage, step: Step) -> Stage:
-    return page.steps.told[step].stage
+    return page.steps.progress[step].stage
+
+
+def times(page: StartPage) -> float:
+    """When the memory that is shown was read."""
+    situation = page.found.situation if page.found is not None else None
+    return situation.read_at or 0.0 if situation is not None else 0.0
+
+
+def own_servers(page: StartPage) -> int:
+    """How many servers of ours the page knows of."""
+    situation = page.found.situation if page.found is not None else None
+    return len(situation.own) if situation is not None else 0
 
 
 def done(page: StartPage) -> bool:
@@ -140,6 +152,37 @@ def test_what_is_served_is_shown_until_it_stops(window: Window, page: StartPage,
     qtbot.waitUntil(page.steps.isVisible, timeout=60_000)
 
 
+def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts_or_ends(
+    mine: None, window: Window, looked: StartPage, qtbot: QtBot
+) -> None:
+    def read_since(read_at: float) -> None:
+        qtbot.waitUntil(lambda: times(looked) > read_at and not looked.flow.is_reading, timeout=60_000)
+
+    choose(looked, qtbot, "mine")
+    looked._choose_row(0)
+    settle(looked, qtbot)
+    before = times(looked)
+    window.show_page("models")
+    window.show_page("start")
+    read_since(before)
+    assert looked.plan is not None
+    assert looked.plan.entry.id == "mine"  # what was chosen stays chosen
+    assert looked.found is not None
+    assert any(each is looked.plan for each in looked.found.plans)
+    assert looked.machine.age.text() == ""
+    before = times(looked)
+    window.start_demo()
+    qtbot.waitUntil(lambda: window.controller.launch is not None, timeout=60_000)
+    window.show_page("start")
+    read_since(before)
+    qtbot.waitUntil(lambda: own_servers(looked) == 1, timeout=60_000)
+    before = times(looked)
+    window.controller.stop()
+    read_since(before)
+    assert own_servers(looked) == 0
+    assert looked.plan.entry.id == "mine"
+
+
 def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     mine: None, window: Window, looked: StartPage, qtbot: QtBot
 ) -> None:
@@ -149,13 +192,13 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     choose(looked, qtbot, "mine")
     assert looked.card.primary.text() == "Download and start"
     assert "takes its place" in looked.banner.accessibleName()
-    assert window.controller.named == "demo"
+    assert window.controller.served_name == "demo"
     qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
     assert window.page_name == "cockpit"
     window.show_page("start")
     click(looked, qtbot, "Download and start")
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
-    assert window.controller.named.startswith("mine")
+    assert window.controller.served_name.startswith("mine")
     assert "draft 2" in looked.card.accessibleName()
 
 
@@ -188,7 +231,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
-    assert looked.steps.told[Step.SELF_TEST].accepted
+    assert looked.steps.progress[Step.SELF_TEST].accepted
     assert looked.banner.isVisible()
     looked._choose_row(0)
     settle(looked, qtbot)
@@ -223,17 +266,17 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.draft) == (2_048, 3)
-    assert remembered(model) == {"ctx": 2_048, "draft": 3, "kv": "f16", "ubatch": 512, "slots": 1}
+    assert load_settings(model) == {"ctx": 2_048, "draft": 3}  # what the plan recommends is not the user's choice
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
-    remember(model, {"threads": 3})  # which no plan names
+    save_settings(model, {"threads": 3})  # which no plan names
     choose(looked, qtbot, "mine")
     assert looked.card.whose.text() == "As you set it the last time: 3 threads. The plan: threads left to the engine."
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
     assert looked.card.whose.text().startswith("As the plan says: threads left to the engine.")
-    assert not looked._with_kept
+    assert not looked._has_own_settings
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
-    assert looked._with_kept
+    assert looked._has_own_settings
 
 
 def test_pause_keeps_what_arrived_and_resume_goes_on(
@@ -242,7 +285,7 @@ def test_pause_keeps_what_arrived_and_resume_goes_on(
     choose(looked, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: bool(looked.steps.told[Step.MODEL].done_bytes), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(looked.steps.progress[Step.MODEL].done_bytes), timeout=60_000)
     with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
     assert stage(looked, Step.MODEL) is Stage.PAUSED
@@ -291,7 +334,9 @@ def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, wind
 
 
 def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
-    looked.look(Question("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=24, host_memory_gib=64)))
+    looked.read_and_plan(
+        PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=24, host_memory_gib=64))
+    )
     qtbot.waitUntil(lambda: looked.found is not None and looked.found.question.described is not None, timeout=60_000)
     settle(looked, qtbot)
     assert looked.plan is not None
@@ -319,7 +364,7 @@ def test_without_the_network_the_demo_is_offered(
     page: StartPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    page.look(Question(described=MachineWish(gpu_memory_gib=24)))
+    page.read_and_plan(PlanRequest(described=MachineWish(gpu_memory_gib=24)))
     qtbot.waitUntil(lambda: page.found is not None and page.found.question.described is not None, timeout=60_000)
     settle(page, qtbot)
     assert "There is no network" in page.card.accessibleName()

@@ -5,29 +5,30 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.base.errors import DiskFull
-from launcher.first_steps import How, Stage, Step, StepTold
-from launcher.gui.start.facts import Fact, facts_of, report_of
-from launcher.gui.start.looking import Computer, Found, Question, _told_apart
-from launcher.gui.start.said import (
-    evidence_of,
-    memory_of,
-    needs_of,
-    parts_of,
+from launcher.gui.start.computer_text import Fact, facts_of, report_of
+from launcher.gui.start.queries import Computer, PlanRequest, PlanResult, _drop_duplicates
+from launcher.gui.start.text import (
+    evidence_text,
+    format_time_left,
+    memory_needs_text,
+    memory_parts,
+    memory_totals,
     plan_title,
     step_state,
     step_subject,
-    time_left,
 )
 from launcher.machine.advice import advise
 from launcher.machine.backend import choose_backend
 from launcher.machine.disks import Disk
-from launcher.machine.gpu import Activity, Gpu, GpuProcess
+from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
 from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.plan import Wish, make_plans
-from launcher.models.situation import described, situation_of
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.read_situation import ServerMemory, situation_of
+from launcher.models.situation import describe_machine
 
 MIB, GB = 2**20, 10**9
 FOLDER = Path("/home/ada/models")
@@ -55,7 +56,7 @@ def found(
     wsl: int | None = None,
     battery: bool = False,
     because: str | None = None,
-) -> Found:
+) -> PlanResult:
     """What looking at such a computer finds."""
     host = replace(
         read_host(),
@@ -70,14 +71,14 @@ def found(
     )
     machine = Machine(host, gpus, because, {}, (), ())
     disk = Disk(FOLDER, 10**12, int(disk_gb * GB), "ext4")
-    activities = {gpu.id: Activity(processes, (), {}) for gpu in gpus[:1]}
+    activities = {gpu.id: GpuActivity(processes, (), {}) for gpu in gpus[:1]}
     computer = Computer(machine, activities, disk, choose_backend(gpus, "Linux"), advise(machine, (), [disk]))
     situation = situation_of(machine, environ={})
-    plans = make_plans(load_catalogue(), situation, Wish())
-    return Found(Question(), computer, (), situation, plans, (), None)
+    plans = make_plans(load_catalogue(), situation, PlanCriteria())
+    return PlanResult(PlanRequest(), computer, (), situation, plans, (), None)
 
 
-def fact(about: Found, subject: str) -> Fact:
+def fact(about: PlanResult, subject: str) -> Fact:
     (one,) = [each for each in facts_of(about) if each.subject == subject]
     return one
 
@@ -93,6 +94,36 @@ def test_a_gpu_and_who_uses_it() -> None:
     assert others.more == "closing firefox would free 300 MiB", "nobody closes the desktop"
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_our_own_server_is_none_of_the_others(told: bool) -> None:
+    own = GpuProcess(2, "llama-server", 12_000 * MIB if told else None)
+    busy = replace(card(), used_bytes=13_600 * MIB, free_bytes=(24_564 - 13_600) * MIB)
+    about = found(busy, processes=(GpuProcess(1, "gnome-shell", 820 * MIB), own))
+    server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if told else None, 0, lambda _backend, _gpus: (12_000,))
+    situation = situation_of(about.computer.machine, environ={}, servers=[server])
+    about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
+    assert fact(about, "Used by our server").what == "qwen 12,000 MiB"
+    assert (fact(about, "Used by others").what, fact(about, "Used by others").more) == ("gnome-shell 820 MiB", "")
+    assert round(memory_totals(about)[1] / MIB) == 1_600
+    needs = memory_needs_text(about.plans[0], None, situation)
+    assert "of 22.4 GiB of GPU memory that are free once the running server stops; 10.7 GiB are free now." in needs
+
+
+def test_what_is_not_known_of_our_own_server_is_said() -> None:
+    about = found(card())
+    server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
+    situation = situation_of(about.computer.machine, environ={}, servers=[server])
+    told = facts_of(replace(about, situation=situation))
+    assert [each.what for each in told if each.subject == "Used by our server"] == ["qwen, how much is not known"]
+    needs = memory_needs_text(about.plans[0], None, situation)
+    assert "that are free now. How much qwen would free is not known." in needs
+    known = [ServerMemory(pid, "gemma", {"GPU-0": 1_000}, 0, lambda _backend, _gpus: None) for pid in (3, 4)]
+    for stopping, more in (("the running server stops", known[:1]), ("2 running servers stop", known)):
+        situation = situation_of(about.computer.machine, environ={}, servers=[server, *more])
+        needs = memory_needs_text(about.plans[0], None, situation)
+        assert f"that are free once {stopping}; 22.4 GiB are free now. How much qwen would free is not" in needs
+
+
 def test_an_old_driver_is_warned_of_beside_its_gpu() -> None:
     (warning,) = fact(found(card(driver="560.94")), "GPU").warnings
     assert "driver from 580 on" in warning
@@ -103,7 +134,7 @@ def test_two_gpus_are_numbered_and_planned_for_together() -> None:
     subjects = [each.subject for each in facts_of(about)]
     assert subjects[:2] == ["GPU 1", "GPU 2"]
     assert "over 2 GPUs" in plan_title(about.plans[0])
-    total, others = memory_of(about)
+    total, others = memory_totals(about)
     assert round(total / MIB) == 2 * 24_564
     assert round(others / MIB) == 2 * 1_600
 
@@ -134,18 +165,22 @@ def test_a_plan_in_words_and_parts() -> None:
     about = found(card())
     plan = about.plans[0]
     assert plan_title(plan) == "Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2"
-    assert "of 22.4 GiB of GPU memory that are free now" in needs_of(plan, None)
-    assert "its header is not read yet" in needs_of(plan, None)
-    assert sum(size for _, _, size in parts_of(plan)) == plan.estimate.parts.total
-    assert "t/s, RTX 4090" in evidence_of(plan)
+    assert "of 22.4 GiB of GPU memory that are free now" in memory_needs_text(plan, None)
+    assert "its header is not read yet" in memory_needs_text(plan, None)
+    assert sum(size for _, _, size in memory_parts(plan)) == plan.estimate.parts.total
+    assert "t/s, RTX 4090" in evidence_text(plan)
 
 
 @pytest.mark.parametrize(
     ("told", "subject", "state"),
     [
-        (StepTold(Step.ENGINE, Stage.DONE, "b1-cpu-x64", How.TESTED), "b1-cpu-x64", "installed, self-test passed"),
         (
-            StepTold(
+            StepProgress(Step.ENGINE, Stage.DONE, "b1-cpu-x64", StepDetail.TESTED),
+            "b1-cpu-x64",
+            "installed, self-test passed",
+        ),
+        (
+            StepProgress(
                 Step.MODEL,
                 Stage.RUNNING,
                 "UD-Q3_K_XL",
@@ -158,21 +193,21 @@ def test_a_plan_in_words_and_parts() -> None:
             "11.4 of 17.2 GB · 94 MB/s · 1 min 2 s left",
         ),
         (
-            StepTold(Step.MODEL, Stage.PAUSED, "F16", done_bytes=4_300_000, bytes=8_600_000),
+            StepProgress(Step.MODEL, Stage.PAUSED, "F16", done_bytes=4_300_000, bytes=8_600_000),
             "F16, 8.6 MB",
             "paused, 4.3 of 8.6 MB kept",
         ),
-        (StepTold(Step.VERIFY), "SHA-256 and MTP head", "after the download"),
-        (StepTold(Step.LOAD, Stage.RUNNING, percent=42.4), "into memory", "42 %"),
+        (StepProgress(Step.VERIFY), "SHA-256 and MTP head", "after the download"),
+        (StepProgress(Step.LOAD, Stage.RUNNING, percent=42.4), "into memory", "42 %"),
         (
-            StepTold(Step.SELF_TEST, Stage.DONE, drafted=32, accepted=30, tokens_per_second=96.2),
+            StepProgress(Step.SELF_TEST, Stage.DONE, drafted=32, accepted=30, tokens_per_second=96.2),
             "drafts accepted",
             "30 of 32 drafted tokens accepted · 96 t/s",
         ),
-        (StepTold(Step.MODEL, Stage.FAILED, "F16", error=DiskFull("It is full.")), "F16", "failed"),
+        (StepProgress(Step.MODEL, Stage.FAILED, "F16", error=DiskFull("It is full.")), "F16", "failed"),
     ],
 )
-def test_a_step_in_words(told: StepTold, subject: str, state: str) -> None:
+def test_a_step_in_words(told: StepProgress, subject: str, state: str) -> None:
     assert step_subject(told) == subject
     assert step_state(told) == state
 
@@ -180,20 +215,20 @@ def test_a_step_in_words(told: StepTold, subject: str, state: str) -> None:
 def test_every_step_and_stage_can_be_said() -> None:
     for step in Step:
         for stage in Stage:
-            for how in (None, *How):
-                assert step_subject(StepTold(step, stage, "x", how))
-                step_state(StepTold(step, stage, "x", how))
+            for how in (None, *StepDetail):
+                assert step_subject(StepProgress(step, stage, "x", how))
+                step_state(StepProgress(step, stage, "x", how))
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(45.2, "45 s"), (62, "1 min 2 s"), (7_500, "2 h 5 min"), (-1, "0 s")])
 def test_a_time_that_is_left(seconds: float, words: str) -> None:
-    assert time_left(seconds) == words
+    assert format_time_left(seconds) == words
 
 
 def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:
     catalogue = load_catalogue()
-    plans = make_plans(catalogue, described(24, host_gib=64), Wish())
+    plans = make_plans(catalogue, describe_machine(24, host_gib=64), PlanCriteria())
     other = [replace(each, setting=replace(each.setting, ubatch=each.setting.ubatch * 2)) for each in plans]
-    assert _told_apart((*plans, *other)) == plans
+    assert _drop_duplicates((*plans, *other)) == plans
     shorter = replace(plans[0], setting=replace(plans[0].setting, context=4_096))
-    assert _told_apart((*plans, shorter)) == (*plans, shorter)
+    assert _drop_duplicates((*plans, shorter)) == (*plans, shorter)

@@ -7,11 +7,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from pytestqt.qtbot import QtBot
 
-from launcher import settings
-from launcher.engine.state import State
+from launcher.app import settings
+from launcher.app.settings_declared import ASK, NOTIFICATIONS, TRAY
+from launcher.engine.server.state import ServerState
 from launcher.gui.tray import Tray, make_icon
 from launcher.gui.window import Window
-from launcher.settings_declared import ASK, NOTIFICATIONS, TRAY
 
 Wait = Callable[..., None]
 
@@ -41,15 +41,15 @@ def test_the_server_is_started_and_stopped_from_the_tray_and_tells_it(
 ) -> None:
     assert not entry(tray, "Start").isEnabled(), "there is nothing to start yet"
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert told == [("MTP demo is ready", window.controller.view.address)]
     entry(tray, "Copy the address").trigger()
     assert QGuiApplication.clipboard().text() == f"http://{window.controller.view.address}/v1"
     assert window.controller.view.address in tray.icon.toolTip()
     entry(tray, "Stop").trigger()
-    wait_for(State.STOPPED)
+    wait_for(ServerState.STOPPED)
     entry(tray, "Start").trigger()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     assert len(told) == 2
 
 
@@ -57,7 +57,7 @@ def test_a_failed_start_is_told_with_its_reason(
     window: Window, tray: Tray, told: list[tuple[str, str]], wait_for: Wait, tmp_path: object, qtbot: QtBot
 ) -> None:
     window.controller.start("/nowhere/model.gguf")
-    wait_for(State.FAILED)
+    wait_for(ServerState.FAILED)
     qtbot.waitUntil(lambda: bool(told))
     ((title, text),) = told
     assert title == "model could not be served"
@@ -65,10 +65,10 @@ def test_a_failed_start_is_told_with_its_reason(
 
 
 def test_nobody_is_told_what_they_see_or_do_not_want(window: Window, told: list[tuple[str, str]], tray: Tray) -> None:
-    settings.change(NOTIFICATIONS, False)
+    settings.change_setting(NOTIFICATIONS, False)
     window.controller.notify("Download finished", "a.gguf")
     assert told == []
-    settings.reset(NOTIFICATIONS)
+    settings.reset_setting(NOTIFICATIONS)
     window.controller.notify("Download finished", "a.gguf")
     assert told == [("Download finished", "a.gguf")]
     tray._in_front = lambda: True
@@ -80,7 +80,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
     window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot
 ) -> None:
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     window.close()
     assert window.isVisible()
     assert "from the tray" in window.notice.text.text()
@@ -97,7 +97,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
 
 def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, wait_for: Wait, qtbot: QtBot) -> None:
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     window.close()
     with qtbot.waitSignal(window.gone, timeout=60_000):
         window.close()
@@ -108,9 +108,9 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
 def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str
 ) -> None:
-    window._way = way
+    window._chosen_close = way
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     window.close()
     assert window.isVisible()
     assert window.controller.view.word == "Ready"

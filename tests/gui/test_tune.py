@@ -13,13 +13,10 @@ from pytestqt.qtbot import QtBot
 from launcher.base.errors import BadOption
 from launcher.gui import theme
 from launcher.gui.tune import card_words
-from launcher.gui.tune.draft_plot import DraftPlot, says
+from launcher.gui.tune.cards import WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
+from launcher.gui.tune.draft_plot import DraftPlot, point_text
 from launcher.gui.tune.page import TunePage
-from launcher.gui.tune.step_card import StepCard
-from launcher.gui.tune.table import TrialTable, cells
-from launcher.gui.tune.told import Curve, Part, Point, Told, TrialRow
-from launcher.gui.tune.verdict import VerdictCard
-from launcher.gui.tune.workloads import WORKLOADS
+from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, VerdictText
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.window import Window
 from launcher.tuning.history import history_file
@@ -65,10 +62,12 @@ def plot(qtbot: QtBot) -> Iterator[DraftPlot]:
 def fill(page: TunePage) -> None:
     buttons = [("Keep draft 2", lambda: None), ("Why", lambda: None)]
     sentence = "Draft 2 is 41 % ± 3 faster than no MTP for code, 12 % ± 3 for prose."
-    page.verdict.show_verdict(Told(sentence, "Verdict · 9 min 12 s · 36 runs", "A detail.", buttons=buttons))
+    page.verdict.show_verdict(VerdictText(sentence, "Verdict · 9 min 12 s · 36 runs", "A detail.", buttons=buttons))
     page.plot.show_curves((CODE, PROSE))
     page.show_rows(ROWS)
-    page.step.show_parts((Part("verify 3 tokens", 7.4), Part("draft 2 tokens", 2.1)), "draft 2, code", "A note.")
+    page.step.show_parts(
+        (StepPart("verify 3 tokens", 7.4), StepPart("draft 2 tokens", 2.1)), "draft 2, code", "A note."
+    )
     page.workloads.show_amounts({"code": "6 prompts", "mine": "none yet"})
 
 
@@ -136,13 +135,13 @@ def test_a_budget_is_chosen(page: TunePage, qtbot: QtBot) -> None:
 def test_a_history_that_cannot_be_read_is_not_called_empty(page: TunePage, qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text(), timeout=60_000)
     history_file().mkdir(parents=True)
-    page.history.look()
+    page.history.refresh()
     qtbot.waitUntil(page.history.isVisible, timeout=60_000)
     assert page.history.note.text().startswith("Measurements cannot be read from")
     assert not page.history.table.isVisible()
     assert page.verdict.sentence.text() == "Nothing is measured at the moment."
     history_file().rmdir()
-    page.history.look()
+    page.history.refresh()
     qtbot.waitUntil(lambda: not page.history.isVisible(), timeout=60_000)
 
 
@@ -152,7 +151,7 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     card.show()
     empty = card.sentence.text()
     assert empty == "Nothing is measured at the moment."  # whether anything was is not known yet
-    told = Told(
+    told = VerdictText(
         "MTP is better left off.", "3 min · 9 runs", "Why so.", "attention", [("Keep", lambda: pressed.append(1))]
     )
     card.show_verdict(told)
@@ -165,22 +164,22 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     assert card.sentence.text() == empty
     assert not card.kicker.isVisible()
     assert card.buttons == []
-    card.know(before=False)
+    card.set_has_history(before=False)
     assert card.sentence.text() == "Nothing was measured on this machine yet."
-    card.know(before=True)
+    card.set_has_history(before=True)
     assert card.sentence.text() == empty
     card.show_verdict(told)
-    card.know(before=False)
+    card.set_has_history(before=False)
     assert card.sentence.text() == told.sentence
 
 
 def test_a_row_is_written_as_finely_as_it_is_known() -> None:
-    off, one, two = map(cells, ROWS)
+    off, one, two = map(row_texts, ROWS)
     assert off == ("off", "171.2", "± 1.1", UNKNOWN, UNKNOWN, "18,900", "1.00 ×", "measured, 6 pairs")  # noqa: RUF001
     assert one[1:3] == ("203", "± 4")
     assert two[3:5] == ("79", "2.58")
-    assert cells(TrialRow("draft 9", None))[1:7] == (UNKNOWN,) * 6
-    assert cells(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0.0", UNKNOWN, "0")
+    assert row_texts(TrialRow("draft 9", None))[1:7] == (UNKNOWN,) * 6
+    assert row_texts(TrialRow("draft 9", 0.0, accepted=0.0))[1:4] == ("0.0", UNKNOWN, "0")
 
 
 def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot) -> None:
@@ -199,7 +198,7 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     colours = [image.pixelColor(spot.left() + 3, spot.center().y()) for spot in spots]
     assert [each.name().upper() for each in colours] == [theme.current().card] * 2 + [theme.current().raised]
     body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
-    assert all(table.columnWidth(1) > body.horizontalAdvance(cells(row)[1]) + 2 * table.inset for row in ROWS)
+    assert all(table.columnWidth(1) > body.horizontalAdvance(row_texts(row)[1]) + 2 * table.inset for row in ROWS)
     assert not table.isColumnHidden(5)
     page.show_rows([replace(row, vram_mib=None) for row in ROWS])
     assert table.isColumnHidden(5)  # as without a GPU
@@ -213,21 +212,23 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
 
 
 def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
-    off, one, two = map(plot.place, CODE.points)
+    off, one, two = map(plot.position_of, CODE.points)
     assert off.x() < one.x() < two.x()
     assert off.y() > one.y() > two.y()
     per_rate = (off.y() - two.y()) / (241.3 - 171.2)
     assert (off.y() - one.y()) == pytest.approx(per_rate * (203.0 - 171.2), abs=0.01)
-    assert plot.place(PROSE.points[1]).x() == two.x()  # the same setting, though the curve has fewer
-    assert all(plot.rect().contains(plot.place(point).toPoint()) for curve in plot.curves for point in curve.points)
+    assert plot.position_of(PROSE.points[1]).x() == two.x()  # the same setting, though the curve has fewer
+    assert all(
+        plot.rect().contains(plot.position_of(point).toPoint()) for curve in plot.curves for point in curve.points
+    )
 
 
 def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: DraftPlot) -> None:
     one, twice = Point("off", 50.0, 1.0), Point("draft 6", 100.0, starts="1 start")
     plot.show_curves((Curve("code · threads 2", "rate", (one, twice)),))
-    bottom = plot._area().bottom()
-    assert bottom - plot.place(twice).y() == pytest.approx(2 * (bottom - plot.place(one).y()))
-    assert says(plot.curves[0], twice) == "code · threads 2, draft 6: 100.0 t/s, measured, 1 start"
+    bottom = plot._plot_area().bottom()
+    assert bottom - plot.position_of(twice).y() == pytest.approx(2 * (bottom - plot.position_of(one).y()))
+    assert point_text(plot.curves[0], twice) == "code · threads 2, draft 6: 100.0 t/s, measured, 1 start"
     told = plot.grab().toImage()
     plot.show_curves((Curve("code · threads 2", "rate", (one, replace(twice, starts=""))),))
     assert plot.grab().toImage() != told
@@ -235,25 +236,27 @@ def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: Draf
 
 def test_measured_is_full_predicted_is_hollow_and_bars_are_as_long_as_the_interval(plot: DraftPlot) -> None:
     plot.resize(600, 800)
-    off, one, two = (plot.place(point).toPoint() for point in CODE.points)
+    off, one, two = (plot.position_of(point).toPoint() for point in CODE.points)
     colour, ground = theme.current().rate, theme.current().card
     plot.setStyleSheet(f"background: {ground}")
     assert painted(plot, off) == colour
     assert painted(plot, one) == ground
-    reach = (plot.place(CODE.points[0]).y() - plot.place(CODE.points[2]).y()) / (241.3 - 171.2) * 9.0
+    reach = (plot.position_of(CODE.points[0]).y() - plot.position_of(CODE.points[2]).y()) / (241.3 - 171.2) * 9.0
     assert reach > theme.px(8)
-    column = [plot.grab().toImage().pixelColor(round(plot.place(CODE.points[2]).x()), y) for y in range(plot.height())]
+    column = [
+        plot.grab().toImage().pixelColor(round(plot.position_of(CODE.points[2]).x()), y) for y in range(plot.height())
+    ]
     bare = theme.LIGHT.card if theme.current() is theme.LIGHT else theme.DARK.card
     top = next(y for y in range(two.y(), 0, -1) if column[y].name().upper() == bare)
     assert two.y() - top == pytest.approx(reach, abs=2)
 
 
 def test_a_point_says_its_figures_on_hover_and_to_readers(plot: DraftPlot) -> None:
-    place = plot.place(CODE.points[1]).toPoint()
+    place = plot.position_of(CODE.points[1]).toPoint()
     event = QHelpEvent(QHelpEvent.Type.ToolTip, place, plot.mapToGlobal(place))
     QApplication.sendEvent(plot, event)
     assert QToolTip.text() == "code, draft 1: 203.0 ± 4.0 t/s, predicted"
-    assert says(PROSE, PROSE.points[0]) == "prose, off: 112.0 t/s, measured"
+    assert point_text(PROSE, PROSE.points[0]) == "prose, off: 112.0 t/s, measured"
     assert plot.accessibleDescription().count("\n") == 4
     assert "prose, draft 2: 126.0 ± 3.0 t/s, measured" in plot.accessibleDescription()
 
@@ -265,7 +268,7 @@ def test_any_figures_can_be_painted(plot: DraftPlot, rates: tuple[float, ...]) -
     curve = Curve("code", "rate", tuple(Point(f"draft {at}", rate) for at, rate in enumerate(rates)))
     plot.show_curves((curve,))
     assert not plot.grab().isNull()
-    assert all(plot.rect().contains(plot.place(point).toPoint()) for point in curve.points)
+    assert all(plot.rect().contains(plot.position_of(point).toPoint()) for point in curve.points)
     plot.show_curves((Curve("none", "rate"),))
     assert plot.curves == ()
     assert not plot.grab().isNull()
@@ -277,11 +280,11 @@ def test_a_step_is_divided(qtbot: QtBot) -> None:
     qtbot.addWidget(card)
     card.show()
     before = card.about.text()
-    card.show_parts((Part("verify 3 tokens", 6.0), Part("draft 2 tokens", 2.0)), "draft 2", "A note.")
+    card.show_parts((StepPart("verify 3 tokens", 6.0), StepPart("draft 2 tokens", 2.0)), "draft 2", "A note.")
     assert [bar.accessibleName() for bar in card.bars] == ["verify 3 tokens: 6.0 ms", "draft 2 tokens: 2.0 ms"]
     assert [bar.value() for bar in card.bars] == [750, 250]
     assert card.note.isVisible()
-    card.show_parts((Part("nothing", 0.0),))
+    card.show_parts((StepPart("nothing", 0.0),))
     assert card.bars[0].value() == 0
     card.show_parts(())
     assert card.about.text() == before
@@ -299,8 +302,8 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
             window.show()
         page: TunePage = window.page("tune")
         with qtbot.waitSignal(page.tuning.found, timeout=60_000):
-            page.tuning.look()  # what it finds is shown at once
-        steps = (card_words.beginning(buttons()), card_words.failed(BadOption("It cannot be.", "Do else.")))
+            page.tuning.read_last()  # what it finds is shown at once
+        steps = (card_words.starting_card(buttons()), card_words.failed_card(BadOption("It cannot be.", "Do else.")))
 
         def whole() -> None:
             assert [*clipped(page), *hidden_by_parents(page)] == []

@@ -8,19 +8,19 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from launcher import settings
-from launcher.engine.last import keep_last
-from launcher.engine.state import State
+from launcher.app import settings
+from launcher.app.machine_presets import PresetMatch, match_preset
+from launcher.app.settings_declared import ADVICE
+from launcher.engine.server.started import save_last_model
+from launcher.engine.server.state import ServerState
 from launcher.gui import theme
-from launcher.gui.tune.here_card import Here, HereCard
+from launcher.gui.tune.cards import TunedSettingsCard, TunedState
 from launcher.gui.tune.page import TunePage
 from launcher.gui.window import Window
-from launcher.machine_presets import Found, judged
 from launcher.models.gguf import read_model
-from launcher.settings_declared import ADVICE
 from launcher.tuning.advice import Advice
 from launcher.tuning.history_environment import model_facts
-from launcher.tuning.machine_preset import Evidence, MachinePreset, keep_preset
+from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
 from launcher.tuning.statistics import Interval
 from tests.tuning.measured import ENVIRONMENT
 
@@ -38,16 +38,16 @@ def themed(qapp: QApplication) -> None:
 
 
 @pytest.fixture
-def card(window: Window, qtbot: QtBot) -> HereCard:
-    made = HereCard(window.controller)
+def card(window: Window, qtbot: QtBot) -> TunedSettingsCard:
+    made = TunedSettingsCard(window.controller)
     qtbot.addWidget(made)
     made.show()
     return made
 
 
-def test_a_preset_that_holds_is_shown(card: HereCard) -> None:
+def test_a_preset_that_holds_is_shown(card: TunedSettingsCard) -> None:
     assert card.preset.text() == "There is no preset of this machine yet."
-    card.show_here(Here(judged(PRESET, ENVIRONMENT)))
+    card.show_state(TunedState(match_preset(PRESET, ENVIRONMENT)))
     assert card.preset.text() == (
         "Preset of this machine for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · kv q8_0. Measured: 2027-01-15."
     )
@@ -56,10 +56,10 @@ def test_a_preset_that_holds_is_shown(card: HereCard) -> None:
     assert not card.advice.isVisible()
 
 
-def test_what_cannot_be_found_out_says_why(card: HereCard, qtbot: QtBot) -> None:
-    card.show_here(Here(judged(PRESET, NEWER)))
-    keep_last("qwen3.6-35b-a3b-mtp")  # which was here then
-    card.look()
+def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot) -> None:
+    card.show_state(TunedState(match_preset(PRESET, NEWER)))
+    save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
+    card.refresh()
     said = "qwen3.6-35b-a3b-mtp is not on this machine yet. Download it first, on Models."
     qtbot.waitUntil(lambda: card.preset.text() == said, timeout=60_000)
     assert not card.measure.isVisible()
@@ -68,31 +68,31 @@ def test_what_cannot_be_found_out_says_why(card: HereCard, qtbot: QtBot) -> None
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (judged(PRESET, NEWER), "Measuring again is suggested. The driver was 580.82 and is 590.1."),
+        (match_preset(PRESET, NEWER), "Measuring again is suggested. The driver was 580.82 and is 590.1."),
         (
-            judged(PRESET, replace(ENVIRONMENT, gpus=())),
+            match_preset(PRESET, replace(ENVIRONMENT, gpus=())),
             "It is not used, and measuring again is suggested. The GPU was NVIDIA GeForce RTX 4090 and is none.",
         ),
         (
-            judged(PRESET.model_copy(update={"verified_by": ()}), ENVIRONMENT),
+            match_preset(PRESET.model_copy(update={"verified_by": ()}), ENVIRONMENT),
             "It comes from another machine, and is used once measurements here confirm it.",
         ),
     ],
 )
 def test_what_is_to_be_measured_again_says_why_and_offers_it(
-    card: HereCard, qtbot: QtBot, found: Found, said: str
+    card: TunedSettingsCard, qtbot: QtBot, found: PresetMatch, said: str
 ) -> None:
-    card.show_here(Here(found))
+    card.show_state(TunedState(found))
     assert card.changed.text() == said
     with qtbot.waitSignal(card.again):
         card.measure.click()
-    card.show_here(Here())
+    card.show_state(TunedState())
     assert not card.measure.isVisible()
 
 
 @pytest.mark.parametrize(("better", "what"), [(3, "draft 3"), (0, "no MTP")])
-def test_advice_from_use_is_shown(card: HereCard, better: int, what: str) -> None:
-    card.show_here(Here(advice=Advice(2, better, Interval(1.06, 1.04, 1.08, 20), 41_234)))
+def test_advice_from_use_is_shown(card: TunedSettingsCard, better: int, what: str) -> None:
+    card.show_state(TunedState(advice=Advice(2, better, Interval(1.06, 1.04, 1.08, 20), 41_234)))
     assert card.advice.isVisible()
     assert card.advice.text() == (
         f"Advice: over your last 41,000 tokens, {what} would have been about 6 % faster (4 to 8 %, with 95 %"
@@ -107,7 +107,7 @@ def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: 
     assert page.here.switch.isChecked()
     with qtbot.waitSignal(window.controller.setting_changed, timeout=60_000):
         page.here.switch.click()
-    assert settings.value(ADVICE) is False
+    assert settings.current_value(ADVICE) is False
     assert not page.here.switch.isChecked()
     window.controller.change_setting(ADVICE, True)
     qtbot.waitUntil(page.here.switch.isChecked, timeout=60_000)
@@ -118,9 +118,9 @@ def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
 ) -> None:
     facts = model_facts(read_model(demo_model))
     evidence = Evidence(mtp="on", environment=replace(ENVIRONMENT, model=facts, engine="built-in"))
-    keep_preset(PRESET.model_copy(update={"evidence": evidence}))
+    save_preset(PRESET.model_copy(update={"evidence": evidence}))
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show_page("tune")
     page: TunePage = window.page("tune")

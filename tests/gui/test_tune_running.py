@@ -8,13 +8,13 @@ import pytest
 from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.settings import remembered
-from launcher.engine.state import State
+from launcher.app.tuner_kept import load_tune, save_tune
+from launcher.engine.server.state import ServerState
+from launcher.engine.settings import load_settings
 from launcher.gui import theme
 from launcher.gui.tune.page import TunePage
-from launcher.gui.tune.told import Wanted
+from launcher.gui.tune.view_data import TuneRequest
 from launcher.gui.window import Window
-from launcher.tuner_kept import keep, kept_tune
 from tests.cli.test_tune import WORKLOAD
 
 LONG_MS = 240_000
@@ -48,19 +48,19 @@ def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
 def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
     """Let a tune of another model be the newest, of which the page knows nothing."""
     qtbot.waitUntil(page.export.isEnabled, timeout=60_000)  # it has looked what there is
-    kept = kept_tune()
+    kept = load_tune()
     assert kept is not None
-    keep(replace(kept, model="other", options=replace(kept.options, model=Path("other.gguf"))))
+    save_tune(replace(kept, model="other", options=replace(kept.options, model=Path("other.gguf"))))
 
 
 def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     window.start_demo()
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin(Wanted(file=str(work), minutes=0.2))
+        page._begin_tune(TuneRequest(file=str(work), minutes=0.2))
         assert not page.measure.isEnabled()
     assert page.measure.isEnabled()
     assert page.verdict.kicker.text().startswith("Verdict · demo · Boats")
@@ -68,7 +68,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert page.table.rows[0].setting == "off"
     # Where another setting was better on this computer, its name stands beside.
     assert [curve.name.split(" · ")[0] for curve in page.plot.curves] == ["Boats"]
-    wait_for(State.READY)
+    wait_for(ServerState.READY)
     launch = window.controller.launch
     assert launch is not None
     assert launch.options.draft == 2
@@ -81,14 +81,12 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert page.history.rows[0].sentence == page.verdict.sentence.text()
     rows = page.table.rows
     with qtbot.waitSignal(page.history.chosen, timeout=60_000):
-        page.history._choose(0)
-    assert [row.setting for row in page.table.rows] == [row.setting for row in rows]
-    # The history takes two starts in a row with the same settings for one, which weighs their replies otherwise.
-    assert [row.rate for row in page.table.rows] == pytest.approx([row.rate for row in rows], rel=0.2)
+        page.history._load_row(0)
+    assert [(row.setting, row.rate) for row in page.table.rows] == [(row.setting, row.rate) for row in rows]
 
 
 def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
-    page._begin(Wanted(file=str(work), minutes=30))
+    page._begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
         page.verdict.buttons[0].click()
@@ -97,7 +95,7 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     assert not page.tuning.running
     assert window.controller.view.resting  # nothing ran before
     assert page.verdict.sentence.text() == "The measurement is paused."
-    kept = kept_tune()
+    kept = load_tune()
     assert kept is not None
     done = len(kept.state.trials)
     page.verdict.buttons[0].click()
@@ -106,25 +104,25 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     assert page.tuning.last.trials[:done] == kept.state.trials
     with qtbot.waitSignal(page.tuning.found, timeout=60_000):
         page.verdict.buttons[1].click()
-    assert kept_tune() is None
+    assert load_tune() is None
     assert page.table.rows == ()
     assert page.measure.isEnabled()
 
 
 def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin(Wanted(file=str(work), minutes=0.01))
-    before = kept_tune()
+        page._begin_tune(TuneRequest(file=str(work), minutes=0.01))
+    before = load_tune()
     assert before is not None
-    page._begin(Wanted(file=str(work), minutes=30))
+    page._begin_tune(TuneRequest(file=str(work), minutes=30))
     with qtbot.waitSignal(page.tuning.found, timeout=60_000):
         page._give_up()
-    assert kept_tune() == before
+    assert load_tune() == before
 
 
 def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin(Wanted(file=str(work), minutes=0.01))
+        page._begin_tune(TuneRequest(file=str(work), minutes=0.01))
     assert page.verdict.sentence.text() == "Undecided: the time was too short."
     (more,) = page.verdict.buttons
     assert more.text() == "Measure for 10 minutes more"
@@ -139,7 +137,7 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
 
 
 def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
-    page._begin(Wanted(file=str(work), minutes=30))
+    page._begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 1)
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
         window.controller.stop()
@@ -153,7 +151,7 @@ def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: Tune
 def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
     page: TunePage, window: Window, work: Path, qtbot: QtBot
 ) -> None:
-    page._begin(Wanted(file=str(work), minutes=30))
+    page._begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
     with qtbot.waitSignal(window.gone, timeout=60_000):
         window.quit()
@@ -176,16 +174,16 @@ def test_the_winner_is_kept(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin(Wanted(file=str(work), minutes=0.05))
-    kept = kept_tune()
+        page._begin_tune(TuneRequest(file=str(work), minutes=0.05))
+    kept = load_tune()
     assert kept is not None
-    assert remembered(kept.options.model) == {}
+    assert load_settings(kept.options.model) == {}
     begun_elsewhere(page, qtbot)
     with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
-        page._keep()
+        page._apply_winner()
     assert told.args == [None]
-    wait_for(State.READY)
-    assert remembered(kept.options.model) == {"draft": 0} | remembered(kept.options.model)
+    wait_for(ServerState.READY)
+    assert load_settings(kept.options.model) == {"draft": 0} | load_settings(kept.options.model)
     assert page.verdict.kicker.text().startswith("Kept for this machine")
 
 
@@ -193,7 +191,7 @@ def test_a_measurement_is_exported(
     page: TunePage, work: Path, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin(Wanted(file=str(work), minutes=0.02))
+        page._begin_tune(TuneRequest(file=str(work), minutes=0.02))
     qtbot.waitUntil(page.export.isEnabled, timeout=60_000)
     for name, kind, part in (
         ("told.md", "", "boats"),
@@ -210,7 +208,7 @@ def test_a_measurement_is_exported(
 
 def test_what_cannot_be_measured_is_said(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.failed, timeout=60_000):
-        page._begin(Wanted(file=str(tmp_path / "none.toml")))
+        page._begin_tune(TuneRequest(file=str(tmp_path / "none.toml")))
     assert page.verdict.kicker.text() == "Not measured"
     assert "none.toml cannot be read" in page.verdict.sentence.text()
     assert page.measure.isEnabled()

@@ -5,23 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.gui import words
-from launcher.gui.tune.card_words import sentence, time_words, verdict
-from launcher.gui.tune.shown import (
-    TuneShown,
-    curves,
-    during,
-    forecasts_of,
-    parts,
-    rows,
-    setting_words,
-    trials_of,
+from launcher.base.messages import join_messages, message
+from launcher.gui import translation as words
+from launcher.gui.tune.card_words import format_duration, verdict_card, verdict_sentence
+from launcher.gui.tune.trial_views import (
+    TuneView,
+    group_trials,
+    machine_text,
+    rate_curves,
+    read_forecasts,
+    settings_text,
+    step_parts,
+    trial_rows,
 )
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.other_requests import ASKED
+from launcher.tuning.other_requests import OTHERS_ASKED
 from launcher.tuning.records import Run, Settings
-from launcher.tuning.tuner_state import Fault, Stage, Trial
+from launcher.tuning.tune_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast
 
 HOME = {"n_cpu_moe": 22}
@@ -45,18 +46,18 @@ def trial(number: int, settings: Settings, step_ms: float, kept: float = 1.0, **
     return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, (run(settings, step_ms, kept, **more),))
 
 
-def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> TuneShown:
+def tuned(verdict: dict[str, object] | None = None, *, aim: Aim = Aim.SPEED) -> TuneView:
     made = [
         (OFF, 10.0, 1.0), (with_draft(1), 12.0, 1.8), (with_draft(3), 14.0, 2.4), (OFF, 10.0, 1.0),
         (with_draft(3), 14.0, 2.4), (OFF, 10.2, 1.0), ({**HOME, "draft": 3, "n_cpu_moe": 20}, 13.0, 2.4),
     ]  # fmt: skip
     trials = tuple(trial(number, *each) for number, each in enumerate(made))
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0), Forecast(3, 170.0, 165.0, 176.0))
-    return TuneShown("m/qwen.gguf", "Code", Goal(aim), HOME, trials, forecasts, HOME, verdict)
+    return TuneView("m/qwen.gguf", "Code", Goal(aim), HOME, trials, forecasts, HOME, verdict)
 
 
 def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
-    told = rows(tuned({"settings": with_draft(3)}))
+    told = trial_rows(tuned({"settings": with_draft(3)}))
     assert [row.setting for row in told] == ["off", "draft 1", "draft 2", "draft 3", "draft 3 · n-cpu-moe 20"]
     off, one, two, three, moved = told
     assert off.rate == pytest.approx(99.3, abs=0.1)
@@ -72,14 +73,14 @@ def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
 
 def test_what_failed_says_why() -> None:
     failed = Trial(9, Stage.PROBE, with_draft(6), 0.0, 3.0, 3.0, (), "Out of memory.", Fault.MEMORY)
-    (row,) = rows(TuneShown("m", "Code", Goal(), HOME, (failed,)))
+    (row,) = trial_rows(TuneView("m", "Code", Goal(), HOME, (failed,)))
     assert (row.setting, row.rate, row.how, row.against_off) == ("draft 6", None, "Out of memory.", None)
-    assert curves(TuneShown("m", "Code", Goal(), HOME, (failed,))) == ()
-    assert rows(TuneShown("m", "Code", Goal(), HOME)) == []
+    assert rate_curves(TuneView("m", "Code", Goal(), HOME, (failed,))) == ()
+    assert trial_rows(TuneView("m", "Code", Goal(), HOME)) == []
 
 
 def test_a_curve_is_measured_where_it_was() -> None:
-    (curve,) = curves(tuned())
+    (curve,) = rate_curves(tuned())
     assert [(point.setting, point.measured) for point in curve.points] == [
         ("off", True),
         ("draft 1", True),
@@ -88,20 +89,20 @@ def test_a_curve_is_measured_where_it_was() -> None:
     ]
     assert [point.starts for point in curve.points] == ["", "1 start", "", "2 starts"]
     assert curve.name == "Code"
-    (moved,) = curves(replace(tuned(), beside={"n_cpu_moe": 20}))
+    (moved,) = rate_curves(replace(tuned(), beside={"n_cpu_moe": 20}))
     assert moved.name == "Code · n-cpu-moe 20"  # which others all its points are beside
-    (curve,) = curves(tuned(aim=Aim.ANSWER))  # what is foreseen then are seconds
+    (curve,) = rate_curves(tuned(aim=Aim.ANSWER))  # what is foreseen then are seconds
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]
 
 
 def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
-    divided, about, note = parts(tuned({"settings": with_draft(3)}))
+    divided, about, note = step_parts(tuned({"settings": with_draft(3)}))
     assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)
     assert about == "draft 3, Code, 14.0 ms per step"
     assert note == "2.40 tokens kept per step. A drafted token adds 1.00 ms. Without MTP a token takes 10.07 ms."
     uneven = ((OFF, 10.0, 1.0), (with_draft(1), 17.0, 1.5), (with_draft(3), 18.0, 2.0), (with_draft(6), 16.0, 4.0))
-    shown = TuneShown("m", "Code", Goal(), HOME, tuple(trial(number, *each) for number, each in enumerate(uneven)))
-    divided, _, note = parts(shown)
+    shown = TuneView("m", "Code", Goal(), HOME, tuple(trial(number, *each) for number, each in enumerate(uneven)))
+    divided, _, note = step_parts(shown)
     assert [(part.name, pytest.approx(part.ms)) for part in divided] == [
         ("one token, as without MTP", 10.0),
         ("the MTP head and drafts, together", 6.0),
@@ -110,43 +111,43 @@ def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
         note
         == "4.00 tokens kept per step. What a drafted token adds is not known yet. Without MTP a token takes 10.00 ms."
     )
-    few = TuneShown("m", "Code", Goal(), HOME, (trial(0, OFF, 10.0), trial(1, with_draft(1), 12.0, 1.8)))
-    assert parts(few) == ((), "", "")
+    few = TuneView("m", "Code", Goal(), HOME, (trial(0, OFF, 10.0), trial(1, with_draft(1), 12.0, 1.8)))
+    assert step_parts(few) == ((), "", "")
 
 
 def test_what_the_machine_did_meanwhile() -> None:
-    assert during(tuned()) == ""
+    assert machine_text(tuned()) == ""
     hot = trial(0, OFF, 10.0, temperature_c=68.0, clock_mhz=2_640.0)
     spoilt = trial(1, OFF, 10.0, temperature_c=73.0, clock_mhz=2_600.0, spoilt="Another program came.")
-    said = during(TuneShown("m", "Code", Goal(), HOME, (hot, spoilt)))
+    said = machine_text(TuneView("m", "Code", Goal(), HOME, (hot, spoilt)))
     assert said == "68 to 73 °C · clock 2,600 to 2,640 MHz · 1 reply was asked again: Another program came."
 
 
 def test_runs_of_the_history_are_trials_again() -> None:
     shown = tuned()
-    again = trials_of(shown.runs)
+    again = group_trials(shown.runs)
     assert [trial.runs for trial in again] == [trial.runs for trial in shown.trials]
-    assert rows(TuneShown("m", "Code", Goal(), HOME, again, shown.forecasts, HOME)) == rows(shown)
+    assert trial_rows(TuneView("m", "Code", Goal(), HOME, again, shown.forecasts, HOME)) == trial_rows(shown)
 
 
 def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
     home: Settings = {"threads": 4, "draft_sampling": "greedy"}
     beside: Settings = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
-    told = rows(TuneShown("m", "Code", Goal(), home, (), forecasts, beside))
+    told = trial_rows(TuneView("m", "Code", Goal(), home, (), forecasts, beside))
     assert [row.setting for row in told] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]
 
 
 def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
     told = {"mtp": "on", "draft": 2, "speedup": 1.41, "ci_low": 1.38, "ci_high": 1.44, "sentence": "Draft 2 is it."}
-    assert sentence(told, "Code") == "Draft 2 is it."
-    words.choose("zh_CN")
+    assert verdict_sentence(told, "Code") == "Draft 2 is it."
+    words.choose_language("zh_CN")
     try:
         said = [
-            sentence(told, "Code"),
-            sentence({**told, "mtp": "off", "ci_low": 0.7, "ci_high": 0.8}, "Code"),
-            sentence({**told, "mtp": "off", "ci_low": 0.97, "ci_high": 1.01}, "Code"),
-            sentence({**told, "mtp": "undecided", "ci_low": 0.9, "ci_high": 1.2}, "Code"),
+            verdict_sentence(told, "Code"),
+            verdict_sentence({**told, "mtp": "off", "ci_low": 0.7, "ci_high": 0.8}, "Code"),
+            verdict_sentence({**told, "mtp": "off", "ci_low": 0.97, "ci_high": 1.01}, "Code"),
+            verdict_sentence({**told, "mtp": "undecided", "ci_low": 0.9, "ci_high": 1.2}, "Code"),
         ]
         assert [each.isascii() for each in said] == [False] * 4
         assert ["+38 %" in said[0], "-20 %" in said[1], "+1 %" in said[2], "+20 %" in said[3]] == [True] * 4
@@ -156,32 +157,41 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
             "settings": {"draft": 0, "kv": "q8_0"},
             "gain": {"estimate": 1.05, "low": 1.02, "high": 1.08},
         }
-        assert "kv q8_0" in sentence(gain, "Code")
-        assert "+8 %" in sentence(gain, "Code")
+        assert "kv q8_0" in verdict_sentence(gain, "Code")
+        assert "+8 %" in verdict_sentence(gain, "Code")
         same = {**told, "settings": {"draft": 2}, "gain": {"estimate": 1.41, "low": 1.38, "high": 1.44}}
-        assert sentence(same, "Code") == said[0]
-        short = {**told, "speedup": None, "sentence": "Undecided: the time was too short."}
-        assert not sentence(short, "Code").isascii()
-        failed = f"12 of 12 starts to compare gave nothing. Too many of its runs were spoilt. {ASKED}"
-        lost = {**short, "settings": OFF, "sentence": "Undecided: too few starts could be compared.", "because": failed}
-        card = verdict(tuned(lost), [])
+        assert verdict_sentence(same, "Code") == said[0]
+        short = {**told, "speedup": None, "sentence": message("Undecided: the time was too short.")}
+        assert not verdict_sentence(short, "Code").isascii()
+        failed = join_messages(
+            message("{lost} of {fresh} starts to compare gave nothing.", lost=12, fresh=12),
+            message("Too many of its runs were spoilt."),
+            OTHERS_ASKED,
+        )
+        lost = {
+            **short,
+            "settings": OFF,
+            "sentence": message("Undecided: too few starts could be compared."),
+            "because": failed,
+        }
+        card = verdict_card(tuned(lost), [])
         assert not re.findall("[a-z]{3,}", card.sentence + card.detail)
-        assert sentence({"mtp": "undecided", "sentence": "Undecided.", "speedup": None}, "Code") == "Undecided."
+        assert verdict_sentence({"mtp": "undecided", "sentence": "Undecided.", "speedup": None}, "Code") == "Undecided."
     finally:
-        words.choose("en")
+        words.choose_language("en")
 
 
 def test_words() -> None:
-    assert setting_words(OFF, HOME) == "off"
-    assert [time_words(seconds) for seconds in (4.4, 60, 552)] == ["4 s", "1 min", "9 min 12 s"]
-    assert forecasts_of({}) == ()
+    assert settings_text(OFF, HOME) == "off"
+    assert [format_duration(seconds) for seconds in (4.4, 60, 552)] == ["4 s", "1 min", "9 min 12 s"]
+    assert read_forecasts({}) == ()
     told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
-    card = verdict(tuned(told), [])
+    card = verdict_card(tuned(told), [])
     assert card.kicker == "Verdict · qwen.gguf · Code · 1 min 10 s · 7 replies"
     assert (card.sentence, card.detail, card.meaning) == ("Leave MTP off.", "Why: It is slower.", "good")
 
 
 def test_the_level_of_a_range_stands_in_the_detail() -> None:
     told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
-    card = verdict(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])
+    card = verdict_card(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])
     assert card.detail == "Why: It is slower. The ranges hold with 95 % confidence, all of them together."

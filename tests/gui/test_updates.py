@@ -7,13 +7,13 @@ from PySide6.QtGui import QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher import __version__
-from launcher.gui.updates import UpdatesCard, tell_of_newer
+from launcher.gui.updates import UpdatesCard, announce_newer
 from launcher.gui.window import Window
 from launcher.updates import check as checking
 from launcher.updates import install as installing
-from launcher.updates.check import VARIABLE
-from launcher.updates.install import offered
-from launcher.updates.way import Way
+from launcher.updates.check import RELEASES_VARIABLE
+from launcher.updates.install import find_artefact
+from launcher.updates.way import InstallMethod
 from tests.updates.published import CONTENT, Release
 
 NEWER = f"Version 7.0.0 is out; this is {__version__}."
@@ -29,12 +29,12 @@ def card(window: Window, release: Release) -> UpdatesCard:
 
 def shown(card: UpdatesCard) -> list[str]:
     """The buttons and texts that are seen."""
-    widgets = (card.said, card.notes, card.line, card.get, card.look, card.copy, card.cancel)
+    widgets = (card.status, card.notes, card.line, card.get, card.look, card.copy, card.cancel)
     return [each.text() for each in widgets if each.isVisible()]
 
 
 def reach(qtbot: QtBot, card: UpdatesCard, text: str) -> None:
-    qtbot.waitUntil(lambda: text in card.said.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: text in card.status.text(), timeout=60_000)
 
 
 def test_a_newer_version_is_shown_with_its_notes_and_installed(
@@ -47,8 +47,8 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     assert shown(card)[2:] == ["Look for a newer version"]
     assert card._newest is not None
-    card._show_known((card._newest, offered(card._newest)))  # as when the page is shown once more
-    assert "is installed" in card.said.text()
+    card._show_known((card._newest, find_artefact(card._newest)))  # as when the page is shown once more
+    assert "is installed" in card.status.text()
 
 
 def test_a_download_is_paused_and_goes_on(
@@ -59,7 +59,7 @@ def test_a_download_is_paused_and_goes_on(
     card.look.click()
     qtbot.waitUntil(lambda: card.look.isEnabled(), timeout=60_000)
     card.get.click()
-    qtbot.waitUntil(lambda: " of 500 kB are here." in card.said.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: " of 500 kB are here." in card.status.text(), timeout=60_000)
     assert shown(card)[2:] == ["Pause"]
     card.cancel.click()
     reach(qtbot, card, "Paused. What has arrived is kept")
@@ -74,7 +74,7 @@ def test_a_download_is_paused_and_goes_on(
 def test_debians_package_is_left_to_the_user(
     card: UpdatesCard, release: Release, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setattr(installing, "way", lambda: Way.DEB)
+    monkeypatch.setattr(installing, "find_install_method", lambda: InstallMethod.DEB)
     release.publish(name="mtp-launcher_7.0.0_amd64.deb")
     card.look.click()
     qtbot.waitUntil(card.get.isVisible, timeout=60_000)
@@ -129,10 +129,10 @@ def test_without_an_address_it_is_said_when_asked(
     window: Window, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "RELEASES", "")
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(RELEASES_VARIABLE)
     window.show_page("about")
     card: UpdatesCard = window.page("about").updates
-    assert card.said.text() == f"This is version {__version__}."
+    assert card.status.text() == f"This is version {__version__}."
     card.look.click()
     reach(qtbot, card, "This build does not say where its releases are")
 
@@ -140,7 +140,7 @@ def test_without_an_address_it_is_said_when_asked(
 def test_the_window_tells_of_each_newer_version_once(window: Window, release: Release, qtbot: QtBot) -> None:
     def look() -> None:
         told: list[bool] = []
-        ended = tell_of_newer(window)
+        ended = announce_newer(window)
         qtbot.waitUntil(ended._future.done, timeout=60_000)
         window.controller.bridge.run(_nothing, done=told.append)  # which is told after what that has told
         qtbot.waitUntil(lambda: bool(told), timeout=60_000)

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.gui import theme
-from launcher.gui.labels import shown_path
+from launcher.gui.labels import display_path
 from launcher.gui.widgets import (
     Badge,
     Banner,
@@ -74,6 +74,8 @@ class TestMemoryBar:
         third = MIB + MIB // 3
         bar.show_parts([("weights", "a", third), ("kv", "b", third), ("state", "c", third)], 10 * MIB, MIB, None)
         assert bar.accessibleName() == "Memory: a 2 MiB, b 1 MiB, c 1 MiB, others 1 MiB; free 5 of 10 MiB"
+        bar.show_parts([("weights", "a", 2 * MIB)], 10 * MIB, MIB, None, servers=3 * MIB)
+        assert bar.accessibleName() == "Memory: a 2 MiB, other servers 3 MiB, others 1 MiB; free 4 of 10 MiB"
         bar.show_parts([("weights", "a", third)], 10 * MIB, MIB, None, needed=9 * MIB + 1)
         assert "1 MiB more than the 10 there are" in bar.accessibleName(), "its share of one GPU is larger"
 
@@ -159,7 +161,7 @@ def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> No
     qtbot.addWidget(banner)
     assert banner.isHidden()
     ways = [(name, lambda name=name: pressed.append(name)) for name in ("one", "two", "three")]
-    banner.tell("It failed.", "bad", ways)
+    banner.show_message("It failed.", "bad", ways)
     banner.show()
     assert [each.text() for each in banner.buttons] == ["one", "two"]
     qtbot.mouseClick(banner.buttons[1], Qt.MouseButton.LeftButton)
@@ -205,7 +207,9 @@ def test_a_banner_has_room_for_its_words_at_any_size_of_text(qtbot: QtBot, perce
         column = QVBoxLayout(holder)
         column.addWidget(banner)
         column.addStretch()
-        banner.tell("The server could not be shared. " * 5, "bad", [("Start again", str), ("Keep it as it was", str)])
+        banner.show_message(
+            "The server could not be shared. " * 5, "bad", [("Start again", str), ("Keep it as it was", str)]
+        )
         holder.resize(width, 900)
         holder.show()
         qtbot.waitExposed(holder)
@@ -249,6 +253,6 @@ def test_heads_cards_and_empty_states_hold_what_they_are_given(qtbot: QtBot) -> 
 
 def test_what_lies_at_home_is_shown_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert shown_path(tmp_path / "models" / "a.gguf") == "~/models/a.gguf"
-    assert shown_path("/srv/models") == "/srv/models"
-    assert shown_path(f"{tmp_path}-else/models") == f"{tmp_path}-else/models"
+    assert display_path(tmp_path / "models" / "a.gguf") == "~/models/a.gguf"
+    assert display_path("/srv/models") == "/srv/models"
+    assert display_path(f"{tmp_path}-else/models") == f"{tmp_path}-else/models"

@@ -1,5 +1,6 @@
 """The window's language: chosen by option or by the system, and every text that it asks for can be translated."""
 
+import errno
 import gettext
 import os
 import subprocess
@@ -12,32 +13,41 @@ from PySide6.QtCore import QTranslator
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from launcher.engine.state import State
-from launcher.gui import theme, words
+from launcher.app.preview import consequence_sentence
+from launcher.app.settings_declared import SETTINGS
+from launcher.engine.server.state import ServerState
+from launcher.gui import theme
+from launcher.gui import translation as words
 from launcher.gui.application import _translate_qt
 from launcher.gui.plots.quantities import PLOTS
 from launcher.gui.window import Window
-from launcher.preview_words import consequence
-from launcher.settings_declared import SETTINGS
 from tests.gui.test_accessible import cut_on_pages, show
-from tools.translations import read
+from tools.translations import template
 
 _VARIABLES = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
 
 
 @pytest.fixture
 def chinese() -> Iterator[None]:
-    words.choose("zh_CN")
+    words.choose_language("zh_CN")
     yield
-    words.choose("en")
+    words.choose_language("en")
 
 
 @pytest.fixture
-def no_language(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def no_language(qapp: QApplication, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """An environment that names no language, and that the C library does not see.
+
+    Once Qt has set the locale, glibc takes texts such as os.strerror's in the language of LANGUAGE, and keeps each that
+    it has looked up: tests that run later in this process would get them in Chinese.
+    """
+    reason = os.strerror(errno.ENOENT)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
     yield monkeypatch
-    words.choose("en")
+    words.choose_language("en")
+    assert os.strerror(errno.ENOENT) == reason
 
 
 @pytest.mark.parametrize(
@@ -60,19 +70,19 @@ def test_the_systems_language_is_taken(
 ) -> None:
     for name, value in variables.items():
         no_language.setenv(name, value)
-    words.choose(None)
-    assert words.chosen() == language
+    words.choose_language(None)
+    assert words.chosen_language() == language
     assert words.tr("Settings") == ("设置" if language == "zh_CN" else "Settings")
 
 
 def test_what_is_chosen_goes_before_the_system(no_language: pytest.MonkeyPatch) -> None:
     no_language.setenv("LANG", "zh_CN.UTF-8")
-    words.choose("en")
+    words.choose_language("en")
     assert words.tr("Settings") == "Settings"
     no_language.setenv("LANG", "en_US.UTF-8")
-    words.choose("zh_CN")
+    words.choose_language("zh_CN")
     assert words.tr("Settings") == "设置"
-    words.choose("xx_YY")
+    words.choose_language("xx_YY")
     assert words.tr("Settings") == "Settings"
 
 
@@ -84,12 +94,12 @@ def test_values_are_filled_in_and_a_count_has_one_form(chinese: None) -> None:
 
 
 def test_the_core_says_in_chinese_what_a_change_costs(chinese: None) -> None:
-    told = consequence("ctx", 8_192, 16_384, 63)
-    assert words.tr(told.text, **told.values) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
+    told = consequence_sentence("ctx", 8_192, 16_384, 63)
+    assert words.render(told) == "+63 MiB\N{FULLWIDTH COMMA}增加 8,192 token 上下文"
 
 
 def test_every_setting_can_be_translated() -> None:
-    known = {message.id for message in read("zh_CN")}
+    known = {message.id for message in template()}
     names = set(words.LANGUAGES.values())
     for each in SETTINGS:
         said = {each.title, each.sentence, each.group, *(shown for _, shown in each.choices)} - names - {""}
@@ -112,26 +122,32 @@ class Asked(gettext.GNUTranslations):
 
 @pytest.fixture
 def asked(chinese: None) -> Asked:
-    folder = words.shipped("resources", "locale")
+    folder = words.shipped_file("resources", "locale")
     found = gettext.find(words.DOMAIN, folder, ["zh_CN"])
     assert found is not None
     with Path(found).open("rb") as file:
         noted = Asked(file)
     noted.asked, noted.absent = set(), set()
-    words._chosen[0] = noted
+    words._translations[0] = noted
     return noted
 
 
 def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, window: Window, qtbot: QtBot) -> None:
     window.start_demo()
-    qtbot.waitUntil(lambda: window.controller.inputs.status.state is State.READY, timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=60_000)
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         window.controller.ask([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     for name in window._specs:
         show(window, qtbot, name)
     units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.also)}
     assert len(asked.asked) > 200
-    assert asked.absent - units - set(words.LANGUAGES.values()) == set()
+    translatable = {
+        text
+        for message in template()
+        if message.id
+        for text in ((message.id,) if isinstance(message.id, str) else message.id)
+    }
+    assert asked.absent - translatable - units - set(words.LANGUAGES.values()) == set()
 
 
 def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:
@@ -184,7 +200,7 @@ def test_the_program_opens_in_chinese(
 _SAY_TITLES = """
 import atexit
 from launcher.entry import run
-from launcher.gui import words
+from launcher.gui import translation as words
 
 def say():
     print(words.tr("Settings"), words.tr("Logs"))

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from launcher.gui.labels import Elided
+from launcher.gui.labels import ElidedLabel
 
 CONTROLS = (QAbstractButton, QAbstractSlider, QAbstractSpinBox, QComboBox, QLineEdit)
 _BOLD_WHEN_DOWN = ("segment", "page")
@@ -74,7 +74,8 @@ def clipped(root: QWidget) -> list[str]:
 
 def _lack(widget: QWidget) -> tuple[int, int] | None:
     """Return the pixels that a text lacks in width and height; None where that is no question."""
-    if isinstance(widget, Elided) or not getattr(widget, "text", str)():
+    text = getattr(widget, "text", None)
+    if isinstance(widget, ElidedLabel) or not callable(text) or not text():
         return None
     if isinstance(widget, QLabel):
         if "…" in widget.text() and widget.toolTip():

@@ -1,15 +1,24 @@
 """What installs the program on Linux: scripts, menu entry, icon, lists. In real systems: .ci/deb, .ci/install-sh."""
 
+import importlib.util
 import re
+import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 from launcher.machine.libraries import known_libraries
-from launcher.updates.check import RELEASES, VARIABLE
+from launcher.updates.check import RELEASES, RELEASES_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 LINUX = ROOT / "installer" / "linux"
+sys.path.insert(0, str(LINUX))
+import prune  # noqa: E402 -- a script of ours, which stands beside its parts
+
 DESKTOP = ROOT / "resources" / "desktop"
 POSIX = (
     LINUX / "install.sh",
@@ -76,13 +85,45 @@ def test_the_package_depends_on_all_that_the_program_looks_for() -> None:
             assert library.package in listed[library.soname].split(" | ")
 
 
+def loads(library: Path) -> str:
+    """Return what the loader says against a shared object; nothing where it takes it."""
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, library], capture_output=True, text=True, check=False)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+def test_what_wheels_bring_can_be_loaded_after_the_tree_was_pruned(tmp_path: Path) -> None:
+    """numpy's OpenBLAS, which strip leaves in a state that the loader refuses."""
+    (numpy,) = importlib.util.find_spec("numpy").submodule_search_locations or ()  # type: ignore[union-attr]
+    site = tmp_path / "site-packages"
+    libraries = shutil.copytree(Path(numpy).with_name("numpy.libs"), site / "numpy.libs")
+    (site / "PySide6" / "Qt" / "lib").mkdir(parents=True)
+    prune.prune(tmp_path)
+    (library,) = libraries.glob("libscipy_openblas*")
+    assert loads(library) == ""
+
+
+def test_a_library_that_the_loader_refuses_ends_the_build(tmp_path: Path) -> None:
+    library = tmp_path / "broken.so"
+    image = bytearray(Path(psutil._psutil_linux.__file__).read_bytes())
+    assert prune.is_aligned(bytes(image))
+    table, size, count = struct.unpack_from("<32xQ14xHH", image)
+    last = max(at for at in range(table, table + size * count, size) if image[at : at + 4] == b"\1\0\0\0")
+    (offset,) = struct.unpack_from("<Q", image, last + 8)
+    struct.pack_into("<Q", image, last + 8, offset + 8)
+    library.write_bytes(image)
+    assert "not page-aligned" in loads(library)
+    with pytest.raises(SystemExit, match=r"not page-aligned: broken\.so"):
+        prune.check_load_commands(tmp_path)
+
+
 def test_install_sh_is_stamped_and_told_by_what_the_program_has() -> None:
     text = (LINUX / "install.sh").read_text("utf-8")
     build = (LINUX / "build-install").read_text("utf-8")
     for name in ("version", "wheel", "wheel_sha256", "lock_sha256", "releases"):
         assert re.search(rf"^{name}=$", text, re.MULTILINE)
         assert f"s|^{name}=$|{name}=" in build
-    assert VARIABLE in text
+    assert RELEASES_VARIABLE in text
     where = re.search(r"sed -n '(s/[^']*)' \"\$source/(\S+)\"\)", build)
     assert where
     assert run("sed", "-n", where[1], ROOT / where[2]) == f"{RELEASES}\n"

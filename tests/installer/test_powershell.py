@@ -10,8 +10,8 @@ import pytest
 import tree_sitter
 import tree_sitter_pwsh
 
-from launcher.autostart import RUN_KEY, RUN_VALUE
-from launcher.updates.check import VARIABLE
+from launcher.app.autostart import RUN_KEY, RUN_VALUE
+from launcher.updates.check import RELEASES_VARIABLE
 
 INSTALLER = Path(__file__).parents[2] / "installer"
 INSTALL = INSTALLER / "windows-shell" / "install.ps1"
@@ -93,7 +93,36 @@ def test_it_takes_what_install_sh_takes() -> None:
     )
     assert of_ps1("run_value") == RUN_VALUE
     assert of_ps1("run_key") == f"HKCU:\\{RUN_KEY}"
-    assert VARIABLE in INSTALL.read_text("ascii")
+    assert RELEASES_VARIABLE in INSTALL.read_text("ascii")
+
+
+def function(name: str) -> str:
+    (found,) = re.findall(rf"^function {name}\b.*?^}}", INSTALL.read_text("ascii"), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def test_it_finds_its_release() -> None:
+    """By what the user names, else beside itself, else at the project's address; else it says what to do."""
+    find = function("Find-Release")
+    places = ["$Offline", "$From", f"$env:{RELEASES_VARIABLE}", "Split-Path -Parent $PSCommandPath", "return $releases"]
+    order = [find.index(place) for place in [*places, 'Stop-With "The files of this release']]
+    assert order == sorted(order)
+    assert "name their folder or address with -From" in find
+    (parameters,) = re.findall(r"^param\((.*?)^\)", INSTALL.read_text("ascii"), re.MULTILINE | re.DOTALL)
+    assert "[string] $From = ''" in parameters
+    install = function("Install-Program")
+    assert install.index("$release = Find-Release") < install.index("New-Item")
+    assert "$release" in re.findall(r"Initialize-Version .*", install)[0]
+    begun = function("Initialize-Version")
+    for name in ("wheel", "lock"):
+        assert f"Get-Checked ${name} ${name}_sha256 $Release\n" in begun
+
+
+def test_install_sh_looks_in_the_same_order() -> None:
+    text = SH.read_text("utf-8")
+    beside = re.search(r'if \[ -z "\$\{(\w+):-\}" \] && is_this "\$0" && \[ -f "\$here/\$wheel" \]', text)
+    assert beside
+    assert beside[1] == RELEASES_VARIABLE
 
 
 def test_it_hides_from_uv_what_install_sh_hides() -> None:

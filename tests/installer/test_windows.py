@@ -12,15 +12,15 @@ from types import ModuleType
 
 import pytest
 
-from launcher import autostart
+from launcher.app import autostart
 from launcher.base import paths, running_mark
-from launcher.updates.way import Way, way
+from launcher.updates.way import InstallMethod, find_install_method
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "installer" / "windows"
 STARTER = next(Path(sys.prefix).glob("lib/python3*/site-packages/pip/_vendor/distlib/t64.exe"), None)
 """A small 64-bit Windows program that comes with pip, but not with Debian's."""
-BUILDS_WHEELS = {"hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
+BUILDS_WHEELS = {"babel", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers"}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_setup_and_program_know_each_other_by_the_same_names() -> None:
     script = (HERE / "setup.nsi").read_text("utf-8")
     defined = dict(re.findall(r'^!define (\w+) "([^"]*)"', script, re.MULTILINE))
     defined = {name: value.replace("${APP}", defined["APP"]) for name, value in defined.items()}
-    assert (defined["RUNNING"], defined["END"]) == (running_mark.RUNNING, running_mark.END)
+    assert (defined["RUNNING"], defined["END"]) == (running_mark.RUNNING_MUTEX, running_mark.END_EVENT)
     assert defined["APP_ID"] == running_mark.APP_ID
     assert defined["UNINSTALLER"] == running_mark.UNINSTALLER
     assert (defined["RUN_KEY"], defined["RUN_VALUE"]) == (autostart.RUN_KEY, autostart.RUN_VALUE)
@@ -78,7 +78,7 @@ def test_who_cancels_setup_is_not_told_that_it_broke_off() -> None:
 def test_an_installed_copy_knows_that_setup_brought_it(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / running_mark.UNINSTALLER).touch()
-    assert way(tmp_path / "app", tmp_path, tmp_path) is Way.SETUP
+    assert find_install_method(tmp_path / "app", tmp_path, tmp_path) is InstallMethod.SETUP
 
 
 def test_it_says_everything_in_both_languages() -> None:

@@ -8,10 +8,10 @@ import pytest
 from launcher.machine.advice import Advice, advise
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import Gpu
-from launcher.machine.gpus import Undriven
+from launcher.machine.gpus import UnusableCard
 from launcher.machine.host import Host
 from launcher.machine.machine import Machine
-from launcher.machine.wsl import WslSettings, parse_settings, read_settings
+from launcher.machine.wsl import WslSettings, parse_wslconfig, read_wsl_settings
 from tests.machine.conftest import write
 
 GIB = 2**30
@@ -37,12 +37,12 @@ CONFIG = Path("/mnt/c/Users/me/.wslconfig")
 NO_DRIVER = "No NVIDIA driver is installed."
 
 
-def machine(host: Host = HOST, *gpus: Gpu, undriven: tuple[Undriven, ...] = ()) -> Machine:
+def machine(host: Host = HOST, *gpus: Gpu, undriven: tuple[UnusableCard, ...] = ()) -> Machine:
     return Machine(host, gpus, None if gpus else NO_DRIVER, {}, (), undriven)
 
 
 def settings(text: str) -> list[WslSettings]:
-    return [parse_settings(CONFIG, text)]
+    return [parse_wslconfig(CONFIG, text)]
 
 
 def titles(advice: tuple[Advice, ...]) -> list[str]:
@@ -77,10 +77,10 @@ class TestSettingsFile:
     def test_every_users_file_is_found_below_the_windows_drive(self, root: Path) -> None:
         write(root, {"mnt/c/Users/a/.wslconfig": b"\xef\xbb\xbf[wsl2]\r\nmemory=4GB\r\n", "mnt/c/Users/b/x": ""})
         write(root, {"mnt/c/Users/c/.wslconfig/not-a-file": ""})
-        (found,) = read_settings(root)
+        (found,) = read_wsl_settings(root)
         assert found.path == root / "mnt/c/Users/a/.wslconfig"
         assert found.values == {"wsl2.memory": "4GB"}
-        assert read_settings(root / "elsewhere") == ()
+        assert read_wsl_settings(root / "elsewhere") == ()
 
 
 class TestWsl:
@@ -155,7 +155,7 @@ class TestCards:
     def test_a_card_without_its_driver_and_how_to_get_it(
         self, vendor: str, kernel_driver: str | None, container: str | None, hint: str
     ) -> None:
-        card = Undriven(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
+        card = UnusableCard(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
         (advice,) = advise(machine(replace(HOST, container=container), undriven=(card,)))
         assert advice.title == "The Some Card is there and cannot be used: No driver is loaded for it."
         assert hint in advice.hint

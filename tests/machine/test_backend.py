@@ -10,7 +10,7 @@ from launcher.machine.gpu import ASLEEP, Gpu
 
 def nvidia(capability: tuple[int, int] | None, driver: str | None) -> Gpu:
     gpu = Gpu("nvidia", 0, "NVIDIA Card", "GPU-1", compute_capability=capability, driver=driver)
-    return gpu.explained(ASLEEP)
+    return gpu.with_reasons(ASLEEP)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.machine.engine_view import disagreements, is_gpu, merge
+from launcher.machine.engine_view import find_disagreements, is_gpu, merge_engine_gpus
 from launcher.machine.gpu import ASLEEP, Gpu, Vendor
 
 GIB, MIB = 2**30, 2**20
@@ -49,7 +49,7 @@ class TestAgreement:
         ids=["CUDA", "no maker", "two backends", "RADV", "ROCm", "other name", "SYCL", "BLAS", "nothing"],
     )
     def test_nothing_is_said(self, gpus: list[Gpu], devices: list[Device]) -> None:
-        assert disagreements(gpus, devices, {}) == ()
+        assert find_disagreements(gpus, devices, {}) == ()
 
     def test_two_cards_of_one_name_are_told_apart_by_their_memory(self) -> None:
         gpus = [gpu("NVIDIA GeForce RTX 3060", 12288), gpu("NVIDIA GeForce RTX 3060", 8192, index=1)]
@@ -57,75 +57,77 @@ class TestAgreement:
             Device("CUDA0", "NVIDIA GeForce RTX 3060", 8191, 8000),
             Device("CUDA1", "NVIDIA GeForce RTX 3060", 12287, 12000),
         ]
-        assert disagreements(gpus, devices, {}) == ()
+        assert find_disagreements(gpus, devices, {}) == ()
 
     def test_a_built_in_gpu_is_not_missed_beside_another(self) -> None:
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
-        assert disagreements([RTX_4090, built_in], [CUDA_4090], {}) == ()
+        assert find_disagreements([RTX_4090, built_in], [CUDA_4090], {}) == ()
 
 
 class TestDisagreement:
     def test_a_gpu_is_missing_from_the_engine(self) -> None:
-        (found,) = disagreements([RTX_4090], [], {})
+        (found,) = find_disagreements([RTX_4090], [], {})
         assert (found.kind, found.title) == ("missing", "The engine does not see the GPU (NVIDIA GeForce RTX 4090).")
         assert "CUDA runtime" in found.hint
 
     def test_one_of_two_is_missing(self) -> None:
-        (found,) = disagreements([RTX_4090, RX_7900], [CUDA_4090], {})
+        (found,) = find_disagreements([RTX_4090, RX_7900], [CUDA_4090], {})
         assert (found.kind, found.title) == ("missing", "The engine does not see the AMD Radeon RX 7900 XTX.")
 
     def test_a_gpu_of_another_maker_does_not_stand_in_for_it(self) -> None:
         arc = Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 24560, 24000)
-        assert [each.kind for each in disagreements([RX_7900], [arc], {})] == ["missing"]
+        assert [each.kind for each in find_disagreements([RX_7900], [arc], {})] == ["missing"]
 
     def test_the_only_gpu_is_missed_even_when_it_is_built_in(self) -> None:
-        (found,) = disagreements([Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)], [BLAS], {})
+        (found,) = find_disagreements([Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)], [BLAS], {})
         assert found.kind == "missing"
 
     @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"])
     def test_a_variable_hides_it(self, name: str) -> None:
         second = gpu("NVIDIA GeForce RTX 3060", 12288, index=1)
-        (found,) = disagreements([RTX_4090, second], [CUDA_4090], {name: "0", "HIP_VISIBLE_DEVICES": "0"})
+        (found,) = find_disagreements([RTX_4090, second], [CUDA_4090], {name: "0", "HIP_VISIBLE_DEVICES": "0"})
         assert (found.kind, found.title) == (
             "hidden",
             f"{name}=0 hides the NVIDIA GeForce RTX 3060 from the engine.",
         )
 
     def test_a_variable_that_hides_nothing_is_not_blamed(self) -> None:
-        assert disagreements([RTX_4090], [CUDA_4090], {"CUDA_VISIBLE_DEVICES": "0"}) == ()
+        assert find_disagreements([RTX_4090], [CUDA_4090], {"CUDA_VISIBLE_DEVICES": "0"}) == ()
 
     @pytest.mark.parametrize("value", ["0", "GPU-5ac", "GPU-", "0,1", "MIG-5"])
     def test_a_variable_that_names_the_only_gpu_does_not_hide_it(self, value: str) -> None:
         card = replace(RTX_4090, id="GPU-5ac1f2")
-        (found,) = disagreements([card], [], {"CUDA_VISIBLE_DEVICES": value})
+        (found,) = find_disagreements([card], [], {"CUDA_VISIBLE_DEVICES": value})
         assert found.kind == "missing"
 
     @pytest.mark.parametrize("value", ["", "-1", "1", "none", "GPU-77"])
     def test_a_variable_that_does_not_name_it_hides_it(self, value: str) -> None:
-        (found,) = disagreements([RTX_4090], [], {"CUDA_VISIBLE_DEVICES": value})
+        (found,) = find_disagreements([RTX_4090], [], {"CUDA_VISIBLE_DEVICES": value})
         assert found.title == f"CUDA_VISIBLE_DEVICES={value} hides the NVIDIA GeForce RTX 4090 from the engine."
 
     def test_without_variables_named_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert disagreements([RTX_4090], [])[0].kind == "hidden"
+        assert find_disagreements([RTX_4090], [])[0].kind == "hidden"
 
     @pytest.mark.parametrize(
         ("total_mib", "differs"), [(23_360, False), (23_359, True), (25_300, False), (25_302, True)]
     )
     def test_memory_may_differ_by_3_percent_beside_what_is_reserved(self, total_mib: int, differs: bool) -> None:
-        found = disagreements([RTX_4090], [CUDA_4090._replace(total_mib=total_mib)], {})
+        found = find_disagreements([RTX_4090], [CUDA_4090._replace(total_mib=total_mib)], {})
         assert [each.kind for each in found] == ["memory"] * differs
         if differs:
             assert f"24,564 MiB of memory, the engine {total_mib:,} MiB" in found[0].title
 
     def test_memory_that_the_driver_does_not_tell_differs_from_nothing(self) -> None:
-        assert disagreements([gpu("NVIDIA GB10", None)], [Device("CUDA0", "NVIDIA GB10", 122_000, 100_000)], {}) == ()
+        assert (
+            find_disagreements([gpu("NVIDIA GB10", None)], [Device("CUDA0", "NVIDIA GB10", 122_000, 100_000)], {}) == ()
+        )
 
     def test_the_processor_is_no_gpu(self) -> None:
-        (found,) = disagreements([], [LLVMPIPE], {})
+        (found,) = find_disagreements([], [LLVMPIPE], {})
         assert found.kind == "processor"
         assert "Vulkan0 is llvmpipe" in found.title
-        kinds = [each.kind for each in disagreements([RTX_4090], [LLVMPIPE], {})]
+        kinds = [each.kind for each in find_disagreements([RTX_4090], [LLVMPIPE], {})]
         assert kinds == ["processor", "missing"]
 
     def test_what_is_a_gpu(self) -> None:
@@ -135,19 +137,25 @@ class TestDisagreement:
 
 class TestMerge:
     def test_what_the_driver_knows_stays(self) -> None:
-        assert merge([RTX_4090], [CUDA_4090]) == [RTX_4090]
+        assert merge_engine_gpus([RTX_4090], [CUDA_4090]) == [RTX_4090]
 
     def test_the_engine_tells_memory_that_the_driver_does_not(self) -> None:
-        arc = Gpu("intel", 0, "Intel Arc B580", "0000:03:00.0", driver="xe", asleep=False).explained("Not said.")
-        (merged,) = merge([arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12216, 11000)])
+        arc = Gpu("intel", 0, "Intel Arc B580", "0000:03:00.0", driver="xe", asleep=False).with_reasons("Not said.")
+        (merged,) = merge_engine_gpus(
+            [arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12216, 11000)]
+        )
         assert (merged.name, merged.id, merged.driver) == ("Intel Arc B580", "0000:03:00.0", "xe")
         assert (merged.memory_bytes, merged.free_bytes, merged.used_bytes) == (12216 * MIB, 11000 * MIB, 1216 * MIB)
         assert "memory_bytes" not in merged.absent
         assert merged.absent["display_active"] == "Not said."
 
     def test_only_free_memory_is_taken_where_the_driver_tells_all_the_rest(self) -> None:
-        arc = replace(gpu("Intel Arc B580", 12_288, "intel"), free_bytes=None).explained("The xe driver does not say.")
-        (merged,) = merge([arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12_216, 11_000)])
+        arc = replace(gpu("Intel Arc B580", 12_288, "intel"), free_bytes=None).with_reasons(
+            "The xe driver does not say."
+        )
+        (merged,) = merge_engine_gpus(
+            [arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12_216, 11_000)]
+        )
         assert (merged.memory_bytes, merged.free_bytes) == (12_288 * MIB, 11_000 * MIB)
         assert "free_bytes" not in merged.absent
 
@@ -165,12 +173,14 @@ class TestMerge:
         ],
     )
     def test_a_gpu_inside_a_processor_is_known_by_its_name(self, description: str, unified: bool | None) -> None:
-        (added,) = merge([], [Device("Vulkan0", description, 16_000, 15_000)])
+        (added,) = merge_engine_gpus([], [Device("Vulkan0", description, 16_000, 15_000)])
         assert added.unified is unified
 
     def test_a_gpu_that_slept_is_awake_once_the_engine_has_listed_it(self) -> None:
-        asleep = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:03:00.0", asleep=True).explained(ASLEEP)
-        (merged,) = merge([asleep], [Device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000)])
+        asleep = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:03:00.0", asleep=True).with_reasons(ASLEEP)
+        (merged,) = merge_engine_gpus(
+            [asleep], [Device("Vulkan0", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560, 24000)]
+        )
         assert merged.asleep is False
         assert merged.memory_bytes == 24560 * MIB
 
@@ -181,7 +191,7 @@ class TestMerge:
             Device("Vulkan1", "AMD Radeon Graphics (RADV PHOENIX)", 16000, 15000),
             BLAS,
         ]
-        first, second = merge([RTX_4090], devices)
+        first, second = merge_engine_gpus([RTX_4090], devices)
         assert first == RTX_4090
         assert (second.vendor, second.index, second.name, second.id) == (
             "amd",
@@ -194,7 +204,7 @@ class TestMerge:
 
     def test_without_any_driver_two_backends_still_name_one_gpu(self) -> None:
         devices = [CUDA_4090, Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000)]
-        assert [each.id for each in merge([], devices)] == ["CUDA0"]
+        assert [each.id for each in merge_engine_gpus([], devices)] == ["CUDA0"]
 
     @pytest.mark.parametrize(
         ("device", "vendor"),
@@ -207,4 +217,4 @@ class TestMerge:
         ],
     )
     def test_the_maker_is_told_by_backend_and_name(self, device: Device, vendor: Vendor) -> None:
-        assert [each.vendor for each in merge([], [device])] == [vendor]
+        assert [each.vendor for each in merge_engine_gpus([], [device])] == [vendor]

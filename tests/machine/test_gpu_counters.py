@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.machine.gpu import Reading
 from launcher.machine.gpu_counters import ProcessGpuMemory
-from launcher.machine.reading import Reading
 
 PID = 4711
 NOT_SAID = Reading.unknown("Windows does not count the GPU memory of this process.")

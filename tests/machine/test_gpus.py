@@ -13,12 +13,12 @@ FIND = """
 import json, os
 from dataclasses import asdict
 from pathlib import Path
-from launcher.machine.gpus import find_gpus, inspect_gpus
+from launcher.machine.gpus import find_gpus, read_gpu_states
 root = Path(os.environ["STUB_ROOT"])
 found = find_gpus(root=root)
-told = inspect_gpus(found.gpus, root=root)
+told = read_gpu_states(found.gpus, root=root)
 print(json.dumps(asdict(found) | {
-    "none_because": found.none_because,
+    "none_because": found.no_gpu_reason,
     "inspected": {id_: [readings, asdict(activity)] for id_, (readings, activity) in told.items()},
 }))
 """

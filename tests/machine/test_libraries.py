@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.machine import libraries
-from launcher.machine.libraries import Library, install_line, known_libraries, missing_below
+from launcher.machine.libraries import Library, find_missing_dependency, install_command, known_libraries
 
 ROOT = Path(__file__).parents[2]
 LIST = """\
@@ -27,7 +27,7 @@ LOOK = (
 
 @pytest.mark.skipif(sys.platform != "linux", reason="outside Linux nothing is looked for")
 def test_missing_is_what_the_linker_does_not_find_and_the_purpose_needs(tmp_path: Path) -> None:
-    base, machine = ("__init__.py", "errors.py", "paths.py"), ("__init__.py", "libraries.py")
+    base, machine = ("__init__.py", "errors.py", "messages.py", "paths.py"), ("__init__.py", "libraries.py")
     for name in ("__init__.py", *(f"base/{each}" for each in base), *(f"machine/{each}" for each in machine)):
         (tmp_path / "launcher" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "launcher" / name, tmp_path / "launcher" / name)
@@ -76,21 +76,21 @@ def test_the_line_is_the_distributions_own_and_names_a_package_once(tmp_path: Pa
     if release:
         (tmp_path / "etc").mkdir()
         (tmp_path / "etc" / "os-release").write_text(release)
-    assert install_line(THREE, tmp_path) == line
+    assert install_command(THREE, tmp_path) == line
 
 
 def test_where_etc_has_no_release_that_of_usr_counts(tmp_path: Path) -> None:
     (tmp_path / "usr" / "lib").mkdir(parents=True)
     (tmp_path / "usr" / "lib" / "os-release").write_text("ID=arch\n")
-    assert install_line(TWO, tmp_path) == "sudo pacman -S --needed one"
+    assert install_command(TWO, tmp_path) == "sudo pacman -S --needed one"
 
 
 def test_of_a_library_that_is_not_listed_no_package_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
     unlisted = Library("window", "libz.so.9")
-    assert install_line((unlisted,), tmp_path) == "what brings libz.so.9"
-    assert install_line((unlisted, *TWO), tmp_path) == (
+    assert install_command((unlisted,), tmp_path) == "what brings libz.so.9"
+    assert install_command((unlisted, *TWO), tmp_path) == (
         "what brings libz.so.9, liba.so.1, libb.so.1 (on Debian libone)"
     )
 
@@ -107,9 +107,9 @@ def test_what_a_plugin_cannot_load_is_named(tmp_path: Path, monkeypatch: pytest.
     needed = built(tmp_path, "libno-such.so.3")
     plugin = built(tmp_path, "libqnone.so", "-Wl,--no-as-needed", str(needed))
     needed.unlink()
-    assert missing_below(plugin) == Library("window", "libno-such.so.3")
-    assert missing_below(built(tmp_path, "libqwhole.so")) is None
-    assert missing_below(tmp_path / "libqabsent.so") is None
+    assert find_missing_dependency(plugin) == Library("window", "libno-such.so.3")
+    assert find_missing_dependency(built(tmp_path, "libqwhole.so")) is None
+    assert find_missing_dependency(tmp_path / "libqabsent.so") is None
     listed = Library("xcb", "libno-such.so.3", "libno-such3", "no-such")
     monkeypatch.setattr(libraries, "known_libraries", lambda: (*TWO, listed))
-    assert missing_below(plugin) == listed
+    assert find_missing_dependency(plugin) == listed

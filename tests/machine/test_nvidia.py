@@ -14,9 +14,9 @@ import ctypes, json, os, sys
 from dataclasses import asdict
 from pathlib import Path
 from launcher.machine.nvidia import Nvml
-from launcher.machine.sysfs import pci_gpus
+from launcher.machine.sysfs import list_pci_gpus
 root = Path(os.environ["STUB_ROOT"])
-nvml = Nvml(pci_gpus(root), wake=bool(os.environ.get("STUB_WAKE")), root=root)
+nvml = Nvml(list_pci_gpus(root), wake=bool(os.environ.get("STUB_WAKE")), root=root)
 said = {"absent": nvml.absent, "failures": nvml.failures, "opened": "pynvml" in sys.modules}
 gpus = nvml.gpus()
 said["gpus"] = [asdict(gpu) for gpu in gpus]

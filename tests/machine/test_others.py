@@ -8,7 +8,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from launcher.machine.others import OtherPrograms
+from launcher.machine.others import OtherProgramsLoad
 
 
 class Times(NamedTuple):
@@ -37,19 +37,19 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def test_what_is_busy_less_the_engine_and_ourselves(
     spent: dict[str, float], busy: float, ours: float, engine: float, percent: float
 ) -> None:
-    others, parent = OtherPrograms(), os.getppid()
-    assert others.percent(parent) is None  # a share needs two questions
+    others, parent = OtherProgramsLoad(), os.getppid()
+    assert others.read_percent(parent) is None  # a share needs two questions
     spent["busy"] += busy
     spent["idle"] += 4.0 - busy
     spent["ours"] += ours
     spent["engine"] += engine
-    assert others.percent(parent) == pytest.approx(percent)
+    assert others.read_percent(parent) == pytest.approx(percent)
 
 
 def test_another_engine_is_counted_anew_and_one_that_is_gone_is_unknown(spent: dict[str, float]) -> None:
-    others = OtherPrograms()
-    others.percent(os.getppid())
-    assert others.percent(os.getpid()) is None
+    others = OtherProgramsLoad()
+    others.read_percent(os.getppid())
+    assert others.read_percent(os.getpid()) is None
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert others.percent(ended.pid) is None
+    assert others.read_percent(ended.pid) is None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from launcher.machine.reading import Reading
+from launcher.machine.gpu import Reading
 from launcher.machine.sensors import HostSensors
 
 MIB = 2**20
@@ -50,21 +50,21 @@ def test_without_an_engine_its_memory_is_unknown() -> None:
 
 def test_a_watched_process_is_measured() -> None:
     sensors = HostSensors()
-    sensors.watch(os.getpid())
+    sensors.watch_process(os.getpid())
     value = engine_memory(sensors).value
     assert value == pytest.approx(psutil.Process().memory_info().rss / MIB, rel=0.2)
 
 
 def test_watching_can_stop() -> None:
     sensors = HostSensors()
-    sensors.watch(os.getpid())
-    sensors.watch(None)
+    sensors.watch_process(os.getpid())
+    sensors.watch_process(None)
     assert engine_memory(sensors) == NONE
 
 
 def test_an_engine_that_has_ended_uses_an_unknown_amount_and_not_nothing(engine: subprocess.Popen[bytes]) -> None:
     sensors = HostSensors()
-    sensors.watch(engine.pid)
+    sensors.watch_process(engine.pid)
     assert (engine_memory(sensors).value or 0) > 0
     end(engine)
     assert engine_memory(sensors) == ENDED  # its keeper has not reaped it yet
@@ -76,7 +76,7 @@ def test_a_process_that_is_already_gone_is_no_engine(engine: subprocess.Popen[by
     end(engine)
     engine.wait()
     sensors = HostSensors()
-    sensors.watch(engine.pid)
+    sensors.watch_process(engine.pid)
     assert engine_memory(sensors) == NONE
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.machine.amd import AmdGpus
-from launcher.machine.gpu import ASLEEP, GONE, READINGS, TOO_SHORT, Gpu
+from launcher.machine.gpu import ASLEEP, GONE, READINGS, TOO_SHORT, Gpu, Reading
 from launcher.machine.intel import IntelGpus
-from launcher.machine.reading import Reading
-from launcher.machine.sysfs import pci_gpus
+from launcher.machine.sysfs import list_pci_gpus
 from tests.machine.conftest import pci_card, write
 
 GIB, MIB = 2**30, 2**20
@@ -66,12 +65,12 @@ ARC = {
 
 
 def amd(root: Path, *, wake: bool = False) -> AmdGpus:
-    return AmdGpus([card for card in pci_gpus(root) if card.vendor == "amd"], wake=wake)
+    return AmdGpus([card for card in list_pci_gpus(root) if card.vendor == "amd"], wake=wake)
 
 
 def intel(root: Path, times: Sequence[float] = (0.0,)) -> IntelGpus:
     clock = iter(times)
-    return IntelGpus([card for card in pci_gpus(root) if card.vendor == "intel"], clock=lambda: next(clock))
+    return IntelGpus([card for card in list_pci_gpus(root) if card.vendor == "intel"], clock=lambda: next(clock))
 
 
 def known(gpu: Gpu) -> dict[str, object]:
@@ -90,7 +89,7 @@ class TestBus:
         pci_card(root, "0000:00:0b.0", (0x8086, 0x7D1D), "intel_vpu", kind="0x120000")  # an NPU
         pci_card(root, "0000:83:00.0", (0x1002, 0x74A1), "amdgpu", kind="0x120000")  # an Instinct
         pci_card(root, "0000:01:00.0", (0x10DE, 0x2684), None, kind="0x030200")  # a card without outputs
-        assert [(card.vendor, card.address) for card in pci_gpus(root)] == [
+        assert [(card.vendor, card.address) for card in list_pci_gpus(root)] == [
             ("nvidia", "0000:01:00.0"),
             ("amd", "0000:83:00.0"),
         ]
@@ -101,7 +100,7 @@ class TestBus:
         pci_card(root, "0000:04:00.0", (0x1002, PHOENIX), "amdgpu")
         pci_card(root, "0000:05:00.0", (0x8086, ARC_B580), "xe")
         pci_card(root, "0000:06:00.0", (0x8086, 0x1234), "xe")
-        assert [card.name for card in pci_gpus(root)] == [
+        assert [card.name for card in list_pci_gpus(root)] == [
             "AMD Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M",
             "AMD Phoenix1",
             "Intel Arc B580",
@@ -109,7 +108,7 @@ class TestBus:
         ]
 
     def test_without_a_bus_there_is_nothing(self, root: Path) -> None:
-        assert pci_gpus(root) == ()
+        assert list_pci_gpus(root) == ()
         assert amd(root).absent == "The kernel lists no AMD GPU with the amdgpu driver."
         assert intel(root).absent == "The kernel lists no Intel GPU with the i915 or xe driver."
 
@@ -120,7 +119,7 @@ class TestBus:
         self, root: Path, broken: dict[str, str | bytes]
     ) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", broken)
-        assert pci_gpus(root) == ()
+        assert list_pci_gpus(root) == ()
 
 
 class TestAmd:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from launcher.machine.host import Host
-from launcher.machine.wsl import WslSettings, parse_settings
-from launcher.machine.wsl_suggestion import (
+from launcher.machine.wsl import (
     ClipboardUnreachable,
-    Suggestion,
-    copy,
-    memory_for_wsl,
-    suggest,
+    WslconfigSuggestion,
+    WslSettings,
+    copy_to_clipboard,
+    parse_wslconfig,
+    suggest_wsl_memory,
+    suggest_wslconfig,
 )
 from tests.machine.test_advice import HOST
 
@@ -22,10 +23,10 @@ WSL2 = replace(HOST, wsl=2, memory_bytes=16 * GIB)
 MORE = "memory=24GB: WSL has 16.0 GiB now, half of the computer's."
 
 
-def suggested(folder: Path, text: str, host: Host = WSL2) -> Suggestion | None:
+def suggested(folder: Path, text: str, host: Host = WSL2) -> WslconfigSuggestion | None:
     path = folder / ".wslconfig"
     path.write_bytes(text.encode())
-    return suggest(host, [parse_settings(path, text)])
+    return suggest_wslconfig(host, [parse_wslconfig(path, text)])
 
 
 @pytest.mark.parametrize(
@@ -33,11 +34,11 @@ def suggested(folder: Path, text: str, host: Host = WSL2) -> Suggestion | None:
     [(2, 2), (3.8, 4), (4, 4), (6, 8), (7.7, 11), (8, 12), (15.5, 23), (16, 24), (31.3, 47), (64, 96)],
 )
 def test_windows_is_left_enough(now_gib: float, wanted: int) -> None:
-    assert memory_for_wsl(int(now_gib * GIB)) == wanted
+    assert suggest_wsl_memory(int(now_gib * GIB)) == wanted
 
 
 def test_without_a_file_it_is_one_to_begin_with() -> None:
-    found = suggest(WSL2, [])
+    found = suggest_wslconfig(WSL2, [])
     assert found is not None
     assert found.text == "[wsl2]\nmemory=24GB\n"
     (change,) = found.changes
@@ -64,7 +65,7 @@ def test_what_wsl_does_not_know_and_what_harms_goes_with_its_reason(tmp_path: Pa
         "GpuSupport=false is gone: it keeps the GPU from WSL.",
         "guiApplications=0 is gone: it keeps windows of Linux programs from the screen.",
     )
-    again = parse_settings(tmp_path, found.text)
+    again = parse_wslconfig(tmp_path, found.text)
     assert again.unknown == ()
 
 
@@ -83,13 +84,13 @@ def test_where_there_is_nothing_to_change_nothing_is_suggested(tmp_path: Path, t
 
 def test_of_several_users_files_none_is_taken(tmp_path: Path) -> None:
     others = [WslSettings(tmp_path / name, {"wsl2.swap": "1GB"}, ()) for name in ("a", "b")]
-    found = suggest(WSL2, others)
+    found = suggest_wslconfig(WSL2, others)
     assert found is not None
     assert found.text == "[wsl2]\nmemory=24GB\n"
 
 
 def test_a_file_that_is_gone_meanwhile_is_not_guessed(tmp_path: Path) -> None:
-    assert suggest(WSL2, [WslSettings(tmp_path / "gone", {}, ())]) is None
+    assert suggest_wslconfig(WSL2, [WslSettings(tmp_path / "gone", {}, ())]) is None
 
 
 @pytest.mark.parametrize(
@@ -104,11 +105,11 @@ def test_it_goes_to_the_clipboard_as_windows_reads_it(tmp_path: Path, text: str,
     clip, got = tmp_path / "clip.exe", tmp_path / "got"
     clip.write_text(f"#!/bin/sh\ncat >'{got}'\n")
     clip.chmod(0o755)
-    copy(Suggestion(text, ()), clip)
+    copy_to_clipboard(WslconfigSuggestion(text, ()), clip)
     assert got.read_bytes() == expected
 
 
 def test_a_clipboard_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
     with pytest.raises(ClipboardUnreachable, match=r"The clipboard of Windows cannot be reached") as told:
-        copy(Suggestion("", ()), tmp_path / "clip.exe")
+        copy_to_clipboard(WslconfigSuggestion("", ()), tmp_path / "clip.exe")
     assert "interop" in told.value.hint

@@ -10,8 +10,8 @@ from pathlib import Path
 from launcher.fetch.transfer import TransferSettings
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.pull import Pulled, pull
-from launcher.models.wanted import wanted
+from launcher.models.download_target import parse_target
+from launcher.models.pull import PullResult, pull
 from tests.conftest import Hub
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
@@ -31,8 +31,8 @@ def catalogue(*entries: ModelEntry) -> Catalogue:
     return Catalogue(entries)
 
 
-async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: object) -> Pulled:
-    meant = await asyncio.to_thread(wanted, text, catalogue(*entries), **how)  # type: ignore[arg-type]
+async def get(text: str, *entries: ModelEntry, to: Path | None = None, **how: object) -> PullResult:
+    meant = await asyncio.to_thread(parse_target, text, catalogue(*entries), **how)  # type: ignore[arg-type]
     return await pull(meant, to=to, settings=QUICK)
 
 

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.models import cuda, vulkan
-from launcher.models.allocation import ALIGNMENT, Lives, arranged, buffer_bytes, lives
-from launcher.models.blocks import Shape
+from launcher.models.compute_buffers import (
+    ALIGNMENT,
+    BufferEvents,
+    Optimise,
+    buffer_bytes,
+    optimise_for_cuda,
+    optimise_for_vulkan,
+    place_tensors,
+    record_events,
+    schedule_graph,
+)
+from launcher.models.compute_graph import EMPTY, HOST, Graph, Op, Shape, Size, head_graph, trunk_graph
 from launcher.models.geometry import Geometry
-from launcher.models.graphs import head, trunk
-from launcher.models.schedule import Optimise, schedule
-from launcher.models.tensors import EMPTY, HOST, Graph, Op, Size
 
 ONE = Size(fixed=1)
 UNIT = Size(fixed=ALIGNMENT)
@@ -29,7 +35,7 @@ PLAIN = Geometry("llama", 32, 0, 4_096, 32, 8, 128, 128, 32, 0, 0, 0, 0, 0, 0, 0
 
 def units(graph: Graph, optimise: Optimise | None = None, *, pipelined: bool = False) -> dict[int, int]:
     """The buffers of `graph`, counted in aligned units."""
-    found = lives(graph, schedule(graph, optimise, pipelined=pipelined))
+    found = record_events(graph, schedule_graph(graph, optimise, pipelined=pipelined))
     return {place: buffer_bytes(buffer, ONE) // ALIGNMENT for place, buffer in found.items()}
 
 
@@ -86,29 +92,29 @@ def test_a_view_that_nobody_reads_keeps_it_to_the_end() -> None:
 
 def test_weights_and_caches_lie_elsewhere() -> None:
     graph = Graph()
-    cache = graph.elsewhere(TWO)
-    graph.view(Op.SET_ROWS, cache, graph.node(Op.MUL_MAT, UNIT, graph.elsewhere(TWO), graph.input(UNIT)))
+    cache = graph.external(TWO)
+    graph.view(Op.SET_ROWS, cache, graph.node(Op.MUL_MAT, UNIT, graph.external(TWO), graph.input(UNIT)))
     assert units(graph) == {HOST: 2}
 
 
 def test_the_smallest_hole_that_is_large_enough() -> None:
     sizes = [Size(fixed=ALIGNMENT * count) for count in (4, 1, 2, 1, 3, 1, 2)]
     # Holes of 4, 2 and 3 between what stays; then 2 goes into the hole of 2.
-    buffer = Lives()
+    buffer = BufferEvents()
     for size in sizes[:6]:
-        buffer.born(size)
+        buffer.allocate(size)
     buffer.events += [~0, ~2, ~4]
-    buffer.born(sizes[6])
-    places, total = arranged(buffer, ONE)
+    buffer.allocate(sizes[6])
+    places, total = place_tensors(buffer, ONE)
     assert places[6] == places[2] == (0, 5 * ALIGNMENT)
     assert total == 12 * ALIGNMENT
 
 
 def test_a_backend_with_a_limit_gets_several_pieces() -> None:
-    buffer = Lives()
+    buffer = BufferEvents()
     for count in (3, 3, 9):
-        buffer.born(Size(fixed=ALIGNMENT * count))
-    places, total = arranged(buffer, ONE, 5 * ALIGNMENT)
+        buffer.allocate(Size(fixed=ALIGNMENT * count))
+    places, total = place_tensors(buffer, ONE, 5 * ALIGNMENT)
     assert [chunk for chunk, _ in places] == [0, 1, 2]
     assert total == 15 * ALIGNMENT
 
@@ -127,12 +133,12 @@ def test_copies_of_weights_follow_one_another() -> None:
     tensor = graph.input(UNIT)
     graph.place = DEVICE
     for _ in range(3):
-        tensor = graph.node(Op.MUL_MAT_ID, UNIT, graph.elsewhere(TWO, HOST), tensor)
+        tensor = graph.node(Op.MUL_MAT_ID, UNIT, graph.external(TWO, HOST), tensor)
     assert units(graph)[DEVICE] == 4  # one weight, what it is multiplied with, and the result
     graph = Graph()
     tensor = graph.input(UNIT)
     graph.place = DEVICE
-    weights = [graph.elsewhere(TWO, HOST) for _ in range(3)]
+    weights = [graph.external(TWO, HOST) for _ in range(3)]
     graph.node(Op.MUL_MAT_ID, UNIT, *weights, tensor)
     assert units(graph)[DEVICE] == 8
 
@@ -152,7 +158,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     """Any graph on the host and a device, of what a builder can put together."""
     graph = Graph()
     tensors = [graph.input(Size(fixed=draw(st.integers(1, 2_000)))) for _ in range(draw(st.integers(1, 3)))]
-    outside = [graph.elsewhere(Size(fixed=500), draw(st.sampled_from((HOST, DEVICE)))) for _ in range(2)]
+    outside = [graph.external(Size(fixed=500), draw(st.sampled_from((HOST, DEVICE)))) for _ in range(2)]
     for _ in range(draw(st.integers(1, 40))):
         sources = draw(st.lists(st.sampled_from(tensors + outside), min_size=1, max_size=3))
         graph.place = draw(st.sampled_from((HOST, DEVICE, DEVICE)))
@@ -166,11 +172,13 @@ def graphs(draw: st.DrawFn) -> Graph:
     return graph
 
 
-@given(graph=graphs(), optimise=st.sampled_from((None, vulkan.optimise, cuda.optimise)), pipelined=st.booleans())
+@given(
+    graph=graphs(), optimise=st.sampled_from((None, optimise_for_vulkan, optimise_for_cuda)), pipelined=st.booleans()
+)
 def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, pipelined: bool) -> None:
-    order = schedule(graph, optimise, pipelined=pipelined)
-    for buffer in lives(graph, order).values():
-        places, total = arranged(buffer, ONE)
+    order = schedule_graph(graph, optimise, pipelined=pipelined)
+    for buffer in record_events(graph, order).values():
+        places, total = place_tensors(buffer, ONE)
         kinds = list(buffer.kinds)
         sizes = [kinds[kind].fixed for kind in buffer.sizes]
         living: set[int] = set()
@@ -189,8 +197,8 @@ def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, p
 
 @given(graph=graphs(), pipelined=st.booleans())
 def test_inputs_come_first(graph: Graph, pipelined: bool) -> None:
-    order = schedule(graph, pipelined=pipelined)
-    for place, buffer in lives(graph, order).items():
+    order = schedule_graph(graph, pipelined=pipelined)
+    for place, buffer in record_events(graph, order).items():
         count = sum(graph.places[tensor] == place for tensor in order.inputs)
         assert buffer.events[:count] == list(range(count))
         if pipelined:
@@ -198,10 +206,10 @@ def test_inputs_come_first(graph: Graph, pipelined: bool) -> None:
 
 
 @pytest.mark.parametrize("geometry", [MOE, DENSE, PLAIN])
-@pytest.mark.parametrize("optimise", [vulkan.optimise, cuda.optimise])
+@pytest.mark.parametrize("optimise", [optimise_for_vulkan, optimise_for_cuda])
 @pytest.mark.parametrize("shape", [Shape(snapshots=3), Shape(snapshots=1, rotated=True, scratch=True)])
 def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimise, shape: Shape) -> None:
-    for build in (trunk, head) if geometry.mtp_layers else (trunk,):
+    for build in (trunk_graph, head_graph) if geometry.mtp_layers else (trunk_graph,):
         graph = build(geometry, shape, DEVICE)
         nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]
         order, needed = optimise(graph, nodes)
@@ -217,8 +225,8 @@ def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimi
 
 
 def test_vulkan_does_reorder_and_cuda_does_not() -> None:
-    graph = trunk(MOE, Shape(snapshots=3), DEVICE)
+    graph = trunk_graph(MOE, Shape(snapshots=3), DEVICE)
     nodes = [node for node in graph.nodes if graph.places[node] == DEVICE]
-    assert vulkan.optimise(graph, nodes)[0] != nodes
-    assert cuda.optimise(graph, nodes)[0] == nodes
-    assert all(optimise(graph, nodes)[1] for optimise in (vulkan.optimise, cuda.optimise))
+    assert optimise_for_vulkan(graph, nodes)[0] != nodes
+    assert optimise_for_cuda(graph, nodes)[0] == nodes
+    assert all(optimise(graph, nodes)[1] for optimise in (optimise_for_vulkan, optimise_for_cuda))

@@ -11,8 +11,8 @@ import pytest
 from launcher.base.errors import ModelUnknown
 from launcher.engine.demo import DEMO
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
-from launcher.models.catalogue_load import build, load_catalogue
-from launcher.models.catalogue_schema import ModelsFile, Source, contradictions
+from launcher.models.catalogue_load import build_dataclass, load_catalogue
+from launcher.models.catalogue_schema import ModelsFile, UserFile, find_contradictions
 from launcher.models.preset import Preset
 from tools.export_schema import SCHEMA, rendered
 
@@ -63,17 +63,19 @@ def presets(model: ModelEntry, **wanted: object) -> list[Preset]:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_file_fits_the_schema_and_itself(path: Path) -> None:
-    source = Source.read(path, [])
-    tables = source.good_tables(ModelsFile, "models")
+    source = UserFile.read(path, [])
+    tables = source.valid_tables(ModelsFile, "models")
     assert source.problems == []
-    assert [list(contradictions(build(ModelEntry, table))) for _, table in tables] == [[] for _ in tables]
+    assert [list(find_contradictions(build_dataclass(ModelEntry, table))) for _, table in tables] == [
+        [] for _ in tables
+    ]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_what_is_built_is_what_the_schema_would_build(path: Path) -> None:
     data = tomllib.loads(path.read_text("utf-8"))
     assert ModelsFile.model_validate_json(json.dumps(data)).models == tuple(
-        build(ModelEntry, table) for table in data["models"]
+        build_dataclass(ModelEntry, table) for table in data["models"]
     )
 
 
@@ -367,7 +369,7 @@ def test_an_unknown_model_is_answered_with_near_ones() -> None:
     assert "mtp-launcher models" in caught.value.hint
     with pytest.raises(ModelUnknown) as caught:
         Catalogue(()).find("zzz")
-    assert caught.value.hint == "`mtp-launcher models` lists all."
+    assert caught.value.hint == "`mtp-launcher models` lists all, `mtp-launcher models list` those that are here."
 
 
 def test_the_shipped_catalogue_is_read_without_pydantic() -> None:

@@ -9,12 +9,12 @@ from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.choice import choose_file
 from launcher.models.plan import Status
-from launcher.models.situation import described
+from launcher.models.situation import describe_machine
 
 CATALOGUE = Catalogue(tuple(shipped_models()))
 MTP = CATALOGUE.find("qwen3.6-35b-a3b-mtp")
-CARD = described(24.0, headless=True)
-SMALL = described(2.0, host_gib=4.0)
+CARD = describe_machine(24.0, headless=True)
+SMALL = describe_machine(2.0, host_gib=4.0)
 
 
 def test_the_one_that_the_plan_takes_and_how_it_fits() -> None:

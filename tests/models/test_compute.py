@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from launcher.models.compute import (
+from launcher.models.compute_buffers import (
     Backend,
     ComputeBuffers,
     ComputeSetting,
     compute_buffers,
     draft_model_buffers,
-    supports,
+    is_graph_known,
     window_cells,
 )
-from launcher.models.geometry import Geometry, geometry_of
+from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import read_header
-from launcher.models.weights import weights_of
+from launcher.models.weights import read_weights
 from tools.sparse_models import models, write
 
 DATA = Path(__file__).parent / "data"
@@ -40,8 +40,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
         write.write(path, name, models.model(name))
         header = read_header(path)
         path.unlink()
-        geometry = geometry_of(header)
-        weights = weights_of(header, geometry)
+        geometry = read_geometry(header)
+        weights = read_weights(header, geometry)
         return geometry, tuple(block.matrices for block in weights.blocks + weights.heads)
 
     return read
@@ -248,10 +248,10 @@ def test_what_stands_in_for_unknown_models_is_enough(name: str, backend: Backend
 
 def test_what_is_not_known(model: Model) -> None:
     known = model("gemma3-12b-q4_k")[0]
-    assert supports(known)
-    assert not supports(replace(known, window_layers=0, window=0))  # layers that share a cache, say
-    assert not supports(replace(known, experts=8, experts_used=2, expert_ffn=1_024))
-    assert not supports(replace(known, architecture="of tomorrow"))
+    assert is_graph_known(known)
+    assert not is_graph_known(replace(known, window_layers=0, window=0))  # layers that share a cache, say
+    assert not is_graph_known(replace(known, experts=8, experts_used=2, expert_ffn=1_024))
+    assert not is_graph_known(replace(known, architecture="of tomorrow"))
     for backend in ("metal", "rocm"):
         assert not compute_buffers(model(SMALL)[0], setting(backend)).exact  # never compared
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.paths import cache_dir
-from launcher.engine.build import probe
+from launcher.engine.builds.probe import probe_engine
 from tools.accuracy.grid import COUNTS, PARTS, Outcome, cases, measure
 
 CACHES = ("context_mib", "draft_context_mib")
@@ -23,7 +23,7 @@ def named(outcome: Outcome, part: str) -> str:
 @pytest.mark.parametrize("model", COUNTS)
 async def test_the_engine_says_what_the_formula_says(model: str, tmp_path: Path) -> None:
     wanted = [case for case in cases(COUNTS, gpu=False) if case.model == model]
-    outcomes = await measure(await probe(None), wanted, tmp_path)
+    outcomes = await measure(await probe_engine(None), wanted, tmp_path)
     assert [outcome.case for outcome in outcomes] == wanted
     assert all(
         (outcome.engine.draft_context_mib is not None) == (outcome.case.setting.draft > 0) for outcome in outcomes

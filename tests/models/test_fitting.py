@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.fitting import CONTEXTS, LEAST_CONTEXT, Fitted, fit
+from launcher.models.fitting import CONTEXTS, LEAST_CONTEXT, FitResult, fit_settings
 from launcher.models.geometry import Geometry
-from launcher.models.memory import KV_TYPES, Estimate, Setting, estimate
+from launcher.models.memory import KV_TYPES, MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.weights import Weights, weights_by_rules
 
 MIB = 2**20
@@ -39,23 +39,23 @@ def model(kind: str) -> tuple[Geometry, Weights]:
 
 
 @cache
-def measured(kind: str, setting: Setting) -> Estimate:
-    return estimate(*model(kind), setting)
+def measured(kind: str, setting: PlanSettings) -> MemoryEstimate:
+    return estimate_memory(*model(kind), setting)
 
 
 def fitted(
-    kind: str, setting: Setting, free_mib: int, margin_mib: int = 1_024, fixed: frozenset[str] = frozenset()
-) -> Fitted:
+    kind: str, setting: PlanSettings, free_mib: int, margin_mib: int = 1_024, fixed: frozenset[str] = frozenset()
+) -> FitResult:
     budgets = [free_mib - margin_mib, free_mib - margin_mib // 2]
     layers = model(kind)[1].expert_layers(mtp=setting.draft > 0)
-    return fit(setting, budgets, fixed, layers, lambda candidate: measured(kind, candidate))
+    return fit_settings(setting, budgets, fixed, layers, lambda candidate: measured(kind, candidate))
 
 
-def required(kind: str, setting: Setting) -> int:
+def required(kind: str, setting: PlanSettings) -> int:
     return -(-measured(kind, setting).parts.total // MIB)
 
 
-WHOLE = Setting(262_144, "f16", draft=3, ubatch=1_024)
+WHOLE = PlanSettings(262_144, "f16", draft=3, ubatch=1_024)
 
 
 def test_what_fits_stays_as_it_was() -> None:
@@ -85,7 +85,7 @@ def test_only_as_much_goes_as_must() -> None:
 
 
 def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
-    found = fitted("moe", Setting(262_144, "q8_0", ubatch=256), 14_000)
+    found = fitted("moe", PlanSettings(262_144, "q8_0", ubatch=256), 14_000)
     assert found.given_up[0] == "the experts of some layers in host memory"
     assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
     fewer = replace(found.setting, n_cpu_moe=found.setting.n_cpu_moe - 1)
@@ -93,34 +93,34 @@ def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
 
 
 def test_with_all_experts_on_the_host_the_rest_shrinks_too() -> None:
-    found = fitted("moe", Setting(262_144, "f16", ubatch=512), 5_000)
+    found = fitted("moe", PlanSettings(262_144, "f16", ubatch=512), 5_000)
     assert found.required_mib <= 5_000 - 1_024
     assert found.setting.n_cpu_moe > 30
     assert found.setting.context < 262_144
 
 
 def test_a_setting_with_experts_on_the_host_gets_them_back_where_there_is_room() -> None:
-    found = fitted("moe", Setting(131_072, "q8_0", n_cpu_moe=30), 40_000)
+    found = fitted("moe", PlanSettings(131_072, "q8_0", n_cpu_moe=30), 40_000)
     assert (found.setting.n_cpu_moe, found.given_up) == (0, ())
 
 
 def test_what_never_fits_comes_back_as_small_as_it_gets() -> None:
     found = fitted("dense", WHOLE, 4_000)
-    assert found.setting == Setting(LEAST_CONTEXT, "q4_0", draft=2, ubatch=256)
+    assert found.setting == PlanSettings(LEAST_CONTEXT, "q4_0", draft=2, ubatch=256)
     assert found.required_mib > 4_000
     assert len(found.given_up) == 5
 
 
 def test_half_the_margin_will_do_before_experts_move() -> None:
-    least = required("moe", Setting(LEAST_CONTEXT, "q4_0", ubatch=256))
-    tight = fitted("moe", Setting(65_536, "q8_0"), least + 600)
+    least = required("moe", PlanSettings(LEAST_CONTEXT, "q4_0", ubatch=256))
+    tight = fitted("moe", PlanSettings(65_536, "q8_0"), least + 600)
     assert tight.setting.n_cpu_moe == 0
     assert least <= tight.required_mib <= least + 600 - 512
-    assert fitted("moe", Setting(65_536, "q8_0"), least + 500).setting.n_cpu_moe > 0
+    assert fitted("moe", PlanSettings(65_536, "q8_0"), least + 500).setting.n_cpu_moe > 0
 
 
 SETTINGS = st.builds(
-    Setting,
+    PlanSettings,
     context=st.sampled_from([4_096, 32_768, 65_536, 100_000, 262_144]),
     kv=st.sampled_from(["f16", "q8_0", "q4_0", "q5_1"]),
     draft=st.integers(0, 4),
@@ -153,7 +153,7 @@ def bits(kv: str) -> float:
     return 8 * block_bytes / per_block
 
 
-def worth(kind: str, found: Fitted, free_mib: int) -> tuple[float, ...]:
+def worth(kind: str, found: FitResult, free_mib: int) -> tuple[float, ...]:
     """How good a result is: that it fits, that experts stay on the GPU, then what hurts most to lose first."""
     setting, spare = found.setting, free_mib - found.required_mib
     fits = 2 if spare >= 1_024 else 1 if spare >= 512 else 0
@@ -182,7 +182,7 @@ def test_more_free_memory_never_makes_it_worse(kind: str, data: st.DataObject) -
 
 @settings(deadline=None, derandomize=True)
 @given(free_mib=st.integers(1_500, 30_000), wanted=SETTINGS)
-def test_no_expert_is_on_the_host_that_could_be_on_the_gpu(free_mib: int, wanted: Setting) -> None:
+def test_no_expert_is_on_the_host_that_could_be_on_the_gpu(free_mib: int, wanted: PlanSettings) -> None:
     found = fitted("moe", wanted, free_mib).setting
     if found.n_cpu_moe:
         budget = free_mib - (1_024 if required("moe", found) <= free_mib - 1_024 else 512)

@@ -9,14 +9,14 @@ import pytest
 from launcher.base.errors import ModelBroken, TargetUnusable
 from launcher.base.paths import MODELS_VARIABLE, models_dir
 from launcher.models import folders
-from launcher.models.folders import make_folder
-from launcher.models.library import library, verify
+from launcher.models.folders import make_download_folder
+from launcher.models.library import list_library, verify_model
 from tests.models.pulling import FILE, catalogue, get
 
 
 def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
     for _ in range(2):
-        make_folder(tmp_path / "a" / "b", named="--to")
+        make_download_folder(tmp_path / "a" / "b", named="--to")
         assert (tmp_path / "a" / "b").is_dir()
 
 
@@ -25,17 +25,17 @@ def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path, monkeyp
     (tmp_path / "user").mkdir()
     monkeypatch.setattr(folders, "_MOUNTS", (tmp_path,))
     with pytest.raises(TargetUnusable, match=r"Is the disk connected\?"):
-        make_folder(tmp_path / below, named="--to")
+        make_download_folder(tmp_path / below, named="--to")
     assert list(tmp_path.iterdir()) == [tmp_path / "user"]
     (tmp_path / below).mkdir(parents=True)
-    make_folder(tmp_path / below, named="--to")
+    make_download_folder(tmp_path / below, named="--to")
 
 
 def test_it_is_made_on_a_disk_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(folders, "_MOUNTS", (tmp_path,))
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "disk")
-    make_folder(tmp_path / "disk" / "models", named="--to")
+    make_download_folder(tmp_path / "disk" / "models", named="--to")
     assert (tmp_path / "disk" / "models").is_dir()
 
 
@@ -46,7 +46,7 @@ def test_mounts_of_every_linux_are_known() -> None:
         Path("/run/media/nobody/no-such-disk"),
     ):
         with pytest.raises(TargetUnusable, match="no disk where it should be"):
-            make_folder(folder, named="--to")
+            make_download_folder(folder, named="--to")
         assert not folder.exists()
 
 
@@ -77,7 +77,7 @@ async def test_a_damaged_file_is_not_called_another_one(repo: str) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 0xFF
     path.write_bytes(data)
-    await verify(library(catalogue()).models[0])
+    await verify_model(list_library(catalogue()).models[0])
     with pytest.raises(ModelBroken, match="is damaged: its SHA-256") as caught:
         await get(f"{repo}:{FILE}")
     assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {repo}:{FILE}`."

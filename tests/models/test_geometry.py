@@ -10,7 +10,7 @@ import pytest
 from launcher.base.errors import GeometryUnknown
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.geometry import Geometry, geometry_of
+from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import read_header, read_model
 from tools.sparse_models.geometry import Value
 from tools.sparse_models.models import Model, model
@@ -22,7 +22,7 @@ CATALOGUE = Catalogue(tuple(shipped_models()))
 def read(tmp_path: Path, made: Model) -> Geometry:
     path = tmp_path / "model.gguf"
     write(path, "model", made)
-    return geometry_of(read_header(path))
+    return read_geometry(read_header(path))
 
 
 def changed(name: str, metadata: Mapping[str, Value | None], architecture: str | None = None) -> Model:
@@ -68,7 +68,7 @@ def test_the_catalogue_says_what_a_header_says(name: str, model_id: str, tmp_pat
 
 
 def test_the_demo_model_s_own_header(demo_model: Path) -> None:
-    assert CATALOGUE.find("demo").geometry == geometry_of(read_model(demo_model))
+    assert CATALOGUE.find("demo").geometry == read_geometry(read_model(demo_model))
 
 
 def test_a_model_of_attention_alone_and_one_of_experts(tmp_path: Path) -> None:

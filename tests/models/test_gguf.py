@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import ModelBroken, ModelMissing
-from launcher.models.gguf import GgufHeader, MtpHead, check_complete, read_header
-from launcher.models.quants import QUANTS, QUANTS_BY_NAME
+from launcher.models.gguf import QUANTS, QUANTS_BY_NAME, GgufHeader, MtpHead, check_complete, read_header
 
 Fill = Callable[[GGUFWriter], None]
 SOME_QUANTS = [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_K]

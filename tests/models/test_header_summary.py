@@ -14,15 +14,14 @@ from launcher.fetch.hub import HubFile
 from launcher.models import header_summary
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue, shipped_models
-from launcher.models.geometry import geometry_of
-from launcher.models.gguf import read_header
-from launcher.models.gguf_header import GgufHeader
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import GgufHeader, read_header
 from launcher.models.gguf_remote import read_remote_model
-from launcher.models.header_summary import HeaderSummary, keep_summary, kept_summary, known_of
-from launcher.models.memory import estimate
-from launcher.models.plan import Wish, make_plans, unplanned
-from launcher.models.situation import described
-from launcher.models.weights import weights_of
+from launcher.models.header_summary import HeaderSummary, apply_header, load_summary, store_summary
+from launcher.models.memory import estimate_memory
+from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
+from launcher.models.situation import describe_machine
+from launcher.models.weights import read_weights
 from tools.sparse_models.models import model as sparse_model
 from tools.sparse_models.write import write
 
@@ -73,42 +72,43 @@ class TestWhatIsKept:
     )
     def test_it_is_the_headers(self, header: Callable[[str], GgufHeader], name: str, has_head: bool) -> None:
         read = header(name)
-        keep_summary(SHA256, read)
-        geometry = geometry_of(read)
-        assert kept_summary(SHA256) == HeaderSummary(read.file_bytes, has_head, geometry, weights_of(read, geometry))
-        assert kept_summary("00" * 32) is None
+        store_summary(SHA256, read)
+        geometry = read_geometry(read)
+        assert load_summary(SHA256) == HeaderSummary(read.file_bytes, has_head, geometry, read_weights(read, geometry))
+        assert load_summary("00" * 32) is None
 
     def test_nothing_of_a_model_that_no_formula_knows(self, header: Callable[[str], GgufHeader], home: Path) -> None:
         read = header("llama-8b-q4_k")
-        keep_summary(SHA256, replace(read, metadata={**read.metadata, "llama.attention.kv_lora_rank": 512}))
-        assert kept_summary(SHA256) is None
+        store_summary(SHA256, replace(read, metadata={**read.metadata, "llama.attention.kv_lora_rank": 512}))
+        assert load_summary(SHA256) is None
         assert not home.exists()
 
     def test_a_header_that_promises_millions_of_layers_costs_nothing(
         self, header: Callable[[str], GgufHeader], home: Path
     ) -> None:
         read = header("llama-8b-q4_k")
-        keep_summary(SHA256, replace(read, metadata={**read.metadata, "llama.block_count": 2**31 - 1}))
-        keep_summary(SHA256, replace(read, metadata={**read.metadata, "llama.block_count": 293}))
+        store_summary(SHA256, replace(read, metadata={**read.metadata, "llama.block_count": 2**31 - 1}))
+        store_summary(SHA256, replace(read, metadata={**read.metadata, "llama.block_count": 293}))
         assert not home.exists()
 
     def test_one_bit_that_changed_and_every_cut_is_noticed(
         self, header: Callable[[str], GgufHeader], home: Path
     ) -> None:
-        keep_summary(SHA256, header("llama-8b-q4_k"))
-        sound = kept_file(home).read_bytes()
+        store_summary(SHA256, header("llama-8b-q4_k"))
+        path = kept_file(home)
+        sound = path.read_bytes()
         for place in range(0, len(sound), 37):
-            kept_file(home).write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
-            assert kept_summary(SHA256) is None
-            kept_file(home).write_bytes(sound[:place])
-            assert kept_summary(SHA256) is None
-        kept_file(home).write_bytes(sound)
-        assert kept_summary(SHA256)
+            path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+            assert load_summary(SHA256) is None
+            path.write_bytes(sound[:place])
+            assert load_summary(SHA256) is None
+        path.write_bytes(sound)
+        assert load_summary(SHA256)
 
     def test_another_version_of_the_program_reads_the_header_again(
         self, header: Callable[[str], GgufHeader], home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        keep_summary(SHA256, header("llama-8b-q4_k"))
+        store_summary(SHA256, header("llama-8b-q4_k"))
         data = json.loads(kept_file(home).read_bytes().split(b"\n", 1)[1])
         for spoilt in (
             {name: value for name, value in data.items() if name != "weights"},
@@ -117,56 +117,58 @@ class TestWhatIsKept:
         ):
             body = json.dumps(spoilt).encode()
             kept_file(home).write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            assert kept_summary(SHA256) is None
-        keep_summary(SHA256, header("llama-8b-q4_k"))
-        assert kept_summary(SHA256)
+            assert load_summary(SHA256) is None
+        store_summary(SHA256, header("llama-8b-q4_k"))
+        assert load_summary(SHA256)
         monkeypatch.setattr(header_summary, "__version__", "99.0")
-        assert kept_summary(SHA256) is None
+        assert load_summary(SHA256) is None
 
 
 class TestPlans:
     def test_they_take_the_files_own_weights(self, header: Callable[[str], GgufHeader]) -> None:
         catalogue = Catalogue((model_with("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL", sha256=SHA256),))
-        situation, wish = described(24), Wish(quant="UD-Q3_K_XL")
+        situation, wish = describe_machine(24), PlanCriteria(quant="UD-Q3_K_XL")
         (by_rules, *_) = make_plans(catalogue, situation, wish)
         read = header("qwen35moe-35b-q3_k_xl")
-        keep_summary(SHA256, read)
+        store_summary(SHA256, read)
         (best, *_) = make_plans(catalogue, situation, wish)
-        geometry = geometry_of(read)
-        assert best.estimate == estimate(geometry, weights_of(read, geometry), best.setting)
+        geometry = read_geometry(read)
+        assert best.estimate == estimate_memory(geometry, read_weights(read, geometry), best.setting)
         assert best.setting == by_rules.setting
         assert best.estimate.parts != by_rules.estimate.parts
         assert best.estimate.parts.total == pytest.approx(by_rules.estimate.parts.total, rel=0.01)
 
     def test_a_model_whose_shape_was_unknown_has_one_now(self, header: Callable[[str], GgufHeader]) -> None:
         model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256), geometry=None, weights=None)
-        situation, wish = described(24), Wish(model=model.id, quant="UD-Q4_K_S")
-        assert {each.reason for each in unplanned(Catalogue((model,)), situation, wish)} == {"its shape is unknown"}
-        keep_summary(SHA256, header("qwen35-27b-q4_k_s"))
-        assert unplanned(Catalogue((model,)), situation, wish) == ()
+        situation, wish = describe_machine(24), PlanCriteria(model=model.id, quant="UD-Q4_K_S")
+        assert {each.reason for each in list_unplanned(Catalogue((model,)), situation, wish)} == {
+            "its shape is unknown"
+        }
+        store_summary(SHA256, header("qwen35-27b-q4_k_s"))
+        assert list_unplanned(Catalogue((model,)), situation, wish) == ()
         (best, *_) = make_plans(Catalogue((model,)), situation, wish)
         known = make_plans(Catalogue(tuple(MODELS.values())), situation, wish)[0]
         assert (best.setting, best.status) == (known.setting, known.status)
 
     def test_a_size_that_was_unknown_is_known_now(self, header: Callable[[str], GgufHeader]) -> None:
         model = model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256, size_bytes=None)
-        wish = Wish(model=model.id, quant="UD-Q4_K_S")
-        assert make_plans(Catalogue((model,)), described(24), wish) == ()
+        wish = PlanCriteria(model=model.id, quant="UD-Q4_K_S")
+        assert make_plans(Catalogue((model,)), describe_machine(24), wish) == ()
         read = header("qwen35-27b-q4_k_s")
-        keep_summary(SHA256, read)
-        assert make_plans(Catalogue((model,)), described(24), wish)[0].file.size_bytes == read.file_bytes
+        store_summary(SHA256, read)
+        assert make_plans(Catalogue((model,)), describe_machine(24), wish)[0].file.size_bytes == read.file_bytes
 
     def test_the_header_has_the_last_word_on_the_head(self, header: Callable[[str], GgufHeader]) -> None:
         model = model_with("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", sha256=SHA256)
-        wish = Wish(quant="UD-Q4_K_M")
-        assert make_plans(Catalogue((model,)), described(32), wish)[0].setting.draft > 0
-        keep_summary(SHA256, header("qwen35moe-35b-q4_k_m-nomtp"))
-        assert make_plans(Catalogue((model,)), described(32), wish)[0].setting.draft == 0
+        wish = PlanCriteria(quant="UD-Q4_K_M")
+        assert make_plans(Catalogue((model,)), describe_machine(32), wish)[0].setting.draft > 0
+        store_summary(SHA256, header("qwen35moe-35b-q4_k_m-nomtp"))
+        assert make_plans(Catalogue((model,)), describe_machine(32), wish)[0].setting.draft == 0
 
     def test_a_file_without_a_checksum_stays_with_the_rules(self, header: Callable[[str], GgufHeader]) -> None:
-        keep_summary(SHA256, header("qwen35moe-35b-q3_k_xl"))
+        store_summary(SHA256, header("qwen35moe-35b-q3_k_xl"))
         model = model_with("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL", sha256=None)
-        entry, file, weights = known_of(model, model.files[0])
+        entry, file, weights = apply_header(model, model.files[0])
         assert (entry, file) == (model, model.files[0])
         assert weights
         assert not weights.exact
@@ -182,12 +184,12 @@ class TestFilesOnThisDisk:
         (tmp_path / "models" / "my.toml").write_text(own, "utf-8")
         catalogue = load_catalogue(tmp_path, hub_figures=False)
         assert not catalogue.problems
-        wish = Wish(model="my-27b")
-        assert unplanned(catalogue, described(24), wish) == ()
+        wish = PlanCriteria(model="my-27b")
+        assert list_unplanned(catalogue, describe_machine(24), wish) == ()
         read = read_header(tmp_path / "my.gguf")
-        (best, *_) = make_plans(catalogue, described(24), wish)
-        geometry = geometry_of(read)
-        assert best.estimate == estimate(geometry, weights_of(read, geometry), best.setting)
+        (best, *_) = make_plans(catalogue, describe_machine(24), wish)
+        geometry = read_geometry(read)
+        assert best.estimate == estimate_memory(geometry, read_weights(read, geometry), best.setting)
         assert best.file.size_bytes == read.file_bytes
 
     def test_another_file_in_its_place_is_read_anew(self, tmp_path: Path) -> None:
@@ -196,7 +198,7 @@ class TestFilesOnThisDisk:
         layers = []
         for name in ("qwen35-9b-q4_k_m", "llama-8b-q4_k"):
             write(path, name, sparse_model(name))
-            geometry = known_of(model, model.files[0])[0].geometry
+            geometry = apply_header(model, model.files[0])[0].geometry
             layers.append(geometry and geometry.architecture)
         assert layers == ["qwen35", "llama"]
 
@@ -210,12 +212,12 @@ class TestWhereItComesFrom:
         (folder / "demo.gguf").write_bytes(demo_model.read_bytes())
         sha256 = hashlib.sha256(demo_model.read_bytes()).hexdigest()
         remote = read_remote_model(HubFile("someone/summary", "demo.gguf"))
-        first = kept_summary(sha256)
+        first = load_summary(sha256)
         assert first
-        assert asdict(first.geometry) == asdict(geometry_of(remote.model))
+        assert asdict(first.geometry) == asdict(read_geometry(remote.model))
         kept_file(home).unlink()
         read_remote_model(HubFile("someone/summary", "demo.gguf"))
-        assert kept_summary(sha256) == first
+        assert load_summary(sha256) == first
 
     def test_a_summary_that_cannot_be_written_costs_no_second_fetch(
         self, hub: Hub, demo_model: Path, home: Path

@@ -18,12 +18,12 @@ from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, Model
 from launcher.models.catalogue_load import load_catalogue, shipped_models
 from launcher.models.hub_figures import (
     Difference,
-    Learned,
-    Missing,
+    MissingFile,
+    NewFigure,
     figures_folder,
+    fill_from_hub_cache,
     is_on_hub,
-    refresh,
-    with_kept_figures,
+    refresh_figures,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -64,13 +64,13 @@ class TestWhatIsFilled:
     def test_size_checksum_and_the_commit_they_belong_to(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(5_868_826_976, ONE), other=(7, TWO))
         model = a_model(repo)
-        told = refresh(model)
+        told = refresh_figures(model)
         assert (told.model, told.repo, told.revision, told.differs, told.missing) == ("mine", repo, COMMIT, (), ())
         assert told.learned == (
-            Learned("Q8_0", "a.gguf", "size_bytes", 5_868_826_976),
-            Learned("Q8_0", "a.gguf", "sha256", ONE),
+            NewFigure("Q8_0", "a.gguf", "size_bytes", 5_868_826_976),
+            NewFigure("Q8_0", "a.gguf", "sha256", ONE),
         )
-        filled = with_kept_figures(model)
+        filled = fill_from_hub_cache(model)
         assert filled.revision == COMMIT
         (file,) = filled.files
         assert (file.size_bytes, file.sha256) == (5_868_826_976, ONE)
@@ -80,8 +80,8 @@ class TestWhatIsFilled:
     def test_only_what_is_open(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo, ModelFile(quant="Q8_0", file="a.gguf", size_bytes=10, source="a friend"))
-        assert refresh(model).learned == (Learned("Q8_0", "a.gguf", "sha256", ONE),)
-        (file,) = with_kept_figures(model).files
+        assert refresh_figures(model).learned == (NewFigure("Q8_0", "a.gguf", "sha256", ONE),)
+        (file,) = fill_from_hub_cache(model).files
         assert (file.size_bytes, file.sha256) == (10, ONE)
         assert file.source == f"a friend; checksum by the hub at {COMMIT[:12]}"
 
@@ -90,7 +90,7 @@ class TestWhatIsFilled:
         hold(hub, f"{repo}-small", small=(30, ONE))
         draft = CompanionFile(repo=f"{repo}-small", file="small.gguf")
         model = a_model(repo, speculation="draft-model", draft=draft, mmproj=(CompanionFile(file="mmproj.gguf"),))
-        assert {(each.of, each.value) for each in refresh(model).learned} == {
+        assert {(each.of, each.value) for each in refresh_figures(model).learned} == {
             ("Q8_0", 10),
             ("Q8_0", ONE),
             ("vision", 20),
@@ -98,15 +98,15 @@ class TestWhatIsFilled:
             ("draft", 30),
             ("draft", ONE),
         }
-        filled = with_kept_figures(model)
+        filled = fill_from_hub_cache(model)
         assert filled.draft
         assert (filled.draft.size_bytes, filled.mmproj[0].size_bytes) == (30, 20)
 
     def test_a_model_on_this_disk_whose_draft_alone_is_on_the_hub(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, small=(30, ONE))
         model = a_model(None, draft=CompanionFile(repo=repo, file="small.gguf"))
-        assert (refresh(model).repo, refresh(model).revision) == (None, None)
-        filled = with_kept_figures(model)
+        assert (refresh_figures(model).repo, refresh_figures(model).revision) == (None, None)
+        filled = fill_from_hub_cache(model)
         assert filled.draft
         assert (filled.draft.size_bytes, filled.revision, filled.files) == (30, None, model.files)
 
@@ -115,29 +115,29 @@ class TestWhatIsFilled:
         for number, name in enumerate(names, 1):
             hold(hub, repo, **{name.removesuffix(".gguf").replace("/", "__"): (number, str(number) * 64)})
         model = a_model(repo, ModelFile(quant="BF16", file=names[0]))
-        assert [(each.file, each.value) for each in refresh(model).learned][2:4] == [
+        assert [(each.file, each.value) for each in refresh_figures(model).learned][2:4] == [
             (names[1], 2),
             (names[1], "2" * 64),
         ]
-        (file,) = with_kept_figures(model).files
+        (file,) = fill_from_hub_cache(model).files
         assert (file.size_bytes, file.sha256) == (6, None)
         assert [(part.file, part.size_bytes) for part in file.parts] == list(zip(names, (1, 2, 3), strict=True))
 
     def test_nothing_of_a_split_model_that_is_not_all_there(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, **{"big-00001-of-00002": (1, ONE)})
         model = a_model(repo, ModelFile(quant="BF16", file="big-00001-of-00002.gguf"))
-        told = refresh(model)
-        assert (told.learned, told.missing) == ((), (Missing("BF16", repo, "big-00002-of-00002.gguf"),))
-        assert with_kept_figures(model).files == model.files
+        told = refresh_figures(model)
+        assert (told.learned, told.missing) == ((), (MissingFile("BF16", repo, "big-00002-of-00002.gguf"),))
+        assert fill_from_hub_cache(model).files == model.files
 
     def test_a_pinned_revision_stays_and_is_the_one_that_is_asked(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo, revision="refs/pr/1")
-        assert refresh(model).revision == "refs/pr/1"
+        assert refresh_figures(model).revision == "refs/pr/1"
         assert [asked["target"].split("?")[0] for asked in hub.requests()] == [f"/api/models/{repo}/tree/refs%2Fpr%2F1"]
-        assert with_kept_figures(model).revision == "refs/pr/1"
-        assert with_kept_figures(replace(model, revision=None)).files == model.files
-        assert with_kept_figures(replace(model, repo="someone/else")).files == model.files
+        assert fill_from_hub_cache(model).revision == "refs/pr/1"
+        assert fill_from_hub_cache(replace(model, revision=None)).files == model.files
+        assert fill_from_hub_cache(replace(model, repo="someone/else")).files == model.files
 
     def test_the_catalogue_has_it_from_then_on(self, hub: Hub, repo: str, home: Path) -> None:
         hold(hub, repo, a=(10, ONE))
@@ -146,7 +146,7 @@ class TestWhatIsFilled:
         path.write_text(
             f'[[models]]\nid = "mine"\nname = "M"\nrepo = "{repo}"\nfiles = [{{quant="Q8_0",file="a.gguf"}}]'
         )
-        refresh(load_catalogue(hub_figures=False).find("mine"))
+        refresh_figures(load_catalogue(hub_figures=False).find("mine"))
         mine = load_catalogue().find("mine")
         assert (mine.files[0].size_bytes, mine.files[0].sha256, mine.revision) == (10, ONE, COMMIT)
         assert load_catalogue(hub_figures=False).find("mine").files[0].size_bytes is None
@@ -158,13 +158,13 @@ class TestWhatTheHubSaysOtherwise:
         stated = ModelFile(quant="A", file="a.gguf", size_bytes=17_923_394_624, note="A note.")
         checked = ModelFile(quant="B", file="b.gguf", sha256=ONE)
         model = a_model(repo, stated, checked)
-        told = refresh(model)
+        told = refresh_figures(model)
         assert told.learned == ()
         assert told.differs == (
             Difference("A", "a.gguf", "size_bytes", 17_923_394_624, 17_559_178_144),
             Difference("B", "b.gguf", "sha256", ONE, TWO),
         )
-        one, other = with_kept_figures(model).files
+        one, other = fill_from_hub_cache(model).files
         assert (one.size_bytes, one.sha256) == (17_923_394_624, None)
         assert (other.size_bytes, other.sha256) == (None, ONE)
         found = f"The hub has another file of this name at {COMMIT[:12]}:"
@@ -175,27 +175,30 @@ class TestWhatTheHubSaysOtherwise:
         hold(hub, repo, **{"b-00001-of-00002": (1, ONE), "b-00002-of-00002": (2, TWO)})
         parts = (FilePart(file="b-00001-of-00002.gguf", sha256=TWO), FilePart(file="b-00002-of-00002.gguf"))
         model = a_model(repo, ModelFile(quant="B", file=parts[0].file, parts=parts))
-        assert refresh(model).differs == (Difference("B", parts[0].file, "sha256", TWO, ONE),)
-        assert with_kept_figures(model).files[0].parts == parts
+        assert refresh_figures(model).differs == (Difference("B", parts[0].file, "sha256", TWO, ONE),)
+        assert fill_from_hub_cache(model).files[0].parts == parts
 
     def test_a_file_that_is_not_there(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(
             repo, draft=CompanionFile(file="draft.gguf", size_bytes=5), mmproj=(CompanionFile(file="m.gguf"),)
         )
-        assert refresh(model).missing == (Missing("draft", repo, "draft.gguf"), Missing("vision", repo, "m.gguf"))
-        filled = with_kept_figures(model)
+        assert refresh_figures(model).missing == (
+            MissingFile("draft", repo, "draft.gguf"),
+            MissingFile("vision", repo, "m.gguf"),
+        )
+        filled = fill_from_hub_cache(model)
         assert filled.draft == model.draft
         assert filled.mmproj == model.mmproj
 
     def test_an_upload_since_the_last_time_is_new_again(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo)
-        assert len(refresh(model).learned) == 2
-        assert refresh(model).learned == ()
+        assert len(refresh_figures(model).learned) == 2
+        assert refresh_figures(model).learned == ()
         hold(hub, repo, a=(11, ONE))
-        assert refresh(model).learned == (Learned("Q8_0", "a.gguf", "size_bytes", 11),)
-        assert with_kept_figures(model).files[0].size_bytes == 11
+        assert refresh_figures(model).learned == (NewFigure("Q8_0", "a.gguf", "size_bytes", 11),)
+        assert fill_from_hub_cache(model).files[0].size_bytes == 11
 
 
 class TestWhenItFails:
@@ -203,21 +206,21 @@ class TestWhenItFails:
     def test_what_was_known_stays(self, hub: Hub, repo: str, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
         hold(hub, repo, a=(10, ONE))
         model = a_model(repo)
-        refresh(model)
+        refresh_figures(model)
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(fault))
         with pytest.raises(Refused):
-            refresh(model)
-        assert with_kept_figures(model).files[0].size_bytes == 10
+            refresh_figures(model)
+        assert fill_from_hub_cache(model).files[0].size_bytes == 10
 
     def test_each_cause_has_its_error(self, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ModelMissing, match="no revision v9"):
-            refresh(a_model(repo, revision="v9"))
+            refresh_figures(a_model(repo, revision="v9"))
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         with pytest.raises(Unreachable):
-            refresh(a_model(repo))
+            refresh_figures(a_model(repo))
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         with pytest.raises(Offline):
-            refresh(a_model(repo))
+            refresh_figures(a_model(repo))
         assert not figures_folder().exists()
 
     def test_a_model_on_this_disk_is_not_on_the_hub(self) -> None:
@@ -239,9 +242,9 @@ def keep(value: object) -> None:
 class TestADamagedAnswer:
     def test_a_sound_one_is_read(self) -> None:
         keep(KEPT)
-        assert with_kept_figures(a_model("o/n")).files[0].size_bytes == 10
+        assert fill_from_hub_cache(a_model("o/n")).files[0].size_bytes == 10
         keep(KEPT | {"files": [FIGURE | {"sha256": None}]})
-        assert with_kept_figures(a_model("o/n")).files[0].sha256 is None
+        assert fill_from_hub_cache(a_model("o/n")).files[0].sha256 is None
 
     @pytest.mark.parametrize(
         "value",
@@ -270,13 +273,13 @@ class TestADamagedAnswer:
     def test_is_as_good_as_none(self, value: object) -> None:
         keep(value)
         model = a_model("o/n")
-        assert with_kept_figures(model) == model
+        assert fill_from_hub_cache(model) == model
 
     def test_and_is_replaced_when_the_hub_is_asked_again(self, hub: Hub, repo: str) -> None:
         hold(hub, repo, a=(10, ONE))
         keep(b"{")
-        refresh(a_model(repo))
-        assert with_kept_figures(a_model(repo)).files[0].size_bytes == 10
+        refresh_figures(a_model(repo))
+        assert fill_from_hub_cache(a_model(repo)).files[0].size_bytes == 10
 
 
 SIZES = st.none() | st.integers(1, 3)
@@ -301,10 +304,10 @@ def test_nothing_that_is_stated_is_changed_and_nothing_of_another_file_is_taken(
             ModelFile(quant="Q", file="b.gguf"),
             draft=CompanionFile(file="a.gguf", size_bytes=ours[0], sha256=ours[1]),
         )
-        entry: ModelFile | CompanionFile | None = with_kept_figures(model, folder).draft
+        entry: ModelFile | CompanionFile | None = fill_from_hub_cache(model, folder).draft
     else:
         model = a_model("o/n", ModelFile(quant="Q", file="a.gguf", size_bytes=ours[0], sha256=ours[1]))
-        entry = with_kept_figures(model, folder).files[0]
+        entry = fill_from_hub_cache(model, folder).files[0]
     assert entry
     same = all(None in pair or pair[0] == pair[1] for pair in zip(ours, theirs, strict=True))
     expected = (ours[0] or theirs[0], ours[1] or theirs[1]) if same else ours

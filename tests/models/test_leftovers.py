@@ -9,13 +9,12 @@ import pytest
 from launcher.base.errors import BadOption, DownloadBusy, ModelMissing
 from launcher.base.paths import config_dir, models_dir
 from launcher.fetch import journal
-from launcher.fetch.journal import Identity, Stretch
-from launcher.fetch.part import journal_path, part_path
-from launcher.fetch.transfer_files import claimed, keep_aside
-from launcher.models.added_places import add_place, added_places, drop_place, place_of
+from launcher.fetch.journal import DownloadIdentity, Stretch
+from launcher.fetch.part import journal_path, keep_as_bad, lock_target, part_path
+from launcher.models.added_places import add_place, find_added_place, read_added_places, remove_place
 from launcher.models.catalogue import Catalogue
-from launcher.models.leftovers import LeftoverKind, leftovers, named_leftovers, remove_leftover
-from launcher.models.library import Place, library, remove
+from launcher.models.leftovers import LeftoverKind, find_leftovers, remove_leftover, select_leftovers
+from launcher.models.library import Place, list_library, remove_model
 
 NOTHING = Catalogue(())
 
@@ -29,27 +28,29 @@ def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def part(target: Path, *, arrived: int = 60_000, whole: int = 100_000) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     part_path(target).write_bytes(b"x" * arrived)
-    journal.create(journal_path(target), Identity("https://hub.example/x", whole), [Stretch(0, arrived, arrived)])
+    journal.create_journal(
+        journal_path(target), DownloadIdentity("https://hub.example/x", whole), [Stretch(0, arrived, arrived)]
+    )
     return part_path(target)
 
 
 def test_an_unfinished_file_is_told_with_what_has_arrived() -> None:
     target = models_dir() / "o" / "r" / "m.gguf"
     path = part(target)
-    (left,) = leftovers()
+    (left,) = find_leftovers()
     assert (left.path, left.kind, left.target) == (path, LeftoverKind.UNFINISHED, target)
     assert (left.done_bytes, left.whole_bytes) == (60_000, 100_000)
     assert 0 < left.bytes <= 60_000
     assert remove_leftover(left) == left.bytes
     assert list(models_dir().iterdir()) == []
-    assert leftovers() == ()
+    assert find_leftovers() == ()
 
 
 def test_one_that_is_being_downloaded_stays() -> None:
     target = models_dir() / "m.gguf"
     path = part(target)
-    (left,) = leftovers()
-    with claimed(target), pytest.raises(DownloadBusy):
+    (left,) = find_leftovers()
+    with lock_target(target), pytest.raises(DownloadBusy):
         remove_leftover(left)
     assert path.exists()
 
@@ -57,11 +58,11 @@ def test_one_that_is_being_downloaded_stays() -> None:
 def test_one_that_was_not_what_it_should_be_says_why() -> None:
     target = models_dir() / "m.gguf"
     part(target)
-    keep_aside(target, "Its SHA-256 is another one.")
-    (left,) = leftovers()
+    keep_as_bad(target, "Its SHA-256 is another one.")
+    (left,) = find_leftovers()
     assert (left.kind, left.reason, left.done_bytes) == (LeftoverKind.BAD, "Its SHA-256 is another one.", None)
-    assert named_leftovers([left], "m.gguf.bad") == named_leftovers([left], "leftovers") == [left]
-    assert named_leftovers([left], "m.gguf") == []
+    assert select_leftovers([left], "m.gguf.bad") == select_leftovers([left], "leftovers") == [left]
+    assert select_leftovers([left], "m.gguf") == []
     remove_leftover(left)
     assert list(models_dir().iterdir()) == []
 
@@ -71,35 +72,35 @@ def test_in_a_folder_of_the_users_only_what_is_surely_ours(tmp_path: Path) -> No
     ours = part(folder / "a.gguf")
     (folder / "thesis.part").write_bytes(b"chapter one")
     (folder / "apple.bad").write_bytes(b"rotten")
-    assert leftovers() == ()
+    assert find_leftovers() == ()
     add_place(folder)
-    assert [left.path for left in leftovers()] == [ours]
+    assert [left.path for left in find_leftovers()] == [ours]
 
 
 def test_a_folder_that_was_added_is_looked_at_until_it_is_taken_out(tmp_path: Path, demo_model: Path) -> None:
     folder = tmp_path / "more models"
     (folder / "deep").mkdir(parents=True)
     path = Path(shutil.copy(demo_model, folder / "deep" / "loose-Q8_0.gguf"))
-    assert library(NOTHING).models == ()
+    assert list_library(NOTHING).models == ()
     assert add_place(folder)
     assert not add_place(folder)
     assert not add_place(path)
-    (local,) = library(NOTHING).models
+    (local,) = list_library(NOTHING).models
     assert (local.path, local.place, local.record.quant) == (path, Place.ELSEWHERE, "Q8_0")
-    assert place_of(path) == folder
-    assert drop_place(folder)
-    assert not drop_place(folder)
-    assert library(NOTHING).models == ()
+    assert find_added_place(path) == folder
+    assert remove_place(folder)
+    assert not remove_place(folder)
+    assert list_library(NOTHING).models == ()
     assert path.exists()
 
 
 def test_a_single_file_can_be_added_and_deleted(tmp_path: Path, demo_model: Path) -> None:
     path = Path(shutil.copy(demo_model, tmp_path / "one.gguf"))
     add_place(path)
-    (local,) = library(NOTHING).models
+    (local,) = list_library(NOTHING).models
     assert local.path == path
-    assert remove(local) == demo_model.stat().st_size
-    assert library(NOTHING).models == ()
+    assert remove_model(local) == demo_model.stat().st_size
+    assert list_library(NOTHING).models == ()
 
 
 def test_what_cannot_be_added_says_why(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_what_cannot_be_added_says_why(tmp_path: Path) -> None:
     odd.mkdir()
     with pytest.raises(BadOption, match="line"):
         add_place(odd)
-    assert added_places() == ()
+    assert read_added_places() == ()
 
 
 def test_the_list_can_be_written_by_hand(tmp_path: Path) -> None:
@@ -120,6 +121,6 @@ def test_the_list_can_be_written_by_hand(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     name = tmp_path / os.fsdecode(b"caf\xe9")
     path.write_bytes(b"# mine\n\n" + os.fsencode(name) + b"\n" + os.fsencode(name) + b"\n~/x\n")
-    assert added_places() == (name, tmp_path / "x")
-    drop_place(tmp_path / "x")
-    assert added_places() == (name,)
+    assert read_added_places() == (name, tmp_path / "x")
+    remove_place(tmp_path / "x")
+    assert read_added_places() == (name,)

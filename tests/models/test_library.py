@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import ModelBroken, ModelMissing, ModelUnknown
+from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
 from launcher.base.paths import models_dir
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.catalogue_load import shipped_models
@@ -21,18 +21,21 @@ from launcher.models.library import (
     Outcome,
     Place,
     State,
-    find,
     find_companion,
+    find_entry,
     find_file,
-    library,
-    named,
-    remove,
+    find_local_model,
+    list_library,
+    remove_model,
+    select_models,
     split_names,
-    verify,
+    verify_model,
 )
-from launcher.models.library_index import Record, index_path, keep_hash, keep_record, read_index
-from launcher.models.locate import locate, refuse_damaged
+from launcher.models.library_index import Record, index_path, read_index, store_hash, store_record
+from launcher.models.locate import find_named, refuse_damaged, select_model
 from tests.models.test_gguf_split import write_split
+from tools.sparse_models.models import model as made
+from tools.sparse_models.write import write
 
 DEMO = next(model for model in shipped_models() if model.id == "demo")
 REPO, FILE = "owner/Demo-GGUF", "demo-F16.gguf"
@@ -63,14 +66,64 @@ def put(demo_model: Path) -> Callable[[Path], Path]:
 
 
 def only(catalogue: Catalogue = NOTHING) -> LocalModel:
-    (local,) = library(catalogue).models
+    (local,) = list_library(catalogue).models
     return local
+
+
+class TestAnotherModelUnderItsName:
+    """As when a file was cut off, renamed, or laid into a cache by hand."""
+
+    NINE = next(model for model in shipped_models() if model.id == "qwen3.5-9b-mtp")
+    SHIPPED = Catalogue((NINE,))
+    NAME = "qwen3.5-9b-mtp:Q4_K_M"
+
+    @pytest.fixture
+    def lying(self, no_caches: Path, put: Callable[[Path], Path]) -> Path:
+        """The demo model, as a cache of the hub's tools has the 9B."""
+        file = self.NINE.file("Q4_K_M")
+        assert file is not None
+        assert self.NINE.repo is not None
+        folder = no_caches / f"models--{self.NINE.repo.replace('/', '--')}" / "snapshots" / ("b" * 40)
+        return put(folder / file.file)
+
+    def test_it_is_not_the_model_and_that_is_said(self, lying: Path) -> None:
+        for _ in range(2):  # the second time it is in the index
+            named = find_named(self.NAME, self.SHIPPED)
+            assert named is not None
+            assert named.local is None
+            with pytest.raises(ModelUnexpected, match=r"architecture qwen35moe in place of qwen35") as error:
+                _ = named.path
+            assert str(lying) in error.value.title
+            assert "`mtp-launcher pull qwen3.5-9b-mtp:Q4_K_M` gets the right one." in error.value.hint
+            assert find_local_model(self.NINE) is None
+            (local,) = list_library(self.SHIPPED).models
+            assert (local.path, local.record.model, local.record.quant) == (lying, None, "Q4_K_M")
+
+    def test_an_index_that_took_it_for_the_model_is_not_believed(self, lying: Path) -> None:
+        size = lying.stat().st_size
+        store_record(Record(paths=(lying,), bytes=size, model="qwen3.5-9b-mtp", quant="Q4_K_M", repo=self.NINE.repo))
+        assert find_local_model(self.NINE, "Q4_K_M") is None
+        named = find_named(self.NAME, self.SHIPPED)
+        assert named is not None
+        assert named.misnamed is not None
+        assert named.misnamed[0] == lying
+
+    def test_by_its_path_it_is_what_it_is(self, lying: Path) -> None:
+        assert find_entry(self.SHIPPED, lying) is None
+        subject = select_model(str(lying), self.SHIPPED)
+        assert (subject.entry.id, subject.path) == (str(lying), lying)
+
+    def test_a_newer_upload_of_the_model_is_the_model(self, lying: Path) -> None:
+        lying.unlink()
+        write(lying, "Qwen3.5 9B", made("qwen35-9b-q4_k_m"))  # as published, but for the size
+        subject = select_model(str(lying), self.SHIPPED)
+        assert (subject.entry.id, subject.file) == ("qwen3.5-9b-mtp", self.NINE.file("Q4_K_M"))
 
 
 class TestWhatIsHere:
     def test_nothing(self, home: Path) -> None:
-        assert library(NOTHING).models == ()
-        assert find(MINE) is None
+        assert list_library(NOTHING).models == ()
+        assert find_local_model(MINE) is None
         assert not (home / "data").exists()
 
     def test_a_file_that_was_laid_into_the_folder(self, put: Callable[[Path], Path]) -> None:
@@ -78,7 +131,7 @@ class TestWhatIsHere:
         local = only(Catalogue((MINE,)))
         record = local.record
         assert (record.path, record.repo, record.file) == (path, REPO, FILE)
-        assert (record.model, record.quant, record.words) == ("mine", "F16", "mine:F16")
+        assert (record.model, record.quant, record.label) == ("mine", "F16", "mine:F16")
         assert (record.head, record.received_s, record.bytes) == ("present", None, path.stat().st_size)
         assert (local.state, local.place, local.verified_s) == (State.UNVERIFIED, Place.OURS, None)
         unknown = only()
@@ -87,7 +140,7 @@ class TestWhatIsHere:
     def test_one_that_nobody_knows(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / "loose.gguf")
         record = only().record
-        assert (record.repo, record.model, record.words) == (None, None, str(path))
+        assert (record.repo, record.model, record.label) == (None, None, str(path))
 
     def test_one_that_has_changed_is_read_again(self, put: Callable[[Path], Path], headless_model: Path) -> None:
         path = put(models_dir() / FILE)
@@ -108,25 +161,25 @@ class TestWhatIsHere:
         put(models_dir() / FILE)
         assert only().path.name == FILE
         (models_dir() / FILE).unlink()
-        assert library(NOTHING).models == ()
+        assert list_library(NOTHING).models == ()
         assert read_index()[0].records == []
 
     def test_one_that_was_downloaded_is_missed(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
-        keep_record(Record(paths=(path,), received_s=1.0))
+        store_record(Record(paths=(path,), received_s=1.0))
         path.unlink()
         assert only().state is State.MISSING
-        assert find(MINE) is None
+        assert find_local_model(MINE) is None
 
     def test_one_that_its_cache_has_no_longer_is_forgotten(self, no_caches: Path) -> None:
-        keep_record(Record(paths=(no_caches / "models--a--b" / FILE,), repo="a/b", file=FILE, received_s=1.0))
-        assert library(NOTHING).models == ()
+        store_record(Record(paths=(no_caches / "models--a--b" / FILE,), repo="a/b", file=FILE, received_s=1.0))
+        assert list_library(NOTHING).models == ()
         assert read_index()[0].records == []
 
     def test_one_that_is_missed_can_be_forgotten(self) -> None:
-        keep_record(Record(paths=(models_dir() / REPO / FILE,), received_s=1.0))
-        assert remove(only()) == 0
-        assert library(NOTHING).models == ()
+        store_record(Record(paths=(models_dir() / REPO / FILE,), received_s=1.0))
+        assert remove_model(only()) == 0
+        assert list_library(NOTHING).models == ()
 
     def test_whole_models_that_are_only_named_like_parts(self, put: Callable[[Path], Path]) -> None:
         for name in split_names("x-00001-of-00002.gguf"):
@@ -139,7 +192,7 @@ class TestWhatIsHere:
         received = Record(paths=(put(models_dir() / REPO / FILE),), repo=REPO, revision="r", file=FILE, received_s=1.0)
 
         def read_meanwhile(path: Path) -> GgufModel:
-            keep_record(received)  # a pull in another process comes to its end
+            store_record(received)  # a pull in another process comes to its end
             return read_model(path)
 
         monkeypatch.setattr("launcher.models.library.read_model", read_meanwhile)
@@ -169,15 +222,15 @@ class TestWhatIsHere:
         path.parent.mkdir(parents=True)
         path.symlink_to(os.path.relpath(blob, path.parent))
         local = only(Catalogue((MINE,)))
-        assert (local.place, local.record.words) == (Place.CACHE, "mine:F16")
-        found = find(MINE, "f16")
+        assert (local.place, local.record.label) == (Place.CACHE, "mine:F16")
+        found = find_local_model(MINE, "f16")
         assert found is not None
         assert found.path == path
 
     def test_the_kinds_are_told_apart(self, put: Callable[[Path], Path]) -> None:
         for name in ("mmproj-F16.gguf", "mtp-demo.gguf", "demo.gguf"):
             put(models_dir() / REPO / name)
-        kinds = {local.path.name: local.record.kind for local in library(NOTHING).models}
+        kinds = {local.path.name: local.record.kind for local in list_library(NOTHING).models}
         assert kinds == {"mmproj-F16.gguf": "mmproj", "mtp-demo.gguf": "draft", "demo.gguf": "model"}
         assert find_companion(MINE, CompanionFile(file="mtp-demo.gguf")) == models_dir() / REPO / "mtp-demo.gguf"
         assert find_companion(MINE, CompanionFile(file="other.gguf")) is None
@@ -186,38 +239,38 @@ class TestWhatIsHere:
 class TestFinding:
     def test_a_file_of_another_size_is_another(self, put: Callable[[Path], Path]) -> None:
         put(models_dir() / REPO / FILE)
-        assert find(MINE) is not None
+        assert find_local_model(MINE) is not None
         other = replace(MINE, files=(replace(MINE.files[0], size_bytes=17),))
-        assert find(other) is None
+        assert find_local_model(other) is None
 
     def test_of_several_the_one_that_was_downloaded_last(self, put: Callable[[Path], Path]) -> None:
         files = tuple(ModelFile(quant=quant, file=f"demo-{quant}.gguf") for quant in ("Q4_K_M", "F16", "Q8_0"))
         model = replace(MINE, files=files)
         for age, file in enumerate(files):
             path = put(models_dir() / REPO / file.file)
-            keep_record(Record(paths=(path,), model="mine", quant=file.quant, received_s=100.0 - abs(age - 1)))
-        found = find(model)
+            store_record(Record(paths=(path,), model="mine", quant=file.quant, received_s=100.0 - abs(age - 1)))
+        found = find_local_model(model)
         assert found is not None
         assert found.record.quant == "F16"
-        assert [found.record.quant for quant in ("q8_0",) if (found := find(model, quant))] == ["Q8_0"]
+        assert [found.record.quant for quant in ("q8_0",) if (found := find_local_model(model, quant))] == ["Q8_0"]
         with pytest.raises(ModelUnknown):
-            find(model, "Q9")
+            find_local_model(model, "Q9")
 
     def test_a_model_of_the_users_own_is_where_it_says(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
         path = put(tmp_path / "mine" / FILE)
         own: ModelEntry = replace(MINE, repo=None, files=(ModelFile(quant="F16", file=str(path)),))
-        found = find(own)
+        found = find_local_model(own)
         assert found is not None
         assert (found.path, found.place) == (path, Place.ELSEWHERE)
 
     def test_what_a_user_names(self, put: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         path = put(models_dir() / REPO / FILE)
-        models = library(Catalogue((MINE,))).models
+        models = list_library(Catalogue((MINE,))).models
         monkeypatch.chdir(path.parent)
         for text in ("mine", "mine:F16", "MINE:f16", f"{REPO}:{FILE}", str(path), FILE, f"./{FILE}", "all"):
-            assert named(models, text) == list(models), text
+            assert select_models(models, text) == list(models), text
         with pytest.raises(ModelMissing, match="No model other is on this machine"):
-            named(models, "other")
+            select_models(models, "other")
 
     @pytest.mark.parametrize(
         ("name", "count"),
@@ -232,38 +285,38 @@ class TestFinding:
 class TestVerifying:
     async def test_a_file_is_good_while_it_is_what_it_was(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
-        (first,) = await verify(only())
+        (first,) = await verify_model(only())
         assert first.outcome is Outcome.UNKNOWN
         assert only().state is State.GOOD
         told: list[int] = []
-        (second,) = await verify(only(), told.append)
+        (second,) = await verify_model(only(), told.append)
         assert (second.outcome, second.expected) == (Outcome.GOOD, first.sha256)
         assert told[-1] == path.stat().st_size
 
     async def test_a_byte_that_changes_is_noticed(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
-        await verify(only())
+        await verify_model(only())
         with path.open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\x55")
         os.utime(path, ns=(1, 1))
         assert only().state is State.TOUCHED
-        (result,) = await verify(only())
+        (result,) = await verify_model(only())
         assert result.outcome is Outcome.CHANGED
         assert only().state is State.DAMAGED
-        (again,) = await verify(only())
+        (again,) = await verify_model(only())
         assert again.outcome is Outcome.CHANGED
 
     async def test_what_is_known_to_be_damaged_is_not_served(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / REPO / FILE)
         file = replace(MINE.files[0], sha256="0" * 64)
         catalogue = Catalogue((replace(MINE, files=(file,)),))
-        unverified = locate("mine:F16", catalogue)
+        unverified = find_named("mine:F16", catalogue)
         assert unverified is not None
         assert unverified.path == path
-        await verify(only(catalogue))
+        await verify_model(only(catalogue))
         for name in ("mine", "mine:F16", f"{REPO}:{FILE}"):
-            damaged = locate(name, catalogue)
+            damaged = find_named(name, catalogue)
             assert damaged is not None
             with pytest.raises(ModelBroken, match="is damaged: its SHA-256 is not what it should be") as caught:
                 damaged.path  # noqa: B018
@@ -271,13 +324,13 @@ class TestVerifying:
 
     async def test_nor_by_its_path_nor_beside_a_model(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / REPO / FILE)
-        assert locate(str(path), NOTHING) is None
-        keep_record(Record(paths=(path,), sha256=("0" * 64,), repo=REPO, file=FILE, received_s=1.0))
-        await verify(only())
+        assert find_named(str(path), NOTHING) is None
+        store_record(Record(paths=(path,), sha256=("0" * 64,), repo=REPO, file=FILE, received_s=1.0))
+        await verify_model(only())
         with pytest.raises(ModelBroken, match="is damaged") as caught:
-            locate(str(path), NOTHING)
+            find_named(str(path), NOTHING)
         assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {REPO}:{FILE}`."
-        keep_record(Record(paths=(path,), sha256=("0" * 64,), received_s=1.0))
+        store_record(Record(paths=(path,), sha256=("0" * 64,), received_s=1.0))
         with pytest.raises(ModelBroken, match="then get it again"):
             refuse_damaged(path)
 
@@ -289,20 +342,20 @@ class TestVerifying:
         def change(_done: int) -> None:
             os.utime(path, ns=(1, 1))
 
-        await verify(only(), change)
+        await verify_model(only(), change)
         assert only().state is State.TOUCHED
 
     async def test_the_catalogues_checksum_counts(self, put: Callable[[Path], Path], demo_model: Path) -> None:
         put(models_dir() / REPO / FILE)
         right = hashlib.sha256(demo_model.read_bytes()).hexdigest()
         model = replace(MINE, files=(replace(MINE.files[0], sha256=right),))
-        (result,) = await verify(only(Catalogue((model,))))
+        (result,) = await verify_model(only(Catalogue((model,))))
         assert result.outcome is Outcome.GOOD
 
     async def test_one_that_is_gone(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
-        keep_record(Record(paths=(path, path.with_name("other.gguf")), received_s=1.0))
-        results = await verify(only())
+        store_record(Record(paths=(path, path.with_name("other.gguf")), received_s=1.0))
+        results = await verify_model(only())
         assert [each.outcome for each in results] == [Outcome.UNKNOWN, Outcome.MISSING]
         assert only().state is State.MISSING
 
@@ -311,23 +364,23 @@ class TestRemoving:
     def test_the_files_and_what_is_empty_then(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / REPO / "BF16" / FILE)
         size = path.stat().st_size
-        assert remove(only()) == size
+        assert remove_model(only()) == size
         assert not (models_dir() / "owner").exists()
         assert models_dir().exists()
-        assert library(NOTHING).models == ()
+        assert list_library(NOTHING).models == ()
 
     def test_what_else_is_there_stays(self, put: Callable[[Path], Path]) -> None:
         put(models_dir() / REPO / FILE)
         notes = models_dir() / REPO / "notes.txt"
         notes.write_text("mine")
-        remove(only())
+        remove_model(only())
         assert notes.exists()
 
     def test_a_file_elsewhere(self, put: Callable[[Path], Path], tmp_path: Path) -> None:
         path = put(tmp_path / "elsewhere" / FILE)
-        keep_record(Record(paths=(path,), received_s=1.0))
+        store_record(Record(paths=(path,), received_s=1.0))
         assert only().place is Place.ELSEWHERE
-        remove(only())
+        remove_model(only())
         assert not path.exists()
         assert path.parent.exists()
 
@@ -338,15 +391,15 @@ class TestTheIndex:
         put(models_dir() / REPO / FILE)
         only()
         index_path().write_bytes(content)
-        found = library(Catalogue((MINE,)))
+        found = list_library(Catalogue((MINE,)))
         assert str(index_path()) in (found.notice or "")
-        assert [local.record.words for local in found.models] == ["mine:F16"]
-        assert library(NOTHING).notice is None
+        assert [local.record.label for local in found.models] == ["mine:F16"]
+        assert list_library(NOTHING).notice is None
         assert index_path().with_name("library.json.bad").read_bytes() == content
 
     def test_a_hash_counts_only_for_the_file_as_it_was(self, put: Callable[[Path], Path]) -> None:
         path = put(models_dir() / FILE)
-        keep_hash(path, "a" * 64, path.stat())
+        store_hash(path, "a" * 64, path.stat())
         assert only().state is State.GOOD
         path.touch()
         os.utime(path, ns=(5, 5))
@@ -354,8 +407,8 @@ class TestTheIndex:
 
     def test_several_processes_at_once_lose_nothing(self, tmp_path: Path) -> None:
         code = (
-            "import sys; from pathlib import Path; from launcher.models.library_index import Record, keep_record\n"
-            "for number in range(10): keep_record(Record(paths=(Path(sys.argv[1], str(number)),), received_s=1.0))"
+            "import sys; from pathlib import Path; from launcher.models.library_index import Record, store_record\n"
+            "for number in range(10): store_record(Record(paths=(Path(sys.argv[1], str(number)),), received_s=1.0))"
         )
         workers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / name)]) for name in ("a", "b", "c")]
         assert [worker.wait(30) for worker in workers] == [0, 0, 0]

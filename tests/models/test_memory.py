@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from launcher.base.errors import BadOption
 from launcher.models.catalogue import Catalogue, ModelEntry
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.compute import Backend
+from launcher.models.compute_buffers import Backend
 from launcher.models.geometry import Geometry
 from launcher.models.memory import (
     KV_TYPES,
     OVERHEAD_MIB,
-    Parts,
-    Setting,
+    MemoryParts,
+    PlanSettings,
     draft_kv_bytes,
-    estimate,
+    estimate_memory,
     kv_bytes,
     recurrent_bytes,
 )
@@ -42,8 +42,8 @@ def weights(entry: ModelEntry, quant: str) -> Weights:
     return found
 
 
-def parts(entry: ModelEntry, quant: str, setting: Setting) -> Parts:
-    return estimate(shape(entry), weights(entry, quant), setting).parts
+def parts(entry: ModelEntry, quant: str, setting: PlanSettings) -> MemoryParts:
+    return estimate_memory(shape(entry), weights(entry, quant), setting).parts
 
 
 def mib(size: int) -> float:
@@ -65,7 +65,7 @@ class TestAgainstRealEngines:
     def test_every_buffer_of_two_logs(
         self, entry: ModelEntry, quant: str, kv: str, buffers: tuple[float, ...], peaks: tuple[int, int]
     ) -> None:
-        found = parts(entry, quant, Setting(262_144, kv, draft=2, ubatch=256))
+        found = parts(entry, quant, PlanSettings(262_144, kv, draft=2, ubatch=256))
         load, cache, states, compute, draft_cache, draft_compute = buffers
         assert mib(found.weights) == pytest.approx(load, abs=1)
         assert mib(found.kv) == cache
@@ -84,7 +84,7 @@ class TestAgainstRealEngines:
 
     def test_a_full_rtx_3090(self) -> None:
         # IQ4_NL, 150,000 tokens of f16, draft 2: 21.1 GiB in use (a public report).
-        found = parts(MOE, "UD-IQ4_NL", Setting(150_000, "f16", draft=2))
+        found = parts(MOE, "UD-IQ4_NL", PlanSettings(150_000, "f16", draft=2))
         assert mib(found.total) / 1_024 == pytest.approx(21.1, rel=0.015)
 
     @pytest.mark.parametrize(("draft", "measured"), [(0, 14_514), (2, 15_404), (4, 15_704)])
@@ -92,18 +92,18 @@ class TestAgainstRealEngines:
         # Qwen3.8-27B Q4-XYZ-v2, 32,768 tokens of q4_0 (sudoingX/qwen38-mtp). The file's size is not published; its
         # weights are those by which facts on it were predicted: 13,362 MiB, and 300 for the head.
         found = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
-        total = estimate(shape(DENSE), found, Setting(32_768, "q4_0", draft=draft)).parts.total
+        total = estimate_memory(shape(DENSE), found, PlanSettings(32_768, "q4_0", draft=draft)).parts.total
         assert mib(total) == pytest.approx(measured, rel=0.015)
 
     def test_a_draft_token_costs_that_card_150_mib(self) -> None:
-        found = [parts(DENSE, "UD-Q4_K_S", Setting(32_768, "q4_0", draft=draft)).total for draft in (2, 3, 4)]
+        found = [parts(DENSE, "UD-Q4_K_S", PlanSettings(32_768, "q4_0", draft=draft)).total for draft in (2, 3, 4)]
         assert mib(found[1] - found[0]) == pytest.approx(150, abs=2)
         assert mib(found[2] - found[1]) == pytest.approx(150, abs=2)
 
     def test_the_engine_s_own_figures_without_mtp(self) -> None:
         # A dry run of b11434 on a card that is not there: 19,190 to 19,663 MiB of another file's weights, 2,782 to
         # 2,908 of context, and 512 and 148 of the head's.
-        on, off = (parts(MOE, "UD-Q3_K_XL", Setting(262_144, "q8_0", draft, 256)) for draft in (2, 0))
+        on, off = (parts(MOE, "UD-Q3_K_XL", PlanSettings(262_144, "q8_0", draft, 256)) for draft in (2, 0))
         assert round(mib(off.kv + off.recurrent)) == 2_783
         assert round(mib(on.kv + on.recurrent)) == 2_908
         assert (off.draft_kv, off.draft_compute) == (0, 0)
@@ -125,17 +125,17 @@ class TestCaches:
         ],
     )
     def test_bytes_of_a_token(self, kv: str, moe: int, dense: int) -> None:
-        assert kv_bytes(shape(MOE), Setting(65_536, kv)) == 65_536 * moe
-        assert kv_bytes(shape(DENSE), Setting(65_536, kv)) == 65_536 * dense
+        assert kv_bytes(shape(MOE), PlanSettings(65_536, kv)) == 65_536 * moe
+        assert kv_bytes(shape(DENSE), PlanSettings(65_536, kv)) == 65_536 * dense
 
     def test_the_context_is_padded_for_each_slot(self) -> None:
-        assert kv_bytes(shape(MOE), Setting(1_000, "f16")) == 1_024 * 20_480
-        assert kv_bytes(shape(MOE), Setting(1_000, "f16", slots=4)) == 4 * 256 * 20_480
+        assert kv_bytes(shape(MOE), PlanSettings(1_000, "f16")) == 1_024 * 20_480
+        assert kv_bytes(shape(MOE), PlanSettings(1_000, "f16", slots=4)) == 4 * 256 * 20_480
 
     def test_the_head_s_cache_is_one_layer_of_f16_whatever_the_target_s_is(self) -> None:
         for kv in KV_TYPES:
-            assert draft_kv_bytes(shape(MOE), Setting(262_144, kv)) == 512 * MIB
-            assert draft_kv_bytes(shape(DENSE), Setting(262_144, kv)) == 1_024 * MIB
+            assert draft_kv_bytes(shape(MOE), PlanSettings(262_144, kv)) == 512 * MIB
+            assert draft_kv_bytes(shape(DENSE), PlanSettings(262_144, kv)) == 1_024 * MIB
 
     @pytest.mark.parametrize(("entry", "state"), [(MOE, 62.81), (DENSE, 149.63)], ids=["moe", "dense"])
     def test_states_of_each_slot_and_draft_token(self, entry: ModelEntry, state: float) -> None:
@@ -149,7 +149,7 @@ class TestCaches:
 
     def test_there_is_no_cache_of_a_type_that_the_engine_has_not(self) -> None:
         with pytest.raises(BadOption, match="iq4_nl"):
-            estimate(shape(MOE), weights(MOE, "UD-Q3_K_XL"), Setting(32_768, "iq4_nl"))
+            estimate_memory(shape(MOE), weights(MOE, "UD-Q3_K_XL"), PlanSettings(32_768, "iq4_nl"))
 
 
 PRESETS = [
@@ -170,8 +170,8 @@ class TestPresets:
         if file.size_bytes is None:
             assert weights_by_rules(entry, file, shape(entry)) is None
             return
-        setting = Setting(preset.ctx, preset.kv, preset.draft, preset.ubatch, preset.slots, preset.n_cpu_moe)
-        found = estimate(shape(entry), weights(entry, preset.quant), setting).parts
+        setting = PlanSettings(preset.ctx, preset.kv, preset.draft, preset.ubatch, preset.slots, preset.n_cpu_moe)
+        found = estimate_memory(shape(entry), weights(entry, preset.quant), setting).parts
         total = found.total
         if preset.n_cpu_moe:
             # That formula takes a whole layer of experts for the copy on the GPU. The graph needs less: the copy's
@@ -188,7 +188,7 @@ class TestPresets:
 
 
 SETTINGS = st.builds(
-    Setting,
+    PlanSettings,
     context=st.sampled_from([512, 8_192, 32_768, 65_536, 131_072, 262_144]),
     kv=st.sampled_from(sorted(KV_TYPES)),
     draft=st.integers(0, 4),
@@ -204,9 +204,11 @@ MODELS = st.sampled_from([(MOE.id, "UD-Q3_K_XL"), (MOE.id, "UD-Q4_K_XL"), (DENSE
 class TestAnySetting:
     @settings(deadline=None, derandomize=True, max_examples=150)
     @given(model=MODELS, setting=SETTINGS)
-    def test_the_parts_are_never_negative_and_make_the_total(self, model: tuple[str, str], setting: Setting) -> None:
+    def test_the_parts_are_never_negative_and_make_the_total(
+        self, model: tuple[str, str], setting: PlanSettings
+    ) -> None:
         entry = CATALOGUE.find(model[0])
-        found = estimate(shape(entry), weights(entry, model[1]), setting)
+        found = estimate_memory(shape(entry), weights(entry, model[1]), setting)
         sizes = found.parts.as_dict()
         assert all(isinstance(size, int) and size >= 0 for size in sizes.values())
         assert found.parts.total == sum(sizes.values())
@@ -217,13 +219,13 @@ class TestAnySetting:
     @settings(deadline=None, derandomize=True, max_examples=100)
     @given(model=MODELS, setting=SETTINGS)
     def test_weights_are_on_the_gpu_or_on_the_host_and_nowhere_twice(
-        self, model: tuple[str, str], setting: Setting
+        self, model: tuple[str, str], setting: PlanSettings
     ) -> None:
         entry = CATALOGUE.find(model[0])
         known = weights(entry, model[1])
         heads = known.heads if setting.draft else ()
         all_of_them = known.embedding + known.output + sum(block.rest + block.experts for block in known.blocks + heads)
-        found = estimate(shape(entry), known, setting)
+        found = estimate_memory(shape(entry), known, setting)
         assert found.parts.weights + found.host.weights == all_of_them
         if setting.backend == "cpu":
             assert found.host.weights == 0
@@ -231,12 +233,12 @@ class TestAnySetting:
     @settings(deadline=None, derandomize=True, max_examples=100)
     @given(model=MODELS, setting=SETTINGS)
     def test_a_longer_context_more_drafts_and_more_slots_never_take_less(
-        self, model: tuple[str, str], setting: Setting
+        self, model: tuple[str, str], setting: PlanSettings
     ) -> None:
         entry = CATALOGUE.find(model[0])
 
-        def caches(changed: Setting) -> int:
-            found = estimate(shape(entry), weights(entry, model[1]), changed).parts
+        def caches(changed: PlanSettings) -> int:
+            found = estimate_memory(shape(entry), weights(entry, model[1]), changed).parts
             return found.kv + found.recurrent + found.draft_kv
 
         for larger in (
@@ -248,7 +250,7 @@ class TestAnySetting:
 
     def test_caches_are_the_same_on_every_backend(self) -> None:
         found = [
-            parts(MOE, "UD-Q3_K_XL", Setting(65_536, "q8_0", backend=backend))
+            parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, "q8_0", backend=backend))
             for backend in ("cuda", "vulkan", "rocm", "metal", "cpu")
         ]
         assert len({(each.kv, each.recurrent, each.draft_kv) for each in found}) == 1
@@ -257,7 +259,7 @@ class TestAnySetting:
 
     def test_cuda_copies_each_type_of_cache_but_f16(self) -> None:
         def compute(kv: str, backend: Backend = "cuda") -> int:
-            return parts(MOE, "UD-Q3_K_XL", Setting(131_072, kv, backend=backend)).compute
+            return parts(MOE, "UD-Q3_K_XL", PlanSettings(131_072, kv, backend=backend)).compute
 
         assert compute("bf16") == compute("f32") == pytest.approx(compute("q8_0"), rel=0.05)
         assert mib(compute("bf16") - compute("f16")) > 100
@@ -265,25 +267,27 @@ class TestAnySetting:
 
     def test_every_gpu_has_a_driver_s_share(self) -> None:
         for gpus in (1, 2, 3):
-            assert parts(MOE, "UD-Q3_K_XL", Setting(65_536, gpus=gpus)).overhead == gpus * 330 * MIB
-        assert parts(MOE, "UD-Q3_K_XL", Setting(65_536, gpus=2, backend="cpu")).overhead == 240 * MIB
+            assert parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, gpus=gpus)).overhead == gpus * 330 * MIB
+        assert parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, gpus=2, backend="cpu")).overhead == 240 * MIB
 
     def test_a_projector_and_a_draft_in_a_file_of_its_own_are_counted(self) -> None:
-        plain = parts(MOE, "UD-Q3_K_XL", Setting(65_536))
+        plain = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536))
         # mmproj-F16: 858 MiB of weights, and buffers of its encoder that nobody has measured.
-        seeing = parts(MOE, "UD-Q3_K_XL", Setting(65_536, mmproj_bytes=899_283_584))
+        seeing = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, mmproj_bytes=899_283_584))
         assert 858 + 300 <= mib(seeing.total - plain.total) <= 858 + 700
-        beside = parts(MOE, "UD-Q3_K_XL", Setting(65_536, draft_model_bytes=514_687_104))
+        beside = parts(MOE, "UD-Q3_K_XL", PlanSettings(65_536, draft_model_bytes=514_687_104))
         assert beside.total - plain.total >= 514_687_104
 
     def test_a_model_without_a_head_takes_nothing_for_drafts(self) -> None:
         headless = replace(weights(MOE, "UD-Q3_K_XL"), heads=())
         without = replace(shape(MOE), mtp_layers=0)
-        asked, plain = (estimate(without, headless, Setting(65_536, draft=draft)).parts for draft in (3, 0))
+        asked, plain = (estimate_memory(without, headless, PlanSettings(65_536, draft=draft)).parts for draft in (3, 0))
         assert asked == plain
 
     def test_what_the_host_may_need_later(self) -> None:
-        found = estimate(shape(MOE), weights(MOE, "UD-Q4_K_XL"), Setting(131_072, "q8_0", n_cpu_moe=30)).host
+        found = estimate_memory(
+            shape(MOE), weights(MOE, "UD-Q4_K_XL"), PlanSettings(131_072, "q8_0", n_cpu_moe=30)
+        ).host
         # 32 checkpoints of 62.845 MiB each (the engine's log), and --cache-ram's 8,192 MiB.
         assert mib(found.checkpoints_most) == pytest.approx(32 * 62.845, rel=1e-3)
         assert mib(found.prompt_cache_most) == 8_192
@@ -292,7 +296,7 @@ class TestAnySetting:
 
 def test_drafts_of_repeats_take_rows_of_logits_and_neither_states_nor_a_cache() -> None:
     entry = CATALOGUE.find("qwen3.6-35b-a3b")
-    off, on = (parts(entry, "UD-IQ3_S", Setting(32_768, draft=draft, ngrams=True)) for draft in (0, 3))
+    off, on = (parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=draft, ngrams=True)) for draft in (0, 3))
     assert (on.recurrent, on.draft_kv, on.draft_compute) == (off.recurrent, 0, 0)
-    assert on.compute == parts(entry, "UD-IQ3_S", Setting(32_768, draft=16, ngrams=True)).compute
+    assert on.compute == parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=16, ngrams=True)).compute
     assert 0 < on.compute - off.compute <= 48 * 4 * shape(entry).vocabulary

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launcher.base.paths import config_dir
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.catalogue_schema import line_of
+from launcher.models.catalogue_schema import find_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,16 +235,16 @@ def test_a_file_that_cannot_be_read_is_a_problem() -> None:
 
 def test_a_fault_in_a_text_of_many_lines_is_told_where_it_begins() -> None:
     text = 'a = 1\n\n# c\nb.c = """\none\ntwo\n"""\nd = [\n  1,\n  [2,\n   3],\n  { e = 4 },\n]\n[f."g h"]\n"i" = 5\n'
-    assert line_of(text, ("b", "c")) == 4
-    assert line_of(text, ("d",)) == 8
-    assert line_of(text, ("d", 0)) == 9
-    assert line_of(text, ("d", 1)) == 10
-    assert line_of(text, ("d", 1, 1)) == 11
-    assert line_of(text, ("d", 2, "e")) == 12
-    assert line_of(text, ("f", "g h")) == 14
-    assert line_of(text, ("f", "g h", "i")) == 15
-    assert line_of(text, ("f", "g h", "missing")) == 14
-    assert line_of(text, ("missing",)) is None
+    assert find_line(text, ("b", "c")) == 4
+    assert find_line(text, ("d",)) == 8
+    assert find_line(text, ("d", 0)) == 9
+    assert find_line(text, ("d", 1)) == 10
+    assert find_line(text, ("d", 1, 1)) == 11
+    assert find_line(text, ("d", 2, "e")) == 12
+    assert find_line(text, ("f", "g h")) == 14
+    assert find_line(text, ("f", "g h", "i")) == 15
+    assert find_line(text, ("f", "g h", "missing")) == 14
+    assert find_line(text, ("missing",)) is None
 
 
 @settings(max_examples=150, deadline=None)

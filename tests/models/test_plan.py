@@ -11,9 +11,10 @@ from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.plan import Plan, Status, Wish, make_plans, source_name
+from launcher.models.plan import Plan, PlanCriteria, Status, estimate_argument, make_plans
 from launcher.models.preset import Intent
-from launcher.models.situation import Situation, described, situation_of
+from launcher.models.read_situation import situation_of
+from launcher.models.situation import Situation, describe_machine
 
 GIB = 2**30
 CATALOGUE = Catalogue(tuple(shipped_models()))
@@ -22,8 +23,8 @@ SIZES = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
-def plans(situation: Situation, wish: Wish | None = None) -> tuple[Plan, ...]:
-    return make_plans(CATALOGUE, situation, wish or Wish())
+def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
+    return make_plans(CATALOGUE, situation, wish or PlanCriteria())
 
 
 def row(plan: Plan) -> tuple[object, ...]:
@@ -48,7 +49,7 @@ BALANCED = {
 
 @pytest.mark.parametrize("size", BALANCED)
 def test_the_default_of_each_size(size: int) -> None:
-    first = plans(described(size))[0]
+    first = plans(describe_machine(size))[0]
     assert row(first) == BALANCED[size]
     assert first.status is (Status.OFFLOADS if size < 16 else Status.FITS)
     assert first.required_mib + first.margin_mib <= first.free_mib
@@ -56,7 +57,7 @@ def test_the_default_of_each_size(size: int) -> None:
 
 @pytest.mark.parametrize("headless", [False, True])
 def test_sixteen_gigabytes(headless: bool) -> None:
-    first = plans(described(16, headless=headless))[0]
+    first = plans(describe_machine(16, headless=headless))[0]
     assert (first.entry.id, first.file.quant, first.setting.kv, first.setting.draft) == (MOE, "UD-IQ3_S", "q4_0", 2)
     assert first.setting.context >= 32_768
     assert first.setting.n_cpu_moe == 0
@@ -65,7 +66,7 @@ def test_sixteen_gigabytes(headless: bool) -> None:
 
 
 def test_the_best_quality_in_24_gigabytes() -> None:
-    first = plans(described(24), Wish(intent="best-quality"))[0]
+    first = plans(describe_machine(24), PlanCriteria(intent="best-quality"))[0]
     assert row(first)[:5] == (MOE, "UD-IQ4_XS", 131_072, "f16", 2)
     assert first.status is Status.FITS
 
@@ -81,7 +82,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_as_published_is_as_it_was_published(size: int) -> None:
-    found = plans(described(size), Wish(intent="as-published"))
+    found = plans(describe_machine(size), PlanCriteria(intent="as-published"))
     told = [
         (
             each.entry.id,
@@ -99,7 +100,7 @@ def test_as_published_is_as_it_was_published(size: int) -> None:
 
 
 def test_as_published_is_not_shrunk_where_it_does_not_fit() -> None:
-    first = plans(described(8), Wish(intent="as-published"))[0]
+    first = plans(describe_machine(8), PlanCriteria(intent="as-published"))[0]
     assert (first.status, first.setting.n_cpu_moe, first.setting.context) == (Status.TOO_BIG, 30, 131_072)
     assert any("can be started anyway" in caution for caution in first.cautions)
 
@@ -108,7 +109,7 @@ def test_as_published_is_not_shrunk_where_it_does_not_fit() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
     for headless in (False, True):
-        for plan in plans(described(size, headless=headless), Wish(intent=intent)):
+        for plan in plans(describe_machine(size, headless=headless), PlanCriteria(intent=intent)):
             fits, required = plan.required_mib <= plan.free_mib, plan.required_mib
             assert fits == (plan.status is not Status.TOO_BIG)
             if fits:
@@ -123,23 +124,25 @@ def test_what_a_status_says_is_true(size: int, intent: Intent) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_no_plan_is_told_twice_and_those_to_propose_come_first(size: int) -> None:
     for intent in INTENTS:
-        found = plans(described(size), Wish(intent=intent))
+        found = plans(describe_machine(size), PlanCriteria(intent=intent))
         told = [(plan.entry.id, plan.file.quant, plan.setting) for plan in found]
         assert len(told) == len(set(told))
         if intent != "as-published":
             assert [plan.group for plan in found] == sorted(plan.group for plan in found)
-        named = [plan for plan in plans(described(size), Wish(intent=intent, model=MOE)) if plan.group < 2]
+        named = [
+            plan for plan in plans(describe_machine(size), PlanCriteria(intent=intent, model=MOE)) if plan.group < 2
+        ]
         assert all(plan.entry.id == MOE for plan in named)
 
 
 class TestFreeMemory:
     def test_a_card_that_is_half_taken_gets_the_plan_of_a_smaller_one(self) -> None:
-        first = plans(described(24, free_mib=12_000))[0]
+        first = plans(describe_machine(24, free_mib=12_000))[0]
         assert row(first) == BALANCED[12]
         assert first.status is Status.OFFLOADS
 
     def test_a_file_that_fits_comes_before_a_larger_one_that_loses_its_experts(self) -> None:
-        found = plans(described(24, free_mib=16_000), Wish(model=MOE))
+        found = plans(describe_machine(24, free_mib=16_000), PlanCriteria(model=MOE))
         assert found[0].status in (Status.FITS, Status.TIGHT)
         larger = [plan for plan in found if plan.file.quant == "UD-Q3_K_XL"]
         assert [plan.status for plan in larger] == [Status.OFFLOADS]
@@ -158,7 +161,7 @@ class TestFreeMemory:
 
         def best(free_mib: int) -> dict[tuple[str, str], int]:
             found: dict[tuple[str, str], int] = {}
-            for plan in plans(described(size, free_mib=free_mib), Wish(intent=intent, model=MOE)):
+            for plan in plans(describe_machine(size, free_mib=free_mib), PlanCriteria(intent=intent, model=MOE)):
                 key = plan.entry.id, plan.file.quant
                 found[key] = max(found.get(key, 0), rank[plan.status])
             return found
@@ -168,7 +171,7 @@ class TestFreeMemory:
         assert max(after.values()) >= max(before.values())
 
     def test_with_nothing_free_there_are_plans_that_say_so(self) -> None:
-        for plan in plans(described(24, free_mib=0)):
+        for plan in plans(describe_machine(24, free_mib=0)):
             assert plan.status is Status.TOO_BIG
             assert any(f"{plan.required_mib:,} MiB are missing" in reason for reason in plan.reasons)
             assert "can be started anyway" in plan.cautions[0]
@@ -176,31 +179,35 @@ class TestFreeMemory:
 
 class TestHostMemory:
     def test_little_of_it_brings_the_smaller_file_or_another_model_first(self) -> None:
-        assert plans(described(12, host_gib=64))[0].file.quant == "UD-Q4_K_XL"
-        assert plans(described(12, host_gib=24))[0].file.quant == "UD-Q3_K_XL"
-        first = plans(described(12, host_gib=8))[0]
+        assert plans(describe_machine(12, host_gib=64))[0].file.quant == "UD-Q4_K_XL"
+        assert plans(describe_machine(12, host_gib=24))[0].file.quant == "UD-Q3_K_XL"
+        first = plans(describe_machine(12, host_gib=8))[0]
         assert (first.entry.id, first.status) == ("qwen3.5-9b-mtp", Status.FITS)
 
     def test_what_happens_when_it_is_short_is_said(self) -> None:
-        short = next(plan for plan in plans(described(12, host_gib=8)) if plan.status is Status.OFFLOADS)
+        short = next(plan for plan in plans(describe_machine(12, host_gib=8)) if plan.status is Status.OFFLOADS)
         assert short.host_short
         assert short.group == 1
         (told,) = [caution for caution in short.cautions if "Host memory is short" in caution]
         assert "6,144 are there" in told
         assert "disk" in told
-        enough = plans(described(12, host_gib=128))[0]
+        enough = plans(describe_machine(12, host_gib=128))[0]
         assert not enough.host_short
         assert not any("host" in caution.lower() for caution in enough.cautions)
 
     def test_what_is_not_known_is_not_called_short(self) -> None:
-        first = plans(described(12))[0]
+        first = plans(describe_machine(12))[0]
         assert not first.host_short
         assert any("not known" in caution for caution in first.cautions)
 
-    def test_long_use_is_warned_of_where_it_would_not_fit(self) -> None:
-        first = plans(described(12, host_gib=32))[0]
+    def test_long_use_is_limited_to_what_the_host_can_spare(self) -> None:
+        first = plans(describe_machine(12, host_gib=32))[0]
         assert not first.host_short
-        assert any("--cache-ram" in caution for caution in first.cautions)
+        assert first.setting.cache_ram == 4_096
+        assert any("of cached prompts" in caution for caution in first.cautions)
+        mine = plans(describe_machine(12, host_gib=32), PlanCriteria(cache_ram=8_192))[0]
+        assert mine.setting.cache_ram == 8_192
+        assert any("--cache-ram N limits" in caution for caution in mine.cautions)
 
 
 class TestMachines:
@@ -225,21 +232,21 @@ class TestMachines:
         assert any(result.gpu == "2x RTX 3090" for result in first.evidence)
 
     def test_memory_shared_with_the_host_is_a_reason_to_measure_mtp(self) -> None:
-        first = plans(replace(described(64, backend="vulkan"), unified=True))[0]
+        first = plans(replace(describe_machine(64, backend="vulkan"), unified=True))[0]
         assert any("share the host's memory" in caution for caution in first.cautions)
 
     @pytest.mark.parametrize("size", [0.5, 1, 2, 4, 6, 7.75, 139.8, 4_096])
     def test_sizes_between_and_beyond_the_usual(self, size: float) -> None:
         for intent in INTENTS:
-            assert plans(described(size), Wish(intent=intent))
+            assert plans(describe_machine(size), PlanCriteria(intent=intent))
         if 4 <= size <= 8:
-            assert plans(described(size))[0].status is Status.OFFLOADS
+            assert plans(describe_machine(size))[0].status is Status.OFFLOADS
 
 
 def test_a_known_file_s_name_is_what_estimate_takes() -> None:
-    plan = plans(described(24))[0]
-    assert source_name(plan.entry, plan.file) == (
+    plan = plans(describe_machine(24))[0]
+    assert estimate_argument(plan.entry, plan.file) == (
         "unsloth/Qwen3.6-35B-A3B-MTP-GGUF@5bc3e238d916f48a861bac2f8a1990a0e9b7e98d:Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf"
     )
-    demo = plans(described(24), Wish(model="demo"))[0]
-    assert source_name(demo.entry, demo.file) == "mtp-demo.gguf"
+    demo = plans(describe_machine(24), PlanCriteria(model="demo"))[0]
+    assert estimate_argument(demo.entry, demo.file) == "mtp-demo.gguf"

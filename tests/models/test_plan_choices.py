@@ -9,10 +9,10 @@ import pytest
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelFile
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.gguf import read_header
-from launcher.models.header_summary import draft_of, keep_summary
-from launcher.models.plan import Plan, Status, Wish, make_plans
+from launcher.models.header_summary import read_draft_model, store_summary
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
-from launcher.models.situation import described
+from launcher.models.situation import describe_machine
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -22,8 +22,8 @@ SIZES = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality")
 
 
-def first(size: float, wish: Wish, **machine: object) -> Plan:
-    return make_plans(CATALOGUE, described(size, **machine), wish)[0]  # type: ignore[arg-type]
+def first(size: float, wish: PlanCriteria, **machine: object) -> Plan:
+    return make_plans(CATALOGUE, describe_machine(size, **machine), wish)[0]  # type: ignore[arg-type]
 
 
 BEST = {
@@ -50,7 +50,7 @@ BEST = {
 
 @pytest.mark.parametrize(("model_id", "size"), BEST, ids=str)
 def test_the_best_quality_of_a_model_on_a_card(model_id: str, size: int) -> None:
-    found = first(size, Wish(model=model_id, intent="best-quality"))
+    found = first(size, PlanCriteria(model=model_id, intent="best-quality"))
     assert (found.file.quant, found.setting.context, found.setting.kv) == BEST[model_id, size]
     assert found.status in (Status.FITS, Status.OFFLOADS)
 
@@ -58,7 +58,7 @@ def test_the_best_quality_of_a_model_on_a_card(model_id: str, size: int) -> None
 @pytest.mark.parametrize("model_id", [MOE, OLDER, DENSE, SMALL])
 def test_the_best_quality_never_falls_with_a_larger_card(model_id: str) -> None:
     sizes = SIZES if model_id == SMALL else (20, 24, 32, 40, 48, 80)  # below, experts may lie on the host
-    found = [first(size, Wish(model=model_id, intent="best-quality")) for size in sizes]
+    found = [first(size, PlanCriteria(model=model_id, intent="best-quality")) for size in sizes]
     weights = [plan.file.size_bytes or 0 for plan in found]
     assert weights == sorted(weights)
 
@@ -67,10 +67,10 @@ def test_the_best_quality_never_falls_with_a_larger_card(model_id: str) -> None:
 def test_dense_plans_take_q4_0_only_where_q8_0_costs_context_or_it_was_measured(intent: Intent) -> None:
     for size in SIZES:
         for model_id in (OLDER, DENSE):
-            for plan in make_plans(CATALOGUE, described(size), Wish(model=model_id, intent=intent)):
+            for plan in make_plans(CATALOGUE, describe_machine(size), PlanCriteria(model=model_id, intent=intent)):
                 if plan.setting.kv == "q4_0" and plan.status is Status.FITS and plan.mark != "measured":
                     larger = replace(plan.setting, kv="q8_0")
-                    wish = Wish(model_id, quant=plan.file.quant, kv="q8_0", context=larger.context)
+                    wish = PlanCriteria(model_id, quant=plan.file.quant, kv="q8_0", context=larger.context)
                     wish = replace(wish, ubatch=larger.ubatch, draft=larger.draft)
                     assert first(size, wish).status is not Status.FITS
                 if plan.setting.kv == "q4_0" and plan.mark == "measured" and size > 16:
@@ -80,17 +80,17 @@ def test_dense_plans_take_q4_0_only_where_q8_0_costs_context_or_it_was_measured(
 
 
 def test_a_tight_plan_says_why_it_comes_before_one_that_fits() -> None:
-    found = first(16, Wish())
+    found = first(16, PlanCriteria())
     assert (found.file.quant, found.status) == ("UD-IQ3_S", Status.TIGHT)
     spare = found.free_mib - found.required_mib
     (told,) = [reason for reason in found.reasons if reason.startswith("It comes before UD-IQ3_XXS")]
     assert f"{spare:,} MiB are enough" in told
     assert "--quant UD-IQ3_XXS" in told
-    assert not any("It comes before" in reason for reason in first(16, Wish(quant="UD-IQ3_S")).reasons)
+    assert not any("It comes before" in reason for reason in first(16, PlanCriteria(quant="UD-IQ3_S")).reasons)
 
 
 def test_a_larger_file_that_fits_too_is_named() -> None:
-    found = first(24, Wish(intent="best-quality"))
+    found = first(24, PlanCriteria(intent="best-quality"))
     (told,) = [reason for reason in found.reasons if "is larger and fits too" in reason]
     assert told.startswith("UD-Q4_K_S")
     assert "65,536 in place of 131,072" in told
@@ -98,56 +98,61 @@ def test_a_larger_file_that_fits_too_is_named() -> None:
 
 class TestExpertsOnTheHost:
     def test_layers_that_would_fit_the_gpu_are_told(self) -> None:
-        found = first(24, Wish(model=MOE, n_cpu_moe=7))
+        found = first(24, PlanCriteria(model=MOE, n_cpu_moe=7))
         (told,) = [reason for reason in found.reasons if "There is room" in reason]
         least = int(told.rsplit("--n-cpu-moe ", 1)[1].split()[0])
         assert f"experts of {7 - least} more layer" in told
-        enough = first(24, Wish(model=MOE, n_cpu_moe=least))
+        enough = first(24, PlanCriteria(model=MOE, n_cpu_moe=least))
         assert enough.required_mib <= enough.free_mib - enough.margin_mib
         assert not any("There is room" in reason for reason in enough.reasons)
         assert not any("Without it the experts of" in caution for caution in found.cautions)  # MTP evicts none
 
     def test_layers_that_must_be_there_are_not(self) -> None:
-        needed = first(12, Wish(model=MOE)).setting.n_cpu_moe
-        found = first(12, Wish(model=MOE, n_cpu_moe=needed))
+        needed = first(12, PlanCriteria(model=MOE)).setting.n_cpu_moe
+        found = first(12, PlanCriteria(model=MOE, n_cpu_moe=needed))
         assert not any("There is room" in reason for reason in found.reasons)
 
     def test_more_layers_than_there_are_is_said(self) -> None:
-        found = first(24, Wish(model=MOE, n_cpu_moe=1_000))
+        found = first(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
         assert found.setting.n_cpu_moe == 41
         assert any("--n-cpu-moe 1000 is taken as 41" in reason for reason in found.reasons)
 
 
 class TestHostMemory:
     def test_on_a_processor_what_long_use_adds_is_named_and_judged(self) -> None:
-        for host_gib, word in ((24, "only "), (256, "")):
-            found = first(8, Wish(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
+        # 8,192 MiB are --cache-ram's default; 32 checkpoints of 62.8 MiB each. With 24 GB both are limited.
+        for host_gib, cached, checkpoints in ((24, "2,048", "1,005"), (256, "8,192", "2,010")):
+            found = first(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
             spare = found.free_mib - found.required_mib
             (told,) = [caution for caution in found.cautions if "--cache-ram" in caution]
-            # 8,192 MiB are --cache-ram's default; 32 checkpoints of 62.8 MiB each.
-            assert "8,192 of cached prompts" in told
-            assert "2,010 of context checkpoints" in told
-            assert told.endswith(f"; {word}{spare:,} MiB stay free.")
+            assert f"{cached} of cached prompts" in told
+            assert f"{checkpoints} of context checkpoints" in told
+            assert told.endswith(f"; {spare:,} MiB stay free.")
 
     def test_it_is_judged_where_nothing_is_offloaded_too(self) -> None:
-        assert first(24, Wish(model=MOE), host_gib=64).cautions == first(24, Wish(model=MOE)).cautions
-        later = first(24, Wish(model=MOE), host_gib=8)
+        assert first(24, PlanCriteria(model=MOE), host_gib=64).cautions == first(24, PlanCriteria(model=MOE)).cautions
+        later = first(24, PlanCriteria(model=MOE), host_gib=8)
         assert not later.host_short
-        assert any("Long use may add up to 10,202 MiB" in caution for caution in later.cautions)
-        short = first(24, Wish(model=MOE), host_gib=2)
+        assert (later.setting.cache_ram, later.setting.ctx_checkpoints) == (2_048, None)
+        (told,) = [caution for caution in later.cautions if caution.startswith("Long use may add up to 4,058 MiB")]
+        assert told.endswith("The cached prompts are limited to what it can spare.")
+        own = first(24, PlanCriteria(model=MOE, cache_ram=2_048), host_gib=8)
+        (told,) = [caution for caution in own.cautions if caution.startswith("Long use may add up to 4,058 MiB")]
+        assert told.endswith("of context checkpoints.")
+        short = first(24, PlanCriteria(model=MOE), host_gib=2)
         assert (short.status, short.host_short, short.group) == (Status.FITS, True, 1)
         assert any("Host memory is short" in caution and "1,536 are there" in caution for caution in short.cautions)
 
     def test_how_it_is_counted_is_said(self) -> None:
         for backend in ("cuda", "cpu"):
-            notes = described(24, host_gib=32, backend=backend).notes  # type: ignore[arg-type]
+            notes = describe_machine(24, host_gib=32, backend=backend).notes  # type: ignore[arg-type]
             assert "Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system." in notes
 
 
 @pytest.mark.parametrize(("kv", "slow"), [("q5_1", True), ("q5_0", True), ("q4_1", True), ("q8_0", False)])
 def test_caches_without_a_fast_kernel_on_cuda(kv: str, slow: bool) -> None:
     def warned(backend: str) -> bool:
-        cautions = first(24, Wish(model=MOE, kv=kv), backend=backend).cautions
+        cautions = first(24, PlanCriteria(model=MOE, kv=kv), backend=backend).cautions
         return any("no fast attention" in caution for caution in cautions)
 
     assert (warned("cuda"), warned("rocm"), warned("vulkan")) == (slow, slow, False)
@@ -164,20 +169,20 @@ def test_a_draft_of_its_own_is_counted_whole_once_its_header_is_known(tmp_path: 
         files=(ModelFile(quant="IQ4_XS", file=str(target), size_bytes=target.stat().st_size),),
         draft=CompanionFile(file=str(draft), size_bytes=draft.stat().st_size),
     )
-    wish = Wish(model=entry.id, context=32_768, kv="f16", ubatch=512, draft=3)
-    found = make_plans(Catalogue((entry,)), described(32), wish)[0]
+    wish = PlanCriteria(model=entry.id, context=32_768, kv="f16", ubatch=512, draft=3)
+    found = make_plans(Catalogue((entry,)), describe_machine(32), wish)[0]
     assert found.estimate.parts.draft_compute / 2**20 == pytest.approx(118.50, abs=0.02)
     assert found.estimate.parts.draft_kv == 0
     assert found.estimate.exact
     assert not any("its header is not read" in caution for caution in found.cautions)
 
     unread = replace(entry, draft=replace(entry.draft, repo="someone/else", sha256="ab" * 32))
-    before = make_plans(Catalogue((unread,)), described(32), wish)[0]
+    before = make_plans(Catalogue((unread,)), describe_machine(32), wish)[0]
     assert before.estimate.parts.draft_compute == 0
     assert not before.estimate.compute_exact
     assert any("not its cache and buffers" in caution for caution in before.cautions)
-    keep_summary("ab" * 32, read_header(draft))
-    assert draft_of(unread) == draft_of(entry)
-    assert json.dumps(make_plans(Catalogue((unread,)), described(32), wish)[0].estimate.parts.as_dict()) == json.dumps(
-        found.estimate.parts.as_dict()
-    )
+    store_summary("ab" * 32, read_header(draft))
+    assert read_draft_model(unread) == read_draft_model(entry)
+    assert json.dumps(
+        make_plans(Catalogue((unread,)), describe_machine(32), wish)[0].estimate.parts.as_dict()
+    ) == json.dumps(found.estimate.parts.as_dict())

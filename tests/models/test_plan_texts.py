@@ -2,20 +2,22 @@
 
 from dataclasses import replace
 
+import pytest
+
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.plan import Plan, Status, Wish, make_plans
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
-from launcher.models.situation import Situation, described
+from launcher.models.situation import Situation, describe_machine
 
 CATALOGUE = Catalogue(tuple(shipped_models()))
-MOE = "qwen3.6-35b-a3b-mtp"
+MOE, NINE = "qwen3.6-35b-a3b-mtp", "qwen3.5-9b-mtp"
 SIZES = (2, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
-def plans(situation: Situation, wish: Wish | None = None) -> tuple[Plan, ...]:
-    return make_plans(CATALOGUE, situation, wish or Wish())
+def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
+    return make_plans(CATALOGUE, situation, wish or PlanCriteria())
 
 
 class TestTexts:
@@ -25,7 +27,7 @@ class TestTexts:
             for size in SIZES
             for intent in INTENTS
             for more in ({}, {"host_gib": 16.0}, {"headless": True}, {"backend": "vulkan"})
-            for plan in plans(described(size, **more), Wish(intent=intent))  # type: ignore[arg-type]
+            for plan in plans(describe_machine(size, **more), PlanCriteria(intent=intent))  # type: ignore[arg-type]
         ]
         assert len(found) > 200
         return found
@@ -51,25 +53,27 @@ class TestTexts:
     def test_q4_0_is_called_the_only_cache_that_fits_only_where_it_is(self) -> None:
         for plan in self.every():
             if "Only a KV cache of q4_0 leaves room for this context." in plan.reasons:
-                wish = Wish(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
+                wish = PlanCriteria(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
                 wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
-                larger = make_plans(CATALOGUE, described(4_096, backend=plan.setting.backend), wish)[0]
+                larger = make_plans(CATALOGUE, describe_machine(4_096, backend=plan.setting.backend), wish)[0]
                 assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
 
     def test_a_larger_cache_that_would_fit_tightly_does(self) -> None:
         found = [plan for plan in self.every() if any("would fit too" in reason for reason in plan.reasons)]
         assert found
         for plan in found:
-            wish = Wish(plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
+            wish = PlanCriteria(plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
             wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
-            same = described(80, free_mib=plan.free_mib, backend=plan.setting.backend, headless=plan.margin_mib == 512)
+            same = describe_machine(
+                80, free_mib=plan.free_mib, backend=plan.setting.backend, headless=plan.margin_mib == 512
+            )
             larger = plans(same, wish)[0]
             assert larger.status is Status.TIGHT
             spare = larger.free_mib - larger.required_mib
             assert any(f"leave {spare:,} MiB free" in reason for reason in plan.reasons)
 
     def test_the_draft_is_explained_by_what_people_ran(self) -> None:
-        first = plans(described(24))[0]
+        first = plans(describe_machine(24))[0]
         (told,) = [reason for reason in first.reasons if reason.startswith("Draft 2 was used in ")]
         runs = {
             (result.gpu, result.quant, result.source, result.draft)
@@ -78,34 +82,85 @@ class TestTexts:
         }
         twos = [run for run in runs if run[3] == 2]
         assert told == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
-        third = plans(described(48))[0]
+        third = plans(describe_machine(48))[0]
         assert "Most published runs of this model used draft 2: measure both." in third.reasons
 
     def test_what_was_given_up_is_told(self) -> None:
-        (first, *_) = plans(described(16, headless=True), Wish(model=MOE, quant="UD-IQ3_S"))
+        (first, *_) = plans(describe_machine(16, headless=True), PlanCriteria(model=MOE, quant="UD-IQ3_S"))
         assert "What it took to fit: a context of 49,152 in place of 65,536." in first.reasons
 
 
 class TestMarks:
     def test_a_preset_that_is_left_as_it_was_keeps_its_mark(self) -> None:
-        assert plans(described(24))[0].mark == "measured"
-        assert plans(described(48))[0].mark == "guess"
-        assert plans(described(8))[0].mark == "measured"  # run with 37 layers' experts on the host; 37 or so here
+        assert plans(describe_machine(24))[0].mark == "measured"
+        assert plans(describe_machine(48))[0].mark == "guess"
+        assert (
+            plans(describe_machine(8))[0].mark == "measured"
+        )  # run with 37 layers' experts on the host; 37 or so here
 
     def test_what_was_shrunk_or_changed_was_run_by_nobody(self) -> None:
-        shrunk = plans(described(16, headless=True))[0]
+        shrunk = plans(describe_machine(16, headless=True))[0]
         assert (shrunk.setting.context, shrunk.mark) == (49_152, "derived")
         assert "(by the memory formula)" in shrunk.reasons[0]
-        assert plans(described(24), Wish(draft=3))[0].mark == "derived"
-        assert plans(described(24, free_mib=16_000), Wish(quant="UD-Q3_K_XL"))[0].mark == "derived"
+        assert plans(describe_machine(24), PlanCriteria(draft=3))[0].mark == "derived"
+        assert plans(describe_machine(24, free_mib=16_000), PlanCriteria(quant="UD-Q3_K_XL"))[0].mark == "derived"
 
     def test_a_model_without_a_preset_for_the_intent_is_planned_by_another_and_says_which(self) -> None:
-        (first, *_) = plans(described(8), Wish(model="qwen3.5-9b-mtp", intent="as-published"))
+        (first, *_) = plans(describe_machine(8), PlanCriteria(model="qwen3.5-9b-mtp", intent="as-published"))
         assert first.reasons[0] == "Q4_K_M balances quality, context and speed in 8 GB (a guess)."
-        assert plans(described(6.8), Wish(model="qwen3.5-9b-mtp", intent="as-published"))[0].status is Status.TIGHT
+        assert (
+            plans(describe_machine(6.8), PlanCriteria(model="qwen3.5-9b-mtp", intent="as-published"))[0].status
+            is Status.TIGHT
+        )
+
+    @pytest.mark.parametrize("size_gb", [6, 7, 8, 11])
+    def test_the_memory_that_is_named_is_this_machine_s(self, size_gb: int) -> None:
+        plan = plans(describe_machine(size_gb), PlanCriteria(model="qwen3.5-9b-mtp", quant="Q4_K_M"))[0]
+        told = " ".join(plan.reasons)
+        if plan.status is Status.TOO_BIG:
+            assert plan.reasons[0] == f"Q4_K_M is the catalogue's choice for 8 GB; this machine has {size_gb} GB."
+        else:
+            assert plan.reasons[0].startswith(f"Q4_K_M balances quality, context and speed in {size_gb} GB")
+            assert size_gb == 8 or " 8 GB" not in told
 
     def test_a_preset_s_note_is_told_while_its_setting_is_left_as_it_was(self) -> None:
         for change, kept in (({}, True), ({"kv": "q4_0"}, False), ({"draft": 3}, False), ({"ubatch": 512}, False)):
-            plan = plans(described(24), Wish(MOE, quant="UD-Q3_K_XL", **change))[0]  # type: ignore[arg-type]
+            plan = plans(describe_machine(24), PlanCriteria(MOE, quant="UD-Q3_K_XL", **change))[0]  # type: ignore[arg-type]
             notes = {preset.note for preset in plan.entry.presets if preset.note}
             assert bool(notes & set(plan.reasons)) == kept, change
+
+
+class TestTrainedLength:
+    """A model that nobody recommends a context for, and that was trained for 32,768 tokens."""
+
+    def planned(self, size_gb: float, **wish: int | bool) -> Plan:
+        entry = replace(CATALOGUE.find(NINE), presets=(), native_context=32_768)
+        return make_plans(Catalogue((entry,)), describe_machine(size_gb), PlanCriteria(model=NINE, **wish))[0]  # type: ignore[arg-type]
+
+    def test_each_slot_gets_it(self) -> None:
+        found = self.planned(48, slots=4)
+        assert found.setting.context == 4 * 32_768
+        told = "The context of each slot is all that the model was trained for, 32,768 tokens."
+        assert told in found.reasons
+        assert not any("RoPE" in caution for caution in found.cautions)
+
+    def test_one_cache_for_all_slots_is_no_longer(self) -> None:
+        found = self.planned(48, slots=4, kv_unified=True)
+        assert found.setting.context == 32_768
+        assert not any("tokens for each" in reason for reason in found.reasons)
+        longer = self.planned(48, slots=4, kv_unified=True, context=65_536)
+        assert any("add `-- --rope-scaling yarn`" in caution for caution in longer.cautions)
+
+    def test_what_is_too_big_has_no_longest_context_that_fits(self) -> None:
+        found = self.planned(2)
+        assert found.status is Status.TOO_BIG
+        assert not any("longest that fits" in reason for reason in found.reasons)
+
+
+def test_one_layer_is_one_layer() -> None:
+    (told,) = [
+        reason
+        for reason in plans(describe_machine(24), PlanCriteria(model=MOE, n_cpu_moe=1))[0].reasons
+        if "stay in host memory" in reason
+    ]
+    assert told.startswith("The experts of 1 layer stay in host memory")

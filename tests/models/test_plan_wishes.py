@@ -8,23 +8,24 @@ from launcher.base.errors import BadOption, ModelHasNoHead, ModelUnknown
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.memory import KV_TYPES
-from launcher.models.plan import Plan, Status, Wish, make_plans
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
-from launcher.models.situation import Situation, described
+from launcher.models.server_settings import to_fields
+from launcher.models.situation import Situation, describe_machine
 
 CATALOGUE = Catalogue(tuple(shipped_models()))
 MOE, PLAIN, DENSE = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b", "qwen3.8-27b"
 INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality", "as-published")
 
 
-def plans(situation: Situation, wish: Wish | None = None) -> tuple[Plan, ...]:
-    return make_plans(CATALOGUE, situation, wish or Wish())
+def plans(situation: Situation, wish: PlanCriteria | None = None) -> tuple[Plan, ...]:
+    return make_plans(CATALOGUE, situation, wish or PlanCriteria())
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(
     wish=st.builds(
-        Wish,
+        PlanCriteria,
         model=st.sampled_from([None, MOE, PLAIN, DENSE, "qwen3.5-9b-mtp", "demo"]),
         intent=st.sampled_from(INTENTS),
         context=st.none() | st.integers(256, 2**24),
@@ -39,13 +40,13 @@ def plans(situation: Situation, wish: Wish | None = None) -> tuple[Plan, ...]:
     backend=st.sampled_from(["cuda", "vulkan", "metal", "cpu"]),
 )
 def test_what_is_fixed_is_kept_whatever_else_is_asked(
-    wish: Wish, size: float, host: float | None, backend: str
+    wish: PlanCriteria, size: float, host: float | None, backend: str
 ) -> None:
     if backend == "cpu":
         host = host or 64.0
-    found = plans(described(size, host_gib=host, backend=backend), wish)  # type: ignore[arg-type]
+    found = plans(describe_machine(size, host_gib=host, backend=backend), wish)  # type: ignore[arg-type]
     for plan in found:
-        for name, value in wish.overrides().items():
+        for name, value in to_fields(wish.chosen()).items():
             if name == "n_cpu_moe":
                 geometry = plan.entry.geometry
                 assert geometry is not None
@@ -57,22 +58,22 @@ def test_what_is_fixed_is_kept_whatever_else_is_asked(
 
 
 def test_nothing_is_shrunk_that_is_fixed() -> None:
-    wish = Wish(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=2_048, n_cpu_moe=0)
-    (only,) = plans(described(16), wish)
+    wish = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=2_048, n_cpu_moe=0)
+    (only,) = plans(describe_machine(16), wish)
     assert (only.status, only.setting.context, only.setting.kv) == (Status.TOO_BIG, 262_144, "f16")
 
 
 def test_experts_are_left_alone_where_there_are_none() -> None:
-    first = plans(described(24), Wish(model=DENSE, n_cpu_moe=10))[0]
+    first = plans(describe_machine(24), PlanCriteria(model=DENSE, n_cpu_moe=10))[0]
     assert (first.setting.n_cpu_moe, first.status) == (0, Status.FITS)
     assert "A dense model has no routed experts: --n-cpu-moe is left out." in first.reasons
-    on_cpu = plans(described(8, host_gib=64, backend="cpu"), Wish(model=MOE, n_cpu_moe=10))[0]
+    on_cpu = plans(describe_machine(8, host_gib=64, backend="cpu"), PlanCriteria(model=MOE, n_cpu_moe=10))[0]
     assert (on_cpu.setting.n_cpu_moe, on_cpu.status) == (0, Status.FITS)
     assert any("--n-cpu-moe is left out" in reason for reason in on_cpu.reasons)
 
 
 def test_without_mtp() -> None:
-    on, off = (plans(described(24), Wish(model=MOE, draft=draft))[0] for draft in (2, 0))
+    on, off = (plans(describe_machine(24), PlanCriteria(model=MOE, draft=draft))[0] for draft in (2, 0))
     assert off.estimate.parts.draft_kv == off.estimate.parts.draft_compute == 0
     # 473 MiB of the head's block, 126 of states, 512 and 148 of its context: an engine's dry run, b11434.
     assert on.required_mib - off.required_mib == pytest.approx(372 + 126 + 512 + 148, abs=5)
@@ -80,34 +81,34 @@ def test_without_mtp() -> None:
 
 
 def test_a_file_that_lost_its_head_is_planned_without_drafts() -> None:
-    first = plans(described(24), Wish(model=DENSE, quant="UD-IQ2_XXS"))[0]
+    first = plans(describe_machine(24), PlanCriteria(model=DENSE, quant="UD-IQ2_XXS"))[0]
     assert first.setting.draft == 0
     assert "This file has no MTP head." in first.reasons
-    with pytest.raises(ModelHasNoHead, match="UD-IQ2_XXS of qwen3"):
-        plans(described(24), Wish(model=DENSE, quant="UD-IQ2_XXS", draft=2))
-    unnamed = plans(described(24), Wish(quant="UD-IQ2_XXS", draft=2))
+    with pytest.raises(ModelHasNoHead, match="UD-IQ2_XXS has no MTP head"):
+        plans(describe_machine(24), PlanCriteria(model=DENSE, quant="UD-IQ2_XXS", draft=2))
+    unnamed = plans(describe_machine(24), PlanCriteria(quant="UD-IQ2_XXS", draft=2))
     assert {plan.entry.id for plan in unnamed} == {MOE}
 
 
 def test_slots_share_the_context_and_multiply_the_states() -> None:
-    one, four = (plans(described(24), Wish(model=MOE, slots=slots))[0] for slots in (1, 4))
+    one, four = (plans(describe_machine(24), PlanCriteria(model=MOE, slots=slots))[0] for slots in (1, 4))
     assert four.estimate.parts.recurrent == 4 * one.estimate.parts.recurrent
     assert "The 4 slots share the context: 65,536 tokens for each." in four.reasons
 
 
 def test_the_preset_for_several_users_is_there_when_slots_are_asked_for() -> None:
-    found = plans(described(80), Wish(model=MOE, slots=4))
+    found = plans(describe_machine(80), PlanCriteria(model=MOE, slots=4))
     assert ("UD-Q8_K_XL", 4) in {(plan.file.quant, plan.setting.slots) for plan in found}
-    assert all(plan.setting.slots == 1 for plan in plans(described(80)))
+    assert all(plan.setting.slots == 1 for plan in plans(describe_machine(80)))
 
 
 def test_more_context_than_the_model_was_trained_for_is_a_caution() -> None:
-    first = plans(described(80), Wish(model=DENSE, context=1_000_000))[0]
+    first = plans(describe_machine(80), PlanCriteria(model=DENSE, context=1_000_000))[0]
     assert any("trained for 262,144 tokens" in caution for caution in first.cautions)
 
 
 def test_a_quantisation_may_be_any_model_s() -> None:
-    found = plans(described(24), Wish(quant="ud-q4_k_m"))
+    found = plans(describe_machine(24), PlanCriteria(quant="ud-q4_k_m"))
     assert [plan.entry.id for plan in found] == [MOE, DENSE]
     assert {plan.file.quant for plan in found} == {"UD-Q4_K_M"}
 
@@ -115,44 +116,44 @@ def test_a_quantisation_may_be_any_model_s() -> None:
 @pytest.mark.parametrize(
     ("wish", "said", "meant"),
     [
-        (Wish(model="qwen3.6-35b"), 'no model "qwen3.6-35b"', "qwen3.6-35b-a3b-mtp"),
-        (Wish(model=MOE, quant="UD-Q3_KXL"), f"{MOE} has no UD-Q3_KXL", "UD-Q3_K_XL"),
-        (Wish(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
+        (PlanCriteria(model="qwen3.6-35b"), 'no model "qwen3.6-35b"', "qwen3.6-35b-a3b-mtp"),
+        (PlanCriteria(model=MOE, quant="UD-Q3_KXL"), f"{MOE} has no UD-Q3_KXL", "UD-Q3_K_XL"),
+        (PlanCriteria(quant="UD-Q3_KXL"), "No model has UD-Q3_KXL", "UD-Q3_K_XL"),
     ],
 )
-def test_an_unknown_name_is_answered_with_those_alike(wish: Wish, said: str, meant: str) -> None:
+def test_an_unknown_name_is_answered_with_those_alike(wish: PlanCriteria, said: str, meant: str) -> None:
     with pytest.raises(ModelUnknown, match=said) as wrong:
-        plans(described(24), wish)
+        plans(describe_machine(24), wish)
     assert meant in wrong.value.hint
 
 
 @pytest.mark.parametrize(("kv", "meant"), [("Q8_0", "q8_0"), ("q8", "q8_0"), ("fp16", "f16")])
 def test_an_unknown_kv_type_is_answered_with_those_alike(kv: str, meant: str) -> None:
     with pytest.raises(BadOption, match=f'no KV cache type "{kv}"') as wrong:
-        plans(described(24), Wish(kv=kv))
+        plans(describe_machine(24), PlanCriteria(kv=kv))
     assert f"Did you mean {meant}?" in wrong.value.hint
     with pytest.raises(BadOption, match="iq4_nl cannot be used: flash attention on CUDA refuses it") as strange:
-        plans(described(24), Wish(kv="iq4_nl"))
+        plans(describe_machine(24), PlanCriteria(kv="iq4_nl"))
     assert "q4_0" in strange.value.hint
 
 
 @pytest.mark.parametrize(
     "wish",
     [
-        Wish(context=255),
-        Wish(context=2**24 + 1),
-        Wish(draft=-1),
-        Wish(draft=17),
-        Wish(ubatch=0),
-        Wish(n_cpu_moe=-1),
-        Wish(slots=0),
-        Wish(slots=65),
+        PlanCriteria(context=255),
+        PlanCriteria(context=2**24 + 1),
+        PlanCriteria(draft=-1),
+        PlanCriteria(draft=17),
+        PlanCriteria(ubatch=0),
+        PlanCriteria(n_cpu_moe=-1),
+        PlanCriteria(slots=0),
+        PlanCriteria(slots=65),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(wish: Wish) -> None:
-    ((name, value),) = wish.overrides().items()
+def test_a_value_out_of_range_is_refused_by_name(wish: PlanCriteria) -> None:
+    ((name, value),) = to_fields(wish.chosen()).items()
     with pytest.raises(BadOption, match=str(value)) as wrong:
-        plans(described(24), wish)
+        plans(describe_machine(24), wish)
     assert "It goes from" in wrong.value.hint
     flag = {"context": "ctx", "n_cpu_moe": "n-cpu-moe"}.get(name, name)
     assert wrong.value.title.startswith(f"--{flag} ")

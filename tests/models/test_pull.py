@@ -18,16 +18,19 @@ from launcher.base.errors import (
     Refused,
 )
 from launcher.base.paths import models_dir
-from launcher.fetch.transfer import TransferSettings
+from launcher.fetch.asking_again import ask_again_later
+from launcher.fetch.transfer import TransferPhase, TransferSettings
 from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
-from launcher.models.header_summary import kept_summary
-from launcher.models.library import find, find_companion, library
+from launcher.models.download_target import parse_target
+from launcher.models.header_summary import load_summary
+from launcher.models.library import find_companion, find_local_model, list_library
 from launcher.models.library_index import read_index
 from launcher.models.pull import PullProgress, pull, unfinished_bytes
-from launcher.models.wanted import wanted
 from tests.conftest import Hub
 from tests.models.pulling import COMMIT, DEMO, FILE, QUICK, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
+
+PATIENT = replace(QUICK, attempts=4)
 
 
 class TestAFileOfTheHub:
@@ -47,7 +50,7 @@ class TestAFileOfTheHub:
         record = pulled.record
         assert (record.repo, record.revision, record.file, record.quant) == (repo, COMMIT, FILE, "F16")
         assert {each["server"] for each in asked if "Authorization" in each} == {"hub"}
-        summary = kept_summary(file.sha256)
+        summary = load_summary(file.sha256)
         assert summary is not None
         assert summary.geometry == DEMO.geometry
 
@@ -113,12 +116,49 @@ class TestAFileOfTheHub:
         assert f"{FILE}, demo-Q8_0.gguf." in told.value.hint
 
 
+class TestAHubThatIsAskedTooOften:
+    @pytest.mark.parametrize(("status", "why"), [(429, "has had too many requests"), (503, "HTTP status 503")])
+    @pytest.mark.parametrize("name", [f":{FILE}", ":F16"])
+    async def test_its_first_answer_is_waited_out_and_told(
+        self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, status: int, why: str
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
+        told: list[PullProgress] = []
+        notes: list[str] = []
+        meant = await ask_again_later(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
+        assert (await pull(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
+        waits = [each for each in told if each.phase is TransferPhase.WAITING]
+        assert waits[0].file == FILE
+        for note in (waits[0].note, *notes):
+            assert why in note
+            assert note.endswith("The next try is in 1 s.")
+        assert bool(notes) == (name == ":F16")  # for that the listing is asked for first
+
+    @pytest.mark.parametrize("status", [429, 503])
+    async def test_in_the_end_it_is_told_as_an_error(
+        self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, status: int
+    ) -> None:
+        meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*9"))
+        settings = replace(PATIENT, attempts=2)
+        with pytest.raises(Refused) as refused:
+            await pull(meant, settings=settings)
+        assert refused.value.status == status
+        assert methods(hub) == [("hub", "HEAD")] * 2
+
+    async def test_other_answers_are_not_waited_out(self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("502"))
+        with pytest.raises(Refused, match="502"):
+            await pull(await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue()), settings=PATIENT)
+        assert methods(hub) == [("hub", "HEAD")]
+
+
 class TestAPauseAndGoingOn:
     async def test_what_had_arrived_is_not_sent_again(
         self, repo: str, hub: Hub, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-        meant = await asyncio.to_thread(wanted, f"{repo}:{FILE}", catalogue())
+        meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
         half, size = asyncio.Event(), demo_model.stat().st_size
 
         def watch(told: PullProgress) -> None:
@@ -145,9 +185,9 @@ class TestAModelOfTheCatalogue:
         mine = entry(repo, files=(replace(entry(repo).files[0], sha256=sha256(demo_model)),))
         pulled = await get("mine:f16", mine)
         assert pulled.checked.problem is None
-        assert (pulled.record.model, pulled.record.quant, pulled.record.words) == ("mine", "F16", "mine:F16")
+        assert (pulled.record.model, pulled.record.quant, pulled.record.label) == ("mine", "F16", "mine:F16")
         for quant in (None, "F16", "f16"):
-            found = find(mine, quant)
+            found = find_local_model(mine, quant)
             assert found is not None
             assert found.path == pulled.path
 
@@ -182,7 +222,7 @@ class TestAModelOfTheCatalogue:
         pulled = await get("mine:F16", mine)
         assert [(file.kind, file.path.name) for file in pulled.files] == [("model", FILE), ("draft", "mtp-demo.gguf")]
         assert find_companion(mine, draft) == pulled.files[1].path
-        assert [each.record.kind for each in library(catalogue(mine)).models] == ["model", "draft"]
+        assert [each.record.kind for each in list_library(catalogue(mine)).models] == ["model", "draft"]
 
     async def test_a_projector_that_is_none_is_told_and_none_is_pulled_unasked(self, repo: str, hub: Hub) -> None:
         shutil.copy(hub.folder / repo / FILE, hub.folder / repo / "mmproj-F16.gguf")
@@ -205,7 +245,7 @@ class TestWhatItIsIsLookedAt:
         assert "--draft 0" in pulled.checked.problem.hint
         assert str(pulled.path) in pulled.checked.problem.hint
         assert pulled.path.exists()
-        found = find(mine)
+        found = find_local_model(mine)
         assert found is not None
         assert found.record.head == "none"
         assert "should have an MTP head" in (found.record.problem or "")
@@ -231,7 +271,7 @@ class TestASplitModel:
 
     async def test_all_parts_come_and_are_one_model(self, repo: str, first: str, hub: Hub) -> None:
         told: list[PullProgress] = []
-        meant = await asyncio.to_thread(wanted, f"{repo}:{first}", catalogue())
+        meant = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
         pulled = await pull(meant, on_progress=told.append, settings=QUICK)
         assert [file.path.name for file in pulled.files] == [
             f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)
@@ -241,7 +281,7 @@ class TestASplitModel:
         assert {each.of for each in told} == {3}
         assert {each.bytes for each in told} == {pulled.bytes}
         assert told[-1].done_bytes == pulled.bytes
-        (local,) = library(catalogue()).models
+        (local,) = list_library(catalogue()).models
         assert len(local.record.paths) == 3
 
     async def test_any_part_may_be_named(self, repo: str, first: str) -> None:
@@ -267,7 +307,7 @@ class TestASplitModel:
             shutil.copy(demo_model, hub.folder / repo / f"x-0000{number}-of-00002.gguf")
         with pytest.raises(ModelBroken, match="do not belong together"):
             await get(f"{repo}:x-00001-of-00002.gguf")
-        (local,) = library(catalogue()).models
+        (local,) = list_library(catalogue()).models
         assert "do not belong together" in (local.record.problem or "")
 
     async def test_the_catalogue_knows_its_parts(self, repo: str, first: str, hub: Hub) -> None:

@@ -14,10 +14,10 @@ from launcher.base.errors import (
     Unreachable,
 )
 from launcher.base.paths import models_dir
-from launcher.models.library import find
+from launcher.models.download_target import DownloadTarget, parse_target
+from launcher.models.library import find_local_model
 from launcher.models.library_index import read_index
 from launcher.models.pull import pull
-from launcher.models.wanted import Wanted, wanted
 from tests.conftest import Hub
 from tests.models.pulling import FILE, QUICK, cached, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
@@ -32,7 +32,7 @@ class TestWhatOtherProgramsHaveDownloaded:
         assert [file.origin for file in pulled.files] == ["cache"]
         assert methods(hub) == [("hub", "HEAD")]
         assert not models_dir().exists()
-        found = find(mine, "F16")
+        found = find_local_model(mine, "F16")
         assert found is not None
         assert (found.path, found.place.value, found.state.value) == (path, "cache", "good")
 
@@ -119,15 +119,15 @@ class TestAnAddress:
 
     @pytest.mark.parametrize("page", ["", "/", "/tree/main", "?not-for-all-audiences=true"])
     async def test_a_repositorys_page_is_the_repository(self, page: str, repo: str, hub: Hub) -> None:
-        meant = await asyncio.to_thread(wanted, f"{hub.url}/{repo}{page}", catalogue())
-        assert meant == await asyncio.to_thread(wanted, repo, catalogue())
+        meant = await asyncio.to_thread(parse_target, f"{hub.url}/{repo}{page}", catalogue())
+        assert meant == await asyncio.to_thread(parse_target, repo, catalogue())
 
 
 async def test_several_pieces_that_do_not_fit_are_refused_before_anything_is_fetched(
     repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write_split(hub.folder / repo / "parts").name
-    meant: Wanted = await asyncio.to_thread(wanted, f"{repo}:parts/{first}", catalogue())
+    meant: DownloadTarget = await asyncio.to_thread(parse_target, f"{repo}:parts/{first}", catalogue())
     usage = shutil.disk_usage(hub.folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
     hub.requests()

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from launcher.app.planner import MachineWish, _check_awake
 from launcher.base.errors import BadOption, GpuAsleep
 from launcher.machine.gpu import Gpu
 from launcher.machine.host import Host, read_host
 from launcher.machine.machine import Machine, read_machine
-from launcher.models.learned import record_load
-from launcher.models.situation import described, situation_of
-from launcher.planner import MachineWish, _check_awake
+from launcher.models.compute_buffers import Backend
+from launcher.models.load_history import record_load
+from launcher.models.read_situation import ServerMemory, situation_of
+from launcher.models.situation import describe_machine
 from tests.machine.conftest import pci_card
 
 GIB, MIB = 2**30, 2**20
@@ -46,36 +48,36 @@ def machine(host: Host, *gpus: Gpu) -> Machine:
 class TestDescribed:
     def test_a_card_gives_a_program_less_than_its_size(self) -> None:
         # RTX 5060 Ti 16 GB: 15.84K MiB, the published article's figure.
-        known = described(16)
+        known = describe_machine(16)
         assert known.free_mib == pytest.approx(15_840, abs=10)
         assert (known.backend, known.margin_mib, known.host_mib, known.described) == ("cuda", 1_024, None, True)
         assert any("15,8" in note for note in known.notes)
 
     def test_what_is_given_is_taken(self) -> None:
-        known = described(24, free_mib=12_000, headless=True, host_gib=32, backend="vulkan")
+        known = describe_machine(24, free_mib=12_000, headless=True, host_gib=32, backend="vulkan")
         assert (known.free_mib, known.margin_mib, known.backend) == (12_000, 512, "vulkan")
         assert known.host_mib == 24 * 1_024
         assert known.notes == ("Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system.",)
 
     def test_a_processor_computes_in_the_host_s_memory(self) -> None:
-        known = described(24, host_gib=64, backend="cpu")
+        known = describe_machine(24, host_gib=64, backend="cpu")
         assert (known.backend, known.nominal_gb, known.free_mib, known.margin_mib) == ("cpu", 64, 48 * 1_024, 1_024)
-        assert described(24, host_gib=64, backend="cpu", free_mib=0).free_mib == 0
+        assert describe_machine(24, host_gib=64, backend="cpu", free_mib=0).free_mib == 0
         with pytest.raises(BadOption, match="--backend cpu") as wrong:
-            described(24, backend="cpu")
+            describe_machine(24, backend="cpu")
         assert "--host-memory" in wrong.value.hint
 
     @pytest.mark.parametrize("size", [0, -1, 0.4, 5_000, 1e12])
     def test_no_card_is_that_small_or_large(self, size: float) -> None:
         with pytest.raises(BadOption, match="--gpu-memory"):
-            described(size)
+            describe_machine(size)
 
     @pytest.mark.parametrize("free", [-1, 24 * 1_024 + 1])
     def test_no_more_is_free_than_there_is(self, free: int) -> None:
         with pytest.raises(BadOption, match="24,576 MiB"):
-            described(24, free_mib=free)
+            describe_machine(24, free_mib=free)
         with pytest.raises(BadOption, match="The host has"):
-            described(8, free_mib=24 * 1_024 + 1, host_gib=24, backend="cpu")
+            describe_machine(8, free_mib=24 * 1_024 + 1, host_gib=24, backend="cpu")
 
 
 class TestThisMachine:
@@ -201,6 +203,97 @@ class TestThisMachine:
         assert (desktop.margin_mib, desktop.headless) == (1_024 + excess, False)
 
 
+def server(
+    pid: int,
+    by_gpu: dict[str, int] | None = None,
+    *,
+    host_mib: int | None = 100,
+    estimated: tuple[int, ...] | None = None,
+) -> ServerMemory:
+    """A running server of ours; without `by_gpu` no driver tells what it has."""
+
+    def estimate(_backend: Backend, _gpus: int) -> tuple[int, ...] | None:
+        return estimated
+
+    return ServerMemory(pid, f"model-{pid}", by_gpu, host_mib, estimate)
+
+
+class TestOwnServers:
+    def test_what_our_server_has_is_free_alone_and_not_beside_it(self, host: Host) -> None:
+        busy = nvidia(free=5_020 * MIB, used_bytes=24 * GIB - 5_020 * MIB)
+        known = situation_of(machine(host, busy), servers=[server(7, {"GPU-0": 17_333})])
+        assert (known.free_mib, known.beside_mib, known.own_mib) == (22_353, 5_020, 17_333)
+        assert known.host_mib == 48 * 1_024 + 100
+        (note,) = known.own_notes
+        assert note.startswith("Free memory is counted as if model-7 were stopped, which frees 17,333 MiB. While it")
+        assert note.endswith("runs, 5,020 MiB are free.")
+        beside = known.with_servers_running()
+        assert (beside.free_mib, beside.host_mib, beside.own_mib) == (5_020, 48 * 1_024, 17_333)
+
+    def test_without_a_server_of_ours_both_are_what_is_free(self, host: Host) -> None:
+        known = situation_of(machine(host, nvidia()))
+        assert (known.free_mib, known.beside_mib, known.own_mib, known.own_notes) == (22_528, 22_528, 0, ())
+        assert known.with_servers_running() is known
+        assert known.memory_json() == {
+            "alone_mib": 22_528,
+            "beside_mib": 22_528,
+            "own_mib": 0,
+            "read_at": pytest.approx(known.read_at, abs=0.1),
+        }
+
+    def test_of_two_servers_one_may_end_while_the_other_stays(self, host: Host) -> None:
+        busy = nvidia(free=6_000 * MIB)
+        known = situation_of(machine(host, busy), servers=[server(7, {"GPU-0": 10_000}), server(8, {"GPU-0": 2_000})])
+        assert (known.free_mib, known.beside_mib, known.own_mib) == (18_000, 6_000, 12_000)
+        assert "model-7, model-8 were stopped, which frees 12,000 MiB. While they run" in known.own_notes[0]
+        restarted = known.with_servers_running(ending=[7])
+        assert (restarted.free_mib, restarted.own_mib) == (16_000, 2_000)
+        assert (restarted.beside_mib, restarted.own_notes) == (16_000, ())  # none is counted as stopped there
+        gone = known.with_servers_running(ending=[7, 8])
+        assert (gone.free_mib, gone.own, gone.beside_mib) == (18_000, (), 18_000)
+
+    def test_each_gpu_gets_back_what_the_server_has_of_it(self, host: Host) -> None:
+        cards = (nvidia(free=2_000 * MIB), nvidia(1, free=9_000 * MIB))
+        known = situation_of(machine(host, *cards), servers=[server(7, {"GPU-0": 15_000, "GPU-1": 3_000})])
+        assert (known.gpu_free_mib, known.free_mib, known.beside_mib) == ((17_000, 12_000), 29_000, 11_000)
+        assert known.with_servers_running().gpu_free_mib == (2_000, 9_000)
+
+    def test_where_no_driver_tells_the_estimate_does_and_is_no_more_than_is_used(self, host: Host) -> None:
+        busy = nvidia(free=20_000 * MIB, used_bytes=4_000 * MIB)
+        known = situation_of(
+            machine(host, busy), servers=[server(7, estimated=(3_000,)), server(8, estimated=(9_000,))]
+        )
+        assert [(each.mib, each.measured) for each in known.own] == [(3_000, False), (4_000, False)]
+        assert known.free_mib == 24 * 1_024  # never more than there is
+
+    def test_what_is_not_known_of_a_server_is_not_counted_as_free(self, host: Host) -> None:
+        known = situation_of(machine(host, nvidia(free=6_000 * MIB)), servers=[server(7)])
+        assert (known.free_mib, known.beside_mib, known.own_mib) == (6_000, 6_000, None)
+        assert known.memory_json()["own_mib"] is None
+        assert known.own_notes == (
+            "How much of this memory model-7 has is not known. Stopping it frees more memory than this figure shows.",
+        )
+
+    def test_on_the_processor_the_engine_s_private_memory_is_free_alone(self, host: Host) -> None:
+        known = situation_of(machine(host), servers=[server(7, {}, host_mib=3_000)])
+        assert (known.free_mib, known.host_mib) == (48 * 1_024 + 3_000,) * 2
+        assert (known.beside_mib, known.with_servers_running().free_mib, known.own_mib) == (
+            48 * 1_024,
+            48 * 1_024,
+            3_000,
+        )
+
+    def test_memory_that_the_user_has_told_stays_as_it_is(self, host: Host) -> None:
+        known = situation_of(machine(host, nvidia()), free_mib=9_000, servers=[server(7, {"GPU-0": 4_000})])
+        assert (known.free_mib, known.beside_mib, known.own_mib) == (9_000, 9_000, 0)
+
+    def test_a_gpu_in_the_processor_and_the_host_get_it_back_once(self, host: Host) -> None:
+        shared = nvidia(free=30 * GIB, total=60 * GIB, unified=True)
+        here = replace(host, available_bytes=20 * GIB)
+        known = situation_of(machine(here, shared), servers=[server(7, {"GPU-0": 10 * 1_024}, host_mib=0)])
+        assert (known.free_mib, known.beside_mib, known.host_mib) == (30 * 1_024, 20 * 1_024, 0)
+
+
 class TestFromSysfs:
     def test_a_radeon_s_memory(self, root: Path, host: Host) -> None:
         memory: dict[str, str | bytes] = {
@@ -216,7 +309,7 @@ class TestFromSysfs:
         pci_card(root, "0000:03:00.0", ARC_B580, "xe", {"tile0/physical_vram_size_bytes": hex(12 * GIB)})
         known = situation_of(replace(read_machine(root=root), host=host))
         assert (known.backend, known.nominal_gb) == ("vulkan", 12)
-        assert known.free_mib == described(12).free_mib
+        assert known.free_mib == describe_machine(12).free_mib
         assert any("96.7 % of its memory" in note for note in known.notes)
 
     @pytest.mark.parametrize(

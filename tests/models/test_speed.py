@@ -6,20 +6,27 @@ import pytest
 
 from launcher.models.catalogue import ModelEntry
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.memory import Setting
+from launcher.models.memory import PlanSettings
 from launcher.models.preset import Measurement
-from launcher.models.situation import Situation, described
-from launcher.models.speed import _same_gpu, bytes_per_token, describe, nearest, rate, roofline
+from launcher.models.situation import Situation, describe_machine
+from launcher.models.speed import (
+    _same_gpu,
+    bandwidth_limit,
+    bytes_per_token,
+    comparable_rate,
+    describe_measurement,
+    nearest_measurements,
+)
 from launcher.models.weights import Weights, weights_by_rules
 
 CATALOGUE = load_catalogue()
 MOE = CATALOGUE.find("qwen3.6-35b-a3b-mtp")
 DENSE = CATALOGUE.find("qwen3.8-27b")
-ON_24 = Setting(262_144, "q8_0", draft=2, ubatch=256)
+ON_24 = PlanSettings(262_144, "q8_0", draft=2, ubatch=256)
 
 
 def here(name: str | None, gigabytes: float, **more: object) -> Situation:
-    return replace(described(gigabytes), gpu_name=name, **more)  # type: ignore[arg-type]
+    return replace(describe_machine(gigabytes), gpu_name=name, **more)  # type: ignore[arg-type]
 
 
 def weights(entry: ModelEntry, quant: str) -> Weights:
@@ -40,24 +47,24 @@ def gpus(results: tuple[Measurement, ...]) -> list[str]:
     [
         # By hand from the catalogue's table: the run with the same file, memory class and experts' place.
         (24, "UD-Q3_K_XL", ON_24, "RTX 5090 Mobile"),
-        (24, "UD-IQ4_XS", Setting(131_072, "q8_0"), "RTX 4090"),
-        (24, "UD-IQ4_NL", Setting(131_072, "f16"), "RTX 3090"),
-        (16, "UD-IQ3_S", Setting(49_152, "q4_0", ubatch=256), "RTX 5060 Ti"),
-        (16, "UD-Q4_K_XL", Setting(131_072, "q8_0", n_cpu_moe=21), "RTX 5080"),
-        (12, "UD-Q4_K_XL", Setting(131_072, "q8_0", n_cpu_moe=30), "RTX 4070 SUPER"),
-        (8, "UD-Q4_K_M", Setting(131_072, "q8_0", n_cpu_moe=38), "RTX 2060 SUPER"),
+        (24, "UD-IQ4_XS", PlanSettings(131_072, "q8_0"), "RTX 4090"),
+        (24, "UD-IQ4_NL", PlanSettings(131_072, "f16"), "RTX 3090"),
+        (16, "UD-IQ3_S", PlanSettings(49_152, "q4_0", ubatch=256), "RTX 5060 Ti"),
+        (16, "UD-Q4_K_XL", PlanSettings(131_072, "q8_0", n_cpu_moe=21), "RTX 5080"),
+        (12, "UD-Q4_K_XL", PlanSettings(131_072, "q8_0", n_cpu_moe=30), "RTX 4070 SUPER"),
+        (8, "UD-Q4_K_M", PlanSettings(131_072, "q8_0", n_cpu_moe=38), "RTX 2060 SUPER"),
         (96, "UD-Q3_K_XL", ON_24, "RTX PRO 6000"),
     ],
 )
 def test_the_run_with_the_same_file_and_memory_is_named_first(
-    gigabytes: float, quant: str, setting: Setting, nearest_gpu: str
+    gigabytes: float, quant: str, setting: PlanSettings, nearest_gpu: str
 ) -> None:
-    assert gpus(nearest(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
+    assert gpus(nearest_measurements(MOE, quant, setting, here(None, gigabytes)))[0] == nearest_gpu
 
 
 def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
-    for setting in (ON_24, Setting(32_768, "f16"), Setting(65_536, "q4_0", draft=3)):
-        found = nearest(MOE, "UD-Q3_K_XL", setting, here("NVIDIA GeForce RTX 4090", 23.99))
+    for setting in (ON_24, PlanSettings(32_768, "f16"), PlanSettings(65_536, "q4_0", draft=3)):
+        found = nearest_measurements(MOE, "UD-Q3_K_XL", setting, here("NVIDIA GeForce RTX 4090", 23.99))
         assert found[0].gpu == "RTX 4090"
 
 
@@ -65,7 +72,9 @@ def test_a_run_on_this_very_gpu_comes_before_all_others() -> None:
 @pytest.mark.parametrize("n_cpu_moe", [0, 20])
 def test_a_run_with_its_experts_elsewhere_is_never_named(gigabytes: float, n_cpu_moe: int) -> None:
     for quant in ("UD-IQ3_S", "UD-Q3_K_XL", "UD-Q4_K_XL", "Q8_0"):
-        for result in nearest(MOE, quant, Setting(65_536, n_cpu_moe=n_cpu_moe), here(None, gigabytes)):
+        for result in nearest_measurements(
+            MOE, quant, PlanSettings(65_536, n_cpu_moe=n_cpu_moe), here(None, gigabytes)
+        ):
             if result.n_cpu_moe is not None:
                 assert bool(result.n_cpu_moe) == bool(n_cpu_moe)
             file = MOE.file(result.quant or "")
@@ -74,14 +83,18 @@ def test_a_run_with_its_experts_elsewhere_is_never_named(gigabytes: float, n_cpu
 
 
 def test_a_dense_model_has_no_experts_to_keep_elsewhere() -> None:
-    found = nearest(DENSE, "UD-Q4_K_XL", Setting(262_144, "q4_0", draft=4), here("NVIDIA GeForce RTX 5090", 31.8))
+    found = nearest_measurements(
+        DENSE, "UD-Q4_K_XL", PlanSettings(262_144, "q4_0", draft=4), here("NVIDIA GeForce RTX 5090", 31.8)
+    )
     assert (found[0].gpu, found[0].tokens_per_second) == ("RTX 5090", 179.7)
 
 
 def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
     for gigabytes in (16, 24, 32, 48):
         for quant in ("UD-IQ3_S", "UD-Q4_K_XL", "Q8_0"):
-            for result in nearest(MOE, quant, Setting(98_304, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", gigabytes)):
+            for result in nearest_measurements(
+                MOE, quant, PlanSettings(98_304, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", gigabytes)
+            ):
                 assert result.trust == "good"
                 assert "fork" not in (result.engine or "")
                 assert result.engine not in ("vLLM", "ik_llama.cpp")
@@ -89,31 +102,37 @@ def test_what_is_not_llama_cpp_or_not_trusted_is_never_named() -> None:
 
 
 def test_one_report_on_one_file_and_gpu_is_told_once() -> None:
-    found = nearest(MOE, "UD-IQ3_S", Setting(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9))
+    found = nearest_measurements(
+        MOE, "UD-IQ3_S", PlanSettings(65_536, "q4_0"), here("NVIDIA GeForce RTX 5060 Ti", 15.9)
+    )
     assert gpus(found).count("RTX 5060 Ti") == 1
     assert found[0].filled == 0
-    drafts = nearest(MOE, "UD-Q6_K_XL", Setting(32_768, "q8_0", draft=3), here("NVIDIA GeForce RTX 3090", 48, gpus=2))
+    drafts = nearest_measurements(
+        MOE, "UD-Q6_K_XL", PlanSettings(32_768, "q8_0", draft=3), here("NVIDIA GeForce RTX 3090", 48, gpus=2)
+    )
     assert [result.draft for result in drafts if result.gpu == "2x RTX 3090"] == [3]
 
 
 def test_a_plan_without_mtp_is_told_rates_without_it() -> None:
-    off = Setting(65_536, "q4_0", draft=0)
-    found = nearest(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
-    assert rate(found[0], off) == 98
+    off = PlanSettings(65_536, "q4_0", draft=0)
+    found = nearest_measurements(MOE, "UD-IQ3_S", off, here("NVIDIA GeForce RTX 5060 Ti", 15.9))
+    assert comparable_rate(found[0], off) == 98
     assert all(result.baseline is not None or result.draft == 0 for result in found)
     plain = CATALOGUE.find("qwen3.6-35b-a3b")
-    (best, *_) = nearest(plain, "UD-IQ3_S", Setting(262_144, "q4_0", draft=0), here("NVIDIA GeForce RTX 5060 Ti", 15.9))
-    assert rate(best, off) == 98
-    assert rate(best, replace(off, draft=2)) is None
+    (best, *_) = nearest_measurements(
+        plain, "UD-IQ3_S", PlanSettings(262_144, "q4_0", draft=0), here("NVIDIA GeForce RTX 5060 Ti", 15.9)
+    )
+    assert comparable_rate(best, off) == 98
+    assert comparable_rate(best, replace(off, draft=2)) is None
 
 
 def test_a_processor_is_not_told_what_gpus_did() -> None:
-    assert nearest(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
+    assert nearest_measurements(MOE, "UD-Q3_K_XL", ON_24, here(None, 24, backend="cpu")) == ()
 
 
 def test_nothing_is_named_when_nothing_is_near() -> None:
-    assert nearest(MOE, "BF16", Setting(262_144, draft=3), here(None, 80)) == ()
-    assert nearest(CATALOGUE.find("demo"), "F16", Setting(8_192), here(None, 8)) == ()
+    assert nearest_measurements(MOE, "BF16", PlanSettings(262_144, draft=3), here(None, 80)) == ()
+    assert nearest_measurements(CATALOGUE.find("demo"), "F16", PlanSettings(8_192), here(None, 8)) == ()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +165,7 @@ def test_the_driver_s_name_of_a_gpu_is_recognised(
 
 def test_a_result_is_told_with_all_that_it_depends_on() -> None:
     (told,) = [
-        describe(MOE, result)
+        describe_measurement(MOE, result)
         for result in MOE.measurements
         if result.gpu == "RTX 5060 Ti" and result.filled == 0 and result.kv == "q4_0"
     ]
@@ -159,13 +178,13 @@ def test_a_result_is_told_with_all_that_it_depends_on() -> None:
 
 def test_what_a_result_does_not_say_is_said() -> None:
     result = next(result for result in MOE.measurements if result.gpu == "RTX 4070")
-    assert describe(MOE, result) == (
+    assert describe_measurement(MOE, result) == (
         "RTX 4070, 12 GB: 67 t/s with quant unknown, draft length unknown; 51 t/s without MTP. Source: carteakey."
     )
 
 
 def test_ranges_experts_and_memory_in_a_name_are_told_once() -> None:
-    told = [describe(MOE, result) for result in MOE.measurements if result.tokens_per_second]
+    told = [describe_measurement(MOE, result) for result in MOE.measurements if result.tokens_per_second]
     assert any("A100 80GB: 199 t/s" in each for each in told)
     assert any("69 to 82 t/s" in each and "69 to 95 % of drafts accepted" in each for each in told)
     assert any("experts of 37 layers on the host" in each for each in told)
@@ -178,26 +197,27 @@ def test_a_token_reads_the_active_weights_and_the_filled_cache() -> None:
     # 8 of 256 experts a layer: 464 MiB a layer (a public report), and all that is not routed experts nor the embedding.
     routed = 40 * int(464 * 2**20 * 8 / 256)
     rest = moe.output + sum(block.rest for block in moe.blocks)
-    assert bytes_per_token(geometry, moe, Setting(65_536)) == pytest.approx(routed + rest, rel=1e-6)
+    assert bytes_per_token(geometry, moe, PlanSettings(65_536)) == pytest.approx(routed + rest, rel=1e-6)
     for slots in (1, 4):  # of which each is read by its own requests
         empty, full = (
-            bytes_per_token(geometry, moe, Setting(65_536, "q8_0", slots=slots), full=full) for full in (False, True)
+            bytes_per_token(geometry, moe, PlanSettings(65_536, "q8_0", slots=slots), full=full)
+            for full in (False, True)
         )
         assert full - empty == 65_536 // slots * 10_880
     dense = weights(DENSE, "UD-Q4_K_XL")
     assert DENSE.geometry is not None
-    assert bytes_per_token(DENSE.geometry, dense, Setting(65_536)) == dense.on_device(0, mtp=False)
+    assert bytes_per_token(DENSE.geometry, dense, PlanSettings(65_536)) == dense.on_device(0, mtp=False)
 
 
 def test_the_limit_is_bandwidth_over_bytes_and_unknown_without_it() -> None:
     found, geometry = weights(DENSE, "UD-Q4_K_XL"), DENSE.geometry
     assert geometry is not None
     card = here("NVIDIA GeForce RTX 4090", 24, bandwidth_gb_s=1_008.0)
-    limit = roofline(geometry, found, Setting(65_536), card)
+    limit = bandwidth_limit(geometry, found, PlanSettings(65_536), card)
     assert limit == pytest.approx(1_008e9 / found.on_device(0, mtp=False))
     # 47.7 t/s without MTP were measured on an RTX 4090: below the limit, as it must be.
     assert limit > 47.7
-    full = roofline(geometry, found, Setting(65_536), card, full=True)
+    full = bandwidth_limit(geometry, found, PlanSettings(65_536), card, full=True)
     assert full == pytest.approx(1_008e9 / (found.on_device(0, mtp=False) + 65_536 * 65_536))
-    assert roofline(geometry, found, Setting(65_536), here(None, 24)) is None
-    assert roofline(geometry, found, Setting(65_536, n_cpu_moe=3), card) is None
+    assert bandwidth_limit(geometry, found, PlanSettings(65_536), here(None, 24)) is None
+    assert bandwidth_limit(geometry, found, PlanSettings(65_536, n_cpu_moe=3), card) is None

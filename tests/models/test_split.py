@@ -12,13 +12,13 @@ from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.geometry import geometry_of
+from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_header
-from launcher.models.memory import Setting, estimate
-from launcher.models.plan import Plan, Status, Wish, make_plans
-from launcher.models.situation import Situation, situation_of
-from launcher.models.split import layers_of
-from launcher.models.weights import weights_of
+from launcher.models.memory import PlanSettings, estimate_memory, split_layers
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
+from launcher.models.read_situation import situation_of
+from launcher.models.situation import Situation
+from launcher.models.weights import read_weights
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -51,37 +51,37 @@ def machine(*free_mib: int) -> Situation:
 def test_layers_go_by_what_is_free_and_the_output_counts_as_one(
     count: int, free: tuple[int, ...], shares: tuple[int, ...]
 ) -> None:
-    assert layers_of(count, free) == shares
+    assert split_layers(count, free) == shares
 
 
 @pytest.mark.parametrize(
     ("name", "setting", "free", "told"),
     [
         # Each card's buffers, the MTP context's among them, as b11669 told on two Vulkan cards that are not there.
-        ("qwen35moe-35b-q3_k_xl", Setting(65_536, "q8_0"), (11_888, 11_888), (8_956, 9_026)),
-        ("qwen35moe-35b-q3_k_xl", Setting(262_144, "f16"), (11_888, 11_888), (11_943, 13_165)),
-        ("qwen35moe-35b-q4_k_m", Setting(131_072, "q8_0", n_cpu_moe=10), (11_888, 11_888), (7_184, 11_827)),
-        ("qwen35-27b-q4_k_m", Setting(131_072, "q4_0"), (11_888, 11_888), (9_698, 11_403)),
-        ("qwen35-27b-q4_k_m", Setting(131_072, "q4_0"), (24_176, 11_888), (12_923, 8_178)),
-        ("qwen35moe-35b-q4_k_m", Setting(131_072, "q8_0", n_cpu_moe=10), (24_176, 11_888), (11_508, 7_503)),
-        ("gemma3-12b-q4_k", Setting(65_536, "q8_0", draft=0), (24_176, 11_888), (5_974, 3_913)),
+        ("qwen35moe-35b-q3_k_xl", PlanSettings(65_536, "q8_0"), (11_888, 11_888), (8_956, 9_026)),
+        ("qwen35moe-35b-q3_k_xl", PlanSettings(262_144, "f16"), (11_888, 11_888), (11_943, 13_165)),
+        ("qwen35moe-35b-q4_k_m", PlanSettings(131_072, "q8_0", n_cpu_moe=10), (11_888, 11_888), (7_184, 11_827)),
+        ("qwen35-27b-q4_k_m", PlanSettings(131_072, "q4_0"), (11_888, 11_888), (9_698, 11_403)),
+        ("qwen35-27b-q4_k_m", PlanSettings(131_072, "q4_0"), (24_176, 11_888), (12_923, 8_178)),
+        ("qwen35moe-35b-q4_k_m", PlanSettings(131_072, "q8_0", n_cpu_moe=10), (24_176, 11_888), (11_508, 7_503)),
+        ("gemma3-12b-q4_k", PlanSettings(65_536, "q8_0", draft=0), (24_176, 11_888), (5_974, 3_913)),
     ],
 )
 def test_each_card_takes_what_an_engine_says(
-    name: str, setting: Setting, free: tuple[int, ...], told: tuple[int, ...], tmp_path: Path
+    name: str, setting: PlanSettings, free: tuple[int, ...], told: tuple[int, ...], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.gguf"
     write(path, "model", model(name))
     header = read_header(path)
-    geometry = geometry_of(header)
+    geometry = read_geometry(header)
     asked = replace(setting, backend="vulkan", gpus=2, gpu_free_mib=free)
-    found = estimate(geometry, weights_of(header, geometry), asked)
+    found = estimate_memory(geometry, read_weights(header, geometry), asked)
     assert sum(found.by_gpu) == found.parts.total
     assert [size / 2**20 - DRIVER_MIB for size in found.by_gpu] == pytest.approx(told, abs=2)
 
 
 def plan(situation: Situation, **wish: int | str) -> Plan:
-    wanted = Wish(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=512, n_cpu_moe=0, draft=2)
+    wanted = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="f16", ubatch=512, n_cpu_moe=0, draft=2)
     return make_plans(CATALOGUE, situation, replace(wanted, **wish))[0]
 
 

@@ -9,9 +9,9 @@ import pytest
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelFile
 from launcher.models.catalogue_load import shipped_models
-from launcher.models.hub_figures import refresh, with_kept_figures
-from launcher.models.plan import Unplanned, Wish, make_plans, unplanned
-from launcher.models.situation import described
+from launcher.models.hub_figures import fill_from_hub_cache, refresh_figures
+from launcher.models.plan import PlanCriteria, Status, UnplannedFile, list_unplanned, make_plans
+from launcher.models.situation import describe_machine
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
 SHA256 = "3c" * 32
@@ -29,14 +29,14 @@ def changed(model_id: str, **changes: object) -> Catalogue:
 @pytest.mark.parametrize("model", [model.id for model in SHIPPED.models])
 @pytest.mark.parametrize("gib", [8, 12, 16, 24, 48])
 def test_no_model_goes_unmentioned_and_no_file_is_both(model: str, gib: int) -> None:
-    situation, wish = described(gib, host_gib=64), Wish(model=model)
-    plans, left_out = make_plans(SHIPPED, situation, wish), unplanned(SHIPPED, situation, wish)
+    situation, wish = describe_machine(gib, host_gib=64), PlanCriteria(model=model)
+    plans, left_out = make_plans(SHIPPED, situation, wish), list_unplanned(SHIPPED, situation, wish)
     assert plans or left_out
     assert not {plan.file.quant for plan in plans} & {no.quant for no in left_out}
 
 
 def test_what_nobody_knows_the_size_of_is_named_with_what_to_do() -> None:
-    left_out = unplanned(SHIPPED, described(16), Wish(model="qwen3.8-27b"))
+    left_out = list_unplanned(SHIPPED, describe_machine(16), PlanCriteria(model="qwen3.8-27b"))
     assert [(each.model, each.quant) for each in left_out] == [("qwen3.8-27b", "Q3_K_M")]
     assert "--refresh" in left_out[0].remedy
 
@@ -46,10 +46,10 @@ def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
     size = 17_227_569_440
     file = ModelFile(quant="UD-Q3_K_XL", file="a.gguf", token_embd_type="Q8_0")
     model = replace(moe, repo="someone/size", revision=None, files=(file,))
-    situation, wish = described(24), Wish(model=model.id)
-    left_out = unplanned(Catalogue((model,)), situation, wish)
+    situation, wish = describe_machine(24), PlanCriteria(model=model.id)
+    left_out = list_unplanned(Catalogue((model,)), situation, wish)
     assert left_out == (
-        Unplanned(
+        UnplannedFile(
             model.id,
             "UD-Q3_K_XL",
             "its size is unknown",
@@ -60,9 +60,9 @@ def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
     (hub.folder / "someone" / "size").mkdir(parents=True, exist_ok=True)
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{SHA256}\nsize {size}\n"
     (hub.folder / "someone" / "size" / "a.gguf").write_text(pointer)
-    refresh(model)
-    known = Catalogue((with_kept_figures(model),))
-    assert unplanned(known, situation, wish) == ()
+    refresh_figures(model)
+    known = Catalogue((fill_from_hub_cache(model),))
+    assert list_unplanned(known, situation, wish) == ()
     best = make_plans(known, situation, wish)[0]
     assert (best.file.size_bytes, best.file.sha256, best.entry.revision) == (size, SHA256, COMMIT)
     shipped = make_plans(SHIPPED, situation, wish)[0]
@@ -71,14 +71,14 @@ def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
 
 def test_a_shape_that_is_not_known_is_in_the_header_of_the_file_with_that_checksum() -> None:
     catalogue = changed("qwen3.5-9b-mtp", geometry=None, revision="abc")
-    assert make_plans(catalogue, described(24), Wish()) == ()
-    (left_out,) = unplanned(catalogue, described(24), Wish(quant="Q4_K_M"))
+    assert make_plans(catalogue, describe_machine(24), PlanCriteria()) == ()
+    (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
     command = f"mtp-launcher estimate {catalogue.models[0].repo}@abc:Qwen3.5-9B-Q4_K_M.gguf"
     assert (left_out.reason, left_out.remedy) == ("its shape is unknown", f"`{command}` reads its header.")
     file = catalogue.models[0].file("Q4_K_M")
     assert file
     catalogue = changed("qwen3.5-9b-mtp", geometry=None, revision="abc", files=(replace(file, sha256=None),))
-    (left_out,) = unplanned(catalogue, described(24), Wish(quant="Q4_K_M"))
+    (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
     ask_hub = "`mtp-launcher models qwen3.5-9b-mtp --refresh` asks the hub."
     assert left_out.remedy == f"{ask_hub} `{command}` reads its header."
 
@@ -91,42 +91,49 @@ def test_a_file_on_this_disk_is_not_asked_of_the_hub(tmp_path: Path) -> None:
             path.parent.mkdir()
             path.write_bytes(content)
         catalogue = changed("qwen3.5-9b-mtp", repo=None, files=(file,))
-        (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
+        (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(model="qwen3.5-9b-mtp"))
         assert left_out.remedy == f"`mtp-launcher estimate '{path}'` says what is wrong with it."
 
 
 def test_a_draft_of_unknown_size_is_not_counted_as_nothing() -> None:
     draft = CompanionFile(repo="someone/small", file="small.gguf")
     catalogue = changed("qwen3.5-9b-mtp", speculation="draft-model", draft=draft)
-    model, situation = "qwen3.5-9b-mtp", described(24)
-    assert make_plans(catalogue, situation, Wish(model=model)) == ()
-    left_out = unplanned(catalogue, situation, Wish(model=model))
+    model, situation = "qwen3.5-9b-mtp", describe_machine(24)
+    assert make_plans(catalogue, situation, PlanCriteria(model=model)) == ()
+    left_out = list_unplanned(catalogue, situation, PlanCriteria(model=model))
     assert {each.reason for each in left_out} == {"the size of its draft is unknown"}
     assert all("--refresh" in each.remedy for each in left_out)
-    assert make_plans(catalogue, situation, Wish(model=model, draft=0))
-    assert unplanned(catalogue, situation, Wish(model=model, draft=0)) == ()
+    assert make_plans(catalogue, situation, PlanCriteria(model=model, draft=0))
+    assert list_unplanned(catalogue, situation, PlanCriteria(model=model, draft=0)) == ()
     local = changed(model, repo=None, speculation="draft-model", draft=replace(draft, repo=None))
-    assert all("small.gguf" in each.remedy for each in unplanned(local, situation, Wish(model=model)))
+    assert all("small.gguf" in each.remedy for each in list_unplanned(local, situation, PlanCriteria(model=model)))
 
 
-def test_a_model_without_presets() -> None:
+def test_a_model_without_presets_is_planned_when_it_is_named() -> None:
     catalogue = changed("qwen3.5-9b-mtp", presets=())
-    (left_out,) = unplanned(catalogue, described(24), Wish(model="qwen3.5-9b-mtp"))
-    assert (left_out.quant, left_out.reason) == (None, "it has no preset")
-    assert unplanned(catalogue, described(24), Wish()) == ()
+    wish = PlanCriteria(model="qwen3.5-9b-mtp")
+    (only,) = make_plans(catalogue, describe_machine(12), wish)
+    assert (only.file.quant, only.status, only.setting.context) == ("Q4_K_M", Status.FITS, 131_072)
+    (left_out,) = list_unplanned(catalogue, describe_machine(12), wish)
+    assert (left_out.quant, left_out.reason) == ("UD-IQ3_XXS", "its size is unknown")
+    assert (
+        make_plans(catalogue, describe_machine(12), PlanCriteria())
+        == list_unplanned(catalogue, describe_machine(12), PlanCriteria())
+        == ()
+    )
 
 
 def test_what_is_wrong_in_the_wish_is_said_in_the_same_way() -> None:
-    for ask in (make_plans, unplanned):
+    for ask in (make_plans, list_unplanned):
         with pytest.raises(ModelUnknown, match="gemma-4-31b has no Q9"):
-            ask(SHIPPED, described(24), Wish(model="gemma-4-31b", quant="Q9"))
+            ask(SHIPPED, describe_machine(24), PlanCriteria(model="gemma-4-31b", quant="Q9"))
         with pytest.raises(ModelUnknown, match="No model has Q9"):
-            ask(SHIPPED, described(24), Wish(quant="Q9"))
+            ask(SHIPPED, describe_machine(24), PlanCriteria(quant="Q9"))
         with pytest.raises(BadOption, match="--ctx"):
-            ask(SHIPPED, described(24), Wish(context=1))
+            ask(SHIPPED, describe_machine(24), PlanCriteria(context=1))
 
 
 def test_a_quantisation_alone_chooses_among_the_models_that_have_it() -> None:
-    plans = make_plans(SHIPPED, described(24), Wish(quant="ud-iq3_s"))
+    plans = make_plans(SHIPPED, describe_machine(24), PlanCriteria(quant="ud-iq3_s"))
     assert {plan.file.quant for plan in plans} == {"UD-IQ3_S"}
     assert "qwen3.6-35b-a3b-mtp" in {plan.entry.id for plan in plans}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from launcher.base.errors import GeometryUnknown
 from launcher.models.catalogue import ModelEntry
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.geometry import geometry_of
+from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_header
-from launcher.models.weights import Block, Weights, weights_by_rules, weights_of
+from launcher.models.weights import Block, Weights, read_weights, weights_by_rules
 from tools.sparse_models.models import Model, model, n_bytes
 from tools.sparse_models.write import write
 
@@ -25,7 +25,7 @@ def read(tmp_path: Path, made: Model) -> Weights:
     path = tmp_path / "model.gguf"
     write(path, "model", made)
     header = read_header(path)
-    return weights_of(header, geometry_of(header))
+    return read_weights(header, read_geometry(header))
 
 
 def by_rules(entry: ModelEntry, quant: str) -> Weights:
@@ -76,7 +76,7 @@ class TestFromAHeader:
         write(path, "model", model("llama-8b-q4_k"))
         header = read_header(path)
         with pytest.raises(GeometryUnknown, match="names 1,000 layers and has 292 tensors"):
-            weights_of(header, replace(geometry_of(header), layers=1_000))
+            read_weights(header, replace(read_geometry(header), layers=1_000))
 
     def test_a_type_that_is_not_known_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
@@ -92,7 +92,7 @@ class TestFromAHeader:
             file.write(data)
         header = read_header(path)
         with pytest.raises(GeometryUnknown, match=r"blk\.7\.attn_q\.weight"):
-            weights_of(header, geometry_of(header))
+            read_weights(header, read_geometry(header))
 
 
 class TestByRules:

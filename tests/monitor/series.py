@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from launcher.machine.gpu import Activity, GpuProcess
-from launcher.machine.reading import Reading
+from launcher.machine.gpu import GpuActivity, GpuProcess, Reading
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Finished, HealthEvent, Moment
+from launcher.monitor.health_event import Code, FinishedReply, HealthEvent, Moment
 
 Anything = Any
 """Whatever a look or a reply has."""
@@ -14,8 +13,8 @@ PERIOD_S = 2.0
 GIB = 2**30
 
 
-def activity(reasons: Sequence[str] | None = (), processes: Sequence[GpuProcess] | None = ()) -> Activity:
-    return Activity(
+def activity(reasons: Sequence[str] | None = (), processes: Sequence[GpuProcess] | None = ()) -> GpuActivity:
+    return GpuActivity(
         None if processes is None else tuple(processes), None if reasons is None else tuple(reasons), absent={}
     )
 
@@ -34,10 +33,10 @@ def reply(
     fill: float | None = 2_000,
     acceptance: float = 0.8,
     **what: Anything,
-) -> Finished:
+) -> FinishedReply:
     """A reply as MTP with draft length 2 makes it: each step yields its accepted drafts and one token more."""
     steps = tokens / (1 + 2 * acceptance)
-    return Finished(
+    return FinishedReply(
         **{
             "predicted_n": tokens,
             "predicted_s": tokens / tokens_per_second,
@@ -51,7 +50,7 @@ def reply(
 
 
 def run(health: Health, moments: Iterable[Moment]) -> list[HealthEvent]:
-    return [event for one in moments for event in health.look(one)]
+    return [event for one in moments for event in health.check(one)]
 
 
 def told(events: Iterable[HealthEvent]) -> list[tuple[Code, bool]]:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from launcher.machine.gpu import Activity, Gpu, GpuProcess
-from launcher.machine.gpus import GpuLook
-from launcher.machine.reading import Reading
-from launcher.monitor.gpu_memory import NAMES, not_asked, whose
+from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess, Reading
+from launcher.machine.gpus import GpuSnapshot
+from launcher.monitor.health_watch import NAMES, memory_by_program, unknown_memory
 
 _MIB = 2**20
 CARD = Gpu("nvidia", 0, "RTX", "GPU-1", memory_bytes=24_576 * _MIB, unified=False)
@@ -18,18 +17,18 @@ def look(
     gpu: Gpu | None = CARD,
     *,
     alone: bool = True,
-) -> GpuLook:
+) -> GpuSnapshot:
     absent = {} if processes is not None else {"processes": "The driver hides them."}
-    return GpuLook(gpu, alone, Activity(processes, (), absent), readings or {})
+    return GpuSnapshot(gpu, alone, GpuActivity(processes, (), absent), readings or {})
 
 
 def test_on_linux_the_driver_tells_the_engines_part_and_the_rest_is_others() -> None:
-    told = whose(look(), 7, Reading(21_500.0))
+    told = memory_by_program(look(), 7, Reading(21_500.0))
     assert [told[name].value for name in NAMES] == [20_000.0, 1_500.0, 24_576.0]
 
 
 def test_what_rounds_below_nothing_is_nothing() -> None:
-    assert whose(look(), 7, Reading(19_990.0))["others_vram_mib"].value == 0.0
+    assert memory_by_program(look(), 7, Reading(19_990.0))["others_vram_mib"].value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -42,32 +41,32 @@ def test_what_rounds_below_nothing_is_nothing() -> None:
         (look(readings={"engine_vram_mib": Reading(5.0)}, alone=False), 7, "over all GPUs"),
     ],
 )
-def test_what_is_not_told_is_unknown_with_the_reason(seen: GpuLook, pid: int, reason: str) -> None:
-    told = whose(seen, pid, Reading(21_500.0))
+def test_what_is_not_told_is_unknown_with_the_reason(seen: GpuSnapshot, pid: int, reason: str) -> None:
+    told = memory_by_program(seen, pid, Reading(21_500.0))
     for name in ("engine_vram_mib", "others_vram_mib"):
         assert told[name].value is None
         assert reason in (told[name].absent or "")
 
 
 def test_windows_own_counters_go_before_the_drivers_list() -> None:
-    told = whose(look(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
+    told = memory_by_program(look(readings={"engine_vram_mib": Reading(18_000.0)}), 7, Reading(21_500.0))
     assert told["engine_vram_mib"].value == 18_000.0
     assert told["others_vram_mib"].value == 3_500.0
 
 
 def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
-    told = whose(look(), 7, Reading.unknown("The GPU is gone."))
+    told = memory_by_program(look(), 7, Reading.unknown("The GPU is gone."))
     assert told["engine_vram_mib"].value == 20_000.0
     assert told["others_vram_mib"] == Reading.unknown("The GPU is gone.")
 
 
 def test_there_is_no_total_without_memory_of_its_own() -> None:
     unified = Gpu("amd", 0, "APU", "0000:05:00.0", memory_bytes=8 * 2**30, unified=True)
-    assert "shares the host's" in (whose(look(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or "")
-    nothing = GpuLook(None, False, Activity.unknown("No driver."), {})
-    assert whose(nothing, 7, Reading(1.0))["vram_total_mib"].absent == "No driver."
+    assert "shares the host's" in (memory_by_program(look(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or "")
+    nothing = GpuSnapshot(None, False, GpuActivity.unknown("No driver."), {})
+    assert memory_by_program(nothing, 7, Reading(1.0))["vram_total_mib"].absent == "No driver."
 
 
 def test_before_the_first_look_all_is_unknown() -> None:
-    assert set(not_asked()) == set(NAMES)
-    assert all(reading.value is None and reading.absent for reading in not_asked().values())
+    assert set(unknown_memory()) == set(NAMES)
+    assert all(reading.value is None and reading.absent for reading in unknown_memory().values())

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Finding, Latch, Moment, Setup
+from launcher.monitor.health_event import Code, Finding, Latch, Moment, ServerSetup
 from tests.monitor.series import activity, looks, moment, reply, run, told
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
@@ -17,7 +17,7 @@ class Scripted:
     def __init__(self, says: str) -> None:
         self._says = iter(says)
 
-    def look(self, _: Moment) -> Finding | bool | None:
+    def check(self, _: Moment) -> Finding | bool | None:
         return {"F": FOUND, "-": False, "?": None}[next(self._says)]
 
 
@@ -53,14 +53,14 @@ def test_it_is_told_to_programs_in_plain_values() -> None:
 
 
 def test_a_fresh_server_of_which_nothing_is_known_has_nothing_wrong() -> None:
-    health = Health(Setup())
+    health = Health(ServerSetup())
     assert run(health, looks(1_000)) == []
     assert health.standing == ()
 
 
 def test_two_things_may_be_wrong_at_once() -> None:
     hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
-    health = Health(Setup())
+    health = Health(ServerSetup())
     assert {code for code, _ in told(run(health, hot))} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
     assert {found.code for found in health.standing} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
 
@@ -68,7 +68,7 @@ def test_two_things_may_be_wrong_at_once() -> None:
 def test_a_night_asleep_raises_nothing() -> None:
     day = [moment(10.0 * i, finished=(reply(144),), generating=True) for i in range(60)]
     next_day = [moment(40_000.0 + 10 * i, finished=(reply(140),), generating=True) for i in range(60)]
-    assert run(Health(Setup(draft=2)), day + next_day) == []
+    assert run(Health(ServerSetup(draft=2)), day + next_day) == []
 
 
 def test_the_document_names_every_code() -> None:

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from launcher.engine.action import ActionKind
+from launcher.engine.diagnosis.actions import ActionKind
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Finished, Level, Moment, Setup
+from launcher.monitor.health_event import Code, FinishedReply, Level, Moment, ServerSetup
 from tests.monitor.series import looks, moment, reply, run, told
 
-QWEN = Setup(draft=2, usual_acceptance=0.5)
+QWEN = ServerSetup(draft=2, usual_acceptance=0.5)
 """As the catalogue has 35B-A3B: 50 to 95 %."""
 
 
@@ -34,7 +34,7 @@ class TestAcceptance:
         assert "the lowest published for this model is 50 %" in event.finding.sentence
 
     def test_with_a_draft_of_one_the_next_step_is_without(self) -> None:
-        (event,) = run(Health(Setup(draft=1, usual_acceptance=0.5)), replies(40, acceptance=0.1))
+        (event,) = run(Health(ServerSetup(draft=1, usual_acceptance=0.5)), replies(40, acceptance=0.1))
         assert event.finding.action is not None
         assert event.finding.action.kind is ActionKind.DRAFT_OFF
 
@@ -55,10 +55,10 @@ class TestAcceptance:
         assert run(Health(QWEN), day) == []
 
     def test_without_mtp_there_is_nothing_to_look_at(self) -> None:
-        assert run(Health(Setup(draft=0)), replies(40, acceptance=0.05)) == []
+        assert run(Health(ServerSetup(draft=0)), replies(40, acceptance=0.05)) == []
 
 
-def undrafted(tokens: int = 200, *, counted: bool = True) -> Finished:
+def undrafted(tokens: int = 200, *, counted: bool = True) -> FinishedReply:
     return reply(60, tokens=tokens, drafted=0 if counted else None, accepted=0 if counted else None)
 
 
@@ -80,17 +80,17 @@ class TestInert:
             [undrafted(counted=False)] * 10,
         ],
     )
-    def test_near_misses(self, finished: list[Finished]) -> None:
+    def test_near_misses(self, finished: list[FinishedReply]) -> None:
         moments = [moment(10.0 * i, finished=(each,)) for i, each in enumerate(finished)]
         assert run(Health(QWEN), moments) == []
 
     def test_without_mtp_no_drafts_are_as_wished(self) -> None:
-        assert run(Health(Setup(draft=0)), [moment(10.0 * i, finished=(undrafted(),)) for i in range(9)]) == []
+        assert run(Health(ServerSetup(draft=0)), [moment(10.0 * i, finished=(undrafted(),)) for i in range(9)]) == []
 
 
 class TestWaiting:
     def test_twenty_seconds_of_waiting_are_told_as_advice(self) -> None:
-        events = run(Health(Setup(slots=2)), looks(15, waiting=3) + looks(15, 30.0, waiting=0))
+        events = run(Health(ServerSetup(slots=2)), looks(15, waiting=3) + looks(15, 30.0, waiting=0))
         assert told(events) == [(Code.REQUESTS_WAIT, True), (Code.REQUESTS_WAIT, False)]
         assert events[0].time_s <= 20
         assert events[0].finding.level is Level.INFORMATION
@@ -102,5 +102,5 @@ class TestWaiting:
         bursts = [
             look for start in range(0, 300, 20) for look in looks(8, start, waiting=2) + looks(2, start + 16, waiting=0)
         ]
-        assert run(Health(Setup()), bursts) == []
-        assert run(Health(Setup()), looks(100, waiting=None)) == []
+        assert run(Health(ServerSetup()), bursts) == []
+        assert run(Health(ServerSetup()), looks(100, waiting=None)) == []

@@ -2,16 +2,15 @@
 
 import pytest
 
-from launcher.engine.action import ActionKind
+from launcher.engine.diagnosis.actions import ActionKind
 from launcher.machine import nvidia
 from launcher.machine.gpu import GpuProcess
-from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Level, Setup
-from launcher.monitor.health_gpu import HARDWARE, HOT, POWER
+from launcher.monitor.health import HARDWARE, HOT, POWER, Health
+from launcher.monitor.health_event import Code, Level, ServerSetup
 from tests.monitor.series import GIB, activity, looks, run, told
 
 ENGINE, BROWSER, GAME = 4711, 800, 900
-CARD = Setup(engine_pid=ENGINE, vram_total_mib=16_311.0)
+CARD = ServerSetup(engine_pid=ENGINE, vram_total_mib=16_311.0)
 
 
 def test_the_reasons_are_spelled_as_the_driver_is_read() -> None:
@@ -135,7 +134,7 @@ class TestVramPressure:
 
 class TestGpuUnused:
     def test_a_build_for_gpus_that_saw_none_is_raised_at_once_and_stays(self) -> None:
-        setup = Setup(expects_gpu=True, sees_gpu=False, on_gpu=False)
+        setup = ServerSetup(expects_gpu=True, sees_gpu=False, on_gpu=False)
         (event,) = run(Health(setup), looks(50))
         assert event.finding.code is Code.GPU_UNUSED
         assert event.time_s <= 6
@@ -146,22 +145,22 @@ class TestGpuUnused:
     @pytest.mark.parametrize(
         "setup",
         [
-            Setup(expects_gpu=False, on_gpu=False),
-            Setup(expects_gpu=None, on_gpu=None),
-            Setup(expects_gpu=True, on_gpu=None),
-            Setup(expects_gpu=True, sees_gpu=True, on_gpu=True, weights_mib=None),
+            ServerSetup(expects_gpu=False, on_gpu=False),
+            ServerSetup(expects_gpu=None, on_gpu=None),
+            ServerSetup(expects_gpu=True, on_gpu=None),
+            ServerSetup(expects_gpu=True, sees_gpu=True, on_gpu=True, weights_mib=None),
         ],
     )
-    def test_what_is_not_known_or_meant_so_is_not_raised(self, setup: Setup) -> None:
+    def test_what_is_not_known_or_meant_so_is_not_raised(self, setup: ServerSetup) -> None:
         assert run(Health(setup), looks(50, vram_used_mib=10.0)) == []
 
     def test_layers_that_are_on_the_gpu_by_word_only(self) -> None:
-        setup = Setup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
+        setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
         gone = looks(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
         there = looks(5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300)))
         assert told(run(Health(setup), gone + there)) == [(Code.GPU_UNUSED, True), (Code.GPU_UNUSED, False)]
 
     def test_memory_that_windows_hides_is_unknown_not_absent(self) -> None:
-        setup = Setup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
+        setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
         assert run(Health(setup), looks(50, activity=activity((), programs(engine=None)))) == []
         assert run(Health(setup), looks(50, vram_used_mib=15_000.0, activity=activity((), programs(engine=None)))) == []

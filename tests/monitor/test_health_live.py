@@ -9,9 +9,9 @@ from tests.machine.conftest import asked, compiled
 SERVE = """
 import asyncio, json, os
 from pathlib import Path
-from launcher import app
-from launcher.engine.client import ChatRequest
-from launcher.engine.launch import ServeOptions
+from launcher.app.serving import serve
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.serve_options import ServeOptions
 from launcher.monitor import health_watch, monitor
 
 health_watch.PERIOD_S = monitor.METRICS_PERIOD_S = 0.05
@@ -20,7 +20,7 @@ ENDLESS = ChatRequest([{"role": "user", "content": "What is MTP?"}], extra={"ign
 async def main():
     told = asyncio.Queue()
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
-    async with app.serve(options, on_health=told.put_nowait) as session:
+    async with serve(options, on_health=told.put_nowait) as session:
         asking = asyncio.create_task(session.ask(ENDLESS))
         raised = await asyncio.wait_for(told.get(), 20)
         os.environ["STUB_REASONS"] = "1"

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine.build import BUILT_IN, Build
-from launcher.engine.launch import Launch, ServeOptions
-from launcher.engine.process import Command
-from launcher.machine.gpu import Activity, Gpu
-from launcher.machine.gpus import GpuLook
+from launcher.engine.builds.build import BUILT_IN, EngineBuild
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.process import EngineCommand
+from launcher.machine.gpu import Gpu, GpuActivity
+from launcher.machine.gpus import GpuSnapshot
 from launcher.models.gguf import read_model
-from launcher.monitor.health_setup import has_gpu_backend, published_acceptance, setup_of
+from launcher.monitor.health_watch import has_gpu_backend, published_acceptance, read_setup
 
 ON_GPU = """\
 0.00.001.241 I srv  llama_server: initializing ...
@@ -32,25 +33,25 @@ ON_CPU = """\
 CARD = Gpu("nvidia", 0, "NVIDIA GeForce RTX 3090", "GPU-zero", memory_bytes=24_576 * 2**20, unified=False)
 
 
-def look(gpu: Gpu | None = CARD, *, alone: bool = True) -> GpuLook:
-    return GpuLook(gpu, alone, Activity.unknown("Not asked."), {})
+def look(gpu: Gpu | None = CARD, *, alone: bool = True) -> GpuSnapshot:
+    return GpuSnapshot(gpu, alone, GpuActivity.unknown("Not asked."), {})
 
 
-def build(folder: Path, *libraries: str) -> Build:
+def build(folder: Path, *libraries: str) -> EngineBuild:
     for name in ("llama-server", *libraries):
         (folder / name).touch()
-    return Build("llama-server", (str(folder / "llama-server"),), "b11669", frozenset())
+    return EngineBuild("llama-server", (str(folder / "llama-server"),), "b11669", frozenset())
 
 
 @pytest.fixture
 def launch(demo_model: Path, tmp_path: Path) -> Launch:
     made = build(tmp_path, "libggml-cuda.so", "libggml-cpu-haswell.so")
     options = ServeOptions(model=demo_model, draft=2, slots=3)
-    return Launch(Command(made.command, {}, tmp_path), made, read_model(demo_model), 4_096, options)
+    return Launch(EngineCommand(made.command, {}, tmp_path), made, read_model(demo_model), 4_096, options)
 
 
 def test_a_model_on_a_gpu(launch: Launch) -> None:
-    setup = setup_of(launch, 4711, ON_GPU, look())
+    setup = read_setup(launch, 4711, ON_GPU, look())
     assert (setup.draft, setup.slots, setup.engine_pid) == (2, 3, 4711)
     assert (setup.expects_gpu, setup.sees_gpu, setup.on_gpu) == (True, True, True)
     assert setup.weights_mib == 14_201.25
@@ -59,31 +60,31 @@ def test_a_model_on_a_gpu(launch: Launch) -> None:
 
 
 def test_a_build_for_gpus_that_saw_none(launch: Launch) -> None:
-    setup = setup_of(launch, 1, ON_CPU, look())
+    setup = read_setup(launch, 1, ON_CPU, look())
     assert (setup.expects_gpu, setup.sees_gpu, setup.on_gpu, setup.weights_mib) == (True, False, False, None)
 
 
 def test_only_the_last_start_counts(launch: Launch) -> None:
-    assert setup_of(launch, 1, [*ON_GPU, *ON_CPU], look()).on_gpu is False
-    assert setup_of(launch, 1, [*ON_CPU, *ON_GPU], look()).weights_mib == 14_201.25
+    assert read_setup(launch, 1, [*ON_GPU, *ON_CPU], look()).on_gpu is False
+    assert read_setup(launch, 1, [*ON_CPU, *ON_GPU], look()).weights_mib == 14_201.25
 
 
 def test_a_log_that_says_nothing_leaves_it_unknown(launch: Launch) -> None:
-    setup = setup_of(launch, 1, ["anything"], look())
+    setup = read_setup(launch, 1, ["anything"], look())
     assert (setup.sees_gpu, setup.on_gpu, setup.host_mib) == (None, None, None)
 
 
 @pytest.mark.parametrize("extra", [("-ngl", "0"), ("--device=none",), ("--gpu-layers", "0")])
 def test_who_wants_the_processor_gets_it_without_a_word(launch: Launch, extra: tuple[str, ...]) -> None:
     wished = replace(launch, options=replace(launch.options, extra=extra))
-    assert setup_of(wished, 1, ON_CPU, look()).expects_gpu is False
+    assert read_setup(wished, 1, ON_CPU, look()).expects_gpu is False
 
 
 @pytest.mark.parametrize("seen", [look(None), look(alone=False), look(replace(CARD, unified=True))])
 def test_which_gpu_has_the_weights_is_known_only_where_there_is_one_with_its_own_memory(
-    launch: Launch, seen: GpuLook
+    launch: Launch, seen: GpuSnapshot
 ) -> None:
-    assert setup_of(launch, 1, ON_GPU, seen).weights_mib is None
+    assert read_setup(launch, 1, ON_GPU, seen).weights_mib is None
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Finished, Moment, Setup
+from launcher.monitor.health_event import Code, FinishedReply, Moment, ServerSetup
 from tests.monitor.series import PERIOD_S, activity, moment, reply, run, told
 
 
-def served(rate: Callable[[float], Finished], seconds: float, start_s: float = 0.0) -> list[Moment]:
+def served(rate: Callable[[float], FinishedReply], seconds: float, start_s: float = 0.0) -> list[Moment]:
     """A reply every ten seconds."""
     count = round(seconds / PERIOD_S)
     return [
@@ -31,7 +31,7 @@ class TestFalling:
     def test_a_fall_to_half_is_raised_within_two_minutes_and_cleared(self) -> None:
         slow = served(lambda _: reply(70), 300, 600)
         fine = served(lambda _: reply(144), 300, 900)
-        events = run(Health(Setup(draft=2)), served(lambda _: reply(144), 600) + slow + fine)
+        events = run(Health(ServerSetup(draft=2)), served(lambda _: reply(144), 600) + slow + fine)
         assert told(events) == [(Code.SPEED_FALLING, True), (Code.SPEED_FALLING, False)]
         assert events[0].time_s - 600 <= 120
         assert events[1].time_s - 900 <= 120
@@ -41,48 +41,48 @@ class TestFalling:
 
     def test_a_slow_decline_over_hours_is_found(self) -> None:
         hours = served(lambda time_s: reply(144 * (1 - 0.4 * time_s / 10_800)), 10_800)
-        assert told(run(Health(Setup(draft=2)), hours)) == [(Code.SPEED_FALLING, True)]
+        assert told(run(Health(ServerSetup(draft=2)), hours)) == [(Code.SPEED_FALLING, True)]
 
     def test_a_chat_that_fills_its_context_slows_down_as_it_should(self) -> None:
-        def growing(time_s: float) -> Finished:
+        def growing(time_s: float) -> FinishedReply:
             fill = 1_000 + 54_000 * (time_s % 3_600) / 3_600
             return reply(rtx_5060_ti(fill), fill=fill)
 
-        assert run(Health(Setup(draft=2)), served(growing, 4 * 3_600)) == []
+        assert run(Health(ServerSetup(draft=2)), served(growing, 4 * 3_600)) == []
 
     def test_prose_after_code_is_no_fall(self) -> None:
         """Fewer drafts accepted: 144 t/s at 90 % is the same step rate as 77 t/s at 25 %."""
         code = served(lambda _: reply(144, acceptance=0.9), 600)
         prose = served(lambda _: reply(144 * 1.5 / 2.8, acceptance=0.25), 600, 600)
-        assert Code.SPEED_FALLING not in [code for code, _ in told(run(Health(Setup(draft=2)), code + prose))]
+        assert Code.SPEED_FALLING not in [code for code, _ in told(run(Health(ServerSetup(draft=2)), code + prose))]
 
     def test_streams_at_once_are_compared_with_their_own_kind(self) -> None:
         alone = served(lambda _: reply(144), 600)
         four = served(lambda _: reply(71, streams=4), 600, 600)
-        assert run(Health(Setup(draft=2, slots=4)), alone + four) == []
+        assert run(Health(ServerSetup(draft=2, slots=4)), alone + four) == []
 
     def test_while_other_programs_take_the_processor_nothing_is_compared(self) -> None:
         busy = served(lambda _: reply(50, others_percent=60.0), 600, 600)
-        assert run(Health(Setup(draft=2)), served(lambda _: reply(144), 600) + busy) == []
+        assert run(Health(ServerSetup(draft=2)), served(lambda _: reply(144), 600) + busy) == []
 
     def test_a_hiccup_of_a_few_replies_is_no_fall(self) -> None:
-        health = Health(Setup(draft=2))
+        health = Health(ServerSetup(draft=2))
         hiccup = [moment(600 + i, finished=(reply(30),)) for i in range(5)]
         assert run(health, served(lambda _: reply(144), 600) + hiccup + served(lambda _: reply(144), 600, 606)) == []
 
     def test_noise_of_twenty_percent_is_none_in_a_day(self) -> None:
         noise = random.Random(11)
         day = served(lambda _: reply(144 * noise.uniform(0.8, 1.2), acceptance=noise.uniform(0.4, 0.95)), 86_400)
-        assert run(Health(Setup(draft=2)), day) == []
+        assert run(Health(ServerSetup(draft=2)), day) == []
 
     def test_short_replies_and_unknown_contexts_say_nothing(self) -> None:
         short = served(lambda _: reply(10, tokens=20), 600, 600)
         unknown = served(lambda _: reply(10, fill=None), 600, 1_200)
-        assert run(Health(Setup(draft=2)), served(lambda _: reply(144), 600) + short + unknown) == []
+        assert run(Health(ServerSetup(draft=2)), served(lambda _: reply(144), 600) + short + unknown) == []
 
     def test_replies_that_end_within_an_accepted_draft_are_no_measure(self) -> None:
         cut = reply(144, predicted_n=32, drafted=32, accepted=32)
-        assert run(Health(Setup(draft=16)), served(lambda _: cut, 600)) == []
+        assert run(Health(ServerSetup(draft=16)), served(lambda _: cut, 600)) == []
 
     def test_a_cause_that_is_known_is_the_only_alarm(self) -> None:
         def hot(time_s: float) -> Moment:
@@ -91,4 +91,4 @@ class TestFalling:
             return moment(time_s, finished=finished, generating=True, activity=reasons, gpu_clock_mhz=900.0)
 
         moments = served(lambda _: reply(144), 600) + [hot(600.0 + 2 * i) for i in range(150)]
-        assert told(run(Health(Setup(draft=2)), moments)) == [(Code.THROTTLED_HOT, True)]
+        assert told(run(Health(ServerSetup(draft=2)), moments)) == [(Code.THROTTLED_HOT, True)]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from launcher.engine.action import ActionKind
+from launcher.engine.diagnosis.actions import ActionKind
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Moment, Setup
+from launcher.monitor.health_event import Code, Moment, ServerSetup
 from tests.monitor.series import moment, reply, run, told
 
-RTX_3090 = Setup(draft=2, vram_total_mib=24_576.0, host_mib=500.0)
+RTX_3090 = ServerSetup(draft=2, vram_total_mib=24_576.0, host_mib=500.0)
 
 
 def windows(count: int, start_s: float = 0.0, *, shared: float, rate: float, used: float = 23_400.0) -> list[Moment]:
@@ -67,7 +67,7 @@ class TestCounted:
 
     def test_what_was_put_into_host_memory_on_purpose_is_no_spill(self) -> None:
         """Experts of 35B-A3B on the processor: 9 GB of pinned host memory, as the plan says."""
-        setup = Setup(draft=2, vram_total_mib=16_311.0, host_mib=9_200.0)
+        setup = ServerSetup(draft=2, vram_total_mib=16_311.0, host_mib=9_200.0)
         assert run(Health(setup), windows(100, shared=9_400.0, rate=74.0, used=15_900.0)) == []
 
     def test_the_gtt_of_a_desktop_alone_is_none(self) -> None:
@@ -99,7 +99,7 @@ class TestByItsEffects:
     def test_traffic_with_less_power_and_speed(self) -> None:
         spilled = linux(60, 200.0, traffic=11_000.0, power=110.0, rate=6.0)
         events = run(
-            Health(Setup(draft=2)), self.usual() + spilled + linux(60, 320.0, traffic=60.0, power=310.0, rate=84)
+            Health(ServerSetup(draft=2)), self.usual() + spilled + linux(60, 320.0, traffic=60.0, power=310.0, rate=84)
         )
         assert told(events) == [(Code.SPILL, True), (Code.SPILL, False)]
         found = events[0].finding
@@ -109,7 +109,7 @@ class TestByItsEffects:
 
     def test_a_drop_of_speed_alone_serves_as_the_second_sign(self) -> None:
         spilled = linux(200, 200.0, traffic=5_000.0, power=300.0, rate=30.0)
-        assert Code.SPILL in [code for code, _ in told(run(Health(Setup(draft=2)), self.usual() + spilled))]
+        assert Code.SPILL in [code for code, _ in told(run(Health(ServerSetup(draft=2)), self.usual() + spilled))]
 
     @pytest.mark.parametrize(
         ("traffic", "power", "rate"),
@@ -121,8 +121,8 @@ class TestByItsEffects:
     )
     def test_one_sign_is_not_enough(self, traffic: float, power: float, rate: float) -> None:
         moments = self.usual() + linux(200, 200.0, traffic=traffic, power=power, rate=rate)
-        assert run(Health(Setup(draft=2)), moments) == []
+        assert run(Health(ServerSetup(draft=2)), moments) == []
 
     def test_a_gpu_that_does_nothing_draws_less_and_that_is_no_sign(self) -> None:
         idle = linux(200, 200.0, traffic=9_000.0, power=30.0, rate=1.0, generating=False)
-        assert run(Health(Setup(draft=2)), self.usual() + idle) == []
+        assert run(Health(ServerSetup(draft=2)), self.usual() + idle) == []

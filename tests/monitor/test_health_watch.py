@@ -5,34 +5,34 @@ from pathlib import Path
 
 import pytest
 
-from launcher import app
-from launcher.engine.client import ChatRequest, Timings
-from launcher.engine.launch import ServeOptions
-from launcher.machine.gpu import Activity
-from launcher.machine.gpus import GpuLook
-from launcher.machine.reading import Reading
+from launcher.app.running import status
+from launcher.app.serving import serve
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest, Timings
+from launcher.machine.gpu import GpuActivity, Reading
+from launcher.machine.gpus import GpuSnapshot
 from launcher.monitor import health_watch, monitor
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, HealthEvent, Moment, Setup
-from launcher.monitor.health_watch import HealthWatch, Sensed
+from launcher.monitor.health_event import Code, HealthEvent, Moment, ServerSetup
+from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters
 
 NOTHING = Counters(0, 0, 0, 0, 0, (), 0)
-LOOK = GpuLook(None, False, Activity.unknown("No GPU."), {"pcie_received_mib_s": Reading(5.0)})
+LOOK = GpuSnapshot(None, False, GpuActivity.unknown("No GPU."), {"pcie_received_mib_s": Reading(5.0)})
 
 
 class Seen(Health):
     """Health that keeps what it was shown."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ServerSetup) -> None:
         super().__init__(setup)
         self.moments: list[Moment] = []
 
-    def look(self, moment: Moment) -> tuple[HealthEvent, ...]:
+    def check(self, moment: Moment) -> tuple[HealthEvent, ...]:
         self.moments.append(moment)
-        return super().look(moment)
+        return super().check(moment)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     """The healths that are made."""
     made: list[Seen] = []
 
-    def make(setup: Setup) -> Seen:
+    def make(setup: ServerSetup) -> Seen:
         made.append(Seen(setup))
         return made[-1]
 
@@ -48,8 +48,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     return made
 
 
-def sensed(others: float | None = 0.0, *, pid: int | None = None) -> Sensed:
-    return Sensed(LOOK, others, None, Setup(engine_pid=pid, draft=2) if pid else None)
+def sensed(others: float | None = 0.0, *, pid: int | None = None) -> CheckInput:
+    return CheckInput(LOOK, others, None, ServerSetup(engine_pid=pid, draft=2) if pid else None)
 
 
 def timings(tokens: int, *, cached: int = 0, prompt: int = 100) -> Timings:
@@ -59,16 +59,16 @@ def timings(tokens: int, *, cached: int = 0, prompt: int = 100) -> Timings:
 class TestOwnReplies:
     def test_a_reply_is_seen_with_its_context_and_what_others_took(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.look(0.0, sensed(pid=1), {})
+        watch.check(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
         watch.reply_started(meter, 1.0)
-        watch.look(2.0, sensed(10.0), {})
+        watch.check(2.0, sensed(10.0), {})
         meter.add(timings(50, cached=1_000))
-        watch.look(4.0, sensed(30.0), {})
+        watch.check(4.0, sensed(30.0), {})
         meter.add(timings(200, cached=1_000))
         watch.reply_ended(meter, 5.0)
-        watch.look(6.0, sensed(50.0), {})
-        watch.look(8.0, sensed(0.0), {})
+        watch.check(6.0, sensed(50.0), {})
+        watch.check(8.0, sensed(0.0), {})
         (health,) = seen
         assert [one.generating for one in health.moments] == [None, False, True, None, None]
         assert [len(one.finished) for one in health.moments] == [0, 0, 0, 1, 0]
@@ -79,7 +79,7 @@ class TestOwnReplies:
 
     def test_replies_at_once_are_counted_as_such_whoever_asks(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.look(0.0, sensed(pid=1), {})
+        watch.check(0.0, sensed(pid=1), {})
         meters = [ReplyMeter(), ReplyMeter()]
         for meter in meters:
             watch.reply_started(meter, 1.0)
@@ -87,16 +87,16 @@ class TestOwnReplies:
         watch.note_counters(None, Counters(0, 0, 0, 0, 0, (), processing=3), 0.0)
         for meter in meters:
             watch.reply_ended(meter, 5.0)
-        watch.look(6.0, sensed(), {})
+        watch.check(6.0, sensed(), {})
         assert [reply.streams for reply in seen[0].moments[-1].finished] == [3, 3]
 
     def test_a_reply_that_never_came_says_nothing(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.look(0.0, sensed(pid=1), {})
+        watch.check(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
         watch.reply_started(meter, 1.0)
         watch.reply_ended(meter, 2.0)
-        watch.look(2.0, sensed(), {})
+        watch.check(2.0, sensed(), {})
         assert seen[0].moments[-1].finished == ()
 
 
@@ -112,40 +112,40 @@ class TestOtherClients:
         self, seen: list[Seen], tokens: int, seconds: float, prompt: int, fill: float | None
     ) -> None:
         watch = HealthWatch()
-        watch.look(0.0, sensed(pid=1), {})
+        watch.check(0.0, sensed(pid=1), {})
         watch.note_counters(NOTHING, self.after(tokens=tokens, seconds=seconds, prompt=prompt), 0.0)
-        watch.look(2.0, sensed(), {})
+        watch.check(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
         assert (reply.predicted_n, reply.fill, reply.drafted, reply.accepted) == (tokens, fill, 100, 60)
 
     def test_drafts_that_a_build_does_not_count_are_unknown(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.look(0.0, sensed(pid=1), {})
+        watch.check(0.0, sensed(pid=1), {})
         watch.note_counters(NOTHING, self.after(tokens=300, seconds=1, prompt=9, counts=False), 0.0)
-        watch.look(2.0, sensed(), {})
+        watch.check(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
         assert (reply.drafted, reply.accepted) == (None, None)
 
     def test_our_own_replies_are_not_counted_twice(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
-        watch.look(0.0, sensed(pid=1), {})
+        watch.check(0.0, sensed(pid=1), {})
         meter = ReplyMeter()
         watch.reply_started(meter, 0.5)
         meter.add(timings(200))
         watch.reply_ended(meter, 1.5)
         watch.note_counters(NOTHING, self.after(tokens=200, seconds=2, prompt=9), 0.0)
-        watch.look(2.0, sensed(), {})
+        watch.check(2.0, sensed(), {})
         assert len(seen[0].moments[-1].finished) == 1
 
 
 def test_readings_are_means_since_the_last_look(seen: list[Seen]) -> None:
     watch = HealthWatch()
     power, gone = Series("gpu_power_w"), Series("gpu_temperature_c")
-    watch.look(0.0, sensed(pid=1), {})
+    watch.check(0.0, sensed(pid=1), {})
     for time_s, watts in ((0.5, 100.0), (1.0, 300.0), (1.5, None)):
         power.add(time_s, Reading(watts, None if watts else "No answer."))
         gone.add(time_s, Reading.unknown("The driver does not say."))
-    watch.look(2.0, sensed(), {"gpu_power_w": power, "gpu_temperature_c": gone, "host_cpu_percent": power})
+    watch.check(2.0, sensed(), {"gpu_power_w": power, "gpu_temperature_c": gone, "host_cpu_percent": power})
     assert seen[0].moments[-1].readings == {
         "gpu_power_w": Reading(200.0),
         "gpu_temperature_c": Reading.unknown("The driver does not say."),
@@ -155,11 +155,11 @@ def test_readings_are_means_since_the_last_look(seen: list[Seen]) -> None:
 
 def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
     watch = HealthWatch()
-    watch.look(0.0, sensed(pid=1), {})
-    watch.forget()
+    watch.check(0.0, sensed(pid=1), {})
+    watch.reset()
     assert watch.health is None
     assert watch.standing == ()
-    watch.look(4.0, sensed(pid=2), {})
+    watch.check(4.0, sensed(pid=2), {})
     assert [health.setup.engine_pid for health in seen] == [1, 2]
 
 
@@ -173,14 +173,14 @@ async def test_a_queue_at_the_real_engine_is_told_and_cleared(
     monkeypatch.setattr(health_watch, "PERIOD_S", 0.05)
     told: asyncio.Queue[HealthEvent] = asyncio.Queue()
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
-    async with app.serve(options, on_health=told.put_nowait) as session, asyncio.timeout(300):
+    async with serve(options, on_health=told.put_nowait) as session, asyncio.timeout(300):
         asked = [asyncio.create_task(session.ask(ENDLESS)) for _ in range(2)]
         raised = await told.get()
         assert (raised.finding.code, raised.cleared) == (Code.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.watch.standing
-        while [server.entry.health for server in await app.status()] != [(raised.finding.as_json(),)]:
+        while [server.entry.health for server in await status()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
-        asked.pop().cancel()
+        for each in asked:  # an engine sees that the one which waits was cancelled only when its turn has come
+            each.cancel()
         over = await told.get()
         assert (over.finding.code, over.cleared) == (Code.REQUESTS_WAIT, True)
-        asked.pop().cancel()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.engine.client import Timings
-from launcher.monitor.meter import Acceptance, ReplyMeter, total
+from launcher.engine.server.client import Timings
+from launcher.monitor.meter import Acceptance, ReplyMeter, sum_acceptance
 
 DATA = Path(__file__).parent / "data"
 FIRST_TOKEN_MS = 0.001
@@ -177,7 +177,7 @@ class TestAcceptance:
 
 class TestTotal:
     def test_of_no_reply_there_is_none(self) -> None:
-        assert total([]) == Acceptance(0, 0, (), ())
+        assert sum_acceptance([]) == Acceptance(0, 0, (), ())
 
     def test_replies_with_drafts_of_different_length_add_up(self) -> None:
         parts: Sequence[Acceptance] = [
@@ -185,10 +185,10 @@ class TestTotal:
             Acceptance(4, 2, (4,), (2,)),
             Acceptance(0, 0, (), ()),
         ]
-        assert total(parts) == Acceptance(9, 5, (6, 2, 1), (4, 1, 0))
+        assert sum_acceptance(parts) == Acceptance(9, 5, (6, 2, 1), (4, 1, 0))
 
     @settings(deadline=None)
     @given(STEPS, STEPS)
     def test_two_replies_count_like_one_with_the_steps_of_both(self, first: list[Step], second: list[Step]) -> None:
-        both = total([metered(reply(first)).acceptance, metered(reply(second)).acceptance])
+        both = sum_acceptance([metered(reply(first)).acceptance, metered(reply(second)).acceptance])
         assert both == metered(reply(first + second)).acceptance

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import ServerNotFound
-from launcher.engine.client import EngineClient
-from launcher.engine.launch import Launch
-from launcher.engine.logs import LogBook
-from launcher.engine.state import State, Status
+from launcher.engine.server.client import EngineClient, Timings
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.monitor import health_watch, monitor
-from launcher.monitor.health_watch import HealthWatch, Sensed
-from launcher.monitor.monitor import Monitor, Sampled
+from launcher.monitor.health_watch import CheckInput, HealthWatch
+from launcher.monitor.monitor import Monitor, MonitorSnapshot
 from launcher.monitor.series import Series
 
 NEVER_S = 3_600.0
@@ -30,7 +30,7 @@ class Server:
         self.engine_pid = engine_pid
         self.log = log
         self.launch: Launch | None = None
-        self.status = Status(State.READY)
+        self.status = ServerStatus(ServerState.READY)
 
     @property
     def client(self) -> EngineClient:
@@ -38,7 +38,7 @@ class Server:
 
     def note_requests(self, processing: int) -> None:
         """As the supervisor does."""
-        self.status = Status(State.BUSY if processing else State.READY)
+        self.status = ServerStatus(ServerState.BUSY if processing else ServerState.READY)
 
 
 class Watching:
@@ -50,7 +50,7 @@ class Watching:
         self.monitor = Monitor(self._take)
         self.server = server
 
-    def _take(self, sample: Sampled) -> None:
+    def _take(self, sample: MonitorSnapshot) -> None:
         self.times.append(sample.time_s)
         self._came.set()
 
@@ -94,12 +94,12 @@ async def test_unseen_it_samples_more_seldom_until_somebody_looks(
     monkeypatch.setattr(monitor, "UNSEEN_S", NEVER_S)
     async with watching(tmp_path) as watched:
         await watched.until(2)
-        watched.monitor.seen(False)
+        watched.monitor.set_visible(False)
         await watched.until(3)  # the one that was due
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await watched.until(4)
-        watched.monitor.seen(True)
+        watched.monitor.set_visible(True)
         await watched.until(6)
 
 
@@ -121,6 +121,23 @@ async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path, monkeypat
         watched.monitor.reply_ended(meter)
         while watched.times[-1] - watched.times[-2] < 0.19:
             await watched.until(len(watched.times) + 1)
+
+
+async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "_STANDS_S", -1.0)  # as on a computer too busy to take a sample within a second
+    async with watching(tmp_path) as watched:
+        await watched.until(1)
+        meter = watched.monitor.reply_started()
+        meter.add(
+            Timings(
+                3, 0, 5.0, predicted_n=8, predicted_ms=100.0, predicted_per_second=80.0, draft_n=6, draft_n_accepted=4
+            )
+        )
+        watched.monitor.reply_ended(meter)
+        await watched.until(len(watched.times) + 2)
+        assert 80.0 in [sample.value for sample in watched.monitor.series["tokens_per_second"]]
 
 
 async def test_requests_of_others_wake_it_when_the_counters_tell(
@@ -177,13 +194,13 @@ async def test_the_detectors_look_as_often_at_rest(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(monitor, "REST_S", NEVER_S)
     monkeypatch.setattr(health_watch, "PERIOD_S", 0.05)
     looks: list[float] = []
-    look = HealthWatch.look
+    look = HealthWatch.check
 
-    def note(watch: HealthWatch, now_s: float, sensed: Sensed | None, series: Mapping[str, Series]) -> None:
+    def note(watch: HealthWatch, now_s: float, sensed: CheckInput | None, series: Mapping[str, Series]) -> None:
         looks.append(now_s)
         look(watch, now_s, sensed, series)
 
-    monkeypatch.setattr(HealthWatch, "look", note)
+    monkeypatch.setattr(HealthWatch, "check", note)
     async with watching(tmp_path, engine=True) as watched:
         async with asyncio.timeout(20):
             while len(looks) < 6:

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from launcher.machine.reading import Reading
+from launcher.machine.gpu import Reading
 from launcher.monitor.series import _SLACK, SPAN_S, Sample, Series
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.monitor.meter import Acceptance
-from launcher.monitor.traffic import Counters, between, read_counters
+from launcher.monitor.traffic import Counters, read_counters, traffic_between
 
 REAL = (Path(__file__).parent / "data" / "metrics.txt").read_text()
 PER_POSITION = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
@@ -110,31 +110,31 @@ class TestReading:
 class TestBetween:
     def test_it_is_what_was_added(self) -> None:
         after = Counters(160.0, 3.0, 100, 70, 50, (40, 30), processing=1)
-        traffic = between(SOME, after)
+        traffic = traffic_between(SOME, after)
         assert traffic is not None
         assert (traffic.predicted_n, traffic.tokens_per_second) == (60, 60.0)
         assert traffic.acceptance == Acceptance(40, 30, (20, 20), (15, 15))
         assert traffic.acceptance.mean_length == 2.5
 
     def test_while_no_request_ends_there_is_nothing_to_tell(self) -> None:
-        assert between(SOME, SOME) is None
-        assert between(SOME, replace(SOME, processing=1)) is None
+        assert traffic_between(SOME, SOME) is None
+        assert traffic_between(SOME, replace(SOME, processing=1)) is None
 
     def test_the_first_drafts_may_come_later(self) -> None:
         before = replace(SOME, drafted=0, accepted=0, drafts=0, accepted_by_position=())
-        traffic = between(before, replace(SOME, predicted_n=150.0))
+        traffic = traffic_between(before, replace(SOME, predicted_n=150.0))
         assert traffic is not None
         assert traffic.acceptance == Acceptance(60, 40, (30, 30), (25, 15))
 
     def test_requests_without_drafts_have_a_rate_and_no_acceptance(self) -> None:
-        traffic = between(SOME, replace(SOME, predicted_n=130.0, predicted_s=2.5))
+        traffic = traffic_between(SOME, replace(SOME, predicted_n=130.0, predicted_s=2.5))
         assert traffic is not None
         assert traffic.tokens_per_second == 60
         assert traffic.acceptance == Acceptance(0, 0, (), ())
         assert traffic.acceptance.rate is None
 
     def test_tokens_without_time_have_no_rate(self) -> None:
-        traffic = between(SOME, replace(SOME, predicted_n=101.0))
+        traffic = traffic_between(SOME, replace(SOME, predicted_n=101.0))
         assert traffic is not None
         assert traffic.tokens_per_second is None
 
@@ -142,21 +142,21 @@ class TestBetween:
     def test_a_counter_that_went_back_is_a_server_that_began_anew(self, name: str) -> None:
         less: dict[str, Any] = {name: 1}
         after = Counters(160.0, 3.0, 100, 70, 50, (40, 30), processing=0)
-        assert between(SOME, after) is not None
-        assert between(SOME, replace(after, **less)) is None
+        assert traffic_between(SOME, after) is not None
+        assert traffic_between(SOME, replace(after, **less)) is None
 
     def test_a_position_that_went_back_is_one_too(self) -> None:
-        assert between(SOME, Counters(160.0, 3.0, 100, 70, 50, (60, 10), processing=0)) is None
+        assert traffic_between(SOME, Counters(160.0, 3.0, 100, 70, 50, (60, 10), processing=0)) is None
 
     def test_a_server_that_has_just_begun_tells_nothing(self) -> None:
-        assert between(SOME, NOTHING) is None
+        assert traffic_between(SOME, NOTHING) is None
 
     @settings(deadline=None)
     @given(DRAFTS, DRAFTS)
     def test_drafts_add_up_and_rates_lie_between_0_and_1(
         self, earlier: list[tuple[int, int]], later: list[tuple[int, int]]
     ) -> None:
-        traffic = between(counted(earlier), counted(earlier + later))
+        traffic = traffic_between(counted(earlier), counted(earlier + later))
         assert (traffic is None) == (not later)
         if traffic is not None:
             assert traffic.tokens_per_second == pytest.approx(traffic.predicted_n / (0.02 * len(later)))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,18 +67,24 @@ def served() -> Iterator[Served]:
             yield server
 
 
-def in_terminal(*arguments: str, home: Path, program: Sequence[str] = ("-m", "launcher")) -> tuple[int, str]:
-    """Run the program in a terminal; return its exit code and all that the terminal got."""
+def in_terminal(*arguments: str, home: Path, interrupt_after: bytes = b"") -> tuple[int, str]:
+    """Run the program in a terminal; return its exit code and all that the terminal got.
+
+    With `interrupt_after` it gets SIGINT as soon as it has printed that.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 200, 0, 0))
     environment = os.environ | {HOME_VARIABLE: str(home), "QT_QPA_PLATFORM": "offscreen"}
-    command = [sys.executable, *program, *arguments]
+    command = [sys.executable, "-m", "launcher", *arguments]
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as running:
         os.close(slave)
         got = b""
         with suppress(OSError):  # the end of a terminal
             while data := os.read(master, 65_536):
+                waits = bool(interrupt_after) and interrupt_after not in got
                 got += data
+                if waits and interrupt_after in got:
+                    running.send_signal(signal.SIGINT)
     os.close(master)
     return running.returncode, got.decode("utf-8", "replace")
 

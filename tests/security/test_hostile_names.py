@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import ServeOptions, name_of, plan
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import api_model_name, prepare_launch
 from launcher.fetch.names import local_path
 from launcher.models.gguf import read_header
 from tests.security.conftest import ACTING, in_terminal
@@ -114,14 +115,9 @@ def test_lists_of_models_print_no_name_that_acts(hostile: Path, home: Path) -> N
 
 
 def test_a_model_that_is_served_says_nothing_that_acts(hostile: Path, tmp_path: Path) -> None:
-    """The whole way: plan, start, what the engine logs of it, what serve and status print."""
-    script = (
-        "import os, signal, sys, threading\n"
-        "threading.Timer(6, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
-        "sys.argv = ['mtp-launcher', 'serve', sys.argv[1], '--ctx', '512', '--threads', '1']\n"
-        "from launcher.entry import run\nrun()\n"
-    )
-    code, told = in_terminal(str(hostile), home=tmp_path / "home", program=("-c", script))
+    """The whole way: plan, start, what the engine logs of it, what serve and logs print."""
+    serve = ("serve", str(hostile), "--ctx", "512", "--threads", "1")
+    code, told = in_terminal(*serve, home=tmp_path / "home", interrupt_after=b"Ctrl-C stops it.")
     assert code == 0, told
     assert "API key" in told
     harmless(told)
@@ -147,11 +143,11 @@ async def test_a_name_is_one_argument_and_no_words_of_a_shell(
     path = tmp_path / f"{name.replace('/', '')}.gguf"
     shutil.copy(demo_model, path)
     options = ServeOptions(model=path, built_in=True)
-    launch = await plan(options, Endpoint(20_001, "k" * 43))
+    launch = await prepare_launch(options, Endpoint(20_001, "k" * 43))
     arguments = list(launch.command.arguments)
     assert arguments[arguments.index("--model") + 1] == str(path)
     alias = arguments[arguments.index("--alias") + 1]
-    assert alias == name_of(launch.options)
+    assert alias == api_model_name(launch.options)
     assert not alias.startswith("-")
     assert "," not in alias
     assert not (tmp_path / "owned").exists()

@@ -16,16 +16,16 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
-from launcher.engine.registry import Entry
+from launcher.engine.server.registry import Entry
 from launcher.gui import theme
 from launcher.gui.chat.code import CodeBlock
-from launcher.gui.chat.pane import Answer, ChatPane, Text
-from launcher.gui.chat.reply import MOST_SHOWN
+from launcher.gui.chat.pane import ChatPane, ReadOnlyText, ReplyView
+from launcher.gui.chat.reply import SHOWN_CHARACTERS
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.controller import Controller
-from launcher.gui.labels import Label, set_tip
+from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.rail import StatusChip
-from launcher.gui.viewmodel import Inputs, derive
+from launcher.gui.viewmodel import Inputs, derive_view
 from tests.security.conftest import ACTING, in_terminal
 from tests.security.test_text import ATTACKS
 
@@ -53,7 +53,7 @@ class TestInTheTerminal:
                 try:
                     assert server.stdout
                     port = int(server.stdout.readline())
-                    us, engine = ProcessId.of(os.getpid()), ProcessId.of(server.pid)
+                    us, engine = ProcessId.from_pid(os.getpid()), ProcessId.from_pid(server.pid)
                     assert us
                     assert engine
                     url = f"http://127.0.0.1:{port}"
@@ -115,8 +115,8 @@ def pane(qtbot: QtBot, qapp: QApplication) -> ChatPane:
     return pane
 
 
-def texts(pane: QWidget) -> list[Text]:
-    return pane.findChildren(Text)
+def texts(pane: QWidget) -> list[ReadOnlyText]:
+    return pane.findChildren(ReadOnlyText)
 
 
 class TestInTheWindow:
@@ -145,7 +145,7 @@ class TestInTheWindow:
 
     @pytest.mark.parametrize("before", ["", "```\n", "| ", "# **", "> `"])
     def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication, before: str) -> None:
-        answer = pane.findChildren(Answer)[-1]
+        answer = pane.findChildren(ReplyView)[-1]
         for attack in ATTACKS.values():
             pane.add(f"{before}{attack}\n", attack)
         answer.thoughts.button.setChecked(True)
@@ -183,7 +183,7 @@ class TestInTheWindow:
             pane.add(part, "")
             longest_s = max(longest_s, time.thread_time() - began_s)
         deadline_s = time.monotonic() + 90
-        answer = pane.findChildren(Answer)[-1]
+        answer = pane.findChildren(ReplyView)[-1]
         awake = QTimer(interval=100)  # an end to each wait, whatever the pane does
         awake.start()
         while answer.waiting and time.monotonic() < deadline_s:
@@ -193,7 +193,7 @@ class TestInTheWindow:
         assert longest_s < 2, "of processor time; what grows with the square of the length takes minutes"
         shown = [text.toPlainText() for text in texts(pane)]
         assert "is not shown" in shown[-1]
-        assert sum(map(len, shown)) < 1.01 * MOST_SHOWN
+        assert sum(map(len, shown)) < 1.01 * SHOWN_CHARACTERS
         pane.end("")
         assert pane.messages[-1]["content"] == reply
 
@@ -210,7 +210,7 @@ class TestInTheWindow:
     def test_a_models_name_is_plain_in_chip_and_tip(self, qtbot: QtBot) -> None:
         chip = StatusChip()
         qtbot.addWidget(chip)
-        chip.show_view(derive(Inputs(model='<img src="//evil.example/x">\x1b\u202e\nFORGED')))
+        chip.show_view(derive_view(Inputs(model='<img src="//evil.example/x">\x1b\u202e\nFORGED')))
         tips = [label.toolTip() for label in chip.findChildren(QLabel) if "evil" in label.toolTip()]
         assert len(tips) == 1
         document = QTextDocument()
@@ -222,15 +222,15 @@ class TestInTheWindow:
     def test_a_tip_says_what_it_is_given(self, qtbot: QtBot) -> None:
         widget = QWidget()
         qtbot.addWidget(widget)
-        set_tip(widget, "<b>5 < 6 & 7</b>\nsecond")
+        set_tooltip(widget, "<b>5 < 6 & 7</b>\nsecond")
         document = QTextDocument()
         document.setHtml(widget.toolTip())
         assert document.toPlainText() == "<b>5 < 6 & 7</b>\u2028second".replace("\u2028", "\n")
-        set_tip(widget, "")
+        set_tooltip(widget, "")
         assert widget.toolTip() == ""
 
     def test_an_error_is_one_line(self) -> None:
-        view = derive(Inputs(problem=LauncherError("\x1b[2Jno\nFORGED <img src=x> " + "x" * 10_000)))
+        view = derive_view(Inputs(problem=LauncherError("\x1b[2Jno\nFORGED <img src=x> " + "x" * 10_000)))
         assert not ACTING.search(view.problem)
         assert "\n" not in view.problem
         assert len(view.problem) <= 2_000

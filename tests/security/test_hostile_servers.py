@@ -12,7 +12,7 @@ import pytest
 
 from launcher.base import http
 from launcher.base.errors import LauncherError, Refused, Unreachable
-from launcher.engine.client import ChatRequest, EngineClient
+from launcher.engine.server.client import ChatRequest, EngineClient
 from tests.security.conftest import ACTING
 
 PROGRAM = Path(__file__).with_name("hostile_server.py")
@@ -71,14 +71,14 @@ def explained(error: LauncherError) -> None:
 async def test_an_answer_is_explained(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
         with pytest.raises((Refused, Unreachable)) as raised:
-            await client.speculative()
+            await client.drafts_tokens()
         explained(raised.value)
 
 
 @pytest.mark.parametrize("fault", ANSWERS)
 async def test_health_is_no(hostile: Callable[[str], str], fault: str) -> None:
     async with EngineClient(hostile(fault), "key") as client:
-        healthy = await client.healthy()
+        healthy = await client.is_healthy()
     assert healthy == (fault in ("no json",))
 
 
@@ -91,7 +91,7 @@ async def test_a_stream_is_explained(hostile: Callable[[str], str], fault: str) 
 
 
 async def test_a_reply_without_end_ends(hostile: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.engine.client._MOST_CHARACTERS", 2**21)
+    monkeypatch.setattr("launcher.engine.server.client._MOST_CHARACTERS", 2**21)
     characters: list[int] = []
     async with EngineClient(hostile("an endless reply"), "key") as client:
         with pytest.raises(Refused, match="no end"):

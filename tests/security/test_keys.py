@@ -13,20 +13,24 @@ import pytest
 from pydantic import ValidationError
 
 from launcher.base.errors import FolderNotOurs
-from launcher.base.files import private_folder, read_private
-from launcher.engine import registry
-from launcher.engine.client import EngineClient
-from launcher.engine.endpoint import Endpoint, _KeptEndpoints, claim
+from launcher.base.files import make_private_folder, read_private_file
 from launcher.engine.environment import engine_environment
-from launcher.engine.launch import ServeOptions, plan
-from launcher.engine.registry import Entry
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import EngineClient
+from launcher.engine.server.endpoint import Endpoint, _KeptEndpoints, claim_endpoint
+from launcher.engine.server.launch import prepare_launch
+from launcher.engine.server.registry import Entry
 from tests.security.conftest import NOBODY, Served, as_another_user, in_terminal
 
 KEY = "k" * 43
 
 
 def test_a_key_has_256_random_bits() -> None:
-    keys = {claim(None, taken=frozenset()).api_key, *(claim(port).api_key for port in range(31_000, 31_020))}
+    keys = {
+        claim_endpoint(None, taken=frozenset()).api_key,
+        *(claim_endpoint(port).api_key for port in range(31_000, 31_020)),
+    }
     assert len(keys) == 21
     assert all(len(key) == 43 for key in keys)  # 32 bytes in base64url
 
@@ -71,7 +75,7 @@ async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) 
     """Values end in logs and crash reports by their repr."""
     endpoint = Endpoint(20_001, KEY)
     entry = Entry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
-    launch = await plan(ServeOptions(model=demo_model, built_in=True), endpoint)
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), endpoint)
     async with EngineClient(endpoint.url, KEY) as client:
         shown = repr([endpoint, entry, launch, launch.command, client, vars(client), registry.Registration(entry)])
         shown += repr(vars(client._http)).replace(repr({"Authorization": f"Bearer {KEY}"}), "")
@@ -97,8 +101,8 @@ class TestFolders:
 
     def test_without_the_commands_umask_too(self, tmp_path: Path) -> None:
         script = (
-            "import os; os.umask(0); from launcher.engine import registry;"
-            "endpoint, mine = registry.register(None, model='m', engine='e', draft=0)"
+            "import os; os.umask(0); from launcher.engine.server import registry;"
+            "endpoint, mine = registry.register_server(None, model='m', engine='e', draft=0)"
         )
         subprocess.run(
             [sys.executable, "-c", script], check=True, env=os.environ | {"MTP_LAUNCHER_HOME": str(tmp_path)}
@@ -108,19 +112,19 @@ class TestFolders:
         assert (state / "endpoints.json").stat().st_mode & 0o777 == 0o600
 
     def test_what_was_open_is_mended_and_said(self, home: Path, caplog: pytest.LogCaptureFixture) -> None:
-        before = claim(None)
+        before = claim_endpoint(None)
         state, keys = home / "state", home / "state" / "endpoints.json"
         state.chmod(0o755)
         keys.chmod(0o644)
         with caplog.at_level(logging.WARNING):
-            assert claim(None) == before
+            assert claim_endpoint(None) == before
         assert (state.stat().st_mode & 0o777, keys.stat().st_mode & 0o777) == (0o700, 0o600)
         assert caplog.messages == [
             f"Other users could enter {state}. Now they cannot.",
             f"Other users could read {keys}. Now they cannot.",
         ]
         caplog.clear()
-        claim(None)
+        claim_endpoint(None)
         assert not caplog.messages
 
     def test_a_folder_that_belongs_to_somebody_else_gets_no_keys(self, tmp_path: Path) -> None:
@@ -129,15 +133,15 @@ class TestFolders:
         theirs.mkdir(mode=0o777)
         theirs.chmod(0o777)
         if os.geteuid() == 0:
-            private_folder(theirs)
+            make_private_folder(theirs)
             os.chown(theirs, 1, 1)
             uids = (NOBODY, 1)
         else:
             uids = (os.geteuid() + 1, os.geteuid())
         script = (
-            "import os, sys; from pathlib import Path; from launcher.base.files import private_folder\n"
+            "import os, sys; from pathlib import Path; from launcher.base.files import make_private_folder\n"
             f"os.geteuid = lambda: {uids[0]}\n"
-            "try: private_folder(Path(sys.argv[1]))\n"
+            "try: make_private_folder(Path(sys.argv[1]))\n"
             "except Exception as error: print(type(error).__name__)\n"
         )
         told = subprocess.run([sys.executable, "-c", script, str(theirs)], capture_output=True, text=True, check=True)
@@ -151,7 +155,7 @@ class TestFolders:
         file.write_bytes(b"k")
         file.chmod(0o644)
         monkeypatch.setattr(Path, "chmod", lambda *_args, **_kw: None)
-        assert read_private(file) == read_private(file) == b"k"
+        assert read_private_file(file) == read_private_file(file) == b"k"
         assert caplog.messages == [f"Other users can read {file}, and its file system does not keep them out."]
 
 

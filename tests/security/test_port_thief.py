@@ -16,11 +16,11 @@ import pytest
 
 from launcher.base.errors import PortBusy
 from launcher.base.identity import ProcessId
-from launcher.engine import registry
-from launcher.engine.endpoint import Endpoint, claim
-from launcher.engine.launch import ServeOptions
-from launcher.engine.logs import LogBook
-from launcher.engine.supervisor import Supervisor
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.supervisor import Supervisor
 
 EVENT = b'data: {"choices": [{"delta": {"content": "stolen"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
 ANSWERS: dict[str, Any] = {
@@ -81,9 +81,9 @@ def stealing(port: int) -> Iterator[Thief]:
 @pytest.fixture
 def registered() -> Iterator[Endpoint]:
     """A server that other commands see, whose engine is a process that listens nowhere (yet, or any more)."""
-    endpoint, registration = registry.register(None, model="demo", engine="built-in", draft=2)
+    endpoint, registration = registry.register_server(None, model="demo", engine="built-in", draft=2)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
-        identity = ProcessId.of(engine.pid)
+        identity = ProcessId.from_pid(engine.pid)
         assert identity
         registration.update(state="ready", engine_pid=identity.pid, engine_created_s=identity.created_s)
         assert registration.settle(60)
@@ -128,8 +128,8 @@ def test_status_asks_it_without_the_key(registered: Endpoint) -> None:
 
 @pytest.mark.parametrize("engine", ["none", "gone", "another"])
 def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: Endpoint, engine: str) -> None:
-    entry = registry.find(None)
-    own = ProcessId.of(os.getpid())
+    entry = registry.find_server(None)
+    own = ProcessId.from_pid(os.getpid())
     assert own
     changes: dict[str, dict[str, Any]] = {
         "none": {"engine_pid": None},
@@ -146,7 +146,7 @@ def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: 
 
 
 def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> None:
-    usual = claim(None)
+    usual = claim_endpoint(None)
     with stealing(usual.port) as thief:
         serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
         with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
@@ -166,7 +166,7 @@ async def test_a_port_that_is_taken_while_the_engine_loads(
 ) -> None:
     """The engine has not come to listen yet; the thief says that it is healthy."""
     monkeypatch.setenv("FAKE_FAULTS", "silent-start")
-    endpoint = claim(None)
+    endpoint = claim_endpoint(None)
     supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port))
     with stealing(endpoint.port) as thief:
         with pytest.raises(PortBusy, match="before the engine did"):

@@ -9,9 +9,10 @@ import psutil
 import pytest
 
 from launcher.base.errors import BadOption, PortBusy
-from launcher.engine.endpoint import Endpoint, claim, is_free
-from launcher.engine.launch import ServeOptions, check_options, plan
-from launcher.machine.addresses import firewall_hint, lan_addresses
+from launcher.engine.serve_options import ServeOptions, check_options
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint, is_port_free
+from launcher.engine.server.launch import prepare_launch
+from launcher.machine.addresses import firewall_hint, list_lan_addresses
 from tests.security.conftest import Served, in_terminal, serve
 
 
@@ -33,7 +34,7 @@ def test_by_default_only_this_computer_is_let_in(served: Served) -> None:
 def test_shared_it_listens_everywhere_and_says_where(shared: Served) -> None:
     assert listens_on(shared.pid) == {"0.0.0.0"}
     port = shared.url.rpartition(":")[2]
-    assert shared.lan == tuple(f"http://{address}:{port}" for address in lan_addresses())
+    assert shared.lan == tuple(f"http://{address}:{port}" for address in list_lan_addresses())
     for url in (shared.url, *shared.lan):
         assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 401
         key = {"Authorization": f"Bearer {shared.api_key}"}
@@ -47,17 +48,19 @@ def test_status_says_that_it_is_shared(shared: Served) -> None:
 
 
 async def test_a_next_start_is_not_shared(demo_model: Path) -> None:
-    assert claim(None, shared=True).host == "0.0.0.0"
-    again = claim(None)
+    assert claim_endpoint(None, shared=True).host == "0.0.0.0"
+    again = claim_endpoint(None)
     assert again.host == "127.0.0.1"
-    launch = await plan(ServeOptions(model=demo_model, built_in=True), again)
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), again)
     arguments = list(launch.command.arguments)
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
     assert launch.command.environment["LLAMA_API_KEY"] == again.api_key
 
 
 async def test_a_shared_one_has_a_key_and_lets_no_pages_in(demo_model: Path) -> None:
-    launch = await plan(ServeOptions(model=demo_model, built_in=True), Endpoint(20_001, "k" * 43, shared=True))
+    launch = await prepare_launch(
+        ServeOptions(model=demo_model, built_in=True), Endpoint(20_001, "k" * 43, shared=True)
+    )
     arguments = list(launch.command.arguments)
     assert arguments[arguments.index("--host") + 1] == "0.0.0.0"
     assert arguments[arguments.index("--cors-origins") + 1] == "localhost"
@@ -73,10 +76,10 @@ def test_it_cannot_be_shared_or_opened_by_the_way(word: str) -> None:
 def test_a_port_that_another_address_of_this_computer_uses_is_not_free_to_share() -> None:
     with socket.create_server(("127.0.0.2", 0)) as other:
         port = other.getsockname()[1]
-        assert is_free(port)
-        assert not is_free(port, "0.0.0.0")
+        assert is_port_free(port)
+        assert not is_port_free(port, "0.0.0.0")
         with pytest.raises(PortBusy):
-            claim(port, shared=True)
+            claim_endpoint(port, shared=True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.base.text import escaped_json, one_line, prose, visible
+from launcher.base.text import escape_json, make_visible, one_line, visible_reply
 from tests.security.conftest import ACTING
 
 ATTACKS = {
@@ -27,7 +27,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_what_acts_is_seen_and_does_nothing(attack: str) -> None:
-    for clean in (visible(attack), prose(attack), one_line(attack)):
+    for clean in (make_visible(attack), visible_reply(attack), one_line(attack)):
         assert not ACTING.search(clean)
         clean.encode()
         assert not {unicodedata.category(letter) for letter in clean} & {"Cs", "Cn"}
@@ -38,11 +38,11 @@ def test_what_acts_is_seen_and_does_nothing(attack: str) -> None:
     "text", ["Füße, naïve", "مرحبا بالعالم", "שלום", "नमस्ते क्‍ष", "👩‍👩‍👧‍👦 ❤️", "a\tb\nc", "x\u00a0y", ""]
 )
 def test_what_people_write_stays(text: str) -> None:
-    assert visible(text) == prose(text) == text
+    assert make_visible(text) == visible_reply(text) == text
 
 
 def test_a_carriage_return_does_not_write_over_a_line() -> None:
-    assert prose("you owe 1000 EUR\ryou owe nothing \r\nx") == "you owe 1000 EURyou owe nothing \nx"
+    assert visible_reply("you owe 1000 EUR\ryou owe nothing \r\nx") == "you owe 1000 EURyou owe nothing \nx"
 
 
 @given(st.text())
@@ -59,6 +59,6 @@ def test_a_name_of_a_megabyte_is_cut() -> None:
 
 @given(st.text(st.characters(codec=None)))
 def test_json_means_the_same_and_acts_no_more(text: str) -> None:
-    document = escaped_json(json.dumps({"text": text}, ensure_ascii=False))
+    document = escape_json(json.dumps({"text": text}, ensure_ascii=False))
     assert not ACTING.search(document)
     assert json.loads(document)["text"] == text

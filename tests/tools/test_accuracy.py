@@ -12,7 +12,7 @@ import pytest
 
 from launcher.engine.ask import EngineEstimate
 from launcher.models.catalogue import ModelEntry, ModelFile
-from launcher.models.memory import Setting
+from launcher.models.memory import PlanSettings
 from launcher.models.weights import Weights, weights_by_rules
 from tools.accuracy import report
 from tools.accuracy.grid import Case, Outcome
@@ -81,7 +81,7 @@ def test_earlier_predictions_agree_where_they_mean_the_same() -> None:
 
 def test_a_run_of_an_unknown_file_has_no_total() -> None:
     with pytest.raises(ValueError, match="the size of Q9"):
-        Run(DENSE, "Q9", Setting(context=4_096)).total_mib()
+        Run(DENSE, "Q9", PlanSettings(context=4_096)).total_mib()
 
 
 def rules(entry: ModelEntry, file: ModelFile) -> Weights:
@@ -126,7 +126,7 @@ FORMULA = {
     "draft_context_mib": 0.0,
     "draft_compute_mib": 0.0,
 }
-OUTCOME = Outcome(Case("small", Setting(context=4_096, draft=0, backend="cpu")), FORMULA, ENGINE)
+OUTCOME = Outcome(Case("small", PlanSettings(context=4_096, draft=0, backend="cpu")), FORMULA, ENGINE)
 
 
 def test_a_figure_that_was_rounded_down_is_equal() -> None:
@@ -148,7 +148,7 @@ def test_a_difference_is_counted_beyond_the_rounding() -> None:
 
 
 def test_the_table_of_an_engine_says_what_is_apart() -> None:
-    drafted = Case("small", Setting(context=4_096, draft=2, backend="cpu"))
+    drafted = Case("small", PlanSettings(context=4_096, draft=2, backend="cpu"))
     answered = replace(ENGINE, compute_mib=206, draft_context_mib=0, draft_compute_mib=0)
     text = report.engine([OUTCOME, replace(OUTCOME, case=drafted, engine=answered)])
     assert text.splitlines()[2] == ("| small | 2 of 2 | 2 of 2 | 1 of 2, +0.0 to +5.0 MiB, +2.5 % | 1 of 1 | 1 of 1 |")

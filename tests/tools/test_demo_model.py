@@ -107,6 +107,19 @@ class TestNetwork:
         memory = trunk.memory(np.array(tokenizer.encode(text.prompt_of("Why is my laptop so hot?"))))[-1]
         assert memory[: network.TOPICS].argmax() == topic
 
+    def test_the_attention_finds_the_last_topic_where_a_question_names_none(
+        self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer
+    ) -> None:
+        older, newer = (text.exchange_of(corpus.topics[place]) for place in (3, 9))
+        said = older + newer + text.prompt_of("Tell me more.")
+        ids = np.array(tokenizer.encode(said))
+        assert trunk.remembered(ids)[-1].argmax() == 9
+        assert trunk.memory(ids)[-1].argmax() == network.BACKGROUND
+
+    def test_no_query_sees_what_comes_later(self, trunk: Trunk, tokenizer: Tokenizer) -> None:
+        ids = np.array(tokenizer.encode(text.prompt_of("What is a draft?")))
+        assert np.allclose(trunk.remembered(ids[:8]), trunk.remembered(ids)[:8])
+
     def test_every_target_is_a_distribution(self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer) -> None:
         found = fit.examples(tokenizer, corpus, trunk)
         assert np.allclose(found.targets.sum(1), 1, atol=1e-5)

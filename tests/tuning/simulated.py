@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from launcher.tuning.goal import Goal
-from launcher.tuning.tuner import tune
-from launcher.tuning.tuner_events import (
+from launcher.tuning.tuner import (
     TuneEvent,
+    tune,
 )
 from launcher.tuning.verdict import Verdict
 from tools.tuner_simulation.bench import SimulatedBench

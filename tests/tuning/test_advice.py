@@ -7,7 +7,7 @@ import pytest
 
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.traffic import Traffic
-from launcher.tuning.advice import FEWEST_STEPS, Advice, advise
+from launcher.tuning.advice import FEWEST_STEPS, Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.records import Run, Settings
@@ -52,7 +52,7 @@ def truth(better: int, now: int, rates: Sequence[float] = RATES) -> float:
 
 
 def test_a_longer_draft_is_advised_by_its_true_gain() -> None:
-    told = advise(used(1), measured((0, 1, 2, 3, 4)))
+    told = advise_draft_length(used(1), measured((0, 1, 2, 3, 4)))
     assert told is not None
     assert told.better == max(TIMES, key=lambda draft: truth(draft, 1))
     assert told.ratio.estimate == pytest.approx(truth(told.better, 1), rel=0.005)
@@ -62,11 +62,11 @@ def test_a_longer_draft_is_advised_by_its_true_gain() -> None:
 
 def test_a_shorter_draft_and_none_are_advised_for_text_that_drafts_badly() -> None:
     bad = (0.5, 0.2, 0.1)
-    told = advise(used(3, rates=bad), measured((1, 2, 3)))
+    told = advise_draft_length(used(3, rates=bad), measured((1, 2, 3)))
     assert told is not None
     assert told.better == 1
     assert told.ratio.estimate == pytest.approx(truth(1, 3, bad), rel=0.005)
-    told = advise(used(3, rates=(0.2, 0.1, 0.1)), measured((0, 1, 2, 3)))
+    told = advise_draft_length(used(3, rates=(0.2, 0.1, 0.1)), measured((0, 1, 2, 3)))
     assert told is not None
     assert told.better == 0
     assert told.sentence.startswith("No MTP would have been about ")
@@ -74,14 +74,14 @@ def test_a_shorter_draft_and_none_are_advised_for_text_that_drafts_badly() -> No
 
 
 def test_further_positions_are_lowered_where_real_use_accepts_less() -> None:
-    told = advise(used(2, rates=(0.6, 0.45, 0.9, 0.9)), measured((2, 3, 4)))
+    told = advise_draft_length(used(2, rates=(0.6, 0.45, 0.9, 0.9)), measured((2, 3, 4)))
     assert told is None  # at the workload's own rates draft 4 would be faster
     assert truth(4, 2) > 1.05
 
 
 def test_the_best_length_is_left_alone() -> None:
     best = max(TIMES, key=lambda draft: truth(draft, 1))
-    assert advise(used(best), measured(tuple(TIMES))) is None
+    assert advise_draft_length(used(best), measured(tuple(TIMES))) is None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_the_best_length_is_left_alone() -> None:
     ],
 )
 def test_nothing_is_said_where_it_is_not_known(counts: UseCounts, runs: Sequence[Run]) -> None:
-    assert advise(used(1), measured((1, 4))) is not None
-    assert advise(counts, runs) is None
+    assert advise_draft_length(used(1), measured((1, 4))) is not None
+    assert advise_draft_length(counts, runs) is None
 
 
 def test_a_gain_within_the_noise_is_not_told() -> None:
@@ -112,7 +112,7 @@ def test_a_gain_within_the_noise_is_not_told() -> None:
         replace(run, decode_rate=(run.decode_rate or 0) * factor)
         for run, factor in zip(measured((1, 4)), (1.0, 1.6, 0.6, 1.3, 0.8) * 2, strict=True)
     ]
-    assert advise(used(1), wild) is None
+    assert advise_draft_length(used(1), wild) is None
 
 
 def test_traffic_is_counted_by_position() -> None:
@@ -133,17 +133,17 @@ def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:
         now_s += 86_400
         history.add_use(place, [used(1)])
         history.add_use("elsewhere", [used(1)])
-        one, two = history.use(place)
+        one, two = history.load_use(place)
         assert (one.tokens, one.accepted) == (3 * used(1).tokens, (48_000,))
         assert two == used(2)
         now_s += 40 * 86_400
-        assert history.use(place) == ()
-        assert len(history.use(place, days=60)) == 2
+        assert history.load_use(place) == ()
+        assert len(history.load_use(place, days=60)) == 2
         now_s += KEPT_DAYS * 86_400
         history.add_use(place, [used(3)])
-        assert [each.settings["draft"] for each in history.use(place, days=1_000)] == [3]
+        assert [each.settings["draft"] for each in history.load_use(place, days=1_000)] == [3]
         history.forget_use()
-        assert history.use(place) == ()
+        assert history.load_use(place) == ()
 
 
 def test_another_build_is_another_place() -> None:
@@ -152,7 +152,7 @@ def test_another_build_is_another_place() -> None:
 
 
 def test_the_sentence_has_two_digits() -> None:
-    told = advise(used(1, steps=6_789), measured((1, 4)))
+    told = advise_draft_length(used(1, steps=6_789), measured((1, 4)))
     assert isinstance(told, Advice)
     assert told.sentence.startswith(f"Draft 4 would have been about {100 * (truth(4, 1) - 1):.0f} % faster (")
     assert told.sentence.endswith(" than draft 1 over your last 12,000 tokens.")

@@ -9,21 +9,25 @@ from dataclasses import replace
 import pytest
 
 from launcher.base.errors import BadOption, Superseded
-from launcher.tuning.concurrency import prompts_for, stream_starts
 from launcher.tuning.curves import (
-    OFF,
-    Axis,
+    NO_MTP,
     Curve,
-    context_for,
+    CurveAxis,
+    CurveProgress,
+    CurveStart,
+    RoundPoint,
+    build_curve,
+    context_for_fill,
     context_starts,
-    curve_of,
+    default_fills,
     fill_starts,
-    fills_for,
-    rate_of,
-    runs_of,
+    list_runs,
+    measure_curve,
+    prompts_for_streams,
+    rate_of_point,
+    stream_starts,
+    summarize_curve,
 )
-from launcher.tuning.curves_rounds import Start, Step, Taken, take
-from launcher.tuning.curves_words import sentences
 from launcher.tuning.records import Prompt, Run, Settings
 from launcher.tuning.space import draft_of
 from tests.tuning.clocked import START_S, YIELD, Clocked, Moment, Speed
@@ -45,26 +49,28 @@ def by_depth(moment: Moment) -> Speed:
 
 
 async def taken(
-    bench: Clocked, starts: Sequence[Start], rounds: int = 3, seed: int = 0
-) -> tuple[list[Taken], list[Step]]:
-    found: list[Taken] = []
-    steps: list[Step] = []
-    await take(bench, starts, filled, WARM_UP, rounds=rounds, on_taken=found.append, on_step=steps.append, seed=seed)
+    bench: Clocked, starts: Sequence[CurveStart], rounds: int = 3, seed: int = 0
+) -> tuple[list[RoundPoint], list[CurveProgress]]:
+    found: list[RoundPoint] = []
+    steps: list[CurveProgress] = []
+    await measure_curve(
+        bench, starts, filled, WARM_UP, rounds=rounds, on_taken=found.append, on_step=steps.append, seed=seed
+    )
     return found, steps
 
 
-async def fill_curve(bench: Clocked, rounds: int = 3) -> tuple[Curve, list[Taken], list[Step]]:
+async def fill_curve(bench: Clocked, rounds: int = 3) -> tuple[Curve, list[RoundPoint], list[CurveProgress]]:
     starts, gaps = fill_starts(SETTINGS, (0, 2), (0, 10_000, 40_000, 80_000), PROMPT.tokens)
     found, steps = await taken(bench, starts, rounds)
-    return curve_of(Axis.FILL, [*found, *gaps]), found, steps
+    return build_curve(CurveAxis.FILL, [*found, *gaps]), found, steps
 
 
 async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
     bench = Clocked(by_depth, noise=0.004)
     curve, found, _ = await fill_curve(bench)
-    assert curve.series == (OFF, "draft 2")
+    assert curve.series == (NO_MTP, "draft 2")
     assert curve.places == (0, 10_000, 40_000, 80_000)
-    point = curve.point(OFF, 40_000)
+    point = curve.point(NO_MTP, 40_000)
     assert point
     assert point.rate
     assert point.rate.low < 50 < point.rate.high
@@ -84,7 +90,7 @@ async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
     assert gap
     assert gap.rate is None
     assert gap.why == "It does not fit into the context of 65,536 tokens."
-    assert {run.power_w for run in runs_of(found)} == {250.0}
+    assert {run.power_w for run in list_runs(found)} == {250.0}
 
 
 async def test_series_are_measured_in_turns_there_and_back() -> None:
@@ -107,8 +113,8 @@ async def test_an_even_drift_cancels() -> None:
         speed = 100.0 if not draft_of(moment.settings) else 75.0
         return Speed(speed * math.exp(-0.01 * (moment.now_s - 100) / 60))
 
-    starts = tuple(Start(name, {"draft": draft}, (0,)) for name, draft in ((OFF, 0), ("draft 2", 2)))
-    ratio = curve_of(Axis.FILL, (await taken(Clocked(drifting), starts, 4))[0]).ratio("draft 2", 0)
+    starts = tuple(CurveStart(name, {"draft": draft}, (0,)) for name, draft in ((NO_MTP, 0), ("draft 2", 2)))
+    ratio = build_curve(CurveAxis.FILL, (await taken(Clocked(drifting), starts, 4))[0]).ratio("draft 2", 0)
     assert ratio
     assert ratio.interval.estimate == pytest.approx(0.75 * YIELD, rel=2e-4)
 
@@ -116,9 +122,9 @@ async def test_an_even_drift_cancels() -> None:
 async def test_the_rest_is_foretold_once_all_was_measured() -> None:
     bench = Clocked(by_depth)
     began_s = bench.now_s()
-    at: list[tuple[Step, float]] = []
+    at: list[tuple[CurveProgress, float]] = []
     starts, _ = fill_starts(SETTINGS, (0, 2), (0, 10_000), PROMPT.tokens)
-    await take(
+    await measure_curve(
         bench,
         starts,
         filled,
@@ -140,9 +146,9 @@ async def test_what_cannot_be_served_is_a_result_and_not_tried_again() -> None:
     bench = Clocked(by_depth, cannot=lambda settings: settings["ctx"] == 262_144)
     starts = context_starts(SETTINGS, (0, 2), (32_768, 262_144))
     found, steps = await taken(bench, starts)
-    curve = curve_of(Axis.CONTEXT, found)
+    curve = build_curve(CurveAxis.CONTEXT, found)
     assert bench.starts.count({"ctx": 262_144, "draft": 0, "kv": "q8_0"}) == 1
-    gone = curve.point(OFF, 262_144)
+    gone = curve.point(NO_MTP, 262_144)
     assert gone
     assert (gone.rate, gone.why) == (None, "The engine ended while it loaded: out of memory.")
     here = curve.point("draft 2", 32_768)
@@ -158,7 +164,7 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
         return Speed(100, error="The prompt is too long." if moment.prompt.size == 10_000 else None)
 
     curve, _, _ = await fill_curve(Clocked(refused))
-    point = curve.point(OFF, 10_000)
+    point = curve.point(NO_MTP, 10_000)
     assert point
     assert (point.rate, point.replies, point.why) == (None, 0, "The prompt is too long.")
     assert curve.ratio("draft 2", 10_000) is None
@@ -167,9 +173,9 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
     async def none_like_that(fill: int) -> Sequence[Prompt]:
         raise BadOption(f"No prompt has {fill} tokens.")
 
-    found: list[Taken] = []
-    starts = (Start(OFF, {"draft": 0}, (3,)),)
-    await take(Clocked(by_depth), starts, none_like_that, WARM_UP, rounds=1, on_taken=found.append)
+    found: list[RoundPoint] = []
+    starts = (CurveStart(NO_MTP, {"draft": 0}, (3,)),)
+    await measure_curve(Clocked(by_depth), starts, none_like_that, WARM_UP, rounds=1, on_taken=found.append)
     assert found[0].error == "No prompt has 3 tokens."
 
 
@@ -186,7 +192,7 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
     bench = Ending(by_depth)
     curve, found, _ = await fill_curve(bench, rounds=2)
     assert [(each.place, each.counts) for each in found[:3]] == [(0, True), (10_000, False), (40_000, True)]
-    gone = curve.point(OFF, 10_000)
+    gone = curve.point(NO_MTP, 10_000)
     assert gone
     assert gone.why == "The engine ended: out of memory."
     assert curve.ratio("draft 2", 40_000)
@@ -199,7 +205,7 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
         "The engine ended: out of memory.",
         "The engine ended while it loaded: out of memory.",
     ]
-    assert [each.series for each in found] == [OFF] * 3 + ["draft 2"] * 6
+    assert [each.series for each in found] == [NO_MTP] * 3 + ["draft 2"] * 6
 
 
 async def test_spoilt_replies_are_asked_again_and_do_not_count() -> None:
@@ -213,40 +219,40 @@ async def test_spoilt_replies_are_asked_again_and_do_not_count() -> None:
         bench = Clocked(speed)
         return bench
 
-    starts = (Start(OFF, {"draft": 0}, (0,)),)
+    starts = (CurveStart(NO_MTP, {"draft": 0}, (0,)),)
     found, _ = await taken(bench_with(2, 3, 5), starts, rounds=4)
-    point = curve_of(Axis.FILL, found).point(OFF, 0)
+    point = build_curve(CurveAxis.FILL, found).point(NO_MTP, 0)
     assert point
     assert point.rate
     assert point.rate.estimate == pytest.approx(100)
     assert (point.replies, point.spoilt, point.why) == (4, 3, None)
-    assert len(runs_of(found)) == 7
+    assert len(list_runs(found)) == 7
     found, _ = await taken(bench_with(*range(10)), starts, rounds=1)
-    lost = curve_of(Axis.FILL, found).point(OFF, 0)
+    lost = build_curve(CurveAxis.FILL, found).point(NO_MTP, 0)
     assert lost
     assert (lost.rate, lost.replies, lost.spoilt, lost.why) == (None, 0, 3, "The GPU throttled.")
 
 
 async def test_cancelled_it_has_told_what_was_taken() -> None:
     bench = Clocked(by_depth)
-    found: list[Taken] = []
+    found: list[RoundPoint] = []
 
-    def keep(each: Taken) -> None:
+    def keep(each: RoundPoint) -> None:
         found.append(each)
         if len(found) == 4:
             task.cancel()
 
     starts, _ = fill_starts(SETTINGS, (0, 2), (0, 10_000, 40_000), PROMPT.tokens)
-    task = asyncio.ensure_future(take(bench, starts, filled, WARM_UP, rounds=3, on_taken=keep))
+    task = asyncio.ensure_future(measure_curve(bench, starts, filled, WARM_UP, rounds=3, on_taken=keep))
     with pytest.raises(asyncio.CancelledError):
         await task
-    curve = curve_of(Axis.FILL, found)
+    curve = build_curve(CurveAxis.FILL, found)
     assert len(found) == 4
     assert curve.ratio("draft 2", 0)
     assert curve.ratio("draft 2", 10_000) is None
-    assert "(1.28 times)" in sentences(curve)[0]
-    assert curve_of(Axis.FILL, []).points == ()
-    assert sentences(curve_of(Axis.FILL, [])) == []
+    assert "(1.28 times)" in summarize_curve(curve)[0]
+    assert build_curve(CurveAxis.FILL, []).points == ()
+    assert summarize_curve(build_curve(CurveAxis.FILL, [])) == []
 
 
 async def test_somebody_who_takes_the_server_ends_it() -> None:
@@ -267,29 +273,29 @@ async def test_streams_share_one_server_and_are_asked_at_once() -> None:
 
     bench = Clocked(shared)
     starts = stream_starts(SETTINGS, (0, 2), (1, 2, 4))
-    found: list[Taken] = []
+    found: list[RoundPoint] = []
     prompts = (PROMPT, replace(PROMPT, name="prose"))
-    await take(bench, starts, prompts_for(prompts), WARM_UP, rounds=2, on_taken=found.append)
+    await measure_curve(bench, starts, prompts_for_streams(prompts), WARM_UP, rounds=2, on_taken=found.append)
     assert {settings["slots"] for settings in bench.starts} == {4}
     assert [len(each.runs) for each in found[:3]] == [1, 2, 4]
     assert [run.prompt for run in found[2].runs] == ["code 1", "prose 2", "code 3", "prose 4"]
     assert all(prompt.sampling["ignore_eos"] for prompt in bench.asked if prompt.name != "warm")
-    curve = curve_of(Axis.STREAMS, found)
-    one, four = (curve.point(OFF, place) for place in (1, 4))
+    curve = build_curve(CurveAxis.STREAMS, found)
+    one, four = (curve.point(NO_MTP, place) for place in (1, 4))
     assert one
     assert four
     assert one.rate
     assert four.rate
     assert four.each == pytest.approx(100 / 2.2)
     assert four.rate.estimate == pytest.approx(640 / (0.02 + 160 * 2.2 / 100), rel=1e-3)
-    assert rate_of(Axis.STREAMS, found[2]) == pytest.approx(four.rate.estimate)
-    said = sentences(curve)
+    assert rate_of_point(CurveAxis.STREAMS, found[2]) == pytest.approx(four.rate.estimate)
+    said = summarize_curve(curve)
     assert said[-2].startswith("No MTP: 4 streams together are 1.8")
     assert said[0].startswith("Draft 2 is faster than no MTP at any number of streams: 1.2")
 
 
 async def test_what_a_curve_says() -> None:
-    said = sentences((await fill_curve(Clocked(by_depth)))[0])
+    said = summarize_curve((await fill_curve(Clocked(by_depth)))[0])
     against = (
         "Draft 2 is faster than no MTP with 0 and 10,000 tokens in the context (1.28 times, 1.03 times); slower than no"
         " MTP with 40,000 tokens in the context (0.80 times)."
@@ -299,7 +305,7 @@ async def test_what_a_curve_says() -> None:
         "No MTP keeps 50 % of its speed from 0 to 40,000 tokens.",
         "Draft 2 keeps 31 % of its speed from 0 to 40,000 tokens.",
     ]
-    once = sentences((await fill_curve(Clocked(by_depth), rounds=1))[0])
+    once = summarize_curve((await fill_curve(Clocked(by_depth), rounds=1))[0])
     uncertain = "No MTP: how its speed changes from 0 to 40,000 tokens is too uncertain to say. More --rounds tell."
     assert once[1] == uncertain
     assert once[0].startswith(
@@ -307,23 +313,23 @@ async def test_what_a_curve_says() -> None:
     )
     starts = context_starts(SETTINGS, (2,), (32_768, 262_144))
     slower = Clocked(lambda moment: Speed(100 if moment.settings["ctx"] == 32_768 else 98.6))
-    curve = curve_of(Axis.CONTEXT, (await taken(slower, starts))[0])
-    assert sentences(curve) == ["Draft 2: a context of 262,144 is 1.4 % slower than one of 32,768."]
+    curve = build_curve(CurveAxis.CONTEXT, (await taken(slower, starts))[0])
+    assert summarize_curve(curve) == ["Draft 2: a context of 262,144 is 1.4 % slower than one of 32,768."]
 
 
 def test_places_of_a_fill_curve() -> None:
-    assert fills_for(262_144, 200) == (0, 10_000, 40_000, 55_000, 80_000, 120_000, 200_000)
-    assert fills_for(65_536, 200) == (0, 10_000, 40_000, 55_000)
-    assert fills_for(8_192, 200) == (0, 1_982, 3_964, 5_946, 7_928)
-    assert context_for(80_000, 200) == 80_384
+    assert default_fills(262_144, 200) == (0, 10_000, 40_000, 55_000, 80_000, 120_000, 200_000)
+    assert default_fills(65_536, 200) == (0, 10_000, 40_000, 55_000)
+    assert default_fills(8_192, 200) == (0, 1_982, 3_964, 5_946, 7_928)
+    assert context_for_fill(80_000, 200) == 80_384
     for context in (1_024, 8_192, 65_536):
-        assert context_for(fills_for(context, 200)[-1], 200) <= context
+        assert context_for_fill(default_fills(context, 200)[-1], 200) <= context
 
 
 async def test_json_is_what_programs_can_read() -> None:
     told = json.loads(json.dumps((await fill_curve(Clocked(by_depth), rounds=1))[0].as_json()))
     assert told["axis"] == "fill"
-    assert told["series"] == [OFF, "draft 2"]
+    assert told["series"] == [NO_MTP, "draft 2"]
     assert told["points"][0]["tokens_per_second"] == {"estimate": pytest.approx(100), "n": 1, "low": None, "high": None}
     assert told["ratios"][0] == {"series": "draft 2", "at": 0, "estimate": pytest.approx(1.28), "n": 1} | dict.fromkeys(
         ("low", "high")

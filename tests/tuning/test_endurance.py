@@ -9,8 +9,16 @@ import pytest
 from scipy import stats
 
 from launcher.base.errors import EngineFailed, NothingMeasured
-from launcher.tuning.endurance import FEWEST, Endured, endure, judge, steps_rate
-from launcher.tuning.endurance_changes import ALPHA, change, levels
+from launcher.tuning.endurance import (
+    ALPHA,
+    FEWEST_REPLIES,
+    EnduranceVerdict,
+    find_change,
+    find_levels,
+    judge_endurance,
+    steps_rate,
+    sustain_load,
+)
 from launcher.tuning.records import Prompt, Run
 from launcher.tuning.statistics import Interval
 from tests.tuning.clocked import Clocked, Moment, Speed
@@ -21,12 +29,12 @@ SETTINGS = {"draft": 2, "ctx": 8_192}
 
 async def endured(
     speed: Callable[[float], Speed], minutes: float = 10.0, noise: float = 0.01
-) -> tuple[Endured, Clocked, list[Run]]:
+) -> tuple[EnduranceVerdict, Clocked, list[Run]]:
     """`speed` is told the seconds since the first reply, near enough."""
     bench = Clocked(lambda moment: speed(moment.now_s - 105), noise)
     runs: list[Run] = []
-    await endure(bench, SETTINGS, PROMPT, minutes * 60, on_run=runs.append)
-    return judge(runs), bench, runs
+    await sustain_load(bench, SETTINGS, PROMPT, minutes * 60, on_run=runs.append)
+    return judge_endurance(runs), bench, runs
 
 
 def series(n: int, alike: float, spread: float, dice: random.Random) -> list[float]:
@@ -109,7 +117,7 @@ async def test_a_slow_decline_falls_too() -> None:
 async def test_what_falls_without_a_moment_that_could_be_found_is_told_by_its_thirds() -> None:
     """So few that no division of them is rare enough among all orders."""
     told, _, runs = await endured(lambda s: Speed(12.0 * (1 - 0.25 * s / 120)), minutes=1.4, noise=0.04)
-    assert FEWEST <= len(runs) < 30
+    assert FEWEST_REPLIES <= len(runs) < 30
     assert len(told.stretches) == 1
     assert told.answer == "falls"
     assert told.after_s is None
@@ -141,13 +149,13 @@ async def test_other_text_is_no_change_of_the_speed() -> None:
 
 async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
     told, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
-    assert len(runs) < FEWEST
+    assert len(runs) < FEWEST_REPLIES
     assert told.answer == "undecided"
     assert told.sentence == f"Undecided: {len(runs)} replies are too few to tell; 20 are the least."
     told, _, _ = await endured(lambda _: Speed(60.0), minutes=2, noise=0.3)
     assert told.answer == "undecided"
     assert "varies too much" in told.sentence
-    assert judge([]).answer == "undecided"
+    assert judge_endurance([]).answer == "undecided"
 
 
 async def test_a_server_that_ends_is_told_with_what_was_before() -> None:
@@ -162,15 +170,15 @@ async def test_a_server_that_ends_is_told_with_what_was_before() -> None:
         return Speed(60.0, error="The connection broke off." if len(lost) == 30 else None)
 
     bench, runs = Clocked(once), []
-    await endure(bench, SETTINGS, PROMPT, 300, on_run=runs.append)
-    assert judge(runs).answer == "holds"
+    await sustain_load(bench, SETTINGS, PROMPT, 300, on_run=runs.append)
+    assert judge_endurance(runs).answer == "holds"
 
 
 async def test_what_cannot_be_served_or_asked_is_an_error() -> None:
     with pytest.raises(EngineFailed):
-        await endure(Clocked(lambda _: Speed(1), cannot=lambda _: True), SETTINGS, PROMPT, 60, on_run=print)
+        await sustain_load(Clocked(lambda _: Speed(1), cannot=lambda _: True), SETTINGS, PROMPT, 60, on_run=print)
     with pytest.raises(NothingMeasured, match="The engine ended"):
-        await endure(Clocked(lambda _: Speed(1, error="The engine ended.")), SETTINGS, PROMPT, 60, on_run=print)
+        await sustain_load(Clocked(lambda _: Speed(1, error="The engine ended.")), SETTINGS, PROMPT, 60, on_run=print)
 
 
 def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_squares() -> None:
@@ -187,7 +195,7 @@ def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_
                 if len(outside) >= 5 and all(len(part) == 0 or len(part) >= 5 for part in (before, after)):
                     means = sum(inside) / len(inside), sum(outside) / len(outside)
                     squares[begin, end] = len(inside) * len(outside) / n * (means[0] - means[1]) ** 2
-        found = change(values)
+        found = find_change(values)
         assert found
         assert squares[found.begin, found.end] == pytest.approx(max(squares.values()))
 
@@ -195,7 +203,7 @@ def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_
 @pytest.mark.parametrize(("alike", "most"), [(0.0, 0.02), (0.3, 0.1)])
 def test_noise_is_hardly_ever_taken_for_a_change(alike: float, most: float) -> None:
     dice = random.Random(11)
-    found = [change(series(50, alike, 0.03, dice)) for _ in range(100)]
+    found = [find_change(series(50, alike, 0.03, dice)) for _ in range(100)]
     assert sum(each is not None and each.chance <= ALPHA for each in found) / 100 <= most
 
 
@@ -203,20 +211,20 @@ def test_a_step_is_found_where_it_is() -> None:
     dice = random.Random(5)
     for _ in range(8):
         values = series(120, 0.2, 0.02, dice)
-        found = levels([value * (0.94 if i >= 70 else 1.0) for i, value in enumerate(values)])
+        found = find_levels([value * (0.94 if i >= 70 else 1.0) for i, value in enumerate(values)])
         assert min(abs(each.last - 69) for each in found) <= 6
 
 
 def test_levels_cover_the_series() -> None:
     dice = random.Random(2)
     values = [dice.gauss(100 if i < 50 else 90 if i < 90 else 97, 0.5) for i in range(150)]
-    found = levels(values)
+    found = find_levels(values)
     assert [(each.first, each.last) for each in found] == [(0, 49), (50, 89), (90, 149)]
     assert [each.mean for each in found] == pytest.approx([100, 90, 97], abs=0.3)
-    assert change([1.0] * 9) is None
-    assert levels([]) == []
-    assert len(levels([5.0] * 100)) == 1
-    assert len(levels([5.0] * 50 + [4.0] * 50)) == 2
+    assert find_change([1.0] * 9) is None
+    assert find_levels([]) == []
+    assert len(find_levels([5.0] * 100)) == 1
+    assert len(find_levels([5.0] * 50 + [4.0] * 50)) == 2
 
 
 def test_verdicts_on_loads_whose_truth_is_known() -> None:
@@ -231,7 +239,7 @@ def test_verdicts_on_loads_whose_truth_is_known() -> None:
                 true = rate * (after if number >= 24 else 1.0)
                 runs.append(Run("code", {}, at_s, 300 / true, reply_tokens=300, decode_rate=true))
                 at_s += 300 / true
-            found.append(judge(runs).answer)
+            found.append(judge_endurance(runs).answer)
         return found
 
     dice = random.Random(9)

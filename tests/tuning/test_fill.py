@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import serve
+from launcher.app.serving import serve
 from launcher.base.errors import BadOption, NothingMeasured
-from launcher.engine.launch import ServeOptions
-from launcher.tuning.asking import request_of
-from launcher.tuning.fill import filler, sized
-from launcher.tuning.fill_text import entries
+from launcher.engine.serve_options import ServeOptions
+from launcher.tuning.asking import build_request
+from launcher.tuning.fill import fill_prompts, journal_entries, make_filler
 from launcher.tuning.records import Prompt
 
 ASKED = Prompt("ask", (("system", "Be brief."), ("user", "What came in?")), tokens=4)
@@ -24,16 +23,16 @@ async def test_the_engine_reads_exactly_as_many_tokens_as_were_asked_for(demo_mo
     async with serve(options) as session:
         client = session.supervisor.client
         wanted = [replace(ASKED, name=str(size), size=size) for size in SIZES]
-        for prompt in await sized([*wanted, replace(ASKED, name="thinking", thinking=True, size=400)], client):
-            reply = await session.ask(request_of(prompt, seed=1))
+        for prompt in await fill_prompts([*wanted, replace(ASKED, name="thinking", thinking=True, size=400)], client):
+            reply = await session.ask(build_request(prompt, seed=1))
             assert reply.timings is not None
             assert reply.timings.prompt_n + reply.timings.cache_n == prompt.size, prompt.name
-        assert await sized([ASKED], client) == (ASKED,)
-        again = await sized(wanted[-1:], client)
-        assert again == await sized(wanted[-1:], client)
-        assert again != await sized(wanted[-1:], client, begin=7)
+        assert await fill_prompts([ASKED], client) == (ASKED,)
+        again = await fill_prompts(wanted[-1:], client)
+        assert again == await fill_prompts(wanted[-1:], client)
+        assert again != await fill_prompts(wanted[-1:], client, begin=7)
         with pytest.raises(BadOption, match="tokens of its own"):
-            await sized([replace(ASKED, size=3)], client)
+            await fill_prompts([replace(ASKED, size=3)], client)
 
 
 async def test_a_plain_text_is_exact_by_tokenize(demo_model: Path) -> None:
@@ -44,7 +43,7 @@ async def test_a_plain_text_is_exact_by_tokenize(demo_model: Path) -> None:
             return len((await client.answer("/tokenize", {"content": text}))["tokens"])
 
         for tokens in (1, 2, 17, 5_000):
-            assert await count(await filler(tokens, count)) == tokens
+            assert await count(await make_filler(tokens, count)) == tokens
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ async def test_other_vocabularies_are_hit_as_well_and_soon(pattern: str, tokens:
         asked += 1
         return len(re.findall(pattern, text, re.DOTALL))
 
-    text = await filler(tokens, count)
+    text = await make_filler(tokens, count)
     assert await count(text) == tokens
     assert asked < 40
 
@@ -71,10 +70,10 @@ async def test_what_cannot_be_hit_is_told() -> None:
         return 2 * len(text)
 
     with pytest.raises(NothingMeasured, match="exactly 9 tokens"):
-        await filler(9, count)
+        await make_filler(9, count)
 
 
 def test_no_entry_of_the_journal_is_like_another() -> None:
-    found = list(islice(entries(), 5_000))
+    found = list(islice(journal_entries(), 5_000))
     assert len({entry.partition(".")[2] for entry in found}) == len(found)
-    assert list(islice(entries(4_990), 10)) == found[4_990:]
+    assert list(islice(journal_entries(4_990), 10)) == found[4_990:]

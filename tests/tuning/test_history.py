@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import HistoryUnusable, LauncherError, ResultMissing, WrittenByNewer
-from launcher.tuning.history import _TABLES, CUT_OFF, History, history_file
+from launcher.tuning.history import _TABLES, CUT_OFF, History, HistoryWriter, history_file
 from launcher.tuning.history_environment import Environment, ModelFacts
-from launcher.tuning.history_records import packed
-from launcher.tuning.history_writer import HistoryWriter
+from launcher.tuning.history_records import to_compact_json
 from tests.tuning.measured import DRAFTS, ENVIRONMENT, OFF, ON, run
 
 
@@ -109,11 +108,11 @@ def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: Histo
     history.finish(done, {})
     history._db.execute("UPDATE sessions SET owner = NULL WHERE id = ?", (done,))  # as an earlier version kept it
     assert {each.id: each.sentence for each in history.find()} == {mine: None, "0123456789": CUT_OFF, done: None}
-    assert [history.cut_off(id_) for id_ in (mine, "0123456789", done, "nothing")] == [False, True, False, False]
-    history.go_on("0123456789")
-    assert not history.cut_off("0123456789")
+    assert [history.is_cut_off(id_) for id_ in (mine, "0123456789", done, "nothing")] == [False, True, False, False]
+    history.reopen("0123456789")
+    assert not history.is_cut_off("0123456789")
     history.finish("0123456789", {"sentence": "It holds."})
-    history.go_on("0123456789")
+    history.reopen("0123456789")
     (found,) = history.find(kind="curve")
     assert (found.sentence, found.ended_s, history.load(found.id).result) == (None, None, {})
 
@@ -121,11 +120,11 @@ def test_what_has_no_end_and_nobody_measures_any_more_was_cut_off(history: Histo
 def test_an_id_may_be_cut_short(history: History) -> None:
     first = history.add_session("bench", ENVIRONMENT, OFF, id="aa00000001")
     second = history.add_session("bench", ENVIRONMENT, OFF, id="aa00000002")
-    assert history.id_of(first) == first
-    assert history.id_of("LAST") == second
+    assert history.resolve_id(first) == first
+    assert history.resolve_id("LAST") == second
     for text, what in (("aa", "2 measurements begin with aa."), ("b", "no measurement b."), ("", "no measurement")):
         with pytest.raises(ResultMissing, match=what):
-            history.id_of(text)
+            history.resolve_id(text)
 
 
 def test_what_is_not_there_is_told(history: History) -> None:
@@ -136,7 +135,7 @@ def test_what_is_not_there_is_told(history: History) -> None:
     with pytest.raises(ResultMissing):
         history.finish("nothing", {})
     with pytest.raises(ResultMissing):
-        history.id_of("last")
+        history.resolve_id("last")
 
 
 def test_what_is_deleted_is_gone_with_its_runs(history: History) -> None:
@@ -274,7 +273,7 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(home: Path) -> None:
     with sqlite3.connect(history_file()) as db:
         db.executescript(_TABLES)
         db.execute("PRAGMA user_version = 1")
-        row = ("old0000001", "bench", "", 1.0, "m", packed(ENVIRONMENT.as_json()), "{}")
+        row = ("old0000001", "bench", "", 1.0, "m", to_compact_json(ENVIRONMENT.as_json()), "{}")
         db.execute(
             "INSERT INTO sessions (id, kind, workload, began_s, model, environment, settings) VALUES (?,?,?,?,?,?,?)",
             row,
@@ -284,4 +283,4 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(home: Path) -> None:
         history.add_run("old0000001", RUNS[0])
         history.add_use("place", [])
         assert history.load("old0000001").environment == ENVIRONMENT
-        assert history.use("place") == ()
+        assert history.load_use("place") == ()

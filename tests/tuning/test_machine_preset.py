@@ -14,15 +14,15 @@ from launcher.tuning.history_environment import Environment, GpuFacts, ModelFact
 from launcher.tuning.machine_preset import (
     Evidence,
     MachinePreset,
-    confirmed_by,
-    forget_preset,
-    keep_preset,
-    keep_tuned,
-    preset_named,
-    preset_of,
-    presets,
+    confirming_sessions,
+    delete_preset,
+    load_preset_by_name,
+    load_presets,
+    preset_for_model,
     presets_file,
     read_preset,
+    save_preset,
+    save_tuned_preset,
 )
 from launcher.tuning.records import Settings
 from tests.tuning.measured import ENVIRONMENT, MODEL, OFF, ON, run
@@ -49,7 +49,7 @@ def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -
 
 
 def kept(**changes: object) -> MachinePreset:
-    return keep_tuned(measured(VERDICT | changes), Path("/models/some.gguf"))
+    return save_tuned_preset(measured(VERDICT | changes), Path("/models/some.gguf"))
 
 
 OTHER = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
@@ -69,8 +69,8 @@ def benched(
 
 def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
     preset = kept()
-    assert presets() == (preset,)
-    assert preset_of(MODEL) == preset
+    assert load_presets() == (preset,)
+    assert preset_for_model(MODEL) == preset
     assert preset.settings == {"draft": 2, "kv": "q8_0", "p_min": 0.5}
     assert preset.evidence.environment == ENVIRONMENT
     assert preset.evidence.environment.model.sha256 == MODEL.sha256
@@ -82,28 +82,28 @@ def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
 def test_there_is_one_for_each_model_and_quantisation(home: Path) -> None:
     first = kept()
     second = kept(settings={"draft": 3})
-    assert presets() == (second,)
+    assert load_presets() == (second,)
     other = measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M")))
-    third = keep_tuned(other, Path("/models/other.gguf"))
-    assert presets() == (second, third)
-    assert preset_of(ModelFacts("another")) is None
-    forget_preset(first)
-    assert presets() == (third,)
+    third = save_tuned_preset(other, Path("/models/other.gguf"))
+    assert load_presets() == (second, third)
+    assert preset_for_model(ModelFacts("another")) is None
+    delete_preset(first)
+    assert load_presets() == (third,)
 
 
 def test_only_a_verdict_makes_a_preset(home: Path) -> None:
     for result in ({}, {"mean": 50.0}, {"mtp": "on"}, {"mtp": "perhaps", "settings": {}}):
         with pytest.raises(NothingMeasured):
-            keep_tuned(measured(result), Path("/models/some.gguf"))
+            save_tuned_preset(measured(result), Path("/models/some.gguf"))
     with pytest.raises(ResultMissing):
-        keep_tuned("nothing", Path("/models/some.gguf"))
-    assert presets() == ()
+        save_tuned_preset("nothing", Path("/models/some.gguf"))
+    assert load_presets() == ()
 
 
 def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: Path) -> None:
     preset = kept()
     file = tmp_path / "preset.json"
-    file.write_text(preset.exported(), "utf-8")
+    file.write_text(preset.export_text(), "utf-8")
     text = file.read_text("utf-8")
     assert "/models" not in text
     assert "verified_by" not in text
@@ -112,8 +112,8 @@ def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: P
     assert read.path is None
     assert read.settings == preset.settings
     assert read.evidence == preset.evidence
-    keep_preset(read)
-    assert presets() == (read,)
+    save_preset(read)
+    assert load_presets() == (read,)
 
 
 def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -> None:
@@ -123,14 +123,16 @@ def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -
         "sentence": "Draft 2 is 41 % faster than no MTP for divorce: 70 against 50 tokens/s.",
     }
     preset = MachinePreset(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **said))
-    assert "divorce" not in preset.exported()
-    assert "for own prompts: 70 against 50" in preset.exported()
-    assert kept().exported().count("code") == 2  # what comes with the program is
+    assert "divorce" not in preset.export_text()
+    assert "for own prompts: 70 against 50" in preset.export_text()
+    assert kept().export_text().count("code") == 2  # what comes with the program is
 
 
 def test_a_file_cannot_say_that_it_is_verified(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "preset.json"
-    file.write_text(json.dumps(json.loads(kept().exported()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8")
+    file.write_text(
+        json.dumps(json.loads(kept().export_text()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8"
+    )
     assert not read_preset(file).verified
     assert read_preset(file).path is None
 
@@ -150,40 +152,40 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 
 def test_one_is_named_by_a_part_of_its_model(home: Path) -> None:
     preset = kept()
-    assert preset_named("q3_k") == preset
+    assert load_preset_by_name("q3_k") == preset
     with pytest.raises(ResultMissing, match="no preset for gemma"):
-        preset_named("gemma")
-    keep_tuned(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
+        load_preset_by_name("gemma")
+    save_tuned_preset(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
     with pytest.raises(ResultMissing, match="2 presets"):
-        preset_named("qwen")
+        load_preset_by_name("qwen")
 
 
 def test_a_damaged_file_is_restored_from_its_copy(home: Path) -> None:
     preset = kept()
     presets_file().write_bytes(b"{")
-    assert presets() == (preset,)
-    assert presets_file().with_name("presets.json.bad").exists()
+    assert load_presets() == (preset,)
+    assert presets_file().with_name("tuned-settings.json.bad").exists()
 
 
 def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
     preset = kept()
     with History() as history:
-        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
         on = benched([(ON, (70.0, 71.0, 70.5))])
-        assert confirmed_by(preset, history, ENVIRONMENT) == ()  # with nothing to compare
+        assert confirming_sessions(preset, history, ENVIRONMENT) == ()  # with nothing to compare
         off = benched([(OFF, (50.0, 51.0, 50.5))])
-        assert set(confirmed_by(preset, history, ENVIRONMENT)) == {*on, *off}
+        assert set(confirming_sessions(preset, history, ENVIRONMENT)) == {*on, *off}
 
 
 def test_single_starts_confirm_nothing(home: Path) -> None:
     on = kept()
     benched([(ON, (70.0, 71.0, 70.5)), (OFF, (50.0, 51.0, 50.5))], times=2)
     with History() as history:
-        assert confirmed_by(on, history, ENVIRONMENT) == ()
+        assert confirming_sessions(on, history, ENVIRONMENT) == ()
     off = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     benched([(ON, (40.0, 41.0, 40.5)), (OFF, (50.0, 51.0, 50.5))], OTHER, times=2)
     with History() as history:
-        assert confirmed_by(off, history, OTHER) == ()
+        assert confirming_sessions(off, history, OTHER) == ()
 
 
 @pytest.mark.parametrize(
@@ -199,32 +201,32 @@ def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings:
     preset = kept()
     benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
     with History() as history:
-        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
 def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
     preset = kept()
     benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], OTHER)
     with History() as history:
-        assert confirmed_by(preset, history, ENVIRONMENT) == ()
-        assert confirmed_by(preset, history, OTHER)
+        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
+        assert confirming_sessions(preset, history, OTHER)
 
 
 def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
     preset = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     with History() as history:
         benched([(OFF, (50.0, 51.0, 50.5))])
-        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
         benched([(ON, (40.0, 41.0, 40.5))])
-        assert confirmed_by(preset, history, ENVIRONMENT)
+        assert confirming_sessions(preset, history, ENVIRONMENT)
         benched([({"draft": 3, "kv": "q8_0"}, (60.0, 61.0, 60.5))])
-        assert confirmed_by(preset, history, ENVIRONMENT) == ()
+        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
 def test_differences_are_told_by_what_they_mean() -> None:
     newer = replace(ENVIRONMENT, engine="b12000-cuda", gpus=(replace(ENVIRONMENT.gpus[0], driver="590.1"),))
     assert ENVIRONMENT.differences(ENVIRONMENT) == ()
-    assert ENVIRONMENT.unlike(newer) == ()
+    assert ENVIRONMENT.identity_differences(newer) == ()
     assert ENVIRONMENT.differences(newer) == (
         "The driver was 580.82 and is 590.1.",
         "The engine was b11434-cuda 11434 (abcdef0) and is b12000-cuda 11434 (abcdef0).",
@@ -236,7 +238,7 @@ def test_differences_are_told_by_what_they_mean() -> None:
         ({"model": replace(MODEL, sha256=("00" * 32,))}, "The model's file is another one."),
         ({"model": replace(MODEL, quant="Q4")}, "The model was Qwen3.6-35B-A3B UD-Q3_K_XL and is Qwen3.6-35B-A3B Q4."),
     ):
-        assert ENVIRONMENT.unlike(replace(ENVIRONMENT, **change)) == (what,)
+        assert ENVIRONMENT.identity_differences(replace(ENVIRONMENT, **change)) == (what,)
     touched = replace(ENVIRONMENT, model=replace(MODEL, sha256=()))
-    assert ENVIRONMENT.unlike(touched) == ()
+    assert ENVIRONMENT.identity_differences(touched) == ()
     assert "touched" in ENVIRONMENT.differences(touched)[0]

@@ -2,58 +2,67 @@
 
 import pytest
 
-from launcher.machine.gpu import Activity, GpuProcess
+from launcher.machine.gpu import GpuActivity, GpuProcess
 from launcher.monitor.health_event import Code, Finding
-from launcher.tuning.marks import Look, Marks
+from launcher.tuning.beside import DisturbanceJudge, MachineSnapshot
 
 ENGINE = GpuProcess(10, "llama-server", 4 << 30)
 DESKTOP = GpuProcess(20, "gnome-shell", 300 << 20)
 GAME = GpuProcess(30, "game", 2 << 30)
 
 
-def look(*programs: GpuProcess, held_back: tuple[str, ...] = (), others_mib: float | None = None) -> Look:
-    return Look((), Activity((ENGINE, *programs), held_back, {}), others_mib, engine_pid=10)
+def look(*programs: GpuProcess, held_back: tuple[str, ...] = (), others_mib: float | None = None) -> MachineSnapshot:
+    return MachineSnapshot((), GpuActivity((ENGINE, *programs), held_back, {}), others_mib, engine_pid=10)
 
 
 def test_nothing_known_spoils_nothing() -> None:
-    marks = Marks()
-    assert all(marks.judge(Look(), Look(), None) is None for _ in range(20))
+    marks = DisturbanceJudge()
+    assert all(marks.find_disturbance(MachineSnapshot(), MachineSnapshot(), None) is None for _ in range(20))
 
 
 def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
-    marks, hot = Marks(), look(held_back=("temperature (driver)",))
-    assert all(marks.judge(look(), look(), 2_600.0) is None for _ in range(6))
-    assert marks.judge(look(), hot, 2_590.0) is None  # it costs nothing
-    said = marks.judge(look(), hot, 1_800.0)
+    marks, hot = DisturbanceJudge(), look(held_back=("temperature (driver)",))
+    assert all(marks.find_disturbance(look(), look(), 2_600.0) is None for _ in range(6))
+    assert marks.find_disturbance(look(), hot, 2_590.0) is None  # it costs nothing
+    said = marks.find_disturbance(look(), hot, 1_800.0)
     assert said == "The GPU was held back (temperature (driver)): 1800 MHz, usually it had 2600 MHz."
-    assert marks.judge(look(), look(), 1_800.0) is None  # idle clocks and the like are no throttling
-    judged = [marks.judge(hot, hot, 1_800.0) for _ in range(12)]
+    assert marks.find_disturbance(look(), look(), 1_800.0) is None  # idle clocks and the like are no throttling
+    judged = [marks.find_disturbance(hot, hot, 1_800.0) for _ in range(12)]
     assert judged[0] is not None
     assert judged[-1] is None
 
 
 def test_a_power_limit_is_the_ordinary_state() -> None:
-    marks = Marks()
-    assert all(marks.judge(look(), look(held_back=("power limit",)), 2_600.0 - 300 * i) is None for i in range(8))
+    marks = DisturbanceJudge()
+    assert all(
+        marks.find_disturbance(look(), look(held_back=("power limit",)), 2_600.0 - 300 * i) is None for i in range(8)
+    )
 
 
 def test_a_spill_spoils() -> None:
     found = Finding(Code.SPILL, "115 MiB have moved.", {})
     slow = Finding(Code.SPEED_FALLING, "It is slower.", {})
-    assert Marks().judge(Look(), Look((slow, found)), None) == "115 MiB have moved."
-    assert Marks().judge(Look(), Look((slow,)), None) is None
+    assert (
+        DisturbanceJudge().find_disturbance(MachineSnapshot(), MachineSnapshot((slow, found)), None)
+        == "115 MiB have moved."
+    )
+    assert DisturbanceJudge().find_disturbance(MachineSnapshot(), MachineSnapshot((slow,)), None) is None
 
 
 def test_who_comes_onto_the_gpu_spoils_the_reply_in_which_they_come() -> None:
-    marks = Marks()
-    assert marks.judge(look(DESKTOP), look(DESKTOP, GAME), None) == "Another program came onto the GPU: game."
-    assert marks.judge(look(DESKTOP, GAME), look(DESKTOP, GAME), None) is None
-    assert marks.judge(look(), look(GpuProcess(40, "bar", 5 << 20)), None) is None
-    assert marks.judge(look(), look(GpuProcess(41, None, 5 << 30)), None) is None  # a container's: it may be ours
-    assert marks.judge(Look(), look(GAME), None) is None  # nobody told of it before
+    marks = DisturbanceJudge()
+    assert (
+        marks.find_disturbance(look(DESKTOP), look(DESKTOP, GAME), None) == "Another program came onto the GPU: game."
+    )
+    assert marks.find_disturbance(look(DESKTOP, GAME), look(DESKTOP, GAME), None) is None
+    assert marks.find_disturbance(look(), look(GpuProcess(40, "bar", 5 << 20)), None) is None
+    assert (
+        marks.find_disturbance(look(), look(GpuProcess(41, None, 5 << 30)), None) is None
+    )  # a container's: it may be ours
+    assert marks.find_disturbance(MachineSnapshot(), look(GAME), None) is None  # nobody told of it before
 
 
 @pytest.mark.parametrize(("before", "after", "spoilt"), [(500, 600, False), (500, 700, True), (None, 700, False)])
 def test_memory_that_others_take_spoils(before: float | None, after: float, spoilt: bool) -> None:
-    said = Marks().judge(look(others_mib=before), look(others_mib=after), None)
+    said = DisturbanceJudge().find_disturbance(look(others_mib=before), look(others_mib=after), None)
     assert (said is not None) is spoilt

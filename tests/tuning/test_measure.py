@@ -10,7 +10,7 @@ import scipy.stats  # type: ignore[import-untyped]
 
 from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.measure import Ended, Figure, Measured, measure
+from launcher.tuning.measure import EndReason, Figure, MeasuredSpeed, measure_speed
 from launcher.tuning.records import Prompt, Run, Settings
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))
@@ -64,10 +64,10 @@ class Timed:
 async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
     told: list[int] = []
     bench = Timed(lambda ask: 1.0 if ask.before == 0 else 50.0)
-    measured = await measure(bench, PROMPTS, seed=40, on_run=lambda _, number: told.append(number))
+    measured = await measure_speed(bench, PROMPTS, seed=40, on_run=lambda _, number: told.append(number))
     assert bench.asked == [("a", 40, 24), *((name, seed, 100) for seed in (41, 42, 43) for name in "ab")]
     assert told == [0, 1, 1, 2, 2, 3, 3]
-    assert measured.ended is Ended.NARROW
+    assert measured.ended is EndReason.NARROW
     assert measured.decode == Figure(50.0, 0.0, 6)
     assert measured.acceptance
     assert measured.acceptance.drafted == 6 * DRAFTS.drafted
@@ -76,8 +76,8 @@ async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
 
 async def test_what_the_prompts_differ_by_is_no_noise() -> None:
     speeds = {"a": 100.0, "b": 20.0}
-    measured = await measure(Timed(lambda ask: speeds[ask.prompt]), PROMPTS)
-    assert measured.ended is Ended.NARROW
+    measured = await measure_speed(Timed(lambda ask: speeds[ask.prompt]), PROMPTS)
+    assert measured.ended is EndReason.NARROW
     assert measured.interval
     assert measured.interval.estimate == 60.0
     assert measured.interval.half_width == 0.0
@@ -86,8 +86,8 @@ async def test_what_the_prompts_differ_by_is_no_noise() -> None:
 async def test_it_ends_when_the_interval_is_as_narrow_as_asked_and_not_before() -> None:
     noise = random.Random(7)
     speeds = [noise.gauss(80.0, 4.0) for _ in range(500)]
-    measured = await measure(Timed(lambda ask: speeds[ask.before]), PROMPTS[:1], width=0.02, most=400)
-    assert measured.ended is Ended.NARROW
+    measured = await measure_speed(Timed(lambda ask: speeds[ask.before]), PROMPTS[:1], width=0.02, most=400)
+    assert measured.ended is EndReason.NARROW
     rates = [run.decode_rate or 0.0 for run in measured.runs]
     assert rates == speeds[1 : 1 + len(rates)]
     for count in range(3, len(rates) + 1):
@@ -103,13 +103,13 @@ async def test_it_ends_with_the_rounds_or_the_time_it_was_given() -> None:
     def wild(ask: Ask) -> float:
         return 100.0 if ask.seed % 2 else 10.0
 
-    measured = await measure(Timed(wild), PROMPTS, most=7)
-    assert (measured.ended, len(measured.runs)) == (Ended.MOST, 14)
+    measured = await measure_speed(Timed(wild), PROMPTS, most=7)
+    assert (measured.ended, len(measured.runs)) == (EndReason.MOST, 14)
     bench = Timed(wild)
-    measured = await measure(bench, PROMPTS, budget_s=60.0)
-    assert measured.ended is Ended.BUDGET
+    measured = await measure_speed(bench, PROMPTS, budget_s=60.0)
+    assert measured.ended is EndReason.BUDGET
     assert bench.now_s() <= 60.0
-    measured = await measure(Timed(wild), PROMPTS, budget_s=0.0)
+    measured = await measure_speed(Timed(wild), PROMPTS, budget_s=0.0)
     assert len(measured.runs) == 2, "one round there is always"
     assert measured.interval
     assert measured.interval.high == float("inf"), "one round says nothing of its spread"
@@ -120,7 +120,7 @@ async def test_what_was_spoilt_is_asked_again_at_its_rounds_end_and_not_counted(
         return {"spoilt": "The GPU was held back."} if ask.prompt == "a" and ask.seed == 2 and ask.before < 5 else {}
 
     bench = Timed(lambda ask: 5.0 if hot(ask) else 50.0, hot)
-    measured = await measure(bench, PROMPTS)
+    measured = await measure_speed(bench, PROMPTS)
     assert [name for name, seed, _ in bench.asked if seed == 2] == ["a", "b", "a"]
     assert measured.decode == Figure(50.0, 0.0, 6)
     assert len(measured.runs) == 7
@@ -130,7 +130,7 @@ async def test_a_round_that_stays_spoilt_is_left_out_of_the_interval() -> None:
     def busy(ask: Ask) -> dict[str, str]:
         return {"spoilt": "Another program came."} if ask.prompt == "a" and ask.seed == 1 else {}
 
-    measured = await measure(Timed(lambda _: 50.0, busy), PROMPTS)
+    measured = await measure_speed(Timed(lambda _: 50.0, busy), PROMPTS)
     assert sum(run.spoilt is not None for run in measured.runs) == 3
     assert measured.interval
     assert measured.interval.n == 2
@@ -141,8 +141,8 @@ async def test_a_request_that_fails_ends_it_and_what_there_is_stays() -> None:
     def gone(ask: Ask) -> dict[str, str]:
         return {"error": "The engine ended."} if ask.before >= 4 else {}
 
-    measured = await measure(Timed(lambda _: 50.0, gone), PROMPTS)
-    assert measured.ended is Ended.FAILED
+    measured = await measure_speed(Timed(lambda _: 50.0, gone), PROMPTS)
+    assert measured.ended is EndReason.FAILED
     assert [run.error for run in measured.runs] == [None, None, None, "The engine ended."]
     assert measured.interval
     assert measured.interval.n == 1
@@ -151,12 +151,12 @@ async def test_a_request_that_fails_ends_it_and_what_there_is_stays() -> None:
 @pytest.mark.parametrize("kind", ["error", "spoilt"])
 async def test_nothing_measured_says_why(kind: str) -> None:
     with pytest.raises(NothingMeasured, match="It rains"):
-        await measure(Timed(lambda _: 50.0, lambda _: {kind: "It rains."}), PROMPTS)
+        await measure_speed(Timed(lambda _: 50.0, lambda _: {kind: "It rains."}), PROMPTS)
 
 
 async def test_replies_too_short_for_a_speed_do_not_go_on_for_ever() -> None:
-    measured = await measure(Timed(lambda _: None), PROMPTS)
-    assert (measured.ended, len(measured.runs)) == (Ended.UNKNOWN, 6)
+    measured = await measure_speed(Timed(lambda _: None), PROMPTS)
+    assert (measured.ended, len(measured.runs)) == (EndReason.UNKNOWN, 6)
     assert (measured.decode, measured.interval) == (None, None)
 
 
@@ -164,11 +164,11 @@ def test_figures_of_energy_are_sums_and_not_means_of_ratios() -> None:
     def run(tokens: int, joules: float | None, celsius: float | None) -> Run:
         return Run("a", {}, 0, 1, reply_tokens=tokens, decode_rate=9.0, energy_j=joules, temperature_c=celsius)
 
-    measured = Measured((run(100, 50.0, 60.0), run(300, 50.0, 71.0), run(80, None, None)), None, Ended.MOST)
+    measured = MeasuredSpeed((run(100, 50.0, 60.0), run(300, 50.0, 71.0), run(80, None, None)), None, EndReason.MOST)
     assert measured.tokens_per_joule == 4.0
     assert measured.hottest_c == 71.0
     assert measured.power is None
-    assert Measured((run(80, None, None),), None, Ended.MOST).tokens_per_joule is None
+    assert MeasuredSpeed((run(80, None, None),), None, EndReason.MOST).tokens_per_joule is None
 
 
 def test_a_figure_of_one_run_has_no_spread() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from launcher.base.errors import Unreachable
-from launcher.engine.client import Timings
+from launcher.engine.server.client import Timings
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
 from launcher.monitor.traffic import Counters
@@ -50,7 +50,7 @@ def server() -> Server:
 async def test_nobody_else_is_nobody_else(server: Server) -> None:
     others = OtherRequests(server.count)
     for _ in range(3):
-        async with others.asking() as asking:
+        async with others.observe() as asking:
             server.begin()
             server.end()
             asking.reply = reply()
@@ -61,7 +61,7 @@ async def test_nobody_else_is_nobody_else(server: Server) -> None:
 
 @pytest.mark.parametrize(("read", "written"), [(1, 1), (300, 0), (0, 5)])
 async def test_what_began_and_ended_within_ours_is_seen_by_its_tokens(server: Server, read: int, written: int) -> None:
-    async with OtherRequests(server.count).asking() as asking:
+    async with OtherRequests(server.count).observe() as asking:
         server.begin()
         server.begin()
         server.end(read, written)
@@ -75,7 +75,7 @@ async def test_what_is_worked_on_before_or_after_ours_is_seen(server: Server, wh
     if when == "before":
         server.begin()
     server.waiting = int(when == "waiting before")
-    async with OtherRequests(server.count).asking() as asking:
+    async with OtherRequests(server.count).observe() as asking:
         if when == "before":
             server.processing = 0  # it was given up, with no tokens
         server.waiting = 0
@@ -92,7 +92,7 @@ async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
     go_on = [asyncio.Event() for _ in range(3)]
 
     async def ours(number: int, *, besides: bool = False) -> bool:
-        async with others.asking() as asking:
+        async with others.observe() as asking:
             server.begin()
             await go_on[number].wait()
             server.end()
@@ -116,12 +116,12 @@ async def test_replies_of_ours_at_once_are_added_up(server: Server) -> None:
 
 async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
     server.answers = False
-    async with OtherRequests(server.count).asking() as asking:
+    async with OtherRequests(server.count).observe() as asking:
         server.read += 500
         asking.reply = reply()
     assert not asking.disturbed
     server.answers = True
-    async with OtherRequests(server.count).asking() as asking:
+    async with OtherRequests(server.count).observe() as asking:
         server.read += 500  # whose those are is not known without timings
         asking.reply = reply(None)
     assert not asking.disturbed
@@ -130,7 +130,7 @@ async def test_what_counts_nothing_tells_nothing(server: Server) -> None:
 async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Server) -> None:
     others = OtherRequests(server.count)
     with pytest.raises(Unreachable):
-        async with others.asking():
+        async with others.observe():
             raise Unreachable("It ended.", "")
     held = asyncio.Event()
 
@@ -140,7 +140,7 @@ async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Serv
     others._count = never
 
     async def ask() -> None:
-        async with others.asking():
+        async with others.observe():
             pass
 
     asking = asyncio.create_task(ask())
@@ -152,7 +152,7 @@ async def test_one_of_ours_that_fails_or_is_given_up_leaves_nothing(server: Serv
     assert others._before is not None
     assert others._before.cancelled()
     others._count = server.count
-    async with others.asking() as again:
+    async with others.observe() as again:
         server.begin()
         server.end()
         again.reply = reply()

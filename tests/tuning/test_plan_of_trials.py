@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from launcher.tuning.plan_of_trials import balanced_orders, passes, plan, probe_lengths, visits
+from launcher.tuning.plan_of_trials import balanced_orders, best_passes, count_starts, plan_trials, probe_lengths
 from launcher.tuning.records import Prompt
-from launcher.tuning.space import Axis, Space
+from launcher.tuning.space import Space, SpaceAxis
 
 
 @pytest.mark.parametrize("candidates", [1, 2, 3, 4])
@@ -24,7 +24,7 @@ def test_orders_are_balanced_and_every_visit_is_a_start_of_its_own(pairs: int, c
     if candidates > 1:
         earlier = sum(order.index(1) < order.index(2) for order in rounds)
         assert abs(earlier - pairs / 2) <= 1
-    assert visits(orders) == len(flat)
+    assert count_starts(orders) == len(flat)
 
 
 def test_probes_are_the_ends_and_the_middle() -> None:
@@ -33,28 +33,30 @@ def test_probes_are_the_ends_and_the_middle() -> None:
 
 
 def test_expensive_starts_and_noisy_runs_ask_for_more_runs_on_a_start() -> None:
-    assert passes(start_s=1, run_s=3, noise=0.01, start_noise=0.01, prompts=4) == 1
-    assert passes(start_s=10, run_s=2, noise=0.03, start_noise=0.009, prompts=4) == 2  # sqrt(5) * 10 / 3 = 7.5 runs
-    assert passes(start_s=60, run_s=1, noise=0.08, start_noise=0.005, prompts=4) == 2
+    assert best_passes(start_s=1, run_s=3, noise=0.01, start_noise=0.01, prompts=4) == 1
+    assert (
+        best_passes(start_s=10, run_s=2, noise=0.03, start_noise=0.009, prompts=4) == 2
+    )  # sqrt(5) * 10 / 3 = 7.5 runs
+    assert best_passes(start_s=60, run_s=1, noise=0.08, start_noise=0.005, prompts=4) == 2
 
 
 def test_a_default_tune_of_a_35b_mixture_of_experts_at_100_tokens_a_second_takes_ten_minutes() -> None:
-    space = Space({"kv": "q8_0"}, (1, 2, 3, 4, 5, 6), (Axis("kv", ("q8_0", "f16"), memory=True),))
+    space = Space({"kv": "q8_0"}, (1, 2, 3, 4, 5, 6), (SpaceAxis("kv", ("q8_0", "f16"), memory=True),))
     prompts = [Prompt(f"{n}", (("user", "x"),), 200) for n in range(4)]
-    found = plan(space, prompts, 600, rate=100, restart_s=9)
+    found = plan_trials(space, prompts, 600, rate=100, restart_s=9)
     assert 500 < found.seconds <= 600
     assert found.starts == found.probe + found.explore + found.verify + found.confirm
-    assert (found.probe, found.explore, found.verify) == (4, 8, visits(balanced_orders(4, 2)))
+    assert (found.probe, found.explore, found.verify) == (4, 8, count_starts(balanced_orders(4, 2)))
     assert found.confirm > 0
     assert found.runs == 4 * found.starts
     assert found.starting_s == pytest.approx(found.starts * (9 + 0.24 + 0.5))
 
 
 def test_more_time_buys_a_second_look_and_no_plan_is_longer_than_its_budget() -> None:
-    space = Space({"kv": "q8_0"}, (1, 2, 3), (Axis("kv", ("q8_0", "f16")),))
+    space = Space({"kv": "q8_0"}, (1, 2, 3), (SpaceAxis("kv", ("q8_0", "f16")),))
     prompts = [Prompt("one", (("user", "x"),), 100)]
-    assert plan(space, prompts, 3_600, rate=100, restart_s=5).confirm == visits(balanced_orders(4, 2))
+    assert plan_trials(space, prompts, 3_600, rate=100, restart_s=5).confirm == count_starts(balanced_orders(4, 2))
     for budget_s in (0, 5, 40, 100, 300, 700, 5_000):
-        found = plan(space, prompts, budget_s, rate=100, restart_s=5)
+        found = plan_trials(space, prompts, budget_s, rate=100, restart_s=5)
         assert found.seconds <= budget_s
         assert min(found.probe, found.explore, found.verify, found.confirm) >= 0

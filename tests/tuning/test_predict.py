@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.predict import Positions, added, positions, rates, tokens_per_step
+from launcher.tuning.predict import PositionCounts, acceptance_rates, add_counts, count_positions, tokens_per_step
 
 
 def test_a_step_yields_what_its_accepted_drafts_add() -> None:
@@ -13,18 +13,18 @@ def test_a_step_yields_what_its_accepted_drafts_add() -> None:
 
 
 def test_acceptance_of_a_long_draft_tells_the_yield_of_every_shorter_one() -> None:
-    long = positions(1_000, Acceptance(4_000, 1_800, (1_000,) * 4, (800, 500, 300, 200)))
-    assert rates(long, 4) == pytest.approx((0.8, 0.625, 0.6, 2 / 3))
-    assert tokens_per_step(rates(long, 4), 2) == pytest.approx(1 + 0.8 + 0.5)
-    assert tokens_per_step(rates(long, 4), 4) == pytest.approx(1 + 1.8)
+    long = count_positions(1_000, Acceptance(4_000, 1_800, (1_000,) * 4, (800, 500, 300, 200)))
+    assert acceptance_rates(long, 4) == pytest.approx((0.8, 0.625, 0.6, 2 / 3))
+    assert tokens_per_step(acceptance_rates(long, 4), 2) == pytest.approx(1 + 0.8 + 0.5)
+    assert tokens_per_step(acceptance_rates(long, 4), 4) == pytest.approx(1 + 1.8)
 
 
 def test_runs_of_different_lengths_add_up_by_position() -> None:
-    short = Positions((100,), (90,))
-    long = Positions((100, 80, 60), (80, 60, 30))
-    assert added([short, long]) == Positions((200, 80, 60), (170, 60, 30))
+    short = PositionCounts((100,), (90,))
+    long = PositionCounts((100, 80, 60), (80, 60, 30))
+    assert add_counts([short, long]) == PositionCounts((200, 80, 60), (170, 60, 30))
 
 
 def test_a_position_that_was_hardly_drafted_is_taken_for_the_one_before() -> None:
-    assert rates(Positions((1_000, 700, 4), (700, 420, 0)), 4) == pytest.approx((0.7, 0.6, 0.6, 0.6))
-    assert rates(Positions((), ()), 2) == ()
+    assert acceptance_rates(PositionCounts((1_000, 700, 4), (700, 420, 0)), 4) == pytest.approx((0.7, 0.6, 0.6, 0.6))
+    assert acceptance_rates(PositionCounts((), ()), 2) == ()

@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from launcher.tuning.records import Run, Settings
-from launcher.tuning.report import Figure, as_data, by_prompt, common, grouped, report, words
-from launcher.tuning.report_compare import percent_faster, speedup, welch
-from launcher.tuning.report_export import interval
+from launcher.tuning.report import (
+    Figure,
+    build_report,
+    common_settings,
+    figures_by_prompt,
+    group_runs,
+    percent_faster,
+    report_data,
+    settings_line,
+    speedup_of_runs,
+    welch_ratio,
+)
+from launcher.tuning.report_export import interval_text
 from launcher.tuning.statistics import Interval, rate_interval
 from tests.tuning.measured import OFF, ON, run
 
@@ -35,7 +45,7 @@ def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
 
 
 def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp() -> None:
-    told = report([run(FAST[0], ON), *(run(rate) for rate in BASE), *(run(rate, ON) for rate in FAST[1:])])
+    told = build_report([run(FAST[0], ON), *(run(rate) for rate in BASE), *(run(rate, ON) for rate in FAST[1:])])
     assert [row.draft for row in told.rows] == [2, 0]
     on, off = told.rows
     assert told.baseline is off
@@ -49,35 +59,35 @@ def test_rows_stand_in_the_order_in_which_settings_came_and_compare_with_no_mtp(
 
 def test_only_runs_that_count_are_in_the_figures() -> None:
     runs = [run(50.0), run(5.0, spoilt="It was too hot."), run(None, error="It ended."), run(60.0)]
-    (row,) = report(runs).rows
+    (row,) = build_report(runs).rows
     assert row.decode is not None
     assert (row.decode.mean, row.runs, row.failed, row.why) == (55.0, 2, 2, "It ended.")
-    (row,) = report(runs[1:3]).rows
+    (row,) = build_report(runs[1:3]).rows
     assert (row.decode, row.runs, row.failed) == (None, 0, 2)
 
 
 def test_drafts_energy_and_heat_are_added_up() -> None:
     first = run(70.0, ON, temperature_c=60.0, energy_j=50.0, power_w=200.0)
-    (row,) = report([first, replace(first, temperature_c=64.0)]).rows
+    (row,) = build_report([first, replace(first, temperature_c=64.0)]).rows
     assert row.acceptance is not None
     assert (row.acceptance.drafted, row.acceptance.accepted) == (400, 300)
     assert row.acceptance.rates_by_position == (0.9, 0.6)
     assert row.energy_j == pytest.approx(100 / 500)
     assert row.temperature_c == 64.0
-    (row,) = report([run(50.0)]).rows
+    (row,) = build_report([run(50.0)]).rows
     assert (row.acceptance, row.energy_j, row.power_w, row.temperature_c) == (None, None, None, None)
 
 
 def test_settings_in_another_order_are_the_same() -> None:
     swapped = dict(reversed(list(ON.items())))
-    assert [len(each) for each in grouped([run(1.0, ON), run(2.0, swapped), run(3.0)])] == [2, 1]
+    assert [len(each) for each in group_runs([run(1.0, ON), run(2.0, swapped), run(3.0)])] == [2, 1]
 
 
 def test_the_baseline_may_be_named_and_may_be_missing() -> None:
     runs = [run(70.0, ON), run(80.0, {"draft": 3, "kv": "q8_0"})]
-    assert report(runs).baseline is None
-    assert all(row.speedup is None for row in report(runs).rows)
-    told = report(runs, ON)
+    assert build_report(runs).baseline is None
+    assert all(row.speedup is None for row in build_report(runs).rows)
+    told = build_report(runs, ON)
     assert told.baseline is told.rows[0]
     assert told.rows[1].speedup is not None
     assert told.rows[1].speedup.estimate == pytest.approx(80 / 70)
@@ -86,25 +96,25 @@ def test_the_baseline_may_be_named_and_may_be_missing() -> None:
 
 
 def test_a_baseline_that_never_counted_compares_with_nothing() -> None:
-    told = report([run(None, error="It ended."), run(70.0, ON)])
+    told = build_report([run(None, error="It ended."), run(70.0, ON)])
     assert told.rows[1].speedup is None
-    assert as_data(told)[0]["tokens_per_second"] is None
+    assert report_data(told)[0]["tokens_per_second"] is None
 
 
 def test_prompts_make_a_table_of_their_own() -> None:
     runs = [run(50.0), run(52.0), run(40.0, prompt="prose"), run(70.0, ON), run(9.0, ON, prompt="prose", spoilt="Hot.")]
-    (code, figures), (prose, others) = by_prompt(runs)
+    (code, figures), (prose, others) = figures_by_prompt(runs)
     assert (code, prose) == ("code", "prose")
     assert [each.mean if each else None for each in figures] == [51.0, 70.0]
     assert [each.mean if each else None for each in others] == [40.0, None]
 
 
 def test_settings_read_as_a_person_would_write_them() -> None:
-    assert words({"ubatch": 512, "draft": 3, "n_cpu_moe": 4, "kv": None}) == "draft 3, n-cpu-moe 4, ubatch 512"
-    assert words({"draft": 0}) == "MTP off"
-    assert words({}) == ""
-    assert common([{"kv": None, "draft": 1}, {"kv": None, "draft": 1}]) == {"kv": None}
-    assert common([{"kv": "f16"}]) == {}
+    assert settings_line({"ubatch": 512, "draft": 3, "n_cpu_moe": 4, "kv": None}) == "draft 3, n-cpu-moe 4, ubatch 512"
+    assert settings_line({"draft": 0}) == "MTP off"
+    assert settings_line({}) == ""
+    assert common_settings([{"kv": None, "draft": 1}, {"kv": None, "draft": 1}]) == {"kv": None}
+    assert common_settings([{"kv": "f16"}]) == {}
 
 
 @given(
@@ -112,7 +122,7 @@ def test_settings_read_as_a_person_would_write_them() -> None:
     st.lists(st.floats(1, 1_000), min_size=2, max_size=12),
 )
 def test_runs_of_different_computers_are_compared_as_scipy_does(one: list[float], other: list[float]) -> None:
-    found = welch(one, other)
+    found = welch_ratio(one, other)
     logs = [list(map(math.log, each)) for each in (other, one)]
     if min(map(statistics.pstdev, logs)) < 1e-6:  # scipy warns of what it cannot compute precisely
         return
@@ -126,9 +136,9 @@ def test_runs_of_different_computers_are_compared_as_scipy_does(one: list[float]
 
 
 def test_welch_without_spread_or_with_one_value() -> None:
-    found = welch([10.0, 10.0], [20.0, 20.0])
+    found = welch_ratio([10.0, 10.0], [20.0, 20.0])
     assert [found.estimate, found.low, found.high] == pytest.approx([2, 2, 2])
-    found = welch([10.0], [20.0, 21.0])
+    found = welch_ratio([10.0], [20.0, 21.0])
     assert (found.low, found.high) == (0.0, math.inf)
 
 
@@ -137,34 +147,34 @@ def test_runs_of_the_same_prompts_are_compared_in_pairs() -> None:
     before = [run(rate, prompt=name) for name, rate in prompts.items()]
     factors = (1.4, 1.41, 1.42)
     after = [run(rate * by, ON, prompt=name) for by, (name, rate) in zip(factors, prompts.items(), strict=True)]
-    found = speedup(before, after, together=False)
+    found = speedup_of_runs(before, after, together=False)
     assert found.paired
-    assert found.told_apart
+    assert found.distinguishable
     assert found.ratio.n == 3
     assert found.ratio.estimate == pytest.approx((1.4 * 1.41 * 1.42) ** (1 / 3))
     assert found.ratio.low > 1.38  # by Welch's test the prompts' own spread would hide it
-    assert welch(list(prompts.values()), [each.decode_rate or 0 for each in after]).low < 1
+    assert welch_ratio(list(prompts.values()), [each.decode_rate or 0 for each in after]).low < 1
 
 
 def test_rounds_are_counted_as_bench_does_and_not_replies() -> None:
     runs = [run(rate * by, prompt=name) for by in (1.0, 1.1, 1.2) for name, rate in (("a", 100.0), ("b", 50.0))]
-    (row,) = report(runs).rows
+    (row,) = build_report(runs).rows
     assert row.decode is not None
     theirs = rate_interval([75.0, 82.5, 90.0])
     assert (row.decode.low, row.decode.high) == pytest.approx((theirs.low, theirs.high))
     after = [replace(each, settings=ON, decode_rate=(each.decode_rate or 0) * 1.5) for each in reversed(runs)]
-    found = speedup(runs, after, together=False)
+    found = speedup_of_runs(runs, after, together=False)
     assert not found.paired
     assert found.ratio.n == 6
     assert found.ratio.high / found.ratio.estimate == pytest.approx(1.229, abs=0.001)  # of 12 replies: 1.37
 
 
 def test_no_limit_of_a_rate_lies_below_nothing() -> None:
-    (row,) = report([run(10.0), run(2_000.0)]).rows
+    (row,) = build_report([run(10.0), run(2_000.0)]).rows
     assert row.decode is not None
     assert row.decode.low is not None
     assert row.decode.low > 0
-    assert interval(row.decode) == "1005 (too few runs for limits)"
+    assert interval_text(row.decode) == "1005 (too few runs for limits)"
 
 
 def test_no_limit_of_an_amount_lies_below_nothing() -> None:
@@ -178,12 +188,12 @@ def test_no_limit_of_an_amount_lies_below_nothing() -> None:
 def test_of_few_starts_of_a_tune_no_limits_are_told() -> None:
     """They say nothing of what differs from start to start, however many replies each has."""
     runs = [run(rate, settings) for settings in (OFF, ON) for rate in (20.0, 20.2, 19.9)]
-    assert report(runs).rows[1].speedup != report(runs, by_start=True).rows[1].speedup
-    told = report(runs, by_start=True).rows[1]
+    assert build_report(runs).rows[1].speedup != build_report(runs, by_start=True).rows[1].speedup
+    told = build_report(runs, by_start=True).rows[1]
     assert told.starts == 1
     assert told.speedup
     assert (told.speedup.low, told.speedup.high) == (0.0, math.inf)
-    often = report(runs * 3, by_start=True).rows[1]
+    often = build_report(runs * 3, by_start=True).rows[1]
     assert often.starts == 3
     assert often.speedup
     assert often.speedup.high < math.inf
@@ -191,16 +201,16 @@ def test_of_few_starts_of_a_tune_no_limits_are_told() -> None:
 
 def test_one_prompt_is_paired_only_where_the_settings_took_turns() -> None:
     before, after = [run(rate) for rate in BASE], [run(rate, ON) for rate in FAST]
-    assert speedup(before, after, together=True).paired
-    assert not speedup(before, after, together=False).paired
-    assert not speedup(before, after[:3], together=True).paired
-    assert speedup(before, after, together=False).ratio == welch(BASE, FAST)
+    assert speedup_of_runs(before, after, together=True).paired
+    assert not speedup_of_runs(before, after, together=False).paired
+    assert not speedup_of_runs(before, after[:3], together=True).paired
+    assert speedup_of_runs(before, after, together=False).ratio == welch_ratio(BASE, FAST)
 
 
 def test_nothing_is_compared_with_nothing() -> None:
     no_run: list[Run] = [run(None, error="It ended.")]
     with pytest.raises(ValueError, match="no speed-up"):
-        speedup(no_run, [run(1.0)])
+        speedup_of_runs(no_run, [run(1.0)])
 
 
 @pytest.mark.parametrize(
@@ -225,7 +235,7 @@ def tuned(rates: Sequence[tuple[Settings, float]]) -> list[Run]:
 
 def test_starts_are_counted_and_not_the_runs_of_each() -> None:
     rates = [(OFF, 50.0), (OFF, 60.0), (ON, 62.0), (OFF, 40.0), (ON, 52.0), (OFF, 55.0), (ON, 45.0)]
-    off, on = report(tuned(rates)).rows
+    off, on = build_report(tuned(rates)).rows
     assert off.decode is not None
     assert on.decode is not None
     assert off.decode.n == 16
@@ -241,17 +251,17 @@ def test_neighbouring_starts_are_compared_in_pairs_so_that_drift_cancels() -> No
     rates: list[tuple[Settings, float]] = []
     for heat, noise in zip((1.0, 0.9, 0.8, 0.7, 0.6, 0.5), (1.01, 0.99) * 3, strict=True):
         rates += [(OFF, 100.0 * heat), (ON, 110.0 * heat * noise)]
-    on = report(tuned(rates)).rows[1]
+    on = build_report(tuned(rates)).rows[1]
     assert on.speedup is not None
     assert on.speedup.estimate == pytest.approx(1.10, rel=0.01)
     assert 1.05 < on.speedup.low < on.speedup.high < 1.15
-    unpaired = welch([rate for its, rate in rates if its is OFF], [rate for its, rate in rates if its is ON])
+    unpaired = welch_ratio([rate for its, rate in rates if its is OFF], [rate for its, rate in rates if its is ON])
     assert unpaired.low < 1
 
 
 def test_starts_that_never_counted_are_left_out() -> None:
     runs = [*tuned([(OFF, 50.0), (ON, 60.0), (OFF, 51.0), (ON, 61.0)]), run(None, OFF, error="It ended.")]
-    off, on = report(runs).rows
+    off, on = build_report(runs).rows
     assert off.failed == 1
     assert on.speedup is not None
     assert on.speedup.low > 1  # two starts each: the runs are compared

@@ -6,11 +6,10 @@ import pytest
 
 from launcher.base.errors import ResultMissing
 from launcher.tuning.records import Run
-from launcher.tuning.report import Figure, report
-from launcher.tuning.report_compare import speedup
-from launcher.tuning.report_published import KIND, Published, Stated, published, published_table
+from launcher.tuning.report import Figure, build_report, speedup_of_runs
+from launcher.tuning.report_published import KIND, Published, Stated, published_table, published_tables
 
-ALL = [(table, stated) for table in published() for stated in table.stated]
+ALL = [(table, stated) for table in published_tables() for stated in table.stated]
 
 
 def holds(settings: Mapping[str, object], part: Mapping[str, object]) -> bool:
@@ -20,13 +19,13 @@ def holds(settings: Mapping[str, object], part: Mapping[str, object]) -> bool:
 def reported(table: Published, stated: Stated) -> float:
     runs = [run for run in table.session.runs if not stated.prompt or run.prompt == stated.prompt]
     of = [run for run in runs if holds(run.settings, stated.of)]
-    (row,) = report(of).rows
+    (row,) = build_report(of).rows
     figure = row.decode
     assert isinstance(figure, Figure)
     assert figure.n == len(of)
     if stated.what == "speedup":
         baseline = next(run.settings for run in runs if holds(run.settings, stated.over))
-        told = report(runs, baseline)
+        told = build_report(runs, baseline)
         (row,) = (each for each in told.rows if holds(each.settings, stated.of))
         assert row.speedup is not None
         return row.speedup.estimate
@@ -47,16 +46,16 @@ def test_what_the_source_states_comes_out(table: Published, stated: Stated) -> N
 
 def test_both_sources_are_there_and_named() -> None:
     assert len(ALL) >= 13
-    assert len({table.source for table in published()}) == 2
+    assert len({table.source for table in published_tables()}) == 2
     assert {stated.what for _, stated in ALL} == {"mean", "stdev", "span", "acceptance", "speedup"}
 
 
 def test_ten_runs_have_an_interval_and_one_has_none() -> None:
-    (row,) = report(published_table("olares-one/ten-runs").session.runs).rows
+    (row,) = build_report(published_table("olares-one/ten-runs").session.runs).rows
     assert row.decode is not None
     assert row.decode.low == pytest.approx(247.15, abs=0.02)  # 249.303 -+ 2.262 * 2.997 / sqrt(10)
     assert row.decode.high == pytest.approx(251.45, abs=0.02)
-    peaks = report(published_table("published:rtx-5060-ti/moe-peak").session.runs)
+    peaks = build_report(published_table("published:rtx-5060-ti/moe-peak").session.runs)
     assert all(each.decode and each.decode.stdev is None for each in peaks.rows)
     assert peaks.baseline is peaks.rows[0]
 
@@ -67,7 +66,7 @@ def test_a_curve_of_fills_is_paired_by_fill() -> None:
     def of(part: Mapping[str, object]) -> list[Run]:
         return [run for run in runs if holds(run.settings, part)]
 
-    found = speedup(of({"draft": 0, "kv": "q4_0"}), of({"draft": 2, "kv": "q4_0"}))
+    found = speedup_of_runs(of({"draft": 0, "kv": "q4_0"}), of({"draft": 2, "kv": "q4_0"}))
     assert found.paired
     assert found.ratio.n == 4  # 80K was not measured with MTP
     assert found.ratio.estimate == pytest.approx((144 / 94 * 123 / 84 * 94 / 69 * 82 / 62) ** 0.25)

@@ -9,7 +9,7 @@ import pytest
 from launcher.base.errors import BadOption
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, Settings
-from launcher.tuning.report_two import two
+from launcher.tuning.report import compare_sessions
 from tests.tuning.measured import ENVIRONMENT, OFF, ON, run
 
 THREE: Settings = {"draft": 3, "kv": "q8_0"}
@@ -28,11 +28,11 @@ def session(id: str, runs: Sequence[Run], kind: str = "bench", workload: str = "
 
 def test_what_took_turns_is_paired_start_by_start() -> None:
     both = session("a", started((OFF, 50.0), (ON, 75.0), times=4))
-    (row,) = two(both, both, {"draft": "0"}, {"draft": "2"}).rows
+    (row,) = compare_sessions(both, both, {"draft": "0"}, {"draft": "2"}).rows
     assert row.speedup is not None
     assert row.speedup.paired
     assert row.speedup.ratio.estimate == pytest.approx(1.5)
-    assert row.speedup.told_apart
+    assert row.speedup.distinguishable
     assert row.label == "MTP off -> draft 2"
     assert row.sentence is not None
     assert row.sentence.startswith("50.0 % faster (")
@@ -44,7 +44,7 @@ def test_two_measurements_did_not_take_turns_and_their_times_are_in_the_differen
         session("a", runs),
         session("b", [replace(each, decode_rate=2 * (each.decode_rate or 0)) for each in turned]),
     )
-    found = two(before, after)
+    found = compare_sessions(before, after)
     assert [(row.label, row.speedup.paired if row.speedup else None) for row in found.rows] == [
         ("MTP off, kv q8_0", False),
         ("draft 2, kv q8_0", False),
@@ -60,7 +60,11 @@ def test_two_measurements_did_not_take_turns_and_their_times_are_in_the_differen
 def test_limits_take_three_starts_of_each(times: int, limits: bool) -> None:
     often = session("a", started((OFF, 50.0), (THREE, 80.0), times=4))
     few = session("b", started((OFF, 60.0), (THREE, 80.0), times=times))
-    for found in (two(often, few), two(few, often), two(few, few, {"draft": "0"}, {"draft": "3"})):
+    for found in (
+        compare_sessions(often, few),
+        compare_sessions(few, often),
+        compare_sessions(few, few, {"draft": "0"}, {"draft": "3"}),
+    ):
         for row in found.rows:
             assert row.speedup is not None
             assert row.has_limits is limits
@@ -69,55 +73,57 @@ def test_limits_take_three_starts_of_each(times: int, limits: bool) -> None:
             assert ("too few starts for limits" in (row.sentence or "")) is not limits
         assert any(note.startswith("Limits take 3 starts of each") for note in found.notes) is not limits
         assert any(note.startswith("Compared") for note in found.notes) is limits
-    assert any("different times" in note for note in two(often, few).notes)
+    assert any("different times" in note for note in compare_sessions(often, few).notes)
 
 
 def test_the_tunes_own_verdict_is_told_beside_its_own_settings_only() -> None:
     runs = started((OFF, 50.0), (ON, 75.0), times=3)
     tune, other = session("a", runs, "tune", sentence="Draft 2 it is."), session("b", runs, "tune", sentence="Or not.")
-    assert two(tune, tune, {"draft": "0"}, {"draft": "2"}).notes[0].endswith("It says: Draft 2 it is.")
+    assert compare_sessions(tune, tune, {"draft": "0"}, {"draft": "2"}).notes[0].endswith("It says: Draft 2 it is.")
     for first, second in (
         (tune, other),
         (session("a", runs, "tune"),) * 2,
         (session("a", runs, sentence="A mean."),) * 2,
     ):
-        assert not any("It says" in note for note in two(first, second).notes)
+        assert not any("It says" in note for note in compare_sessions(first, second).notes)
 
 
 def test_what_differs_is_told_prompts_first() -> None:
     runs = started((OFF, 50.0), times=3)
     other = replace(session("b", runs, workload="prose"), environment=replace(ENVIRONMENT, cpu=None))
-    assert two(session("a", runs), other).differences == (
+    assert compare_sessions(session("a", runs), other).differences == (
         "The prompts were those of code and are those of prose.",
         "The processor was AMD Ryzen 9 7950X and is unknown.",
     )
-    assert two(session("a", runs), replace(other, workload="", environment=ENVIRONMENT)).differences == (
+    assert compare_sessions(session("a", runs), replace(other, workload="", environment=ENVIRONMENT)).differences == (
         "The prompts were those of code and are those of no workload.",
     )
     elsewhere = session("b", [replace(each, prompt="another") for each in runs])
-    assert two(session("a", runs), elsewhere).differences == ("The prompts of code were others then.",)
+    assert compare_sessions(session("a", runs), elsewhere).differences == ("The prompts of code were others then.",)
     more = session("b", [*runs, run(9.0, prompt="another")])
-    assert two(session("a", runs), more).differences == ()
+    assert compare_sessions(session("a", runs), more).differences == ()
 
 
 def test_settings_that_both_have_are_compared_and_of_one_each_these() -> None:
     mixed = session("a", [*started((OFF, 50.0), times=1), *started((ON, 75.0), times=1)])
     other = session("b", [*started((THREE, 80.0), times=1), *started((ON, 60.0), times=1)])
-    assert [row.label for row in two(mixed, other).rows] == ["draft 2, kv q8_0"]
+    assert [row.label for row in compare_sessions(mixed, other).rows] == ["draft 2, kv q8_0"]
     turned = session("d", [*started((ON, 60.0), times=1), *started((THREE, 80.0), times=1)])
-    assert [row.label for row in two(mixed, turned, {"draft": "2"}).rows] == ["draft 2, kv q8_0"]
+    assert [row.label for row in compare_sessions(mixed, turned, {"draft": "2"}).rows] == ["draft 2, kv q8_0"]
     lone = session("c", started((THREE, 80.0), times=1))
-    assert [row.label for row in two(session("b", started((OFF, 50.0), times=1)), lone).rows] == ["MTP off -> draft 3"]
-    assert [row.label for row in two(mixed, lone, {"draft": "2"}).rows] == ["draft 2 -> draft 3"]
+    assert [row.label for row in compare_sessions(session("b", started((OFF, 50.0), times=1)), lone).rows] == [
+        "MTP off -> draft 3"
+    ]
+    assert [row.label for row in compare_sessions(mixed, lone, {"draft": "2"}).rows] == ["draft 2 -> draft 3"]
     with pytest.raises(BadOption, match="no settings in common") as told:
-        two(mixed, lone)
+        compare_sessions(mixed, lone)
     assert "MTP off, kv q8_0; draft 2, kv q8_0; draft 3, kv q8_0" in told.value.hint
 
 
 def test_what_is_chosen_on_both_sides_is_compared_for_each_of_the_others() -> None:
     kinds = [{"draft": draft, "kv": kv} for draft in (0, 2) for kv in ("f16", "q8_0")]
     both = session("a", [run(50.0 + at, of) for at, of in enumerate(kinds)])
-    assert [row.label for row in two(both, both, {"kv": "F16 "}, {"KV": "q8_0"}).rows] == [
+    assert [row.label for row in compare_sessions(both, both, {"kv": "F16 "}, {"KV": "q8_0"}).rows] == [
         "MTP off, kv f16 -> MTP off, kv q8_0",
         "draft 2, kv f16 -> draft 2, kv q8_0",
     ]
@@ -125,19 +131,21 @@ def test_what_is_chosen_on_both_sides_is_compared_for_each_of_the_others() -> No
 
 def test_what_was_not_measured_is_told_with_what_was() -> None:
     unset = session("a", [run(50.0, {"draft": 0, "n_cpu_moe": None}), run(60.0, {"draft": 2, "n_cpu_moe": 4})])
-    assert [row.label for row in two(unset, unset, {"n-cpu-moe": "default"}, {"n_cpu_moe": "4"}).rows] == [
+    assert [row.label for row in compare_sessions(unset, unset, {"n-cpu-moe": "default"}, {"n_cpu_moe": "4"}).rows] == [
         "MTP off -> draft 2, n-cpu-moe 4"
     ]
     with pytest.raises(BadOption, match="a has not measured draft 5") as told:
-        two(unset, unset, {"draft": "5"})
+        compare_sessions(unset, unset, {"draft": "5"})
     assert told.value.hint == "It has MTP off; draft 2, n-cpu-moe 4."
     plain = session("b", [run(50.0, {}), run(60.0, {"draft": 2})])
-    assert [row.label for row in two(plain, plain, {"draft": "0"}, {"draft": "2"}).rows] == ["as served -> draft 2"]
+    assert [row.label for row in compare_sessions(plain, plain, {"draft": "0"}, {"draft": "2"}).rows] == [
+        "as served -> draft 2"
+    ]
 
 
 def test_where_no_run_counts_there_is_nothing_to_say() -> None:
     lost = session("a", [run(None, error="It ended.")])
-    found = two(lost, session("b", started((OFF, 50.0), times=3)))
+    found = compare_sessions(lost, session("b", started((OFF, 50.0), times=3)))
     (row,) = found.rows
     assert (row.speedup, row.sentence, row.has_limits) == (None, None, False)
     assert found.notes == ()
@@ -149,7 +157,7 @@ def test_programs_get_all_of_it() -> None:
     first, second = (
         session(id_, started((OFF, rate), (ON, rate), times=3)) for id_, rate in (("a", 50.0), ("b", 500.0))
     )
-    told = two(first, second).as_json()
+    told = compare_sessions(first, second).as_json()
     assert (told["first"]["id"], told["second"]["id"]) == ("a", "b")
     assert told["first"] | {"id": "b"} == told["second"]
     assert (told["first"]["kind"], told["first"]["workload"]) == ("bench", "code")
@@ -161,5 +169,5 @@ def test_programs_get_all_of_it() -> None:
     assert (row["paired"], row["told_apart"]) == (False, True)
     assert row["sentence"].startswith("900.0 % faster (")
     assert (row["first"]["runs"], row["second"]["runs"]) == (3, 3)
-    assert told["notes"] == list(two(first, second).notes)
+    assert told["notes"] == list(compare_sessions(first, second).notes)
     assert told["differences"] == []

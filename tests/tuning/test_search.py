@@ -7,16 +7,16 @@ import pytest
 
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.predict_surface import Point, Surface
+from launcher.tuning.predict import CostPoint, CostSurface
 from launcher.tuning.records import Run, Value
 from launcher.tuning.search import Search
-from launcher.tuning.space import Axis, Space, draft_of, key
-from launcher.tuning.tuner_state import Fault, Stage, Trial
+from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.tune_state import Fault, Stage, Trial
 
 SPACE = Space(
     {"kv": "q8_0", "threads": 4},
     (1, 2, 3, 4, 5, 6),
-    (Axis("kv", ("q4_0", "q8_0", "f16"), memory=True), Axis("threads", (4, 6, 8))),
+    (SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True), SpaceAxis("threads", (4, 6, 8))),
 )
 CHAIN = (0.8, 0.75, 0.7, 0.65, 0.6, 0.55)
 THREADS = {4: 0.0, 6: -0.10, 8: -0.05}
@@ -56,28 +56,33 @@ MORE += [{"kv": "f16", "threads": 8, "draft": 0}, {"kv": "q4_0", "threads": 8, "
 
 def test_effects_that_were_seen_apart_are_added_where_nothing_was_tried() -> None:
     grid = list(SPACE.settings())
-    points = [Point(s, math.log(cost(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
-    mean = Surface(SPACE, grid).learn(points).mean
+    points = [CostPoint(s, math.log(cost(s)), 1e-6, 20.0 * i) for i, s in enumerate([*PROBES, *MORE])]
+    mean = CostSurface(SPACE, grid).fit(points).mean
     unseen = {"kv": "f16", "threads": 6, "draft": 5}
-    assert mean[[key(s) for s in grid].index(key(unseen))] == pytest.approx(math.log(cost(unseen)), abs=0.02)
+    assert mean[[settings_key(s) for s in grid].index(settings_key(unseen))] == pytest.approx(
+        math.log(cost(unseen)), abs=0.02
+    )
 
 
 def test_draws_spread_more_where_less_is_known() -> None:
     grid = list(SPACE.settings())
-    points = [Point(s, math.log(cost(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
-    draws = Surface(SPACE, grid).learn(points).draw(np.random.default_rng(1), 400)
-    spread = dict(zip(map(key, grid), draws.std(axis=0), strict=True))
+    points = [CostPoint(s, math.log(cost(s)), 1e-4, 20.0 * i) for i, s in enumerate(PROBES)]
+    draws = CostSurface(SPACE, grid).fit(points).draw(np.random.default_rng(1), 400)
+    spread = dict(zip(map(settings_key, grid), draws.std(axis=0), strict=True))
     near, far = {**PROBES[0], "draft": 2}, {"kv": "f16", "threads": 8, "draft": 2}
-    assert spread[key(PROBES[0])] < spread[key(near)] < spread[key(far)]
+    assert spread[settings_key(PROBES[0])] < spread[settings_key(near)] < spread[settings_key(far)]
 
 
 def test_a_drift_is_not_taken_for_an_effect() -> None:
     """The machine slows down by 3 % over the time; what was tried last is not slower for that."""
     grid = list(SPACE.settings())
     order = [*PROBES, *MORE, *PROBES]
-    points = [Point(s, math.log(cost(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)]
-    mean = Surface(SPACE, grid).learn(points).mean
-    found = {draft: mean[[key(s) for s in grid].index(key({**PROBES[0], "draft": draft}))] for draft in (0, 3)}
+    points = [CostPoint(s, math.log(cost(s)) + 0.03 * i / len(order), 1e-5, 60.0 * i) for i, s in enumerate(order)]
+    mean = CostSurface(SPACE, grid).fit(points).mean
+    found = {
+        draft: mean[[settings_key(s) for s in grid].index(settings_key({**PROBES[0], "draft": draft}))]
+        for draft in (0, 3)
+    }
     truth = math.log(cost(PROBES[2])) - math.log(cost(PROBES[0]))
     assert found[3] - found[0] == pytest.approx(truth, abs=0.01)
 
@@ -114,7 +119,7 @@ def test_exploring_finds_the_best_of_sixty_three_in_a_dozen_trials() -> None:
     search = tried(*PROBES)
     last: dict[str, Value] | None = None
     for number in range(8, 20):
-        last = search.next(search.assess(), last)
+        last = search.choose_next(search.assess(), last)
         search.add(trial(number, last))
     found = search.grid[search.assess().best]
     assert (found["kv"], found["threads"]) == ("f16", 6)
@@ -131,7 +136,7 @@ def test_what_is_tried_next_is_never_what_is_in_use() -> None:
     assessment = search.assess()
     for settings in search.grid[::7]:
         for _ in range(5):
-            assert search.next(assessment, settings) != settings
+            assert search.choose_next(assessment, settings) != settings
 
 
 def failed(settings: dict[str, Value], fault: Fault) -> Trial:
@@ -145,7 +150,7 @@ def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone
     assert out
     assert all(each["kv"] == "f16" and draft_of(each) >= 3 for each in out)
     assert len(out) == 4 * 3
-    assert search.nearest(3) == {"kv": "q8_0", "threads": 4, "draft": 3}
+    assert search.nearest_to_baseline(3) == {"kv": "q8_0", "threads": 4, "draft": 3}
     assert all(draft_of(search.grid[i]) < 3 or search.grid[i]["kv"] != "f16" for i in [search.assess().best])
 
 
@@ -154,9 +159,9 @@ def test_another_fault_speaks_of_these_settings_only_and_the_second_time_of_thos
     search.add(failed(MORE[0], Fault.FAILED))
     assert [search.grid[i] for i in np.flatnonzero(search.out)] == [MORE[0]]
     search.add(failed(PROBES[2], Fault.FAILED))
-    assert search.nearest(3) == PROBES[2]
+    assert search.nearest_to_baseline(3) == PROBES[2]
     search.add(failed(PROBES[2], Fault.FAILED))
-    assert search.nearest(3) != PROBES[2]
+    assert search.nearest_to_baseline(3) != PROBES[2]
     search.add(failed(PROBES[0], Fault.SPOILT))
     search.add(failed(PROBES[0], Fault.SPOILT))
     assert not search.out[0]
@@ -185,7 +190,7 @@ def test_the_time_of_an_answer_counts_reading_too() -> None:
             run = Run(**{**{f: getattr(done.runs[0], f) for f in done.runs[0].__slots__}, "prefill_rate": reading})
             search.add(Trial(number, Stage.EXPLORE, settings, 20.0 * number, 20.0, 10.0, (run,)))
         assessment = search.assess()
-        home = search.beside(PROBES[0], 0)
+        home = search.index_with_draft(PROBES[0], 0)
         assert home is not None
         assert bool(draft_of(search.grid[assessment.best])) is expected
         assert search.forecast(assessment, PROBES[0])[0].value == pytest.approx(prompt_tokens / 1_100 + 1.0, rel=0.03)

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import BadOption, ResultMissing, ResultUnreadable
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import ServeOptions, plan
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
 from launcher.machine.machine import read_machine
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Session
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.report_export import as_csv, as_markdown, writer_for
-from launcher.tuning.share import anonymous, as_json, read_file, shared_json
+from launcher.tuning.share import anonymize, anonymous_json, read_session_file, session_json
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 
@@ -84,8 +85,8 @@ def told_of_a_person() -> Session:
 @pytest.mark.parametrize("workload", ["/home/jane.doe/p.txt", ""])
 def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
     told = replace(told_of_a_person(), workload=workload)  # "": of prompts that no workload has
-    shared = anonymous(told, user=USER, host=HOST, home=HOME)
-    text = as_json(shared).lower()
+    shared = anonymize(told, user=USER, host=HOST, home=HOME)
+    text = session_json(shared).lower()
     assert [secret for secret in SECRETS if secret.lower() in text] == []
     assert "123456." not in text  # seconds since the computer was started
     assert "out of memory on [id]" in text
@@ -95,14 +96,14 @@ def test_nothing_personal_is_in_a_shared_file(workload: str) -> None:
 
 @pytest.mark.parametrize(("user", "host"), [("debian", "nvidia.lan"), ("no", "4"), ("GNU", "linux")])
 def test_names_that_are_ordinary_words_or_within_others_hide_nothing(user: str, host: str) -> None:
-    shared = anonymous(SESSION, user=user, host=host, home=HOME)
+    shared = anonymize(SESSION, user=user, host=host, home=HOME)
     assert shared.environment.gpus == ENVIRONMENT.gpus
     assert shared.result["sentence"] == SESSION.result["sentence"]
     assert ("Debian GNU/Linux 13" in shared.environment.system) is (user != "GNU")
 
 
 def test_figures_model_and_hardware_stay() -> None:
-    shared = anonymous(SESSION, user=USER, host=HOST, home=HOME)
+    shared = anonymize(SESSION, user=USER, host=HOST, home=HOME)
     assert replace(shared.environment, system="") == replace(ENVIRONMENT, system="")
     assert shared.result == SESSION.result
     assert [replace(each, began_s=0.0) for each in shared.runs] == [replace(each, began_s=0.0) for each in SESSION.runs]
@@ -118,16 +119,16 @@ def test_a_file_of_prompts_and_servers_beside_are_not_named() -> None:
         "against": ["http://my-server:11434/v1"],
         "sentence": "Draft 2 is 41 % faster than no MTP for divorce, beside http://10.1.2.3:80/v1, and so on.",
     }
-    shared = anonymous(replace(SESSION, workload="divorce", runs=runs, result=result))
-    assert "divorce" not in as_json(shared)
-    assert "http" not in as_json(shared)
+    shared = anonymize(replace(SESSION, workload="divorce", runs=runs, result=result))
+    assert "divorce" not in session_json(shared)
+    assert "http" not in session_json(shared)
     assert shared.workload == "own prompts"
     assert [each.prompt for each in shared.runs] == [f"prompt {number}" for number in range(1, len(runs) + 1)]
     assert shared.result["workload"] == {"name": "own prompts", "version": 1}
     assert shared.result["sentence"] == (
         "Draft 2 is 41 % faster than no MTP for own prompts, beside [address], and so on."
     )
-    assert anonymous(SESSION).workload == SESSION.workload
+    assert anonymize(SESSION).workload == SESSION.workload
 
 
 @pytest.mark.parametrize(
@@ -141,16 +142,16 @@ def test_a_file_of_prompts_and_servers_beside_are_not_named() -> None:
 )
 def test_curves_and_loads_keep_what_they_are_of(of_what: str, asked: tuple[str, ...], left: tuple[str, ...]) -> None:
     runs = tuple(run(50.0, prompt=prompt) for prompt in asked)
-    shipped = anonymous(replace(SESSION, workload=f"code{of_what}", runs=runs))
+    shipped = anonymize(replace(SESSION, workload=f"code{of_what}", runs=runs))
     assert shipped.workload == f"code{of_what}"
     assert [each.prompt for each in shipped.runs] == list(asked)
-    own = anonymous(replace(SESSION, workload=f"divorce{of_what}", runs=runs))
+    own = anonymize(replace(SESSION, workload=f"divorce{of_what}", runs=runs))
     assert own.workload == f"own prompts{of_what}"
     assert tuple(each.prompt for each in own.runs) == left
 
 
 def test_a_copy_of_a_workload_with_other_prompts_is_ones_own() -> None:
-    shared = anonymous(replace(SESSION, runs=(run(50.0), run(50.0, prompt="my divorce"))))
+    shared = anonymize(replace(SESSION, runs=(run(50.0), run(50.0, prompt="my divorce"))))
     assert shared.workload == "own prompts"
     assert [each.prompt for each in shared.runs] == ["prompt 1", "prompt 2"]
     assert shared.result["sentence"].endswith(" for own prompts.")
@@ -166,7 +167,7 @@ def test_only_names_of_prompts_are_replaced(name: str) -> None:
         "because": f"It is forlorn, therefor {name}, and for {name}s too.",
         "sentence": "No.",
     }
-    shared = anonymous(
+    shared = anonymize(
         replace(SESSION, workload=name, runs=(run(50.0, prompt="2"), run(9.0, prompt="1")), result=result)
     )
     assert shared.result == result
@@ -176,14 +177,14 @@ def test_only_names_of_prompts_are_replaced(name: str) -> None:
 
 def test_the_name_of_the_models_file_stays_here() -> None:
     environment = replace(ENVIRONMENT, model=replace(ENVIRONMENT.model, file="for-my-divorce.gguf"))
-    assert anonymous(replace(SESSION, environment=environment)).environment.model.file is None
+    assert anonymize(replace(SESSION, environment=environment)).environment.model.file is None
 
 
 async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model: Path, tmp_path: Path) -> None:
-    launch = await plan(ServeOptions(demo_model, built_in=True), Endpoint(8080, "key"))
+    launch = await prepare_launch(ServeOptions(demo_model, built_in=True), Endpoint(8080, "key"))
     machine = read_machine()
-    session = replace(SESSION, environment=Environment.of_this_machine(launch, machine))
-    text = shared_json(session)
+    session = replace(SESSION, environment=Environment.for_launch(launch, machine))
+    text = anonymous_json(session)
     for secret in (
         platform.node(),
         str(Path.home()),
@@ -202,10 +203,10 @@ async def test_a_measurement_of_this_very_machine_tells_nothing_of_it(demo_model
 
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    file.write_text(as_json(SESSION), "utf-8")
-    assert read_file(file) == SESSION
-    file.write_text(shared_json(SESSION), "utf-8")
-    assert read_file(file) == anonymous(SESSION)
+    file.write_text(session_json(SESSION), "utf-8")
+    assert read_session_file(file) == SESSION
+    file.write_text(anonymous_json(SESSION), "utf-8")
+    assert read_session_file(file) == anonymize(SESSION)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "\0", '{"format": "mtp-launcher measurement", "version": 2}'])
@@ -213,14 +214,14 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "result.json"
     file.write_text(text)
     with pytest.raises(ResultUnreadable, match="not a measurement"):
-        read_file(file)
+        read_session_file(file)
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(ResultMissing):
-        read_file(tmp_path / "nothing.json")
+        read_session_file(tmp_path / "nothing.json")
     with pytest.raises(ResultUnreadable, match="cannot be read"):
-        read_file(tmp_path)
+        read_session_file(tmp_path)
 
 
 def test_every_figure_of_a_run_has_its_column() -> None:
@@ -268,6 +269,6 @@ def test_markdown_of_nothing_measured_is_still_a_report() -> None:
 def test_the_name_s_ending_chooses_the_format(tmp_path: Path) -> None:
     assert writer_for(Path("x.MD")) is as_markdown
     assert writer_for(Path("x.csv")) is as_csv
-    assert writer_for(Path("x.json")) is as_json
+    assert writer_for(Path("x.json")) is session_json
     with pytest.raises(BadOption):
         writer_for(Path("x.pdf"))

@@ -3,10 +3,10 @@
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.tuning.space import Axis, Space, draft_of, key
+from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
 
-KV = Axis("kv", ("q4_0", "q8_0", "f16"), memory=True)
-P_MIN = Axis("p_min", (0.0, 0.5), drafting=True)
+KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
+P_MIN = SpaceAxis("p_min", (0.0, 0.5), drafting=True)
 BASELINE = {"kv": "q8_0", "p_min": 0.0, "ctx": 65_536}
 
 
@@ -14,7 +14,7 @@ def test_every_combination_is_there_once_and_the_baseline_first() -> None:
     space = Space(BASELINE, (1, 2, 4), (KV, P_MIN))
     found = list(space.settings())
     assert found[0] == {**BASELINE, "draft": 0}
-    assert len({key(each) for each in found}) == len(found) == space.size == 3 + 3 * 3 * 2
+    assert len({settings_key(each) for each in found}) == len(found) == space.size == 3 + 3 * 3 * 2
     assert all(each["ctx"] == 65_536 for each in found)
 
 
@@ -33,7 +33,7 @@ def test_memory_that_mtp_takes_is_free_without_it() -> None:
 
 
 def test_what_needs_as_much_memory_is_known_by_order() -> None:
-    space = Space({"kv": "q8_0", "threads": 4}, (1, 2), (KV, Axis("threads", (4, 8))))
+    space = Space({"kv": "q8_0", "threads": 4}, (1, 2), (KV, SpaceAxis("threads", (4, 8))))
     failed = {"kv": "q8_0", "threads": 4, "draft": 1}
     assert space.needs_as_much({"kv": "f16", "threads": 8, "draft": 1}, failed)
     assert space.needs_as_much({"kv": "q8_0", "threads": 4, "draft": 2}, failed)
@@ -49,8 +49,8 @@ def test_what_needs_as_much_memory_is_known_by_order() -> None:
         (BASELINE, (2, 1), ()),
         ({"kv": "q8_0", "draft": 2}, (1,), ()),
         ({"kv": "turbo3"}, (1,), (KV,)),
-        ({"draft": 0}, (1,), (Axis("draft", (0, 1)),)),
-        ({f"axis {i}": 0 for i in range(12)}, (1,), tuple(Axis(f"axis {i}", (0, 1)) for i in range(12))),
+        ({"draft": 0}, (1,), (SpaceAxis("draft", (0, 1)),)),
+        ({f"axis {i}": 0 for i in range(12)}, (1,), tuple(SpaceAxis(f"axis {i}", (0, 1)) for i in range(12))),
     ],
 )
 def test_a_space_that_makes_no_sense_is_refused(baseline: dict, drafts: tuple, axes: tuple) -> None:

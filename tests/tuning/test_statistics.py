@@ -13,7 +13,7 @@ from scipy import stats
 from launcher.tuning.statistics import (
     Interval,
     Pair,
-    crossover,
+    crossover_interval,
     mean_interval,
     paired_speedup,
     pairs_needed,
@@ -69,7 +69,7 @@ def test_a_paired_comparison_is_scipys_on_logarithms() -> None:
 
 def test_a_crossover_is_the_regression_on_effect_and_order() -> None:
     first, second = [0.31, 0.28, 0.35, 0.30], [0.22, 0.19, 0.24, 0.26]
-    found = crossover(first, second)
+    found = crossover_interval(first, second)
     line = stats.linregress([0.5] * 4 + [-0.5] * 4, first + second)  # the order's effect is its slope
     reach = stats.t.ppf(0.975, 6) * line.intercept_stderr
     assert (found.low, found.estimate, found.high) == pytest.approx(
@@ -108,7 +108,7 @@ def test_as_many_pairs_as_are_needed_show_the_effect_as_often_as_asked() -> None
     shown = 0
     for _ in range(3_000):
         logs = [random_.gauss(0.04, 0.03) for _ in range(n)]
-        shown += crossover(logs[::2], logs[1::2]).low > 0
+        shown += crossover_interval(logs[::2], logs[1::2]).low > 0
     assert 0.88 < shown / 3_000 < 0.96
     assert n % 2 == 0
     assert pairs_needed(0.03, 0.5) == 4

@@ -9,17 +9,17 @@ import pytest
 from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.records import Prompt, Run, Settings
-from launcher.tuning.space import Axis, Space, draft_of, key
-from launcher.tuning.tuner import tune
-from launcher.tuning.tuner_events import (
+from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
+from launcher.tuning.tune_state import Fault, Stage
+from launcher.tuning.tuner import (
     Predicted,
     TrialFailed,
     TrialMeasured,
     TrialPlanned,
     TuneEvent,
     VerdictReached,
+    tune,
 )
-from launcher.tuning.tuner_state import Fault, Stage
 from tests.tuning.simulated import HOUR_S, MTP_LOSES, MTP_WINS, NO_ROOM, Told, tuned
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw, truth
@@ -27,7 +27,7 @@ from tools.tuner_simulation.run import WORK
 
 
 def score(machine: Machine, settings: Settings, goal: Goal | None = None) -> float:
-    return truth(machine, goal or Goal(), PROMPT_TOKENS)[key(settings)]
+    return truth(machine, goal or Goal(), PROMPT_TOKENS)[settings_key(settings)]
 
 
 @pytest.mark.parametrize("number", range(4, 12))
@@ -35,7 +35,7 @@ async def test_what_is_recommended_is_near_the_best_and_never_slower_than_the_ba
     machine, verdict, _ = await tuned(number, HOUR_S * max(1.0, draw(number).step_s / 0.01))
     best = max(truth(machine, Goal(), PROMPT_TOKENS).values())
     assert math.exp(score(machine, verdict.settings) - best) > 0.97
-    assert score(machine, verdict.settings) >= score(machine, machine.space().off())
+    assert score(machine, verdict.settings) >= score(machine, machine.space().baseline_settings())
 
 
 async def test_where_mtp_wins_it_says_by_how_much() -> None:
@@ -43,7 +43,7 @@ async def test_where_mtp_wins_it_says_by_how_much() -> None:
     assert verdict.mtp == "on"
     assert verdict.draft in (2, 3, 4)
     assert verdict.gain
-    true = math.exp(score(machine, verdict.settings) - score(machine, machine.space().off()))
+    true = math.exp(score(machine, verdict.settings) - score(machine, machine.space().baseline_settings()))
     assert verdict.gain.ratio.low <= true <= verdict.gain.ratio.high
     assert verdict.sentence.startswith(f"Draft {verdict.draft} is ")
     assert "faster than no MTP for code: " in verdict.sentence
@@ -57,7 +57,7 @@ async def test_where_mtp_loses_it_is_left_off() -> None:
     assert verdict.ci_high is not None
     assert verdict.ci_high < 1.02
     assert verdict.sentence.startswith("Leave MTP off for code")
-    assert score(machine, verdict.settings) >= score(machine, machine.space().off())
+    assert score(machine, verdict.settings) >= score(machine, machine.space().baseline_settings())
 
 
 async def test_memory_that_mtp_would_take_makes_no_mtp_faster() -> None:
@@ -78,7 +78,7 @@ async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
         machine = draw(number, tied=True)
         verdict = await tune(SimulatedBench(machine, seed=number), machine.space(), WORK, Goal(), 900, seed=1)
         claims += verdict.mtp == "on" or verdict.gain is not None
-        assert (verdict.settings == machine.space().off()) is (verdict.gain is None)
+        assert (verdict.settings == machine.space().baseline_settings()) is (verdict.gain is None)
     assert claims <= 1
 
 
@@ -86,7 +86,7 @@ async def test_where_nothing_matters_hardly_anything_is_claimed() -> None:
 async def test_too_little_time_is_said_to_be_too_little(budget_s: float) -> None:
     machine, verdict, _ = await tuned(MTP_WINS, budget_s)
     assert verdict.mtp == "undecided"
-    assert verdict.settings == machine.space().off()
+    assert verdict.settings == machine.space().baseline_settings()
     assert verdict.sentence == "Undecided: the time was too short."
     assert verdict.speedup is None
 
@@ -149,7 +149,7 @@ async def test_a_crash_is_a_result() -> None:
     failed = [event for event in told.of(TrialFailed) if event.trial.fault is Fault.FAILED]
     assert failed
     assert all(draft_of(event.trial.settings) > 2 for event in failed)
-    assert len({key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice
+    assert len({settings_key(event.trial.settings) for event in failed}) == len(failed)  # none is tried twice
 
 
 async def test_where_no_draft_can_be_served_mtp_stays_off() -> None:
@@ -256,9 +256,26 @@ async def test_a_spoilt_visit_of_a_pair_is_made_again() -> None:
     lost, again = [trial for trial in verdict.trials if trial.stage is Stage.VERIFY][1:3]
     assert lost.fault is Fault.SPOILT
     assert again.fault is Fault.NONE
-    assert key(lost.settings) == key(again.settings)
+    assert settings_key(lost.settings) == settings_key(again.settings)
     assert verdict.gain is not None
     assert verdict.gain.ratio.n == 4  # no pair is missing
+
+
+async def test_of_a_trial_that_is_given_up_no_reply_counts_in_the_history_either() -> None:
+    class FailsLater(SimulatedBench):
+        replies = 0
+
+        async def run(self, prompt: Prompt, *, seed: int) -> Run:
+            run = await super().run(prompt, seed=seed)
+            self.replies += 1
+            return replace(run, error="The connection broke off.") if self.replies % 7 == 0 else run
+
+    machine = draw(MTP_WINS)
+    verdict = await tune(FailsLater(machine, 1), machine.space(), WORK, Goal(), HOUR_S, seed=1)
+    given_up = [trial for trial in verdict.trials if trial.error is not None]
+    assert any(len(trial.runs) > 1 for trial in given_up)
+    assert not any(run.counts for trial in given_up for run in trial.runs)
+    assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)  # and it says why
 
 
 async def test_no_two_trials_of_different_rounds_share_a_text() -> None:
@@ -283,7 +300,7 @@ async def test_no_two_trials_of_different_rounds_share_a_text() -> None:
 
 async def test_one_draft_length_and_no_other_setting_are_enough_for_an_answer() -> None:
     machine = draw(MTP_WINS)
-    space = Space(machine.space().baseline, (2,), (Axis("kv", ("q8_0",)),))
+    space = Space(machine.space().baseline, (2,), (SpaceAxis("kv", ("q8_0",)),))
     verdict = await tune(SimulatedBench(machine, 1), space, WORK, Goal(), 900, seed=1)
     assert verdict.mtp == "on"
     assert verdict.draft == 2

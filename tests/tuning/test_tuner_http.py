@@ -13,11 +13,11 @@ import pytest
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
-from launcher.engine.client import ChatRequest, EngineClient
+from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.monitor.meter import ReplyMeter
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt, Run, Settings, Value
-from launcher.tuning.space import draft_of, key
+from launcher.tuning.space import draft_of, settings_key
 from launcher.tuning.tuner import tune
 from tools.tuner_simulation.bench import PROMPT_TOKENS
 from tools.tuner_simulation.machine import draw, truth
@@ -69,7 +69,7 @@ class HttpBench:
             self.now += 5.0
             failed = EngineFailed("The engine ended while it loaded.", said)
             if "out of memory" in said:
-                failed.propose([Action(ActionKind.FREE_MEMORY, "Free memory")])
+                failed.attach_actions([Action(ActionKind.FREE_MEMORY, "Free memory")])
             raise failed
         told = json.loads(line)
         self.client = EngineClient(f"http://127.0.0.1:{told['port']}", None)
@@ -121,8 +121,8 @@ async def test_a_program_with_a_known_answer_is_tuned_over_http(machine: int, an
         await bench.stop()
     scores = truth(drawn, Goal(), PROMPT_TOKENS)
     assert verdict.mtp == answer
-    assert scores[key(verdict.settings)] >= scores[key(drawn.space().off())]
-    assert math.exp(scores[key(verdict.settings)] - max(scores.values())) > 0.9
+    assert scores[settings_key(verdict.settings)] >= scores[settings_key(drawn.space().baseline_settings())]
+    assert math.exp(scores[settings_key(verdict.settings)] - max(scores.values())) > 0.9
 
 
 async def test_what_a_program_has_no_memory_for_is_told_by_its_own_words() -> None:
@@ -138,7 +138,7 @@ async def test_what_a_program_has_no_memory_for_is_told_by_its_own_words() -> No
             await bench.become(too_large)
         assert "out of memory" in failed.value.hint
         assert [action.kind for action in failed.value.actions] == [ActionKind.FREE_MEMORY]
-        baseline = draw(number).space().off()
+        baseline = draw(number).space().baseline_settings()
         assert await bench.become(baseline) > 0
         run = await bench.run(WORK.prompts[0], seed=1)
         assert Goal().value(run) == pytest.approx(1 / draw(number).step(baseline), rel=0.3)

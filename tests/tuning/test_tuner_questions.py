@@ -6,7 +6,7 @@ import pytest
 
 from launcher.tuning.records import Settings
 from launcher.tuning.statistics import Pair
-from launcher.tuning.tuner_questions import Measured, Question, Questions
+from launcher.tuning.tuner import ComparedPairs, Question, Questions
 
 BASELINE: Settings = {"draft": 0, "kv": "q8_0"}
 ON: Settings = {"draft": 3, "kv": "q8_0"}
@@ -19,8 +19,8 @@ def pairs(ratio: float, spread: float = 1.0) -> list[Pair]:
     return [Pair(1.0, ratio * math.exp(spread * each), number % 2 == 0) for number, each in enumerate(WOBBLE)]
 
 
-def measured(on: float, off: float = 1.0, spread: float = 1.0) -> Measured:
-    found = Measured()
+def measured(on: float, off: float = 1.0, spread: float = 1.0) -> ComparedPairs:
+    found = ComparedPairs()
     sides = {(0, 1): pairs(off, spread), (0, 2): pairs(on, spread), (1, 2): pairs(on / off, spread)}
     found.add([BASELINE, OFF, ON], sides)
     return found
@@ -32,7 +32,7 @@ def measured(on: float, off: float = 1.0, spread: float = 1.0) -> Measured:
 )
 def test_better_no_better_or_open(ratio: float, spread: float, answer: bool | None) -> None:
     question = Question(ON, BASELINE)
-    question.look(measured(ratio, spread=spread), 0.95)
+    question.update_answer(measured(ratio, spread=spread), 0.95)
     assert question.answer is answer
     assert question.found is not None
     assert question.found.ratio.estimate == pytest.approx(ratio)
@@ -48,7 +48,7 @@ def test_a_comparison_reads_the_same_from_either_side() -> None:
 
 
 def test_later_rounds_add_to_the_pairs_whatever_their_order_was() -> None:
-    both = Measured()
+    both = ComparedPairs()
     both.add([BASELINE, ON], {(0, 1): pairs(1.2)})
     both.add([ON, BASELINE], {(0, 1): pairs(1 / 1.2)})
     found = both.compare(ON, BASELINE, 0.95)
@@ -58,27 +58,27 @@ def test_later_rounds_add_to_the_pairs_whatever_their_order_was() -> None:
 
 
 def test_two_pairs_are_too_few_to_say_anything() -> None:
-    both = Measured()
+    both = ComparedPairs()
     both.add([BASELINE, ON], {(0, 1): pairs(1.2)[:2]})
     assert both.compare(ON, BASELINE, 0.95) is None
     question = Question(ON, BASELINE)
-    question.look(both, 0.95)
+    question.update_answer(both, 0.95)
     assert (question.answer, question.found) == (None, None)
 
 
 def test_once_it_is_known_whether_mtp_is_better_only_its_own_side_matters() -> None:
     mtp, off, on = Question(ON, OFF), Question(OFF, BASELINE), Question(ON, BASELINE)
     questions = Questions(mtp, (off, on))
-    assert questions.open() == [mtp, off, on]
+    assert questions.open_questions() == [mtp, off, on]
     mtp.answer = True
-    assert questions.open() == [on]
+    assert questions.open_questions() == [on]
     mtp.answer = False
-    assert questions.open() == [off]
+    assert questions.open_questions() == [off]
     off.answer = True
-    assert questions.open() == []
+    assert questions.open_questions() == []
 
 
 def test_where_mtp_cannot_be_served_the_other_settings_are_asked_about() -> None:
     off = Question(OFF, BASELINE)
-    assert Questions(None, (off,)).open() == [off]
-    assert Questions(None).open() == []
+    assert Questions(None, (off,)).open_questions() == [off]
+    assert Questions(None).open_questions() == []

@@ -10,24 +10,24 @@ import pytest
 
 from launcher.base.errors import TuneMismatch
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.other_requests import ASKED
+from launcher.tuning.other_requests import OTHERS_ASKED
 from launcher.tuning.plan_of_trials import most_explored
 from launcher.tuning.records import Prompt, Run, Settings
 from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Space, draft_of
-from launcher.tuning.tuner import tune
-from launcher.tuning.tuner_course import Course
-from launcher.tuning.tuner_decision import share_of_look
-from launcher.tuning.tuner_events import (
+from launcher.tuning.tune_state import Fault, Stage, TuneState
+from launcher.tuning.tuner import (
     Paused,
+    Question,
     TrialFailed,
     TrialMeasured,
     TrialPlanned,
+    TrialRunner,
     TuneEvent,
     VerdictReached,
+    error_share,
+    tune,
 )
-from launcher.tuning.tuner_questions import Question
-from launcher.tuning.tuner_state import Fault, Stage, TuneState
 from tests.tuning.simulated import HOUR_S, MTP_WINS, NO_ROOM, Told, tuned
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw
@@ -73,7 +73,7 @@ async def test_an_undecided_tune_goes_on_with_more_time() -> None:
 
 
 async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Question, "look", lambda *_: None)
+    monkeypatch.setattr(Question, "update_answer", lambda *_: None)
     machine, verdict, told = await tuned(MTP_WINS)
     state = told.of(VerdictReached)[-1].state
     assert verdict.mtp == "undecided"
@@ -85,7 +85,7 @@ async def test_where_all_looks_leave_it_undecided_going_on_measures_more(monkeyp
 
 
 def test_all_looks_together_use_no_more_than_the_chance_of_error() -> None:
-    shares = [share_of_look(number) for number in range(40)]
+    shares = [error_share(number) for number in range(40)]
     assert shares[:4] == pytest.approx([0.5, 0.3, 0.1, 0.05])
     assert sum(shares) <= 1
 
@@ -101,7 +101,7 @@ async def test_each_question_has_its_part_of_what_a_look_may_use_also_once_other
         if question is not looks[0][0]:
             question.answer = False  # which leaves the first one open
 
-    monkeypatch.setattr(Question, "look", look)
+    monkeypatch.setattr(Question, "update_answer", look)
     await tuned(number)
     assert len({question for question, _ in looks}) == questions
     told = list(dict.fromkeys(confidence for _, confidence in looks))
@@ -180,7 +180,7 @@ class Disturbed(SimulatedBench):
     others = False
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        return replace(await super().run(prompt, seed=seed), spoilt=ASKED if self.others else None)
+        return replace(await super().run(prompt, seed=seed), spoilt=OTHERS_ASKED if self.others else None)
 
 
 async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_time_was_short() -> None:
@@ -195,7 +195,7 @@ async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_ti
     assert verdict.sentence == "Undecided: too few starts could be compared."
     compared = sum(trial.stage in (Stage.VERIFY, Stage.CONFIRM) for trial in verdict.trials)
     assert verdict.because == (
-        f"{compared} of {compared} starts to compare gave nothing. Too many of its runs were spoilt. {ASKED}"
+        f"{compared} of {compared} starts to compare gave nothing. Too many of its runs were spoilt. {OTHERS_ASKED}"
     )
 
 
@@ -212,7 +212,7 @@ async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=told, seed=3)
     assert verdict.sentence == "Undecided: the time was too short."
     assert verdict.because == "The first trial, without MTP, was not done after 1 min."
-    assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().off(), ())
+    assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().baseline_settings(), ())
     assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
     assert json.dumps(verdict.as_json())
     state = TuneState.from_json(json.loads(json.dumps(told.of(VerdictReached)[0].state.as_json())))
@@ -226,8 +226,8 @@ async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_
 async def test_a_later_trial_that_does_not_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = draw(MTP_WINS)
     left_s = (60.0, 0.01, 0.0)  # the first has all the time that a busy computer takes
-    monkeypatch.setattr(Course, "left_s", property(lambda course: left_s[min(len(course.trials), 2)]))
-    monkeypatch.setattr(Course, "affords", lambda course, _trials=1: len(course.trials) < 2)
+    monkeypatch.setattr(TrialRunner, "left_s", property(lambda course: left_s[min(len(course.trials), 2)]))
+    monkeypatch.setattr(TrialRunner, "can_afford", lambda course, _trials=1: len(course.trials) < 2)
     bench = Hangs(machine, "start", lambda at: draft_of(at) > 0)
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.1, seed=3)
     assert [trial.fault for trial in verdict.trials] == [Fault.NONE, Fault.TIME]

@@ -7,33 +7,30 @@ import pytest
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Settings
 from launcher.tuning.statistics import Interval
-from launcher.tuning.tuner_course import Course
-from launcher.tuning.tuner_explore import probe
-from launcher.tuning.tuner_questions import Question, Questions
-from launcher.tuning.tuner_state import TuneState
-from launcher.tuning.verdict import Compared
-from launcher.tuning.verdict_made import made
+from launcher.tuning.tune_state import TuneState
+from launcher.tuning.tuner import Question, Questions, TrialRunner, build_verdict, probe_drafts
+from launcher.tuning.verdict import Comparison
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import draw
 from tools.tuner_simulation.run import WORK
 
 MACHINE = draw(0)
-BASELINE = MACHINE.space().off()
+BASELINE = MACHINE.space().baseline_settings()
 OFF: Settings = {**BASELINE, "kv": "f16"}
 ON: Settings = {**BASELINE, "draft": 3}
 
 
 @pytest.fixture
-async def course() -> Course:
+async def course() -> TrialRunner:
     begun = TuneState({}, 1, ((0, 3_600.0),))
-    course = Course(SimulatedBench(MACHINE, 1), MACHINE.space(), WORK, Goal(), begun, lambda _: None)
-    await probe(course)
+    course = TrialRunner(SimulatedBench(MACHINE, 1), MACHINE.space(), WORK, Goal(), begun, lambda _: None)
+    await probe_drafts(course)
     return course
 
 
 def asked(candidate: Settings, against: Settings, low: float, high: float) -> Question:
     """A question whose interval lies so, with the answer that follows."""
-    found = Compared(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
+    found = Comparison(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
     answer = True if found.better else False if found.no_better else None
     return Question(candidate, against, found, answer)
 
@@ -50,7 +47,7 @@ def asked(candidate: Settings, against: Settings, low: float, high: float) -> Qu
     ],
 )
 async def test_only_what_is_better_than_the_baseline_is_recommended(
-    course: Course,
+    course: TrialRunner,
     on_off: tuple[float, float],
     off: tuple[float, float],
     on: tuple[float, float],
@@ -58,7 +55,7 @@ async def test_only_what_is_better_than_the_baseline_is_recommended(
     settings: Settings,
 ) -> None:
     questions = Questions(asked(ON, OFF, *on_off), (asked(OFF, BASELINE, *off), asked(ON, BASELINE, *on)))
-    verdict = made(course, questions)
+    verdict = build_verdict(course, questions)
     assert verdict.mtp == mtp
     assert verdict.settings == settings
     assert (verdict.gain is None) is (settings == BASELINE)
@@ -68,15 +65,17 @@ async def test_only_what_is_better_than_the_baseline_is_recommended(
         assert "than the baseline" in verdict.sentence
 
 
-async def test_better_than_another_setting_but_not_surely_than_the_baseline_tells_the_latter(course: Course) -> None:
+async def test_better_than_another_setting_but_not_surely_than_the_baseline_tells_the_latter(
+    course: TrialRunner,
+) -> None:
     gains = asked(OFF, BASELINE, 0.9, 1.2), asked(ON, BASELINE, 0.97, 1.2)
-    verdict = made(course, Questions(asked(ON, OFF, 1.05, 1.1), gains))
+    verdict = build_verdict(course, Questions(asked(ON, OFF, 1.05, 1.1), gains))
     assert (verdict.ci_low, verdict.ci_high) == (0.97, 1.2)
     assert "between 3.0 % slower and 20 % faster than no MTP" in verdict.sentence
 
 
-async def test_the_figures_of_the_sentence_have_the_ratio_that_it_names(course: Course) -> None:
-    sentence = made(course, Questions(asked(ON, BASELINE, 0.6, 0.7))).sentence
+async def test_the_figures_of_the_sentence_have_the_ratio_that_it_names(course: TrialRunner) -> None:
+    sentence = build_verdict(course, Questions(asked(ON, BASELINE, 0.6, 0.7))).sentence
     found = re.search(r"([\d.]+) against ([\d.]+) tokens/s.*which is (\d+) % ± 5 slower", sentence)
     assert found is not None, sentence
     off, on, slower = map(float, found.groups())
@@ -86,9 +85,9 @@ async def test_the_figures_of_the_sentence_have_the_ratio_that_it_names(course: 
 
 @pytest.mark.parametrize(("low", "high", "mtp"), [(1.3, 1.4, "on"), (0.9, 0.95, "off"), (0.99, 1.2, "undecided")])
 async def test_without_other_settings_the_baseline_is_what_mtp_is_compared_with(
-    course: Course, low: float, high: float, mtp: str
+    course: TrialRunner, low: float, high: float, mtp: str
 ) -> None:
-    verdict = made(course, Questions(asked(ON, BASELINE, low, high)))
+    verdict = build_verdict(course, Questions(asked(ON, BASELINE, low, high)))
     assert verdict.mtp == mtp
     assert verdict.settings == (ON if mtp == "on" else BASELINE)
     assert (verdict.ci_low, verdict.ci_high) == (low, high)
@@ -96,6 +95,6 @@ async def test_without_other_settings_the_baseline_is_what_mtp_is_compared_with(
     assert "than the baseline" not in verdict.sentence
 
 
-async def test_what_was_never_compared_is_undecided(course: Course) -> None:
-    verdict = made(course, Questions(Question(ON, BASELINE)))
+async def test_what_was_never_compared_is_undecided(course: TrialRunner) -> None:
+    verdict = build_verdict(course, Questions(Question(ON, BASELINE)))
     assert (verdict.mtp, verdict.settings, verdict.speedup) == ("undecided", BASELINE, None)

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.base.errors import NothingMeasured
 from launcher.tuning.records import Bench, Prompt, Run, Settings
-from launcher.tuning.versus import versus
+from launcher.tuning.versus import compare_servers
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))
 
@@ -67,7 +67,7 @@ async def test_a_drift_that_all_share_cancels_and_the_ratio_is_the_true_one() ->
     room = Room(slower_by_second=0.02)
     noise = random.Random(3)
     first, second = Server(room, 40.0, noise=noise), Server(room, 50.0, noise=noise)
-    found = await versus(benches(first=first, second=second), PROMPTS, rounds=8)
+    found = await compare_servers(benches(first=first, second=second), PROMPTS, rounds=8)
     assert room.now_s > 20.0, "by the end all is at least 40 % slower"
     assert found[0].ratio is None
     ratio = found[1].ratio
@@ -84,7 +84,7 @@ async def test_rounds_go_there_and_back_with_the_same_seeds() -> None:
     room = Room()
     first, second = Server(room, 40.0), Server(room, 40.0)
     order: list[tuple[str, int]] = []
-    await versus(
+    await compare_servers(
         benches(first=first, second=second),
         PROMPTS[:1],
         rounds=3,
@@ -102,7 +102,9 @@ async def test_rounds_go_there_and_back_with_the_same_seeds() -> None:
 
 async def test_one_without_timings_puts_all_on_the_readers_clock() -> None:
     room = Room()
-    found = await versus(benches(first=Server(room, 40.0), second=Server(room, 40.0, timings=False)), PROMPTS, rounds=4)
+    found = await compare_servers(
+        benches(first=Server(room, 40.0), second=Server(room, 40.0, timings=False)), PROMPTS, rounds=4
+    )
     for each in found:
         assert each.measured
         assert each.measured.clock == "wall"
@@ -117,7 +119,7 @@ async def test_one_without_timings_puts_all_on_the_readers_clock() -> None:
 async def test_one_that_ends_is_left_out_and_the_others_go_on() -> None:
     room = Room()
     servers = benches(first=Server(room, 40.0), second=Server(room, 50.0, ends_after=4), third=Server(room, 20.0))
-    found = {each.name: each for each in await versus(servers, PROMPTS, rounds=4)}
+    found = {each.name: each for each in await compare_servers(servers, PROMPTS, rounds=4)}
     assert found["second"].error == "It ended."
     assert found["second"].measured
     assert len(found["second"].measured.answered) == 3
@@ -130,4 +132,4 @@ async def test_one_that_ends_is_left_out_and_the_others_go_on() -> None:
 async def test_none_that_answers_is_an_error() -> None:
     room = Room()
     with pytest.raises(NothingMeasured, match="It ended"):
-        await versus(benches(first=Server(room, 1.0, ends_after=0)), PROMPTS)
+        await compare_servers(benches(first=Server(room, 1.0, ends_after=0)), PROMPTS)

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import serve
+from launcher.app.serving import serve
 from launcher.base.errors import BadOption
-from launcher.base.paths import shipped
-from launcher.engine.launch import ServeOptions
-from launcher.tuning.asking import request_of
-from launcher.tuning.fill import sized
-from launcher.tuning.fill_text import entries
-from launcher.tuning.workloads import USUAL, WorkloadUnusable, of_file, workload, workloads
+from launcher.base.paths import shipped_file
+from launcher.engine.serve_options import ServeOptions
+from launcher.tuning.asking import build_request
+from launcher.tuning.fill import fill_prompts, journal_entries
+from launcher.tuning.workloads import (
+    DEFAULT_WORKLOAD,
+    WorkloadUnusable,
+    load_workload,
+    read_workload_file,
+    shipped_workloads,
+)
 
 KNOWN = {
     ("code", 1): "e4e3ab7cb258",
@@ -33,24 +38,24 @@ SMALLEST = 'name = "x"\ntitle = "X"\nversion = 1\nsource = "me"\nprompts = [{ na
 
 
 def test_those_that_ship_are_whole() -> None:
-    there = {path.stem for path in shipped("resources", "workloads").glob("*.toml")}
-    assert {each.name for each in workloads()} == there
-    assert workloads()[0].name == USUAL
-    for each in workloads():
+    there = {path.stem for path in shipped_file("resources", "workloads").glob("*.toml")}
+    assert {each.name for each in shipped_workloads()} == there
+    assert shipped_workloads()[0].name == DEFAULT_WORKLOAD
+    for each in shipped_workloads():
         assert each.title
         assert each.about
         assert each.source
         assert all(prompt.messages[-1][0] == "user" for prompt in each.prompts)
         assert not [text for prompt in each.prompts for _, text in prompt.messages if text != text.strip()]
-    assert all(prompt.thinking for prompt in workload("reasoning").prompts)
-    assert len(workload("turns").prompts[0].messages) > 3
-    assert workload("long").sized_tokens == 8_000
+    assert all(prompt.thinking for prompt in load_workload("reasoning").prompts)
+    assert len(load_workload("turns").prompts[0].messages) > 3
+    assert load_workload("long").sized_tokens == 8_000
 
 
 def test_prompts_change_only_with_their_version() -> None:
-    journal = "".join(islice(entries(), 200))
+    journal = "".join(islice(journal_entries(), 200))
     found = {}
-    for each in workloads():
+    for each in shipped_workloads():
         asked = json.dumps([[p.messages, p.tokens, dict(p.sampling), p.thinking, p.size] for p in each.prompts])
         text = asked + (journal if each.sized_tokens else "")
         found[each.name, each.version] = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -58,7 +63,7 @@ def test_prompts_change_only_with_their_version() -> None:
 
 
 def test_the_published_run_has_the_published_figures() -> None:
-    run = workload("published")
+    run = load_workload("published")
     (prompt,) = run.prompts
     assert (run.runs, prompt.tokens) == (10, 2_000)
     assert dict(prompt.sampling) == {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
@@ -68,8 +73,8 @@ def test_the_published_run_has_the_published_figures() -> None:
 def test_a_file_is_a_workload(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"{SMALLEST}tokens = 40\nsampling = {{ temperature = 0.2 }}\n")
-    found = workload(str(path))
-    assert found == of_file(path)
+    found = load_workload(str(path))
+    assert found == read_workload_file(path)
     (prompt,) = found.prompts
     assert (prompt.messages, prompt.tokens, prompt.size) == ((("user", "Say something."),), 40, None)
     assert prompt.sampling == {"temperature": 0.2}
@@ -78,7 +83,7 @@ def test_a_file_is_a_workload(tmp_path: Path) -> None:
 def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("First,\nof two lines.\n\nSecond.")
-    found = workload(str(path))
+    found = load_workload(str(path))
     assert (found.name, found.runs) == ("mine", None)
     assert [prompt.messages[0][1] for prompt in found.prompts] == ["First,\nof two lines.", "Second."]
     assert not any(prompt.sampling for prompt in found.prompts)
@@ -116,31 +121,31 @@ def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> No
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(WorkloadUnusable, match=why) as told:
-        of_file(path)
+        read_workload_file(path)
     assert not re.search("Field required|Extra inputs|Value error|Input should", told.value.title)
     assert "docs/measuring.md" in told.value.hint
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(WorkloadUnusable, match="cannot be read"):
-        workload(str(tmp_path / "none.toml"))
+        load_workload(str(tmp_path / "none.toml"))
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(WorkloadUnusable, match="no text"):
-        workload(str(tmp_path / "bytes.toml"))
+        load_workload(str(tmp_path / "bytes.toml"))
 
 
 def test_a_name_that_is_none_lists_those_there_are() -> None:
     with pytest.raises(BadOption, match="There are code, prose"):
-        workload("cod")
+        load_workload("cod")
 
 
 async def test_the_real_engine_takes_each_of_them_and_reads_the_sizes_asked_for(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096)
     async with serve(options) as session:
-        for each in workloads():
+        for each in shipped_workloads():
             smaller = [replace(prompt, size=prompt.size and prompt.size // 10) for prompt in each.prompts]
-            for prompt in await sized(smaller, session.supervisor.client):
-                reply = await session.ask(request_of(replace(prompt, tokens=6), seed=1))
+            for prompt in await fill_prompts(smaller, session.supervisor.client):
+                reply = await session.ask(build_request(replace(prompt, tokens=6), seed=1))
                 assert reply.timings is not None, prompt.name
                 assert reply.timings.predicted_n >= 1, prompt.name
                 assert prompt.size in (None, reply.timings.prompt_n), prompt.name

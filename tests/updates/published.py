@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.updates.check import VARIABLE
+from launcher.updates.check import RELEASES_VARIABLE
 from tools.fault_matrix.server import FileServer, Told
 
 _RUNS = itertools.count()
@@ -27,7 +27,7 @@ class Release:
     def at(self, faults: str = "none") -> str:
         """Let the program look for it at an address with faults."""
         address = self.server.url(self.run, faults, "").rstrip("/")
-        self._monkeypatch.setenv(VARIABLE, address)
+        self._monkeypatch.setenv(RELEASES_VARIABLE, address)
         return address
 
     def publish(

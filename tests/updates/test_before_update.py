@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from launcher import __version__, settings, settings_file
-from launcher.conversations.file import conversations_file
-from launcher.engine import installed
+from launcher import __version__
+from launcher.app import settings, settings_file
+from launcher.app.settings_declared import TEXT_SCALE
+from launcher.conversations.store import conversations_path
 from launcher.engine import settings as model_settings
+from launcher.engine.builds import installed
 from launcher.models import added_places
 from launcher.models.library_index import index_path
-from launcher.settings_declared import TEXT_SCALE
 from launcher.tuning.history import history_file
 from launcher.tuning.machine_preset import presets_file
-from launcher.updates.before_update import files, keep_copies, kept_copies
+from launcher.updates.before_update import keep_copies, list_copied_files, list_copies
 from tests.cli.in_process import run
 
 
@@ -29,59 +30,59 @@ def noted(home: Path) -> str:
 
 def test_they_are_the_files_that_the_program_keeps() -> None:
     others = {settings_file.path(), presets_file(), index_path()}
-    assert set(files()) == {model_settings._file(), installed._file(), added_places._file(), *others}
+    assert set(list_copied_files()) == {model_settings._file(), installed._state_file(), added_places._file(), *others}
 
 
 def test_another_version_copies_what_was_written_before(home: Path) -> None:
-    settings.change(TEXT_SCALE, 120)
+    settings.change_setting(TEXT_SCALE, 120)
     written = settings_file.path().read_bytes()
     note(home, "0.0.9\n")
     assert run("settings", "set", "window.text_scale", "150").returncode == 0
     assert noted(home) == f"{__version__}\n"
     copy = settings_file.path().with_name("settings.toml.old-0.0.9")
     assert copy.read_bytes() == written
-    assert kept_copies() == [copy]
+    assert list_copies() == [copy]
     run("settings", "set", "window.text_scale", "160")
     assert copy.read_bytes() == written
 
 
 def test_going_back_to_an_older_version_leaves_what_that_wrote(home: Path) -> None:
     path = settings_file.path()
-    settings.change(TEXT_SCALE, 120)
+    settings.change_setting(TEXT_SCALE, 120)
     older = path.read_bytes()
     path.with_name(f"{path.name}.old-{__version__}").write_bytes(older)
-    settings.change(TEXT_SCALE, 150)
+    settings.change_setting(TEXT_SCALE, 150)
     newer = path.read_bytes()
     note(home, "99.0")
     keep_copies()
-    copies = {each.name.rpartition("old-")[2]: each.read_bytes() for each in kept_copies()}
+    copies = {each.name.rpartition("old-")[2]: each.read_bytes() for each in list_copies()}
     assert copies == {__version__: older, "99.0": newer}
     note(home, "0.0.9")
     keep_copies()
-    assert [each.name for each in kept_copies()] == [f"{path.name}.old-0.0.9"]
+    assert [each.name for each in list_copies()] == [f"{path.name}.old-0.0.9"]
 
 
 def test_the_first_version_copies_nothing(home: Path) -> None:
     keep_copies()
     assert not home.exists()
     (home / "state").mkdir(parents=True)
-    settings.change(TEXT_SCALE, 120)
+    settings.change_setting(TEXT_SCALE, 120)
     keep_copies()
     assert noted(home) == f"{__version__}\n"
-    assert kept_copies() == []
+    assert list_copies() == []
 
 
 @pytest.mark.parametrize("odd", ["../x", "\xff", "1.0-rc", ""])
 def test_what_is_no_version_names_no_file(home: Path, odd: str) -> None:
-    settings.change(TEXT_SCALE, 120)
+    settings.change_setting(TEXT_SCALE, 120)
     note(home, odd)
     keep_copies()
-    assert kept_copies() == []
+    assert list_copies() == []
     assert noted(home) == f"{__version__}\n"
 
 
 def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings.change(TEXT_SCALE, 120)
+    settings.change_setting(TEXT_SCALE, 120)
     note(home, "0.0.9")
     (home / "config" / "settings.toml.old-0.0.9").mkdir()
     with caplog.at_level(logging.WARNING):
@@ -102,8 +103,8 @@ def test_a_state_folder_that_may_not_be_entered_is_no_error(home: Path, caplog: 
 
 def test_copies_of_databases_are_among_them(home: Path) -> None:
     expected = []
-    for path in (history_file(), conversations_file()):
+    for path in (history_file(), conversations_path()):
         path.parent.mkdir(parents=True)
         expected.append(path.with_name(f"{path.name}.old-v1"))
         expected[-1].touch()
-    assert set(kept_copies()) == set(expected)
+    assert set(list_copies()) == set(expected)

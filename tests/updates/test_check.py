@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from launcher import __version__, settings
+from launcher import __version__
+from launcher.app import settings
+from launcher.app.settings_declared import WEEKLY_CHECK
 from launcher.base.errors import Refused, Unreachable
-from launcher.engine import registry
-from launcher.settings_declared import WEEKLY_CHECK
+from launcher.engine.server import registry
 from launcher.updates import check as checking
-from launcher.updates.check import VARIABLE, check, releases, weekly
-from launcher.updates.errors import ManifestBroken, ReleasesUnknown
+from launcher.updates.check import (
+    RELEASES_VARIABLE,
+    ManifestBroken,
+    ReleasesUnknown,
+    check_for_update,
+    check_weekly,
+    find_releases_url,
+)
 from tests.updates.published import Release
 
 DAY_S = 86_400
@@ -26,16 +33,16 @@ def aged(home: Path, seconds: float) -> None:
 
 
 async def test_a_newer_version_is_told_with_its_notes(release: Release) -> None:
-    newest = await check()
+    newest = await check_for_update()
     assert (newest.manifest.version, newest.is_newer) == ("7.0.0", True)
     assert newest.manifest.notes == "Faster.\nQuieter."
     assert newest.folder == release.at()
     release.publish(__version__)
-    assert not (await check()).is_newer
+    assert not (await check_for_update()).is_newer
 
 
 async def test_it_is_one_request_that_tells_only_the_programs_version(release: Release) -> None:
-    await check()
+    await check_for_update()
     (asked,) = release.told.requests
     assert asked["target"].endswith("/manifest.json")
     assert set(asked) <= {"server", "target", "Host", "User-Agent", "Accept", "Accept-Encoding", "Connection"}
@@ -43,7 +50,7 @@ async def test_it_is_one_request_that_tells_only_the_programs_version(release: R
 
 
 def test_no_test_asks_elsewhere() -> None:
-    assert releases() == "http://127.0.0.1:1"
+    assert find_releases_url() == "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -65,58 +72,58 @@ def test_programs_come_over_https_or_from_this_computer(
     address: str, *, good: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "RELEASES", "")
-    monkeypatch.setenv(VARIABLE, address)
+    monkeypatch.setenv(RELEASES_VARIABLE, address)
     if good:
-        assert releases() == address.rstrip("/")
+        assert find_releases_url() == address.rstrip("/")
     else:
         with pytest.raises(ReleasesUnknown):
-            releases()
+            find_releases_url()
 
 
 @pytest.mark.parametrize(("faults", "error"), [("404", ReleasesUnknown), ("500", Refused), ("drops=10", Unreachable)])
 async def test_a_server_that_does_not_tell_is_an_error(release: Release, faults: str, error: type[Exception]) -> None:
     release.at(faults)
     with pytest.raises(error):
-        await check()
+        await check_for_update()
 
 
 @pytest.mark.parametrize("told", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
 async def test_what_is_no_manifest_is_named(release: Release, told: object) -> None:
     release.tell(told)
     with pytest.raises(ManifestBroken, match=r"What 127.0.0.1 tells of the newest release is not understood"):
-        await check()
+        await check_for_update()
 
 
 async def test_by_itself_it_asks_once_a_week(release: Release, home: Path) -> None:
     for days, asked in ((0, 1), (6.9, 1), (7.1, 2), (-1, 3)):  # a clock that was set back lets it ask anew
         if days:
             aged(home, days * DAY_S)
-        newest = await weekly()
+        newest = await check_weekly()
         assert newest is not None
         assert newest.is_newer
         assert len(release.told.requests) == asked
 
 
 async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Release, home: Path) -> None:
-    settings.change(WEEKLY_CHECK, False)
-    assert await weekly() is None
-    await check()
+    settings.change_setting(WEEKLY_CHECK, False)
+    assert await check_weekly() is None
+    await check_for_update()
     aged(home, 30 * DAY_S)
-    newest = await weekly()
+    newest = await check_weekly()
     assert newest is not None
     assert newest.manifest.version == "7.0.0"
     assert len(release.told.requests) == 1
 
 
 async def test_while_a_model_is_served_it_asks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "running", lambda: ("a server",))
-    assert await weekly() is None
+    monkeypatch.setattr(registry, "list_running", lambda: ("a server",))
+    assert await check_weekly() is None
     assert release.told.requests == []
 
 
 async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(release: Release, home: Path) -> None:
     address = release.at()
-    await check()
+    await check_for_update()
     manifest = release.server.folder / "manifest.json"
     good = manifest.read_text()
     manifest.write_text("{")
@@ -124,7 +131,7 @@ async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(
     for age_days, asked in ((None, 2), (0.9, 2), (1.1, 3)):
         if age_days:
             aged(home, age_days * DAY_S)
-        newest = await weekly()
+        newest = await check_weekly()
         assert newest is not None
         assert (newest.manifest.version, newest.folder) == ("7.0.0", address)
         assert len(release.told.requests) == asked
@@ -133,8 +140,8 @@ async def test_after_a_failure_it_asks_again_a_day_later_and_keeps_what_it_knew(
 
 async def test_without_an_address_nothing_is_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "RELEASES", "")
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert await weekly() is None
+    monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
+    assert await check_weekly() is None
     assert not (home / "state" / "updates.json").exists()
 
 
@@ -142,12 +149,12 @@ async def test_without_an_address_nothing_is_looked_for(home: Path, monkeypatch:
 async def test_what_is_kept_and_cannot_be_read_is_asked_anew(release: Release, home: Path, kept: str) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "updates.json").write_text(kept)
-    assert await weekly() is not None
+    assert await check_weekly() is not None
     assert len(release.told.requests) == 1
 
 
 async def test_what_another_server_told_does_not_count(release: Release) -> None:
-    await check()
+    await check_for_update()
     release.at("redirect")
-    assert await weekly() is not None
+    assert await check_weekly() is not None
     assert len(release.told.requests) == 3  # and the one that it was redirected to

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from launcher.updates.manifest import Manifest, this_platform
+from launcher.updates.check import Manifest, this_platform
 
 HASH = "a" * 64
 

@@ -4,35 +4,35 @@ from pathlib import Path
 
 import pytest
 
-from launcher.updates.way import Way, way
+from launcher.updates.way import InstallMethod, find_install_method
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (["0.1.0/tools/python/uv-receipt.toml"], Way.TOOL),
-        (["0.1.0/tools/python/uv-receipt.toml", "install.sh"], Way.SCRIPT),
-        (["install.sh"], Way.SOURCE),
-        (["python/Uninstall MTP Launcher.exe"], Way.SETUP),
-        (["Uninstall MTP Launcher.exe"], Way.SETUP),
-        (["dpkg/mtp-launcher.list"], Way.DEB),
-        (["dpkg/other.list"], Way.SOURCE),
-        ([], Way.SOURCE),
+        (["0.1.0/tools/python/uv-receipt.toml"], InstallMethod.TOOL),
+        (["0.1.0/tools/python/uv-receipt.toml", "install.sh"], InstallMethod.SCRIPT),
+        (["install.sh"], InstallMethod.SOURCE),
+        (["python/Uninstall MTP Launcher.exe"], InstallMethod.SETUP),
+        (["Uninstall MTP Launcher.exe"], InstallMethod.SETUP),
+        (["dpkg/mtp-launcher.list"], InstallMethod.DEB),
+        (["dpkg/other.list"], InstallMethod.SOURCE),
+        ([], InstallMethod.SOURCE),
     ],
 )
-def test_it_is_told_by_what_lies_around_it(tmp_path: Path, files: list[str], expected: Way) -> None:
+def test_it_is_told_by_what_lies_around_it(tmp_path: Path, files: list[str], expected: InstallMethod) -> None:
     data = tmp_path / "opt" / "resources"
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"/.\n/usr\n{tmp_path / 'opt'}\n{data}\n")
     prefix = next((each.parent for each in tmp_path.rglob("uv-receipt.toml")), tmp_path / "python")
-    assert way(prefix, data, tmp_path / "dpkg") is expected
+    assert find_install_method(prefix, data, tmp_path / "dpkg") is expected
 
 
 def test_a_package_that_is_installed_beside_a_checkout_is_not_this_program(tmp_path: Path) -> None:
     (tmp_path / "mtp-launcher.list").write_text("/.\n/usr\n/opt/mtp-launcher/resources\n")
-    assert way(tmp_path, tmp_path / "checkout" / "resources", tmp_path) is Way.SOURCE
+    assert find_install_method(tmp_path, tmp_path / "checkout" / "resources", tmp_path) is InstallMethod.SOURCE
 
 
 def test_the_tests_run_from_a_checkout() -> None:
-    assert way() is Way.SOURCE
+    assert find_install_method() is InstallMethod.SOURCE

@@ -1,0 +1,361 @@
+"""Servers that others started: friendly ones, sparing ones, strange and hostile ones."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from launcher.app.attach import AttachedServer, attach_server, parse_address
+from launcher.base import http
+from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.state import ServerState
+from launcher.monitor.monitor import Monitor, MonitorSnapshot
+
+KEY = "k" * 40
+Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def reply(body: object, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+NOT_FOUND = reply({"detail": "Not Found"}, "404 Not Found")
+MODELS = reply({"object": "list", "data": [{"id": "some/model"}, {"id": "other"}]})
+
+
+@asynccontextmanager
+async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that answers by path; yield its address and what it was asked."""
+    asked: list[bytes] = []
+    talks: set[asyncio.Task[Any]] = set()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        talks.add(task)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            for line in head.split(b"\r\n"):
+                if line.lower().startswith(b"content-length:"):
+                    head += await reader.readexactly(int(line.split(b":")[1]))
+            asked.append(head)
+            answer = routes.get(head.split(b" ")[1].decode(), default)
+            if isinstance(answer, bytes):
+                writer.write(answer)
+                await writer.drain()
+            else:
+                await answer(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            talks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+        for task in list(talks):
+            task.cancel()
+        await server.wait_closed()
+
+
+async def looked(url: str, key: str | None = None) -> AttachedServer:
+    server = AttachedServer(parse_address(url), key)
+    try:
+        await server.detect_offer()
+    finally:
+        await server.close()
+    return server
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("text", "url", "local"),
+        [
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", True),
+            ("http://localhost:8080/v1/", "http://localhost:8080", True),
+            ("127.0.0.1:8080", "http://127.0.0.1:8080", True),
+            ("http://[::1]:8080/v1", "http://[::1]:8080", True),
+            ("https://models.example/prefix/v1", "https://models.example/prefix", False),
+            ("http://192.168.1.20:8080/v1/chat/completions", "http://192.168.1.20:8080", False),
+            ("http://localhost.example", "http://localhost.example", False),
+        ],
+    )
+    def test_as_users_write_them(self, text: str, url: str, local: bool) -> None:
+        address = parse_address(text)
+        assert (address.url, address.local) == (url, local)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "http://", "ftp://x", "http://x:99999", "http://x:0", "http://[::1", "http://u:p@x", "http://x/?key=1"],
+    )
+    def test_what_is_none_is_refused(self, text: str) -> None:
+        with pytest.raises(BadOption):
+            parse_address(text)
+
+    def test_a_password_in_an_address_is_not_repeated(self) -> None:
+        with pytest.raises(BadOption) as refused:
+            parse_address("http://user:hunter2@x")
+        assert "hunter2" not in str(refused.value)
+
+    def test_a_key_over_plain_http_to_elsewhere_is_open(self) -> None:
+        assert parse_address("http://192.168.1.20:8080").open_key
+        assert not parse_address("http://127.0.0.1:8080").open_key
+        assert not parse_address("https://models.example").open_key
+
+
+class TestOffers:
+    async def test_a_server_with_models_and_chat_alone(self) -> None:
+        async with serving({"/v1/models": MODELS}) as (url, _):
+            offer = (await looked(f"{url}/v1")).offer
+        assert offer.models == ("some/model", "other")
+        assert not offer.is_llama_server
+        assert (offer.engine, offer.context, offer.slots, offer.drafts, offer.healthy) == (None,) * 5
+        assert not offer.counts
+        assert offer.missing == dict.fromkeys(("/props", "/slots", "/metrics", "/health"), "not offered")
+
+    async def test_counters_of_another_kind_are_not_taken_for_zeros(self) -> None:
+        other = reply(b"vllm:num_requests_running 3.0\n", kind="text/plain")
+        routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": other}
+        async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
+            assert not server.offer.counts
+            assert "none of llama-server's" in server.offer.missing["/metrics"]
+            with pytest.raises(ServerNotFound):
+                _ = server.client
+
+    async def test_figures_of_a_wrong_type_are_unknown(self) -> None:
+        props = reply({"build_info": 7, "total_slots": -1, "default_generation_settings": {"n_ctx": True}})
+        slots = reply(["what", None])
+        async with serving({"/v1/models": MODELS, "/props": props, "/slots": slots}) as (url, _):
+            offer = (await looked(url)).offer
+        assert (offer.engine, offer.context, offer.slots, offer.drafts) == (None,) * 4
+
+    async def test_names_cannot_act_on_a_terminal(self) -> None:
+        models = reply({"data": [{"id": "\x1b]0;gotcha\x07\u202eevil\nname" + "x" * 10_000}, {"id": 3}, 4]})
+        async with serving({"/v1/models": models}) as (url, _):
+            (name,) = (await looked(url)).offer.models
+        assert name.isprintable()
+        assert len(name) <= 401
+
+    async def test_the_key_goes_by_header_and_a_wrong_one_is_told(self) -> None:
+        refused = reply({"error": {"message": "Invalid API Key", "code": 401}}, "401 Unauthorized")
+        async with serving({}, default=refused) as (url, asked):
+            with pytest.raises(Refused, match="does not accept") as error:
+                await looked(url, KEY)
+            with pytest.raises(Refused, match="wants an API key") as without:
+                await looked(url)
+        assert f"Authorization: Bearer {KEY}".encode() in asked[0]
+        assert KEY not in f"{error.value!r} {error.value} {error.value.facts}"
+        assert "--api-key-env" in without.value.hint
+
+
+async def endless_headers(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"X-More: " + b"x" * 1_000 + b"\r\n")
+        await writer.drain()
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def endless_body(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+    while True:
+        writer.write(b"x" * 2**20)
+        await writer.drain()
+
+
+async def silence(writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
+STRANGE: dict[str, Answer] = {
+    "endless headers": endless_headers,
+    "drip": drip,
+    "endless body": endless_body,
+    "silence": silence,
+    "closes at once": b"",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "HTML": reply(b"<html>hello</html>", kind="text/html"),
+    "deep JSON": reply(b"[" * 200_000),
+    "a number": reply(7),
+    "odd list": reply({"data": "models"}),
+    "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+    "error 500": reply({"error": ["odd"]}, "500 Oops"),
+    "loading": reply({"error": {"message": "Loading model", "code": 503}}, "503 Service Unavailable"),
+    "wrong length": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+    "bad chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_ANSWER_S", 0.5)
+    async with serving({}, default=STRANGE[kind]) as (url, _):
+        with pytest.raises((Unreachable, Refused)) as error:
+            async with asyncio.timeout(10):
+                await looked(url, KEY)
+    assert error.value.title.endswith((".", "?"))
+    assert len(str(error.value)) < 600
+    assert KEY not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("redirect", "leads to http://127.0.0.1:1/, and no redirect is followed"),
+        ("secret redirect", "leads to http://127.0.0.1:1/v1, and no redirect is followed"),
+        ("endless body", "sends more than 8,388,608 bytes"),
+        ("HTML", "sent something that is not JSON"),
+        ("a message", "refused the request: out of cheese"),
+        ("a number", "its answer is no list of models; its answer is none of llama-server's"),
+    ],
+)
+async def test_what_a_server_answered_that_is_none_is_told(kind: str, why: str) -> None:
+    more: dict[str, Answer] = {
+        "a message": reply({"error": {"message": "out of cheese"}}, "500 Oops"),
+        "secret redirect": b"HTTP/1.1 302 Found\r\nLocation: http://u:pw@127.0.0.1:1/v1?key=x\r\n"
+        b"Content-Length: 0\r\n\r\n",
+    }
+    async with serving({}, default=(STRANGE | more)[kind]) as (url, _):
+        with pytest.raises(Refused, match="no server of models that we know") as error:
+            await looked(url)
+    assert why in error.value.title
+
+
+async def test_where_nothing_listens() -> None:
+    async with serving({}) as (url, _):
+        pass
+    with pytest.raises(Unreachable, match="Nothing answers"):
+        await looked(url)
+
+
+@pytest.mark.parametrize("url", ["http://xn--zz", "http://\N{SNOWMAN}.example", "http://a\x7fb"])
+async def test_a_host_whose_name_is_none_is_an_error_in_a_sentence(url: str) -> None:
+    with pytest.raises(Unreachable, match="cannot be asked"):
+        await looked(url)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "odd://127.0.0.1:1", "http://127.0.0.1:x"])
+async def test_a_proxy_that_cannot_be_used_is_an_error_in_a_sentence(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(Unreachable, match="HTTPS_PROXY") as error:
+        await looked("https://models.example")
+    assert ".." not in error.value.title
+
+
+async def asked(url: str, request: ChatRequest) -> str:
+    async with attach_server(parse_address(url)) as server, server.chat(request) as deltas:
+        return "".join([delta.content async for delta in deltas])
+
+
+def streamed(*events: object, done: bool = True) -> bytes:
+    data = b"".join(b"data: " + (e if isinstance(e, bytes) else json.dumps(e).encode()) + b"\n\n" for e in events)
+    body = data + (b"data: [DONE]\n\n" if done else b"")
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + body
+
+
+REQUEST = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=5, thinking=False)
+
+
+class TestChat:
+    async def test_other_servers_get_no_fields_of_llama_server(self) -> None:
+        words = streamed({"choices": [{"delta": {"content": "Hi"}}]}, {"choices": []})
+        async with serving({"/v1/models": MODELS, "/v1/chat/completions": words}) as (url, seen):
+            assert await asked(url, REQUEST) == "Hi"
+        body = json.loads(seen[-1].partition(b"\r\n\r\n")[2])
+        messages = [{"role": "user", "content": "Hello"}]
+        assert body == {"model": "some/model", "messages": messages, "stream": True, "max_tokens": 5}
+
+    @pytest.mark.parametrize(
+        "events",
+        [
+            [[]],
+            [3],
+            ["text"],
+            [{"choices": 3}],
+            [{"choices": [{"delta": "text"}]}],
+            [{"timings": {"predicted_n": []}}],
+        ],
+    )
+    async def test_odd_events_are_an_error(self, events: list[object]) -> None:
+        odd = streamed(*events)
+        async with serving({"/v1/models": MODELS, "/v1/chat/completions": odd}) as (url, _):
+            with pytest.raises(Refused):
+                await asked(url, REQUEST)
+
+    async def test_a_line_of_ten_megabytes_is_not_kept(self) -> None:
+        long = streamed({"choices": [{"delta": {"content": "x" * 10_000_000}}]})
+        async with serving({"/v1/models": MODELS, "/v1/chat/completions": long}) as (url, _):
+            with pytest.raises(Refused, match="bytes"):
+                await asked(url, REQUEST)
+
+    async def test_a_reply_that_breaks_off_in_a_line(self) -> None:
+        cut = streamed(b'{"choices": [{"delta": {"cont', done=False)
+        async with serving({"/v1/models": MODELS, "/v1/chat/completions": cut}) as (url, _):
+            with pytest.raises(LauncherError):
+                await asked(url, REQUEST)
+
+
+class TestWatching:
+    async def test_the_monitor_reads_what_others_ask_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("launcher.monitor.monitor.METRICS_PERIOD_S", 0.05)
+        tokens = iter(range(0, 1_000_000, 10))
+
+        async def counters(writer: asyncio.StreamWriter) -> None:
+            n = next(tokens)
+            text = f"llamacpp:tokens_predicted_total {n}\nllamacpp:tokens_predicted_seconds_total {n / 50}\n"
+            writer.write(reply(f"{text}llamacpp:requests_processing 1\n".encode(), kind="text/plain"))
+            await writer.drain()
+
+        seen = asyncio.Event()
+        rates: list[float] = []
+
+        def take(sample: MonitorSnapshot) -> None:
+            rate = sample.readings["tokens_per_second"].value
+            if rate is not None:
+                rates.append(rate)
+                seen.set()
+
+        routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": counters, "/health": reply({})}
+        async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
+            monitor = Monitor(take)
+            monitor.begin(server)
+            try:
+                async with asyncio.timeout(10):
+                    await seen.wait()
+            finally:
+                await monitor.end()
+            assert server.status.state is ServerState.BUSY
+            assert server.engine_pid is None
+        assert rates[0] == pytest.approx(50.0)
+
+    async def test_a_server_that_goes_away_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("launcher.app.attach._PERIOD_S", 0.02)
+        async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
+            server = AttachedServer(parse_address(url))
+            await server.detect_offer()
+        following = asyncio.create_task(server.follow())
+        try:
+            async with asyncio.timeout(10):
+                while server.status.state is not ServerState.FAILED:
+                    await asyncio.sleep(0.01)
+        finally:
+            following.cancel()
+            await server.close()
+        assert isinstance(server.status.error, Unreachable)

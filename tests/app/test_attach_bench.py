@@ -1,0 +1,172 @@
+"""How fast attached servers are: the real engine by its own clock, others by the wall's, and what is not told."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.app.attach import AttachedServer, attach_server, parse_address
+from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
+from launcher.app.session import Session
+from launcher.app.tuner_kept import hold_tune_lock
+from launcher.base.errors import Refused
+from launcher.engine.serve_options import ServeOptions
+from launcher.tuning.measure import MeasuredSpeed
+from launcher.tuning.records import Run
+from launcher.tuning.workloads import load_workload
+from tests.app.test_attach import KEY, MODELS, Answer, reply, serving
+
+MIXED = load_workload("mixed")
+STANDARD = {"messages", "model", "stream", "stream_options", "max_tokens", "temperature", "seed", "top_p"}
+COMMAND = [sys.executable, "-m", "launcher", "attach"]
+
+
+def event(data: object) -> bytes:
+    return f"data: {json.dumps(data)}\n\n".encode()
+
+
+def streaming(*, usage: bool, pause_s: float = 0.005) -> Answer:
+    """A reply of ten words, 20 tokens by its own count."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for _ in range(10):
+            await asyncio.sleep(pause_s)
+            writer.write(event({"choices": [{"delta": {"content": "word "}}]}))
+            await writer.drain()
+        if usage:
+            writer.write(event({"choices": [], "usage": {"prompt_tokens": 50, "completion_tokens": 20}}))
+        writer.write(b"data: [DONE]\n\n")
+        await writer.drain()
+
+    return answer
+
+
+async def measured(answer: Answer, runs: int = 2) -> tuple[MeasuredSpeed, list[bytes]]:
+    routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": answer}
+    async with (
+        serving(routes) as (url, asked),
+        attach_server(parse_address(url), KEY) as server,
+        attached_bench(server) as bench,
+    ):
+        told = await measure_attached(bench, MIXED, runs=runs)
+    return told, [each for each in asked if each.startswith(b"POST")]
+
+
+async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> None:
+    told, asked = await measured(streaming(usage=True))
+    assert told.clock == "wall"
+    assert told.decode
+    assert told.prefill
+    assert told.first_token
+    assert told.decode.runs == told.prefill.runs == 2 * len(MIXED.prompts)
+    assert 0 < told.decode.mean <= 19 / (9 * 0.005)  # it cannot be quicker than it was sent
+    assert 0 < told.prefill.mean <= 50 / 0.005
+    assert told.first_token.mean >= 0.005
+    assert told.acceptance is None
+    assert "nothing of drafts" in unknown_reasons(told)["acceptance"]
+    assert len(asked) == 1 + 2 * len(MIXED.prompts), "one reply warms up"
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked]
+    assert all(body["stream_options"] == {"include_usage": True} for body in bodies)
+    assert len({body["messages"][0]["content"][:8] for body in bodies}) == 3, "no round begins as another"
+    assert {"max_tokens", "temperature", "seed"} < bodies[0].keys() <= STANDARD
+
+
+async def test_a_reply_without_an_end_is_told_for_what_it_is() -> None:
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        while True:
+            writer.write(event({"choices": [{"delta": {"content": "word " * 1_000}}]}))
+            await writer.drain()
+
+    with pytest.raises(Refused, match="was asked for 24 tokens, and its reply does not end") as raised:
+        await measured(endless)
+    assert "--max-tokens" not in str(raised.value)
+
+
+async def test_events_are_not_taken_for_tokens() -> None:
+    told, _ = await measured(streaming(usage=False), runs=1)
+    assert (told.prefill, told.decode) == (None, None)
+    assert "no token counts" in unknown_reasons(told)["decode"]
+    assert told.first_token
+
+
+async def test_a_server_that_refuses_to_count_is_asked_without() -> None:
+    plain = streaming(usage=False)
+    asked: list[int] = []
+
+    async def strict(writer: asyncio.StreamWriter) -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            writer.write(reply({"error": {"message": "unknown field stream_options"}}, "400 Bad Request"))
+            await writer.drain()
+        else:
+            assert not isinstance(plain, bytes)
+            await plain(writer)
+
+    told, bodies = await measured(strict, runs=1)
+    assert told.decode is None
+    assert b"stream_options" in bodies[0]
+    assert not [each for each in bodies[1:] if b"stream_options" in each]
+
+
+async def test_what_it_refuses_otherwise_is_told() -> None:
+    with pytest.raises(Refused, match="too long"):
+        await measured(reply({"error": {"message": "the prompt is too long"}}, "413 Too Large"))
+
+
+async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) -> None:
+    session = Session()
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096))
+        endpoint = session.supervisor.endpoint
+        server = AttachedServer(parse_address(endpoint.url), endpoint.api_key)
+        await server.detect_offer()
+        seen: list[int] = []
+
+        def see(_run: Run, number: int) -> None:
+            seen.append(number)
+
+        async with attached_bench(server) as bench:
+            told = await measure_attached(bench, MIXED, runs=1, on_run=see)
+        await server.close()
+        command = await asyncio.create_subprocess_exec(
+            *COMMAND, f"{endpoint.url}/v1", "--bench", "--runs", "1", stdout=subprocess.PIPE
+        )
+        text, _ = await command.communicate()
+    finally:
+        await session.stop()
+    assert told.clock == "engine"
+    assert told.decode
+    assert told.prefill
+    assert told.decode.mean > 0
+    assert told.prefill.mean > told.decode.mean, "a prompt is read in batches"
+    assert told.acceptance is not None
+    assert told.acceptance.rate
+    assert unknown_reasons(told) == {}
+    assert seen == [0, 1, 1, 1]
+    words = text.decode()
+    assert "By the server's own timings" in words
+    assert "% accepted" in words
+    assert command.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--runs", "3"], 1), (["--workload", "code"], 1), (["--bench", "--runs", "0"], 2), (["--bench", "--once"], 2)],
+)
+def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> None:
+    told = subprocess.run([*COMMAND, "http://127.0.0.1:9", *arguments], capture_output=True, text=True, check=False)
+    assert told.returncode == code
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tuning on this computer"), ("nowhere.invalid", "invalid")])
+def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, said: str) -> None:
+    with hold_tune_lock():
+        told = subprocess.run([*COMMAND, f"http://{host}", "--bench"], capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert said in told.stderr

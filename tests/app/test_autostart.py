@@ -1,0 +1,163 @@
+"""Serving from login on: what is written, that it is read back as it was, and that off removes it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import list2cmdline
+
+import pytest
+
+from launcher.app import autostart
+from launcher.base.errors import BadOption, ModelMissing
+from launcher.base.paths import HOME_VARIABLE
+from launcher.engine.server.started import require_last_model, save_last_model
+
+NASTY = "/m/a b'c\"d$HOME`id`%h\\é模 .gguf"
+
+
+@pytest.fixture
+def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's own folder, whose desktop has no systemd."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path
+
+
+@pytest.fixture
+def systemd(login: Path) -> Path:
+    """A user's own folder with a systemd that runs."""
+    folder = login / "run" / "systemd"
+    folder.mkdir(parents=True)
+    (folder / "private").touch()
+    return login
+
+
+def read_exec(entry: str) -> list[str]:
+    """Read Exec as the specification says: the file's escapes first, then quotes, then field codes."""
+    line = next(line for line in entry.splitlines() if line.startswith("Exec=")).removeprefix("Exec=")
+    line = re.sub(r"\\(.)", lambda found: {"s": " ", "n": "\n", "t": "\t", "r": "\r"}.get(found[1], found[1]), line)
+    words = re.findall(r'"((?:[^"\\]|\\.)*)"', line)
+    return [re.sub(r"\\(.)", r"\1", word).replace("%%", "%") for word in words]
+
+
+def test_it_is_off_until_it_is_switched_on(login: Path) -> None:
+    assert autostart.read_autostart() == autostart.Autostart()
+    assert autostart.switch_off() == ()
+
+
+def test_with_systemd_a_unit_is_written_enabled_and_removed(systemd: Path) -> None:
+    state = autostart.switch_on("demo")
+    unit = systemd / "config" / "systemd" / "user" / "mtp-launcher.service"
+    wanted = unit.parent / "default.target.wants" / unit.name
+    assert state.on
+    assert state.places == (str(unit), str(wanted))
+    assert wanted.resolve() == unit
+    assert state.command
+    assert state.command.endswith("serve --model demo")
+    assert f"{HOME_VARIABLE}=" in unit.read_text()
+    assert autostart.switch_off() == (str(unit), str(wanted))
+    assert not unit.exists()
+    assert not wanted.is_symlink()
+    assert not autostart.read_autostart().on
+
+
+def test_systemd_accepts_the_unit(systemd: Path) -> None:
+    autostart.switch_on(NASTY)
+    unit = systemd / "config" / "systemd" / "user" / "mtp-launcher.service"
+    analyze = shutil.which("systemd-analyze")
+    if analyze:
+        told = subprocess.run(
+            [analyze, "--user", "verify", str(unit)], capture_output=True, text=True, check=False, env=dict(os.environ)
+        )
+        assert "mtp-launcher.service" not in told.stderr, told.stderr
+    assert "$$HOME" in unit.read_text("utf-8")
+    assert "%%h" in unit.read_text("utf-8")
+
+
+def test_without_systemd_the_desktop_starts_it(login: Path) -> None:
+    state = autostart.switch_on(NASTY)
+    entry = login / "config" / "autostart" / "mtp-launcher.desktop"
+    assert state.places == (str(entry),)
+    words = read_exec(entry.read_text("utf-8"))
+    assert words[0] == "env"
+    assert words[1] == f"{HOME_VARIABLE}={os.environ[HOME_VARIABLE]}"
+    assert words[-3:] == ["serve", "--model", NASTY]
+    autostart.switch_off()
+    assert not entry.exists()
+
+
+def test_switching_on_again_replaces_what_was_there(systemd: Path) -> None:
+    autostart.switch_on("demo")
+    (systemd / "run" / "systemd" / "private").unlink()
+    state = autostart.switch_on(None)
+    assert [Path(place).suffix for place in state.places] == [".desktop"]
+    assert state.command
+    assert "--last" in state.command
+
+
+def test_a_line_break_is_refused_where_it_cannot_be_written_and_what_was_on_stays(login: Path) -> None:
+    before = autostart.switch_on("demo")
+    with pytest.raises(BadOption, match="line break"):
+        autostart.switch_on("a\nb")
+    assert autostart.read_autostart() == before
+
+
+def test_the_program_that_is_started_is_there(login: Path) -> None:
+    command = autostart.serve_command("demo")
+    assert Path(command[0]).exists()
+    told = subprocess.run([*command[:-3], "--version"], capture_output=True, text=True, check=True, cwd="/")
+    assert told.stdout.startswith("mtp-launcher ")
+
+
+def test_windows_gets_one_line_without_a_console() -> None:
+    command = autostart.serve_command("C:\\my models\\a.gguf", windowless=True)
+    assert command[1:3] == ["-m", "launcher"]
+    assert autostart.run_line(command) == list2cmdline(command)
+    assert '"C:\\my models\\a.gguf"' in autostart.run_line(command)
+    with pytest.raises(BadOption, match="too long"):
+        autostart.run_line([*command, "x" * 300])
+
+
+def test_the_last_model_is_kept_as_it_was_named(home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelMissing, match="No model was served"):
+        require_last_model()
+    save_last_model("demo")
+    assert require_last_model() == "demo"
+    monkeypatch.chdir(demo_model.parent)
+    save_last_model(demo_model.name)
+    assert require_last_model() == str(demo_model)
+
+
+def test_where_it_cannot_be_kept_serving_goes_on(home: Path) -> None:
+    home.mkdir()
+    (home / "state").write_text("a file in the way")
+    save_last_model("demo")
+    with pytest.raises(ModelMissing):
+        require_last_model()
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launcher", "autostart", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_says_what_it_wrote(login: Path) -> None:
+    assert run().stdout.startswith("Off")
+    told = run("on", "--model", "demo").stdout
+    entry = login / "config" / "autostart" / "mtp-launcher.desktop"
+    assert str(entry) in told
+    assert entry.exists()
+    assert '"on": true' in run("status", "--json").stdout
+    assert str(entry) in run("off").stdout
+    assert not entry.exists()
+
+
+def test_a_model_that_is_not_there_is_not_written_down(login: Path) -> None:
+    told = run("on", "--model", "/nowhere/x.gguf")
+    assert told.returncode == 1
+    assert "/nowhere/x.gguf" in told.stderr
+    assert not (login / "config" / "autostart").exists()
+    assert run("off", "--model", "demo").returncode == 1

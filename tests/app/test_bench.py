@@ -1,0 +1,263 @@
+"""The real bench: settings become a server's, and a reply's figures are the engine's own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app.attach import attach_server, parse_address
+from launcher.app.attach_bench import attached_bench
+from launcher.app.bench import SessionBench, options_with
+from launcher.app.session import Session
+from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.engine.server.state import ServerState
+from launcher.monitor.meter import sum_acceptance
+from launcher.monitor.traffic import read_counters, traffic_between
+from launcher.tuning.measure import measure_speed
+from launcher.tuning.other_requests import OTHERS_ASKED
+from launcher.tuning.records import Prompt, Run
+
+PROMPT = Prompt("story", (("user", "Tell me of a small boat on a wide river."),), 48, {"temperature": 0.0})
+
+
+@asynccontextmanager
+async def serving_bench(options: ServeOptions) -> AsyncIterator[SessionBench]:
+    bench = SessionBench(Session(), options)
+    try:
+        yield bench
+    finally:
+        await bench.close()
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+
+
+@pytest.fixture
+async def bench(options: ServeOptions) -> AsyncIterator[SessionBench]:
+    async with serving_bench(options) as opened:
+        yield opened
+    assert registry.list_running() == ()
+
+
+async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench: SessionBench) -> None:
+    assert await bench.become({"draft": 2}) > 0
+    assert await bench.become({"draft": 2}) == 0
+    client = bench.session.supervisor.client
+    before = read_counters(await client.metrics())
+    runs = [await bench.run(PROMPT, seed=seed) for seed in (1, 2)]
+    counted = traffic_between(before, read_counters(await client.metrics()))
+    assert counted is not None
+    for run in runs:
+        assert run.counts
+        assert run.settings == {"draft": 2}
+        assert run.prompt == "story"
+        assert run.reply_tokens == 48
+        assert run.prompt_tokens > 5
+        assert run.cached_tokens == 0  # the second time, too
+        assert run.prefill_rate
+        assert run.decode_rate
+        assert run.first_token_s
+        assert 0 < run.first_token_s < run.wall_s
+        assert run.began_s <= bench.now_s()
+    drafts = sum_acceptance([run.acceptance for run in runs if run.acceptance])
+    assert drafts.drafted == counted.acceptance.drafted > 0
+    assert drafts.accepted == counted.acceptance.accepted
+    assert drafts.accepted_by_position == counted.acceptance.accepted_by_position
+    assert sum(run.reply_tokens for run in runs) == counted.predicted_n
+    off = await bench.become({"draft": 0})
+    assert off > 0
+    run = await bench.run(PROMPT, seed=1)
+    assert run.counts
+    assert run.acceptance is None
+    assert run.steps == 48
+
+
+async def test_the_same_seed_gives_the_same_reply(bench: SessionBench) -> None:
+    await bench.become({"draft": 3})
+    warm = Prompt("warm", PROMPT.messages, 48, {"temperature": 1.0})
+    first, second, other = [await bench.run(warm, seed=seed) for seed in (5, 5, 6)]
+    assert first.acceptance == second.acceptance
+    assert first.acceptance is not None
+    assert other.counts
+
+
+async def test_what_cannot_be_served_leaves_nothing_and_the_next_is_a_start_of_its_own(
+    bench: SessionBench,
+) -> None:
+    await bench.become({"draft": 0})
+    with pytest.raises(LauncherError):
+        await bench.become({"draft": 0, "n_cpu_moe": 2})  # the built-in engine has no GPU
+    assert bench.session.is_idle
+    run = await bench.run(PROMPT, seed=1)
+    assert run.error is not None
+    assert not run.counts
+    assert await bench.become({"draft": 0}) > 0
+    assert (await bench.run(PROMPT, seed=1)).counts
+
+
+async def test_a_model_without_a_head_is_measured_without_drafts_only(headless_model: Path) -> None:
+    async with serving_bench(ServeOptions(model=headless_model, built_in=True, threads=1)) as bench:
+        with pytest.raises(ModelHasNoHead):
+            await bench.become({"draft": 1})
+        await bench.become({"draft": 0})
+        assert (await bench.run(PROMPT, seed=1)).reply_tokens
+
+
+async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> None:
+    await bench.become({"draft": 0})
+    long = Prompt("long", PROMPT.messages, 900)
+    asking = asyncio.create_task(bench.run(long, seed=1))
+    await bench.session.supervisor.wait_for(ServerState.BUSY)
+    process = bench.session.supervisor.process
+    assert process is not None
+    await process.stop((0.0, 0.0))
+    run = await asking
+    assert run.error
+    assert not run.counts
+    assert await bench.become({"draft": 0}) >= 0
+    assert (await bench.run(PROMPT, seed=1)).counts
+
+
+async def asked_by_others(bench: SessionBench, tokens: int, begun: asyncio.Event | None = None) -> None:
+    """Ask as another program does, with connections of its own."""
+    endpoint = bench.session.supervisor.endpoint
+    stranger = EngineClient(endpoint.url, endpoint.api_key)
+    async with stranger.chat(ChatRequest([{"role": "user", "content": "Hello"}], tokens)) as deltas:
+        async for _ in deltas:
+            if begun is not None:
+                begun.set()
+    await stranger.close()
+
+
+@asynccontextmanager
+async def others_asking(bench: SessionBench, tokens: int = 900) -> AsyncIterator[asyncio.Event]:
+    """Let another program ask again and again, until the event is set or the block ends."""
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def chat() -> None:
+        while not over.is_set():
+            await asked_by_others(bench, tokens, begun)
+
+    stranger = asyncio.create_task(chat())
+    await begun.wait()
+    try:
+        yield over
+    finally:
+        over.set()
+        await stranger
+
+
+async def disturbed(bench: SessionBench, asking: Awaitable[Run], tokens: int = 900) -> Run:
+    """Ask ours while another program asks, from before until after."""
+    async with others_asking(bench, tokens):
+        return await asking
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("tokens", [4, 900])
+async def test_another_programs_request_meanwhile_spoils_a_run(options: ServeOptions, slots: int, tokens: int) -> None:
+    async with serving_bench(replace(options, slots=slots)) as bench:
+        await bench.become({"draft": 0})
+        assert (await disturbed(bench, bench.run(PROMPT, seed=1), tokens)).spoilt == OTHERS_ASKED
+        assert (await bench.run(PROMPT, seed=1)).spoilt is None
+        await asked_by_others(bench, 4)  # between two, which disturbs none
+        assert (await bench.run(PROMPT, seed=1)).spoilt is None
+
+
+async def test_several_runs_at_once_do_not_spoil_each_other_and_another_programs_request_does(
+    options: ServeOptions,
+) -> None:
+    async with serving_bench(replace(options, slots=3)) as bench:
+        await bench.become({"draft": 2})
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), bench.run(PROMPT, seed=2))
+        assert [run.spoilt for run in both] == [None, None]
+        both = await asyncio.gather(bench.run(PROMPT, seed=1), disturbed(bench, bench.run(PROMPT, seed=2)))
+        assert OTHERS_ASKED in [run.spoilt for run in both]  # mostly in both, in the last to end at least
+
+
+async def test_what_others_spoilt_is_asked_again(options: ServeOptions) -> None:
+    async with serving_bench(options) as bench:
+        await bench.become({"draft": 0})
+        async with others_asking(bench) as over:
+            measured = await measure_speed(
+                bench, [PROMPT], minimum=1, most=1, on_run=lambda _, number: over.set() if number else None
+            )
+        *spoilt, last = measured.runs
+        assert [run.spoilt for run in spoilt] == [OTHERS_ASKED] * len(spoilt)
+        assert spoilt
+        assert measured.counted == (last,)
+
+
+@pytest.mark.parametrize("counts", ["metrics", "slots", "neither"])
+async def test_a_server_that_others_started_tells_of_others_too(options: ServeOptions, counts: str) -> None:
+    async with serving_bench(replace(options, slots=2)) as ours:
+        await ours.become({"draft": 0})
+        endpoint = ours.session.supervisor.endpoint
+        async with (
+            attach_server(parse_address(endpoint.url), endpoint.api_key) as server,
+            attached_bench(server) as bench,
+        ):
+            if counts != "metrics":
+                server.offer = replace(server.offer, counts=False)
+            if counts == "neither":
+                server.offer = replace(server.offer, missing={"/slots": "not offered"})
+            run = await disturbed(ours, bench.run(PROMPT, seed=1))
+            assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHERS_ASKED)
+            told = await server.counters()
+            assert (told is None) is (counts == "neither")
+            assert told is None or (told.predicted_n > 0) is (counts == "metrics")
+            assert told is None or told.processing == 0
+            assert (await bench.run(PROMPT, seed=1)).spoilt is None
+
+
+@pytest.mark.parametrize("how", ["stopped", "changed"])
+async def test_somebody_else_may_take_the_server(bench: SessionBench, options: ServeOptions, how: str) -> None:
+    await bench.become({"draft": 0})
+    await (bench.session.stop() if how == "stopped" else bench.session.start(options))
+    if how == "stopped":
+        with pytest.raises(Superseded):
+            await bench.run(PROMPT, seed=1)
+    with pytest.raises(Superseded):
+        await bench.become({"draft": 1})
+
+
+async def test_a_stop_while_it_starts_is_somebody_elses(bench: SessionBench) -> None:
+    starting = asyncio.create_task(bench.become({"draft": 0}))
+    while bench.session.is_idle:
+        await asyncio.sleep(0.01)
+    await bench.session.stop()
+    with pytest.raises((Superseded, asyncio.CancelledError)):
+        await starting
+
+
+def test_settings_of_a_measurement_become_options(options: ServeOptions) -> None:
+    found = options_with(options, {"draft": 3, "kv": "q8_0", "p_min": 0.75, "ngram": "ngram-simple", "ubatch": None})
+    assert (found.draft, found.kv, found.ubatch, found.context) == (3, "q8_0", None, 1_024)
+    assert (found.ngram, found.p_min, found.extra, found.spec_type) == ("ngram-simple", 0.75, (), "draft-mtp")
+    with pytest.raises(BadOption, match="colour"):
+        options_with(options, {"colour": "red"})
+    with pytest.raises(BadOption):
+        options_with(options, {"draft": 2.5})
+    with pytest.raises(BadOption):
+        options_with(options, {"draft": -1})
+
+
+async def test_arguments_reach_the_engine(bench: SessionBench) -> None:
+    await bench.become({"draft": 2, "p_min": 0.0, "draft_sampling": "probabilistic"})
+    launch = bench.session.supervisor.launch
+    assert launch is not None
+    assert "--spec-draft-p-min 0.0 --spec-draft-sampling probabilistic" in " ".join(launch.command.arguments)
+    await bench.become({"draft": 0, "p_min": 0.0, "draft_sampling": "probabilistic"})
+    launch = bench.session.supervisor.launch
+    assert launch is not None
+    assert "--spec" not in " ".join(launch.command.arguments)
+    await bench.become({"draft": 2})
+    assert (await bench.run(PROMPT, seed=1)).counts

@@ -1,0 +1,167 @@
+"""A benchmark of a server that runs: its counts are the engine's own."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.app.attach import attach_server, parse_address
+from launcher.app.attach_bench import attached_bench
+from launcher.app.benchmark import (
+    BenchmarkRequest,
+    compare_targets,
+    other_target,
+    run_benchmark,
+    running_target,
+    serve_target,
+)
+from launcher.app.session import Session
+from launcher.base.errors import BadOption, NothingMeasured
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.monitor.meter import sum_acceptance
+from launcher.monitor.traffic import read_counters, traffic_between
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.records import Prompt, Run
+from launcher.tuning.share import anonymize, session_json
+from launcher.tuning.workloads import Workload
+from tests.app.test_attach import KEY, MODELS, Answer, serving
+from tests.app.test_attach_bench import streaming
+
+PROMPTS = (
+    Prompt("one", (("user", "What is MTP?"),), 70, {"temperature": 1.0}),
+    Prompt("two", (("user", "What happens to a draft that is wrong?"),), 70, {"temperature": 0.0}),
+    Prompt("sized", (("user", "What came in?"),), 30, size=500),
+)
+WORK = Workload("boats", "Our trips", 1, PROMPTS, "this test")
+
+
+async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_model: Path) -> None:
+    session = Session()
+    told: list[tuple[int, Run]] = []
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
+        client, launch = session.supervisor.client, session.supervisor.launch
+        before = read_counters(await client.metrics())
+        async with running_target(registry.find_server(None)) as target:
+            made = await run_benchmark(
+                target, BenchmarkRequest(WORK, runs=3), lambda run, number: told.append((number, run))
+            )
+        counted = traffic_between(before, read_counters(await client.metrics()))
+    finally:
+        await session.stop()
+    assert counted is not None
+    drafts = sum_acceptance([run.acceptance for _, run in told if run.acceptance])
+    assert drafts.drafted == counted.acceptance.drafted > 0
+    assert drafts.accepted == counted.acceptance.accepted > 0
+    assert drafts.accepted_by_position == counted.acceptance.accepted_by_position
+    assert sum(run.reply_tokens for _, run in told) == counted.predicted_n
+    found = made.measured
+    assert found.runs == tuple(run for number, run in told if number), "all but the reply that warms up"
+    assert found.acceptance == sum_acceptance([run.acceptance for run in found.runs if run.acceptance])
+    assert {run.prompt_tokens for run in found.runs if run.prompt == "sized"} == {500}
+    assert not any(run.cached_tokens for run in found.runs)
+    assert made.environment.model.name == "MTP demo"
+    assert made.settings["draft"] == 4
+    assert launch is not None
+    own = Environment.for_launch(launch)
+    assert (made.environment.engine, made.environment.engine_version) == (own.engine, own.engine_version)
+    with History() as history:
+        kept = history.load(made.kept or "")
+    assert kept.runs == found.runs
+    assert f"tokens/s for {WORK.name} with draft 4." in str(kept.result["sentence"])
+    shared = anonymize(kept)
+    assert {run.prompt for run in shared.runs} == {"prompt 1", "prompt 2", "prompt 3"}
+    assert [word for word in ("boats", "trips") if word in session_json(shared)] == []
+    assert kept.result["acceptance"] == found.acceptance.rate
+
+
+async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path) -> None:
+    session = Session()
+    options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
+    try:
+        long = Workload("long", "Long", 1, (Prompt("long", (("user", "What?"),), 8, size=900),), "this test")
+        with pytest.raises(BadOption, match=r"context of 512 tokens does not hold long .900 to read, 8 to write"):
+            await serve_target(session, options, "demo", work=long)
+        target = await serve_target(session, options, "demo")
+        with pytest.raises(NothingMeasured, match="context"):
+            await run_benchmark(target, BenchmarkRequest(long, runs=1), lambda *_: None)
+        small = Workload("small", "Small", 1, (Prompt("small", (("user", "What?"),), 8, size=2),), "this test")
+        with pytest.raises(BadOption, match="tokens of its own"):
+            await run_benchmark(target, BenchmarkRequest(small, runs=1), lambda *_: None)
+    finally:
+        await session.stop()
+    with History() as history:
+        (kept,) = history.find()
+    assert kept.sentence is not None
+    assert "context" in kept.sentence
+
+
+async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model: Path) -> None:
+    session = Session()
+    spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
+        assert session._presence is not None
+        session._presence.registration.update(health=(spilled,))
+        assert session._presence.registration.settle(20.0)
+        work = Workload("test", "Test", 1, PROMPTS[:1], "this test")
+        with pytest.raises(NothingMeasured, match="300 MiB lie in host memory"):
+            async with running_target(registry.find_server(None)) as target:
+                await run_benchmark(target, BenchmarkRequest(work, runs=1), lambda *_: None)
+    finally:
+        await session.stop()
+
+
+async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_model: Path) -> None:
+    session = Session()
+    try:
+        await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
+        entry = registry.find_server(None)
+        async with (
+            attach_server(parse_address(entry.url), entry.api_key, engine_pid=entry.engine_pid) as server,
+            attached_bench(server) as bench,
+        ):
+            async with asyncio.timeout(30):
+                while bench.monitor.watch.activity is None:
+                    await bench.run(PROMPTS[0], seed=1)
+            assert bench.monitor.watch.health is not None
+    finally:
+        await session.stop()
+
+
+async def test_another_kind_of_server_beside_ours_is_measured_by_the_same_clock(demo_model: Path) -> None:
+    session = Session()
+    routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": streaming(usage=True)}
+    turns: list[tuple[str, int]] = []
+    try:
+        options = ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048)
+        async with serving(routes) as (url, asked), other_target(url, KEY) as other:
+            ours = await serve_target(session, options, "demo")
+            found = await compare_targets([ours, other], WORK, 2, lambda name, _, number: turns.append((name, number)))
+            with pytest.raises(BadOption, match="with itself"):
+                await compare_targets([other, other], WORK, 2, lambda *_: None)
+    finally:
+        await session.stop()
+    mine, theirs = found
+    assert [each.name for each in found] == [ours.url, url]
+    assert turns == [
+        *((each, 0) for each in (ours.url, url)),
+        *((each, 1) for each in (ours.url, url) for _ in PROMPTS),
+        *((each, 2) for each in (url, ours.url) for _ in PROMPTS),
+    ]
+    assert mine.measured
+    assert theirs.measured
+    assert mine.measured.clock == theirs.measured.clock == "wall"
+    assert mine.measured.acceptance
+    assert theirs.measured.acceptance is None
+    bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked if each.startswith(b"POST")]
+    sized_to = [run.prompt_tokens for run in mine.measured.runs if run.prompt == "sized"]
+    assert sized_to == [500, 500]
+    assert max(len(body["messages"][0]["content"]) for body in bodies) > 900, "theirs has the same text"
+    with History() as history:
+        kept = {each.model: history.load(each.id) for each in history.find()}
+    assert {each.runs[0].clock for each in kept.values()} == {"engine", "wall"}
+    assert kept["some/model"].environment.engine == "another server"

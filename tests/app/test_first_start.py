@@ -1,0 +1,364 @@
+"""From a plan to the first token, over real sockets and with real engines: the hub and GitHub are small programs."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.app import first_checks
+from launcher.app.downloads import add_pull, download_queue
+from launcher.app.first_checks import StartRequest, check_other_servers, start_request_of, survey_start
+from launcher.app.first_start import initial_steps, perform_first_start, server_starter
+from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.app.session import Session
+from launcher.base.errors import DiskFull, DraftsInert, LauncherError, ModelHasNoHead, NothingFits, Refused, Unreachable
+from launcher.base.identity import ProcessId
+from launcher.base.paths import models_dir
+from launcher.engine.builds.installed import read_store
+from launcher.engine.server import registry
+from launcher.engine.server.client import Timings
+from launcher.engine.settings import load_settings, save_settings
+from launcher.fetch.jobs import RequestedState
+from launcher.fetch.queue_runner import QueueRunner
+from launcher.machine.disks import Disk
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.plan import PlanCriteria as PlanWish
+from launcher.models.plan import make_plans
+from launcher.models.server_settings import Value
+from launcher.models.situation import ServerShare, Situation, describe_machine
+from launcher.monitor.meter import Acceptance
+from launcher.monitor.reply import Reply
+from tests.conftest import Hub, ReleaseServer
+from tests.engine.test_install import CUDA, WITH_GPU
+from tests.models.pulling import DEMO as DEMO_ENTRY
+from tests.models.pulling import FILE
+
+REPO = "first/Demo-GGUF"
+
+
+class Told:
+    """What a first start told, and what is to happen when it tells something."""
+
+    def __init__(self) -> None:
+        self.all: list[StepProgress] = []
+        self.reached: dict[tuple[Step, Stage], asyncio.Event] = {}
+
+    def __call__(self, told: StepProgress) -> None:
+        self.all.append(told)
+        self.at(told.step, told.stage).set()
+
+    def at(self, step: Step, stage: Stage) -> asyncio.Event:
+        return self.reached.setdefault((step, stage), asyncio.Event())
+
+    def last(self, step: Step) -> StepProgress:
+        return [told for told in self.all if told.step is step][-1]
+
+    def began(self) -> list[Step]:
+        """The steps in the order in which they were first worked at."""
+        return list(dict.fromkeys(told.step for told in self.all if told.stage is Stage.RUNNING))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    session = Session()
+    yield session
+    await session.stop()
+
+
+@pytest.fixture
+def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
+    """A repository with the demo model."""
+    folder = hub.folder / REPO
+    folder.mkdir(parents=True)
+    shutil.copy(demo_model, folder / FILE)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def catalogue_with(home: Path, repo: str = REPO) -> None:
+    """A model of the user's own catalogue that is on the hub: the demo's shape, one preset."""
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    assert DEMO_ENTRY.geometry
+    shape = "\n".join(f"{name} = {json.dumps(value)}" for name, value in asdict(DEMO_ENTRY.geometry).items() if value)
+    file = f"{{ quant = 'F16', file = '{FILE}', size_bytes = {DEMO_ENTRY.files[0].size_bytes} }}"
+    about = f"id = 'mine'\nname = 'Mine'\nrepo = '{repo}'\nspeculation = 'mtp'\nfiles = [{file}]"
+    preset = "[[models.presets]]\nquant = 'F16'\nctx = 4096\nkv = 'f16'\ndraft = 2"
+    (folder / "mine.toml").write_text(f"[[models]]\n{about}\n[models.geometry]\n{shape}\nffn = 0\n{preset}\n")
+
+
+def aim(*, gpu: bool = False) -> StartRequest:
+    """The first plan of that model for a described computer."""
+    situation = describe_machine(24.0, host_gib=32.0, backend=None if gpu else "cpu")
+    return start_request_of(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
+
+
+@pytest.fixture
+def mine(home: Path, repository: Path) -> StartRequest:
+    catalogue_with(home)
+    return aim()
+
+
+async def start(aim: StartRequest, session: Session, told: Told) -> Reply:
+    return await perform_first_start(aim, server_starter(session), told)
+
+
+async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:
+    reply = await start(StartRequest("demo"), session, told)
+    assert reply.text
+    assert reply.acceptance.accepted > 0
+    assert told.began() == [Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
+    assert {step: told.last(step).stage for step in Step} == dict.fromkeys(Step, Stage.DONE)
+    assert told.last(Step.ENGINE).how is StepDetail.BUILT_IN
+    tested = told.last(Step.SELF_TEST)
+    assert (tested.accepted, tested.drafted) == (reply.acceptance.accepted, reply.acceptance.drafted)
+    assert tested.tokens_per_second
+
+
+async def test_the_demo_is_served_as_it_was_the_last_time(session: Session, told: Told) -> None:
+    await start(StartRequest("demo"), session, told)
+    first = session.supervisor.launch
+    assert first is not None
+    kept: dict[str, Value] = {"ctx": 2_048, "draft": 1, "kv": "q8_0"}
+    save_settings(first.options.model, kept)
+    await session.stop()
+    await start(StartRequest("demo"), session, told)
+    launch = session.supervisor.launch
+    assert launch is not None
+    assert (launch.context, launch.options.draft, launch.options.kv) == (2_048, 1, "q8_0")
+    await session.start(replace(launch.options, draft=2), again=True, chosen={"draft": 2})
+    assert load_settings(first.options.model) == kept | {"draft": 2}
+
+
+async def test_a_model_is_fetched_verified_and_served_as_planned(
+    mine: StartRequest, session: Session, told: Told, demo_model: Path
+) -> None:
+    await start(mine, session, told)
+    assert told.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
+    assert told.last(Step.MODEL).how is StepDetail.RECEIVED
+    assert told.last(Step.MODEL).bytes == demo_model.stat().st_size
+    assert told.last(Step.VERIFY).how is StepDetail.VERIFIED
+    launch = session.supervisor.launch
+    assert launch is not None
+    assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
+    assert load_settings(launch.options.model) == {}  # the plan is nobody's choice
+
+
+async def test_what_is_done_is_said_as_done_and_not_done_again(
+    mine: StartRequest, session: Session, told: Told, hub: Hub
+) -> None:
+    await start(mine, session, told)
+    hub.requests()
+    again = Told()
+    await start(mine, session, again)
+    assert hub.requests() == []
+    assert again.began() == [Step.LOAD, Step.SELF_TEST]
+    assert again.last(Step.MODEL).how is StepDetail.HERE
+    assert again.last(Step.LOAD).how is StepDetail.SERVED
+    assert [told.stage for told in initial_steps(await survey_start(mine))][:3] == [Stage.DONE] * 3
+
+
+async def test_an_engine_for_the_gpu_is_installed_first(
+    mine: StartRequest,
+    session: Session,
+    told: Told,
+    releases: ReleaseServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_checks, "describe_computer", lambda _machine: WITH_GPU)
+    releases.publish("b11400", "cpu", "vulkan", "cuda-13.4", devices={"cuda-13.4": [CUDA]})
+    releases.publish("v0.7.0", points_at="b11400")
+    wanted = aim(gpu=True)
+    await start(wanted, session, told)
+    assert told.began()[0] is not Step.LOAD
+    assert told.all.index(told.last(Step.ENGINE)) < [each.step for each in told.all].index(Step.LOAD, 7)
+    engine = told.last(Step.ENGINE)
+    assert (engine.stage, engine.subject, engine.how) == (Stage.DONE, "b11400-cuda-13.4-x64", StepDetail.TESTED)
+    assert any(told.subject == "llama.cpp b11400, cuda-13.4" and told.bytes for told in told.all)
+    assert session.supervisor.launch is not None
+    assert session.supervisor.launch.build.name == "b11400-cuda-13.4-x64"
+    releases.requests()
+    again = Told()
+    await start(wanted, session, again)
+    assert releases.requests() == []
+    assert Step.ENGINE not in again.began()
+
+
+async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
+    mine: StartRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan counts on its memory, as on that of the server whose place it takes."""
+    del mine
+    wanted = replace(aim(gpu=True), needed_mib=20_000)
+    other = ServerShare(7, "Other", (9_000,), 0, measured=True)
+    here = replace(describe_machine(24.0), described=False, own=(other,), by_device_now_mib=(14_000,))
+
+    async def look(_wish: object, **_kwargs: object) -> Situation:
+        return here
+
+    monkeypatch.setattr(first_checks, "read_situation", look)
+    launcher = ProcessId(1, 0.0)
+    running = [SimpleNamespace(engine_pid=7, launcher=launcher)]
+    monkeypatch.setattr(registry, "list_running", lambda: running)
+    with pytest.raises(NothingFits, match=r"^Other still runs and has [\d,]+ MiB of the memory that mine:F16 needs\."):
+        await check_other_servers(wanted)
+    await check_other_servers(replace(wanted, needed_mib=12_000))  # it fits beside
+    running[0].launcher = ProcessId(os.getpid(), 0.0)
+    await check_other_servers(wanted)  # this process ends its own
+
+
+class TestBeforeAnythingLarge:
+    @pytest.mark.usefixtures("hub")
+    async def test_a_gated_model_is_told(
+        self, home: Path, releases: ReleaseServer, session: Session, told: Told
+    ) -> None:
+        releases.publish("b11400", "cpu")
+        releases.publish("v0.7.0", points_at="b11400")
+        catalogue_with(home, "gated/model")
+        with pytest.raises(Refused, match="is gated") as refused:
+            await start(aim(gpu=True), session, told)
+        assert "accept its terms" in refused.value.hint
+        assert told.last(Step.MODEL).error is refused.value
+        assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
+
+    async def test_a_full_disk_is_told(
+        self, mine: StartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(folders: list[Path]) -> tuple[Disk, ...]:
+            return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
+
+        monkeypatch.setattr(first_checks, "read_disks", full)
+        with pytest.raises(DiskFull, match="still to be downloaded"):
+            await start(mine, session, told)
+        assert told.last(Step.MODEL).stage is Stage.FAILED
+        assert not models_dir().exists()
+
+    @pytest.mark.usefixtures("mine")
+    async def test_an_engine_that_cannot_be_had_is_told_before_the_model_comes(
+        self, session: Session, told: Told, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))
+        with pytest.raises(LauncherError):
+            await start(aim(gpu=True), session, told)
+        assert told.last(Step.ENGINE).stage is Stage.FAILED
+        assert not models_dir().exists()
+
+    async def test_without_the_network_what_is_here_is_served_all_the_same(
+        self, mine: StartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await start(mine, session, told)
+        await session.stop()
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        assert (await start(mine, session, Told())).text
+        shutil.rmtree(models_dir())
+        with pytest.raises(Unreachable):
+            await start(mine, session, told)
+        assert told.last(Step.MODEL).stage is Stage.FAILED
+
+
+class TestPausing:
+    async def test_a_download_goes_on_where_it_was(
+        self, mine: StartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
+        starting = asyncio.ensure_future(start(mine, session, told))
+        while not (told.all and (told.last(Step.MODEL).done_bytes or 0) > 0):
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert told.last(Step.MODEL).stage is Stage.PAUSED
+        waiting = {each.step: each for each in initial_steps(await survey_start(mine))}[Step.MODEL]
+        assert waiting.stage is Stage.PAUSED
+        assert 0 < (waiting.done_bytes or 0) < (waiting.bytes or 0)
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.requests()
+        await start(mine, session, told)
+        (asked,) = [each for each in hub.requests() if each["server"] == "store"]
+        assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
+
+    @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
+    async def test_at_any_later_step(self, step: Step, mine: StartRequest, session: Session, told: Told) -> None:
+        starting = asyncio.ensure_future(start(mine, session, told))
+        await told.at(step, Stage.RUNNING).wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert told.all[-1].step is step
+        assert told.all[-1].stage is Stage.PAUSED
+        assert (await start(mine, session, told)).text
+
+
+async def test_a_model_without_its_head_fails_at_verify(
+    home: Path, repository: Path, headless_model: Path, session: Session, told: Told
+) -> None:
+    shutil.copy(headless_model, repository / FILE)
+    catalogue_with(home)
+    toml = home / "config" / "models" / "mine.toml"
+    size = str(DEMO_ENTRY.files[0].size_bytes)
+    toml.write_text(toml.read_text().replace(size, str(headless_model.stat().st_size)))
+    with pytest.raises(ModelHasNoHead):
+        await start(aim(), session, told)
+    assert told.last(Step.VERIFY).stage is Stage.FAILED
+    assert told.last(Step.MODEL).stage is Stage.DONE
+
+
+async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
+    mine: StartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
+    added = await add_pull(mine.model)
+    line = download_queue()
+    working = asyncio.create_task(QueueRunner(line, lambda _: None, tick_s=0.02).run())
+    while not list(models_dir().rglob("*.part")):
+        await asyncio.sleep(0.01)
+    starting = asyncio.ensure_future(start(mine, session, told))
+    while not any(each.how is StepDetail.ELSEWHERE for each in told.all):
+        await asyncio.sleep(0.01)
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    line.request_state(RequestedState.PAUSE, added.job.id)
+    assert (await starting).text
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+
+async def test_drafts_that_are_never_accepted_are_an_error(told: Told) -> None:
+    timings = Timings(1, 0, 1.0, 48, 100.0, 480.0, 90, 0)
+    inert = Reply("one two", "", timings, Acceptance(90, 0, (45, 45), (0, 0)), 0.1, "length")
+
+    async def ask(_request: object) -> Reply:
+        return inert
+
+    async def serve(_options: object, _hear: object) -> object:
+        return ask
+
+    with pytest.raises(DraftsInert, match="none of the 90 tokens"):
+        await perform_first_start(StartRequest("demo"), serve, told)  # type: ignore[arg-type]
+    assert told.last(Step.SELF_TEST).stage is Stage.FAILED
+
+
+async def test_an_engine_of_the_users_own_suits(
+    home: Path, real_engine: Path, mine: StartRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher.engine.builds import installed
+
+    assert (await survey_start(aim(gpu=True))).engine is None
+    engine = installed.add_engine(real_engine, "my-own")
+    installed.use_engine(engine.name)
+    found = (await survey_start(aim(gpu=True))).engine
+    assert found is not None
+    assert found.name == "my-own"
+    assert not found.tested
+    assert read_store().current == "my-own"

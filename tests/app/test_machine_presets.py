@@ -1,0 +1,249 @@
+"""Machine presets in use, on this machine with the real built-in engine and the demo model."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.app import machine_presets, tuner
+from launcher.app.demonstration import run_demo
+from launcher.app.doctor import examine_machine
+from launcher.app.machine_presets import (
+    PresetMatch,
+    find_preset,
+    match_preset,
+    measured_sentence,
+    outdated_presets,
+)
+from launcher.app.start_settings import apply_own_settings
+from launcher.engine.builds.probe import probe_engine
+from launcher.engine.demo import read_demo_preset
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.process import EngineCommand
+from launcher.engine.settings import load_settings, save_settings
+from launcher.machine.machine import read_machine
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.gguf import read_model
+from launcher.models.library_index import Record, store_record
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.situation import describe_machine
+from launcher.tuning.history import History
+from launcher.tuning.history_environment import Environment, GpuFacts, model_facts
+from launcher.tuning.machine_preset import MachinePreset, load_presets, save_preset, save_tuned_preset
+from launcher.tuning.records import Settings
+from tests.cli.conftest import own_model
+from tests.tuning.measured import ENVIRONMENT, OFF, run
+from tools.sparse_models.models import model as made
+
+SETTINGS = {"draft": 1, "ubatch": 256, "p_min": 0.25}
+RESULT = {"mtp": "on", "settings": SETTINGS, "speedup": 1.2, "sentence": "Draft 1 is 20 % faster than no MTP."}
+
+
+async def here(model: Path) -> Environment:
+    build = await probe_engine(None)
+    return Environment.for_model(model_facts(read_model(model)), build.name, build.version)
+
+
+def tuned(environment: Environment, model: Path) -> MachinePreset:
+    """A preset of this machine, as a tune there would have left it."""
+    with History() as history:
+        id_ = history.add_session("tune", environment, {"draft": 0}, workload="code")
+        history.finish(id_, RESULT)
+    return save_tuned_preset(id_, model)
+
+
+def imported(preset: MachinePreset) -> MachinePreset:
+    save_preset(preset.model_copy(update={"verified_by": (), "path": None}))
+    (kept,) = load_presets()
+    return kept
+
+
+async def test_one_that_matches_is_used(demo_model: Path) -> None:
+    preset = tuned(await here(demo_model), demo_model)
+    assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
+    found = await find_preset(ServeOptions(demo_model, built_in=True))
+    assert found == PresetMatch(preset, (), used=True)
+    assert found.line == f"{preset.words}; --no-preset leaves it out"
+    assert await outdated_presets(read_machine()) == ()
+
+
+async def test_the_demo_says_what_it_found_in_place_of_the_usual_note(demo_model: Path) -> None:
+    assert (await run_demo(seconds=0.0)).speed_note == read_demo_preset().speed_note
+    tuned(await here(demo_model), demo_model)
+    assert (await run_demo(seconds=0.0)).speed_note == f"Tuned on this machine: {RESULT['sentence']}"
+
+
+async def test_what_another_machine_found_is_not_said_of_this_one(demo_model: Path) -> None:
+    preset = tuned(await here(demo_model), demo_model)
+    launch = Launch(
+        EngineCommand([], {}, demo_model.parent),
+        await probe_engine(None),
+        read_model(demo_model),
+        4_096,
+        ServeOptions(demo_model),
+    )
+    assert measured_sentence(launch) == RESULT["sentence"]
+    imported(preset)
+    assert measured_sentence(launch) == ""
+    tuned(replace(await here(demo_model), cpu="another"), demo_model)
+    assert measured_sentence(launch) == ""
+
+
+async def test_without_one_nothing_is_looked_at(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_presets, "check_model", None)
+    assert await find_preset(ServeOptions(demo_model, built_in=True)) is None
+
+
+async def test_one_for_another_model_is_none(demo_model: Path) -> None:
+    tuned(ENVIRONMENT, demo_model)
+    assert await find_preset(ServeOptions(demo_model, built_in=True)) is None
+
+
+async def test_a_model_that_cannot_be_read_is_for_the_start_to_tell(demo_model: Path, tmp_path: Path) -> None:
+    tuned(await here(demo_model), demo_model)
+    assert await find_preset(ServeOptions(tmp_path / "none.gguf")) is None
+
+
+async def test_another_driver_is_told_another_gpu_is_not_used(demo_model: Path) -> None:
+    now = await here(demo_model)
+    gpu = GpuFacts("RTX 4090", "nvidia", 2**34, "580")
+    preset = tuned(replace(now, gpus=(gpu,)), demo_model)
+    driver = match_preset(preset, replace(preset.evidence.environment, gpus=(replace(gpu, driver="590"),)))
+    assert driver.used
+    assert "since then the driver was 580 and is 590: measure again" in driver.line
+    other = match_preset(preset, replace(preset.evidence.environment, gpus=(replace(gpu, name="RTX 5090"),)))
+    assert not other.used
+    assert other.line.startswith("a preset is not used, as the GPU was RTX 4090 and is RTX 5090")
+    engine = match_preset(preset, replace(preset.evidence.environment, engine="b11434-cuda"))
+    assert not engine.used  # it computes elsewhere
+
+
+async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
+    now = await here(demo_model)
+    tuned(replace(now, engine_version="an older one"), demo_model)
+    (found,) = await outdated_presets(read_machine())
+    assert found.used
+    titles = [finding.title for finding in (await examine_machine()).findings]
+    assert any("is used all the same: the engine was built-in an older one and is" in title for title in titles)
+
+
+async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.gguf"
+    own.write_bytes(demo_model.read_bytes())
+    tuned(await here(own), own)
+    assert await outdated_presets(read_machine()) == ()
+    with own.open("ab") as file:
+        file.write(b"\0" * 32)
+    (found,) = await outdated_presets(read_machine())
+    assert not found.used
+    assert found.changed == ("The model's file is another one.",)
+
+
+async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path) -> None:
+    preset = imported(tuned(await here(demo_model), demo_model))
+    found = await find_preset(ServeOptions(demo_model, built_in=True))
+    assert found is not None
+    assert not found.used
+    assert "until a measurement here confirms them" in found.line
+    with History() as history:
+        one: Settings = {"draft": 1, "kv": "q8_0"}
+        ids = []
+        for off_rate, rate in ((50.0, 60.0), (51.0, 61.0), (50.5, 60.5)):
+            ids.append(history.add_session("bench", await here(demo_model), OFF, workload="code"))
+            history.add_runs(ids[-1], [run(off_rate), run(rate, one)])
+    found = await find_preset(ServeOptions(demo_model, built_in=True))
+    assert found is not None
+    assert found.used
+    assert set(found.preset.verified_by) == set(ids)
+    assert load_presets() == (found.preset,)
+    assert found.preset.settings == preset.settings
+
+
+async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(home: Path) -> None:
+    path = own_model(home, made("qwen35-9b-q4_k_m"))
+    store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
+    result = RESULT | {"settings": {"draft": 3, "kv": "q4_0", "threads": 4}}
+    with History() as history:
+        id_ = history.add_session("tune", await here(path), {"draft": 0}, workload="code")
+        history.finish(id_, result)
+        save_preset(MachinePreset.of(history.load(id_), path=path))  # keep_tuned would hash a file of gigabytes
+    catalogue, this = load_catalogue(), replace(describe_machine(24.0, backend="cuda"), described=False)
+    before = make_plans(catalogue, this, PlanCriteria(model="own"))
+    (first, *others), _ = await apply_own_settings(before, catalogue, this, PlanCriteria(model="own"))
+    assert (first.setting.draft, first.setting.kv) == (3, "q4_0")
+    assert (first.setting.context, first.setting.ubatch) == (before[0].setting.context, before[0].setting.ubatch)
+    assert first.reasons[0].startswith("Preset of this machine: draft 3, kv q4_0, threads 4 (Draft 1 is 20 % faster")
+    assert tuple(others) == before[1:]
+    wish = PlanCriteria(model="own", draft=1)  # what the user fixes stays
+    (mine, *_), _ = await apply_own_settings(make_plans(catalogue, this, wish), catalogue, this, wish)
+    assert (mine.setting.draft, mine.setting.kv) == (1, "q4_0")
+    small = replace(describe_machine(8.0, backend="cuda"), described=False)
+    big = PlanCriteria(model="own", context=262_144, ubatch=4_096)
+    plans = make_plans(catalogue, small, big)
+    assert (await apply_own_settings(plans, catalogue, small, big))[0] == plans  # with draft 3 it would not fit
+    other = describe_machine(24.0, backend="cuda")
+    assert (await apply_own_settings(before, catalogue, other, PlanCriteria(model="own")))[0] == before
+
+
+@pytest.mark.parametrize("named", ["as tuned", "by a link"])
+@pytest.mark.parametrize("same", [True, False])
+async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
+    demo_model: Path, same: bool, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = await here(demo_model)
+    with History() as history:
+        id_ = history.add_session("tune", environment, {"draft": 0}, workload="code")
+        history.finish(id_, RESULT)
+    options = ServeOptions(demo_model, built_in=True)
+    tune = SimpleNamespace(options=options, verdict=RESULT, session=id_)
+    monkeypatch.setattr(tuner, "load_tune", lambda _model: tune)
+    if named == "by a link":
+        (tmp_path / demo_model.name).symlink_to(demo_model)
+        options = replace(options, model=tmp_path / demo_model.name)
+    await asyncio.to_thread(tuner.save_winner, options, SETTINGS if same else {"draft": 2})
+    assert [preset.settings for preset in load_presets()] == ([SETTINGS] if same else [])
+    assert load_settings(options.model)["draft"] == (1 if same else 2)
+
+
+def served(*arguments: str) -> dict[str, object]:
+    """What `serve` says once it is ready."""
+    command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        told = json.loads(program.stdout.readline())
+        settings = json.loads(
+            subprocess.run(
+                [sys.executable, "-m", "launcher", "status", "--json"], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        program.terminate()
+        program.wait()
+    (server,) = settings["servers"] if isinstance(settings, dict) else settings
+    return {**told, "settings": server["settings"]}
+
+
+async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
+    from launcher.engine.demo import unpack_demo_model
+
+    model = unpack_demo_model()
+    preset = tuned(await here(model), model)
+    save_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
+    told = served()
+    assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.words}; --no-preset leaves it out"}
+    settings = told["settings"]
+    assert isinstance(settings, dict)
+    assert (settings["draft"], settings["ubatch"]) == (1, 256)
+    assert (settings["p_min"], settings["extra"]) == (0.25, [])
+    told = served("--no-preset")
+    assert "preset" not in told
+    settings = told["settings"]
+    assert isinstance(settings, dict)
+    assert settings["draft"] != 1
+    assert settings["ubatch"] == 512
+    assert load_settings(model) == {"draft": 1, "slots": 1}

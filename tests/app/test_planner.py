@@ -1,0 +1,126 @@
+"""The machine that a plan is for: what only the llama-server on PATH says of its GPUs."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.app.planner import MachineWish, _engine_knows_more, compare_with_engine, read_situation, read_source
+from launcher.base.errors import EngineFailed
+from launcher.engine.builds.build import EngineBuild
+from launcher.engine.builds.probe import probe_engine
+from launcher.machine.gpu import Gpu
+from launcher.machine.gpus import find_gpus
+from launcher.machine.host import read_host
+from launcher.machine.machine import Machine
+from launcher.models.memory import PlanSettings
+from tests.conftest import FAKES
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+GIB = 2**30
+RADEON = "Vulkan0: AMD Radeon RX 9999 XT (16304 MiB, 15000 MiB free)"
+CARD = Gpu("amd", 0, "AMD Radeon RX 7900 XTX", "0000:03:00.0", 24 * GIB, free_bytes=23 * GIB, unified=False)
+BUILT_IN = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that names what the llama-server on PATH was asked for; no NVIDIA driver is there."""
+    folder, log = tmp_path / "bin", tmp_path / "asked"
+    folder.mkdir()
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
+    program = folder / "llama-server"
+    program.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(log))}\nexec {fake} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_DEVICES", f"Available devices:\n  {RADEON}")
+    return log
+
+
+def machine_of(*arguments: str, verb: str = "plan") -> Any:  # noqa: ANN401 -- any JSON value
+    command = [sys.executable, "-m", "launcher", verb, *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_gpu_that_only_the_engine_names_is_planned_for(asked: Path, demo_model: Path) -> None:
+    machine = machine_of()["machine"]
+    assert (machine["gpu"], machine["backend"]) == ("AMD Radeon RX 9999 XT", "vulkan")
+    assert (machine["free_mib"], machine["gpus"]) == (15_000, 1)
+    told = machine_of(str(demo_model), verb="estimate")
+    assert (told["backend"], told["free_mib"]) == ("vulkan", 15_000)
+
+
+@pytest.mark.parametrize("arguments", [("--gpu-memory", "24"), ("--backend", "cpu")])
+def test_the_engine_s_devices_are_asked_for_only_when_they_matter(asked: Path, arguments: tuple[str, ...]) -> None:
+    machine_of(*arguments)
+    assert not asked.exists() or "--list-devices" not in asked.read_text()
+
+
+def test_a_gpu_that_is_left_alone_is_not_said_to_be_missing(asked: Path) -> None:
+    command = [sys.executable, "-m", "launcher", "plan", "--backend", "cpu"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout.startswith("The processor (cpu): ")
+
+
+def test_an_engine_that_does_not_answer_costs_no_plan(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path(os.environ["PATH"].split(os.pathsep)[0]) / "llama-server").write_text("#!/bin/sh\nexit 3\n")
+    assert machine_of("--host-memory", "64")["machine"]["backend"] == "cpu"
+
+
+@pytest.mark.skipif(bool(find_gpus().gpus), reason="a driver here tells of a GPU")
+async def test_the_engine_that_is_named_is_asked_for_its_gpus(asked: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copyfile(shutil.which("llama-server") or "", other)
+    other.chmod(0o755)
+    build = await probe_engine(other)
+    on_path = Path(shutil.which("llama-server") or "")
+    on_path.write_text("#!/bin/sh\nexit 3\n")
+    assert (await read_situation(MachineWish())).backend == "cpu"
+    assert (await read_situation(MachineWish(), build=build)).backend == "vulkan"
+
+
+async def test_an_engine_is_asked_about_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, settings = tmp_path / "headless.gguf", []
+    write(path, "headless", model("qwen35moe-35b-iq3_s-nomtp"))
+
+    async def noted(_build: EngineBuild, _parts: object, setting: PlanSettings, **_: bool) -> None:
+        settings.append(setting)
+        raise EngineFailed("Enough.")
+
+    monkeypatch.setattr("launcher.engine.ask.ask_engine", noted)
+    wanted = PlanSettings(context=4_096, draft=3, draft_model_bytes=GIB, backend="cpu")
+    with pytest.raises(EngineFailed):
+        await compare_with_engine(read_source(str(path)), wanted, None)
+    assert settings == [replace(wanted, draft=0, draft_model_bytes=0)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wake", "more"),
+    [
+        ((), False, True),
+        ((CARD,), False, False),
+        ((CARD, BUILT_IN), False, False),
+        ((BUILT_IN,), False, True),
+        ((replace(CARD, free_bytes=None),), False, True),
+        ((BUILT_IN, replace(CARD, memory_bytes=None, free_bytes=None, asleep=True)), False, False),
+        ((BUILT_IN, replace(CARD, memory_bytes=None, free_bytes=None, asleep=True)), True, True),
+    ],
+    ids=["none", "all told", "beside a built-in one", "built-in", "free unknown", "sleeps", "woken"],
+)
+def test_a_driver_that_tells_all_is_enough_and_a_sleeper_is_left_alone(
+    gpus: tuple[Gpu, ...], wake: bool, more: bool
+) -> None:
+    machine = Machine(read_host(), gpus, None, {}, (), ())
+    assert _engine_knows_more(machine, MachineWish(wake=wake)) is more

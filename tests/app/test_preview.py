@@ -1,0 +1,232 @@
+"""What other settings would cost: against the estimate itself, on described machines, and on the real engine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app import running
+from launcher.app.preview import PreviewBasis, Previewer, read_basis
+from launcher.app.session import Session
+from launcher.app.start_settings import resolve_start
+from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
+from launcher.engine.server.load_times import LoadTime
+from launcher.engine.settings import load_settings
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.header_summary import apply_header
+from launcher.models.memory import PlanSettings, estimate_memory
+from launcher.models.plan import Status
+
+_MIB = 2**20
+
+
+def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, free_mib: int = 23_400) -> PreviewBasis:
+    """A server of a real model on a GPU of 24 GB that nobody has here."""
+    entry = load_catalogue().find(model)
+    file = entry.file(quant)
+    assert file is not None
+    entry, _, weights = apply_header(entry, file)
+    assert entry.geometry is not None
+    assert weights is not None
+    setting = PlanSettings(context=65_536, kv="q8_0", draft=2)
+    return PreviewBasis(
+        options=ServeOptions(model=Path("model.gguf"), context=65_536, draft=2, kv="q8_0"),
+        setting=setting,
+        geometry=entry.geometry,
+        weights=weights,
+        trained_context=entry.geometry.trained_context,
+        expert_layers=weights.expert_layers(mtp=True),
+        kv_types=("f16", "q8_0", "q4_0"),
+        place="RTX 4090",
+        total_mib=24_564,
+        others_mib=24_564 - free_mib,
+        available_mib=free_mib,
+        margin_mib=1_024,
+        load=LoadTime(8.6, 3),
+    )
+
+
+def test_nothing_changed_is_what_runs() -> None:
+    found = Previewer(described()).preview({"draft": 2, "ctx": 65_536, "kv": "q8_0", "ubatch": 512, "n_cpu_moe": None})
+    assert found.changes == ()
+    assert not found.needs_restart
+    assert found.difference_mib == 0
+    assert found.restart_s == 8.6
+
+
+def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() -> None:
+    basis = described()
+    assert basis.geometry is not None
+    assert basis.weights is not None
+    found = Previewer(basis).preview({"draft": 3, "ctx": 131_072, "temperature": 1})
+
+    def needed(setting: PlanSettings) -> int:
+        assert basis.geometry is not None
+        assert basis.weights is not None
+        return estimate_memory(basis.geometry, basis.weights, setting).needed_bytes
+
+    before = needed(basis.setting)
+    draft, context, temperature = found.changes
+    assert draft.mib == round((needed(replace(basis.setting, draft=3)) - before) / _MIB) == 63
+    assert str(draft.consequence) == "+63 MiB for one more draft"
+    assert context.mib == round((needed(replace(basis.setting, context=131_072)) - before) / _MIB)
+    assert str(context.consequence) == f"+{context.mib:,} MiB for 65,536 more tokens of context"
+    assert (draft.needs_restart, context.needs_restart, temperature.needs_restart) == (True, True, False)
+    assert found.estimate is not None
+    together = replace(basis.setting, draft=3, context=131_072)
+    assert found.estimate.needed_bytes == needed(together)
+    assert found.difference_mib == round((needed(together) - before) / _MIB)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"draft": 0}, "without MTP"),
+        ({"draft": 5}, "for 3 more drafts"),
+        ({"draft": 1}, "for one draft fewer"),
+        ({"ctx": 32_768}, "for 32,768 fewer tokens of context"),
+        ({"kv": "f16"}, "with a KV cache of f16"),
+        ({"ubatch": 1_024}, "when 1,024 tokens of a prompt are computed at once"),
+        ({"slots": 2}, "for 2 requests at a time"),
+        ({"n_cpu_moe": 10}, "with the experts of 10 layers in host memory"),
+        ({"n_cpu_moe": 1}, "with the experts of one layer in host memory"),
+        ({"threads": 1}, "1 processor thread, takes no more memory"),
+        ({"p_min": 0.5}, "p-min 0.5, takes no more GPU memory"),
+        ({"split_mode": "tensor"}, "split-mode tensor, memory not known"),
+        ({"extra": "--no-warmup"}, "memory not counted for your own arguments"),
+    ],
+)
+def test_every_setting_has_a_sentence(change: dict[str, int | str], sentence: str) -> None:
+    (found,) = Previewer(described()).preview(change).changes
+    assert str(found.consequence).endswith(sentence)
+    assert "{" not in str(found.consequence)
+    if found.mib is not None:
+        sign = "+" if found.mib >= 0 else "\N{MINUS SIGN}"
+        assert str(found.consequence).startswith(f"{sign}{abs(found.mib):,} MiB ")
+
+
+def test_it_fits_is_tight_or_too_big_and_the_largest_context_is_the_last_that_fits() -> None:
+    roomy = described()
+    previewer = Previewer(roomy)
+    found = previewer.preview({})
+    assert found.status is Status.FITS
+    largest = found.largest_context
+    assert largest == 262_144
+    needed = found.needed_mib
+    assert needed is not None
+    tight = Previewer(replace(roomy, available_mib=needed + 500)).preview({})
+    assert (tight.status, tight.missing_mib) == (Status.TIGHT, 0)
+    small = Previewer(replace(roomy, available_mib=needed - 100))
+    assert (small.preview({}).status, small.preview({}).missing_mib) == (Status.TOO_BIG, 100)
+    assert small.preview({"n_cpu_moe": 40}).status is Status.OFFLOADS
+    between = Previewer(replace(roomy, available_mib=needed + 1_024 + 1))  # what runs fits by a MiB, the next step not
+    assert between.preview({"ctx": 4_096}).largest_context == 65_536
+    assert between.preview({"draft": 0}).largest_context is not None
+    assert Previewer(replace(roomy, available_mib=1_000)).preview({}).largest_context is None
+
+
+def test_contexts_are_powers_of_two_and_half_way_steps_up_to_the_trained_length() -> None:
+    basis = described()
+    assert basis.contexts[:5] == (1_024, 1_536, 2_048, 3_072, 4_096)
+    assert basis.contexts[-3:] == (131_072, 196_608, 262_144)
+    odd = replace(basis, trained_context=40_960, setting=replace(basis.setting, context=5_000))
+    assert odd.contexts[-2:] == (32_768, 40_960)
+    assert 5_000 in odd.contexts
+
+
+def test_what_no_engine_could_use_is_refused() -> None:
+    previewer = Previewer(replace(described(), can_draft=False, setting=PlanSettings(context=8_192, draft=0)))
+    with pytest.raises(BadOption, match="out of range"):
+        previewer.preview({"ctx": 1})
+    with pytest.raises(BadOption, match="--port cannot be set"):
+        previewer.preview({"extra": "--port 8080"})
+    with pytest.raises(ModelHasNoHead, match="no MTP head"):
+        previewer.preview({"draft": 2})
+
+
+def test_a_model_without_a_formula_has_no_figures_but_a_reason_and_still_its_changes() -> None:
+    unknown = replace(described(), geometry=None, weights=None, unknown="No formula knows it.")
+    found = Previewer(unknown).preview({"draft": 3})
+    assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
+    assert str(found.changes[0].consequence) == "\N{EN DASH} MiB for one more draft"
+    told = found.as_json()
+    assert (told["status"], told["unknown"], told["parts"]) == (None, "No formula knows it.", None)
+
+
+def test_another_look_at_the_memory_keeps_the_estimates() -> None:
+    previewer = Previewer(described())
+    first = previewer.preview({"draft": 3})
+    moved = previewer.with_basis(replace(described(), available_mib=20_000, others_mib=4_564))
+    again = moved.preview({"draft": 3})
+    assert again.estimate is first.estimate
+    assert (again.basis.available_mib, first.basis.available_mib) == (20_000, 23_400)
+    other = previewer.with_basis(described(quant="UD-Q4_K_XL"))
+    assert other.preview({"draft": 3}).estimate != first.estimate
+
+
+def test_limits_of_host_memory_that_are_left_open_again_are_those_of_a_start() -> None:
+    basis = described()
+    options = replace(basis.options, cache_ram=4_096, ctx_checkpoints=4)
+    basis = replace(basis, options=options, setting=replace(basis.setting, cache_ram=4_096, ctx_checkpoints=4))
+    roomy = Previewer(replace(basis, host_mib=100_000)).preview({"cache_ram": None})
+    assert [(change.name, change.old, change.new) for change in roomy.changes] == [("cache_ram", 4_096, None)]
+    narrow = Previewer(replace(basis, host_mib=4_096)).preview({"cache_ram": None, "ctx_checkpoints": None})
+    (cache, checkpoints) = (narrow.setting.cache_ram, narrow.setting.ctx_checkpoints)
+    assert cache is not None
+    assert cache < 4_096
+    assert checkpoints is not None
+
+
+async def test_a_context_that_is_left_open_again_is_that_of_a_start(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.models.plan.CONTEXT_WITHOUT_GPU", 16_384)
+    session = Session()
+    options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+    await session.start(options, chosen={"ctx": 1_024})
+    try:
+        (change,) = (await running.preview(None, {"ctx": "default"}))["changes"]
+        expected = (await resolve_start(str(demo_model), {"threads": 1, "draft": 2}, use_kept=False)).options.context
+        assert (change["name"], change["old"], change["new"]) == ("ctx", 1_024, expected)
+        assert expected == 16_384
+        told = await running.restart(None, {"ctx": "default"})
+        assert told["settings"]["ctx"] == expected
+        assert "ctx" not in load_settings(demo_model)
+    finally:
+        await session.stop()
+
+
+async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path) -> None:
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint(1, "key"))
+    basis = await read_basis(launch)
+    found = Previewer(basis).preview({"draft": 3})
+    assert (found.status, basis.place, basis.expert_layers) == (Status.FITS, "host memory", 0)
+    assert basis.total_mib >= basis.available_mib > basis.total_mib // 100
+    assert found.restart_s is None
+    assert not basis.own_measured
+
+
+async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothing(demo_model: Path) -> None:
+    session = Session()
+    await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
+    try:
+        before = session.supervisor.engine_pid
+        told = await running.preview(None, {"ctx": "4K", "draft": "0"})
+        assert [(each["name"], each["old"], each["new"]) for each in told["changes"]] == [
+            ("ctx", 1_024, 4_096),
+            ("draft", 2, 0),
+        ]
+        assert (told["status"], told["restart_measured"], told["own_measured"]) == ("FITS", 1, True)
+        assert told["restart_s"] > 0
+        assert told["other_servers_mib"] == 0
+        assert told["available_mib"] + told["others_mib"] == told["total_mib"]
+        assert session.supervisor.engine_pid == before
+        with pytest.raises(LauncherError, match="out of range"):
+            await running.preview(None, {"ctx": "1"})
+        await running.restart(None, {"draft": "1"})
+        assert (await running.preview(None, {}))["restart_measured"] == 2
+    finally:
+        await session.stop()

@@ -1,0 +1,220 @@
+"""Servers that run already, asked from elsewhere, on the real engine."""
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app import running
+from launcher.app.presence import RemoteControl
+from launcher.app.serving import chat
+from launcher.app.session import Session
+from launcher.base.control import send_request
+from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed, Unreachable
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
+from launcher.engine.settings import load_settings
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+
+
+@asynccontextmanager
+async def served(options: ServeOptions, seen: list[ServerEvent] | None = None) -> AsyncIterator[Session]:
+    session = Session(on_event=None if seen is None else seen.append)
+    try:
+        await session.start(options)
+        yield session
+    finally:
+        await session.stop()
+
+
+async def test_a_status_is_told_by_the_program_itself(options: ServeOptions) -> None:
+    async with served(options) as session:
+        (told,) = await running.status()
+        assert (told.state, told.entry.settings["ctx"], told.entry.settings["draft"]) == ("ready", 1_024, 2)
+        assert told.entry.engine_pid == session.supervisor.engine_pid
+    assert await running.status() == ()
+
+
+async def test_it_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
+    seen: list[str] = []
+    async with served(options) as session:
+        endpoint = session.supervisor.endpoint
+        told = await running.restart(None, {"ctx": "2K", "draft": "0"}, on_state=lambda state, _: seen.append(state))
+        assert (told["state"], told["settings"]["ctx"], told["settings"]["draft"]) == ("ready", 2_048, 0)
+        assert session.supervisor.endpoint == endpoint
+        assert session.supervisor.launch is not None
+        assert session.supervisor.launch.context == 2_048
+        assert "restarting" in seen
+        assert load_settings(options.model) == {"ctx": 2_048, "draft": 0}
+        before = session.supervisor.engine_pid
+        await running.restart(None, {})
+        assert session.supervisor.engine_pid != before
+
+
+async def test_settings_that_fail_bring_the_old_ones_back_and_the_reason(
+    options: ServeOptions, fake_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ServerEvent] = []
+    async with served(options, seen) as session:
+        monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
+        with pytest.raises(SettingsFailed, match="runs with the old ones again") as raised:
+            await session.start(replace(options, engine=fake_engine, built_in=False))
+        assert raised.value.reason.title in raised.value.title
+        assert session.supervisor.status.state is ServerState.READY
+        assert session.supervisor.options == options
+        assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
+    reasons = [
+        event.error for event in seen if isinstance(event, ServerStatus) and event.state is ServerState.RESTARTING
+    ]
+    assert raised.value.reason in reasons
+
+
+async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
+    async with served(options) as session:
+        before = session.supervisor.engine_pid
+        with pytest.raises(BadOption):
+            await running.restart(None, {"drft": "2"})
+        with pytest.raises(LauncherError) as raised:
+            await running.restart(None, {"draft": "99"})
+        assert raised.value.code == "bad_option"
+        (entry,) = registry.list_running()
+        assert entry.control_address is not None
+        with pytest.raises(LauncherError, match="not a setting"):
+            _ = [told async for told in send_request(entry.control_address, "restart", set={"drft": "2"})]
+        assert session.supervisor.engine_pid == before
+        assert load_settings(options.model) == {}
+
+
+async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
+    async with served(options) as session:
+        lines: list[str] = []
+        reached = asyncio.Event()
+
+        async def follow() -> None:
+            async for line in running.logs(None, lines=5, follow=True):
+                lines.append(line)
+                if "a line of ours" in line:
+                    reached.set()
+
+        following = asyncio.create_task(follow())
+        while not lines:
+            await asyncio.sleep(0)
+        assert len(lines) <= 5
+        session.supervisor.log.add("a line of ours")
+        await asyncio.wait_for(reached.wait(), 5)
+        assert len([line async for line in running.logs(None, lines=3, follow=False)]) == 3
+        await session.stop()
+        await asyncio.wait_for(following, 5)
+    assert "a line of ours" in "".join([line async for line in running.logs(None, lines=500, follow=False)])
+    with pytest.raises(ServerNotFound):
+        await anext(running.logs(None, lines=3, follow=True))
+
+
+async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> None:
+    async with served(options) as session:
+        for number in range(300):
+            session.supervisor.log.add(f"{number}" + "\N{OX}" * 16_000)
+        lines = [line async for line in running.logs(None, lines=250, follow=False)]
+        assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
+
+
+async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
+    class Ended(Session):
+        stopped = False
+
+        async def stop(self, *, drain_s: float = 0.0) -> None:
+            self.stopped = drain_s == 0.0
+
+    session = Ended()
+    address = await (remote := RemoteControl(session)).listen(20_000)
+    with pytest.raises(LauncherError, match="not running"):
+        _ = [told async for told in send_request(address, "stop")]
+    await remote.close()
+    gc.collect()  # a coroutine that nobody awaits is told then, and fails the test
+    assert not session.stopped
+
+
+async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
+    async with served(options) as session:
+        ended = asyncio.create_task(session.wait_until_ended())
+        await running.stop(None)
+        assert await asyncio.wait_for(ended, 5) is None
+        assert registry.list_running() == ()
+        await session.start(options)
+        assert session.supervisor.status.state is ServerState.READY
+
+
+async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOptions) -> None:
+    request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=400, extra={"ignore_eos": True})
+    async with served(options) as session:
+        begun = asyncio.Event()
+        asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
+        await begun.wait()
+        stopping = asyncio.create_task(running.stop(None, drain_s=30.0))
+        await session.supervisor.wait_for(ServerState.DRAINING)
+        with pytest.raises(ServerNotFound, match="takes nothing new"):
+            await session.ask(request)
+        assert (await asking).finish_reason == "length"
+        await stopping
+
+
+async def test_a_drain_has_an_end(options: ServeOptions) -> None:
+    request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
+    async with served(replace(options, context=131_072)) as session:  # what fills it outlasts any delay here
+        begun = asyncio.Event()
+        asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
+        await begun.wait()
+        await session.stop(drain_s=0.1)
+        with pytest.raises(LauncherError, match="stopped while it answered"):
+            await asking
+
+
+async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(options: ServeOptions) -> None:
+    sessions = [Session() for _ in range(3)]
+    try:
+        await asyncio.gather(*(session.start(options) for session in sessions))
+        told = await running.status()
+        assert len({server.entry.port for server in told}) == len({server.entry.api_key for server in told}) == 3
+        assert {server.state for server in told} == {"ready"}
+        await running.stop(told[1].entry.url)
+        assert {server.entry.url for server in await running.status()} == {told[0].entry.url, told[2].entry.url}
+    finally:
+        for session in sessions:
+            await session.stop()
+
+
+async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
+    options: ServeOptions, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "cache").mkdir(parents=True)
+    (home / "state").write_text("in the way")
+    async with served(options) as session:
+        assert session.supervisor.status.state is ServerState.READY
+        assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
+        assert "The server runs all the same" in caplog.text
+        assert session.supervisor.log.last()
+
+
+async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(options: ServeOptions) -> None:
+    async with served(options) as session:
+        victims = [session.supervisor.engine_pid]
+
+        def kill(_: object) -> None:
+            if victims:
+                os.kill(victims.pop() or 0, signal.SIGKILL)
+
+        question = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=900, extra={"ignore_eos": True})
+        with pytest.raises(Unreachable, match=r"ended in the middle of the reply\. The engine was killed from outside"):
+            await chat(question, url=None, on_delta=kill)

@@ -1,0 +1,302 @@
+"""A session: one server for a face, started and stopped as often as it likes, at whatever moment."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from launcher.app.serving import serve
+from launcher.app.session import Session
+from launcher.base.control import send_request
+from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Superseded
+from launcher.base.paths import runtime_dir
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import claim_endpoint
+from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
+
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=20)
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1)
+
+
+@asynccontextmanager
+async def session() -> AsyncIterator[Session]:
+    opened = Session()
+    try:
+        yield opened
+    finally:
+        await opened.stop()
+
+
+async def test_of_many_starts_at_once_the_last_one_counts(options: ServeOptions) -> None:
+    async with session() as mine:
+        many = [
+            asyncio.create_task(mine.start(replace(options, context=context))) for context in (512, 1024, 2048, 4096)
+        ]
+        ends = await asyncio.gather(*many, return_exceptions=True)
+        assert [type(end) for end in ends] == [Superseded, Superseded, Superseded, type(None)]
+        assert mine.supervisor.status.state is ServerState.READY
+        assert mine.supervisor.launch is not None
+        assert mine.supervisor.launch.context == 4096
+        assert (await mine.ask(QUESTION)).text
+        assert len(registry.list_running()) == 1
+        await mine.stop()
+        assert registry.list_running() == ()
+        with pytest.raises(ServerNotFound):
+            _ = mine.supervisor
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 6))
+async def test_a_start_can_be_followed_by_a_stop_or_a_start_at_any_moment(options: ServeOptions, turns: int) -> None:
+    async with session() as mine:
+        first = asyncio.create_task(mine.start(options))
+        for _ in range(turns):
+            await asyncio.sleep(0.005)
+        second = asyncio.create_task(mine.start(replace(options, draft=1)))
+        await asyncio.sleep(0.005)
+        await mine.start(replace(options, draft=3))
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert mine.supervisor.status.state is ServerState.READY
+        assert mine.supervisor.launch is not None
+        assert mine.supervisor.launch.options.draft == 3
+
+
+async def test_a_program_that_holds_the_list_of_servers_holds_up_nobody_else(options: ServeOptions) -> None:
+    _, registration = await asyncio.to_thread(registry.register_server, None, model="m", engine="e", draft=0)
+    registration.remove()  # the folder is there now
+    async with session() as mine:
+        with FileLock(runtime_dir() / "lock"):
+            first = asyncio.create_task(mine.start(options))
+            await asyncio.wait([first], timeout=0.1)
+            second = asyncio.create_task(mine.start(options))
+            first.cancel()
+            await asyncio.wait([first, second], timeout=0.1)
+            assert not first.done()
+            stopping = asyncio.create_task(mine.stop())
+            await asyncio.wait([stopping], timeout=0.1)
+            assert not stopping.done()
+        await stopping
+        ends = await asyncio.gather(first, second, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError, Superseded]
+        assert registry.list_running() == ()
+        await mine.start(options)
+        assert [entry.state for entry in registry.list_running()] == ["ready"]
+
+
+async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOptions, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("<html>")
+    async with session() as mine:
+        await mine.start(options)
+        with pytest.raises(ModelBroken):
+            await mine.start(replace(options, model=broken))
+        assert mine.supervisor.status.state is ServerState.READY
+        assert (await mine.ask(QUESTION)).text
+
+
+async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeOptions) -> None:
+    reached, go, sampled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    mine = Session(on_sample=lambda _: sampled.set())
+    end = mine.monitor.end
+
+    async def end_late() -> None:
+        reached.set()
+        await go.wait()
+        await end()
+
+    await mine.start(options)
+    mine.monitor.end = end_late  # type: ignore[method-assign]
+    try:
+        stopping = asyncio.create_task(mine.stop())
+        await reached.wait()
+        starting = asyncio.create_task(mine.start(options))
+        await asyncio.wait([starting], timeout=0.2)
+        go.set()
+        await asyncio.gather(stopping, starting)
+        sampled.clear()
+        await asyncio.wait_for(sampled.wait(), 5)
+        (entry,) = registry.list_running()
+        assert entry.control_address is not None
+        assert [told["state"] async for told in send_request(entry.control_address, "status")] == ["ready"]
+    finally:
+        go.set()
+        await mine.stop()
+
+
+async def test_an_engine_is_looked_after_when_nobody_can_be_told(options: ServeOptions) -> None:
+    def terminal_is_gone(_: object) -> None:
+        raise BrokenPipeError
+
+    async with serve(options, on_event=terminal_is_gone) as mine:
+        before = mine.supervisor.engine_pid
+        assert before is not None
+        os.kill(before, signal.SIGTERM)
+        await mine.supervisor.wait_for(ServerState.RESTARTING)
+        await asyncio.wait_for(mine.supervisor.wait_for(ServerState.READY), 20)
+        assert mine.supervisor.engine_pid != before
+
+
+async def test_cancelling_a_stop_still_stops(options: ServeOptions) -> None:
+    async with session() as mine:
+        await mine.start(options)
+        process = mine.supervisor.process
+        assert process is not None
+        stopping = asyncio.create_task(mine.stop())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        assert not process.identity.is_running()
+
+
+async def test_the_first_token_is_counted_from_the_question_and_not_from_the_answer(options: ServeOptions) -> None:
+    async with session() as mine:
+        await mine.start(options)
+        long = replace(QUESTION, max_tokens=2_000, extra={"ignore_eos": True})
+        begun = asyncio.Event()
+        first = asyncio.create_task(mine.ask(long, lambda _: begun.set()))
+        await begun.wait()
+        began_s = time.monotonic()
+        second = asyncio.create_task(mine.ask(QUESTION))
+        await first
+        waited_s = time.monotonic() - began_s
+        assert (await second).first_token_s == pytest.approx(waited_s, abs=0.2)
+        assert waited_s > 0.3
+
+
+class Thief:
+    """Another program, which takes the port that a session has claimed before the engine can; `times` often."""
+
+    def __init__(self, times: int) -> None:
+        self.stolen: list[socket.socket] = []
+        self.states: list[ServerState] = []
+        self._times = times
+
+    def __call__(self, event: ServerEvent) -> None:
+        if isinstance(event, ServerStatus):
+            self.states.append(event.state)
+            if event.state is ServerState.PREPARING and len(self.stolen) < self._times:
+                (entry,) = registry.list_running()
+                self.stolen.append(socket.create_server(("127.0.0.1", entry.port)))
+
+    @property
+    def ports(self) -> list[int]:
+        return [stolen.getsockname()[1] for stolen in self.stolen]
+
+    def give_back(self) -> None:
+        for stolen in self.stolen:
+            stolen.close()
+
+
+@asynccontextmanager
+async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[Session, Thief]]:
+    thief = Thief(times)
+    opened = Session(port=port, on_event=thief)
+    try:
+        yield opened, thief
+    finally:
+        await opened.stop()
+        thief.give_back()
+
+
+async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(options: ServeOptions) -> None:
+    async with robbed(2) as (mine, thief):
+        await mine.start(options)
+        assert mine.supervisor.status.state is ServerState.READY
+        assert len({mine.supervisor.endpoint.port, *thief.ports}) == 3
+        assert [entry.port for entry in registry.list_running()] == [mine.supervisor.endpoint.port]
+        assert ServerState.FAILED not in thief.states
+
+
+async def test_another_address_than_the_last_time_is_told_with_its_reason(options: ServeOptions) -> None:
+    usual = claim_endpoint(None).port
+    events: list[ServerEvent] = []
+    mine = Session(on_event=events.append)
+    with socket.create_server(("127.0.0.1", usual)):
+        await mine.start(options)
+        address = mine.supervisor.endpoint.url
+        await mine.stop()
+    (told,) = [event for event in events if isinstance(event, Notice)]
+    assert told.code == "address_changed"
+    assert f"Port {usual} is in use by another program" in told.text
+    assert address in told.text
+
+
+async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with robbed(1, port) as (mine, thief):
+        with pytest.raises(PortBusy, match=str(port)):
+            await mine.start(options)
+        assert thief.ports == [port]
+        assert thief.states[-1] is ServerState.FAILED
+    assert registry.list_running() == ()
+
+
+async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
+    async with robbed(100) as (mine, thief):
+        with pytest.raises(PortBusy):
+            await mine.start(options)
+        assert len(set(thief.ports)) == 4
+        assert thief.states.count(ServerState.FAILED) == 1
+
+
+async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeOptions) -> None:
+    async with robbed(100) as (mine, thief):
+        starting = asyncio.create_task(mine.start(options))
+        while len(thief.stolen) < 2:
+            await asyncio.sleep(0)
+        await mine.stop()
+        with pytest.raises(Superseded):
+            await starting
+    assert registry.list_running() == ()
+
+
+async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: ServeOptions) -> None:
+    async with session() as mine:
+        await mine.start(options)
+        port = mine.supervisor.endpoint.port
+        await mine.stop()
+        with socket.create_server(("127.0.0.1", port)):
+            await mine.start(options)
+            assert mine.supervisor.endpoint.port != port
+
+
+async def test_a_stop_that_is_cancelled_while_it_puts_away_leaves_nothing(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, go_on = threading.Event(), threading.Event()
+    remove = registry.Registration.remove
+
+    def slow(self: registry.Registration) -> None:
+        held.set()
+        go_on.wait(60)
+        remove(self)
+
+    async with session() as mine:
+        await mine.start(options)
+        monkeypatch.setattr(registry.Registration, "remove", slow)
+        stopping = asyncio.create_task(mine.stop())
+        await asyncio.to_thread(held.wait, 60)
+        stopping.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert mine.is_idle
+        assert registry.list_running() == ()
+        assert [path for path in runtime_dir().rglob("*") if path.is_socket()] == []

@@ -1,0 +1,180 @@
+"""One button: what an error or a finding proposes is done by another start, on the real engine."""
+
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app.session import Session
+from launcher.base.action import Action, ActionKind
+from launcher.base.errors import (
+    ActionImpossible,
+    EngineUnsuitable,
+    LauncherError,
+    ModelHasNoHead,
+    ModelMissing,
+    PortBusy,
+    ServerNotFound,
+    SettingsFailed,
+)
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import Launch
+from launcher.engine.server.started import load_last_start
+from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
+from launcher.engine.settings import load_settings, save_settings
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    opened = Session()
+    yield opened
+    await opened.stop()
+
+
+def running(session: Session) -> Launch:
+    assert session.supervisor.status.state is ServerState.READY
+    launch = session.supervisor.launch
+    assert launch is not None
+    return launch
+
+
+async def test_what_a_failed_start_proposes_is_done_to_it(session: Session, options: ServeOptions) -> None:
+    with pytest.raises(EngineUnsuitable) as failed:
+        await session.start(replace(options, extra=("--warp-speed", "9")), chosen={"ctx": 4_096})
+    first = failed.value.actions[0]
+    assert (first.kind, dict(first.parameters)) == (ActionKind.REMOVE_FLAG, {"flag": "--warp-speed"})
+    await session.fix(first)
+    assert running(session).options.extra == ()
+    assert running(session).context == 4_096
+
+
+async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
+    session: Session, options: ServeOptions
+) -> None:
+    await session.start(options)
+    with pytest.raises(SettingsFailed) as failed:
+        await session.start(replace(options, context=2_048, extra=("--warp-speed", "9")))
+    assert running(session).context == 4_096
+    await session.fix(failed.value.actions[0])
+    assert (running(session).context, running(session).options.extra) == (2_048, ())
+
+
+async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
+    session: Session, options: ServeOptions, tmp_path: Path
+) -> None:
+    await session.start(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, named="demo")
+    other = tmp_path / "other.gguf"
+    shutil.copyfile(options.model, other)
+    broken = replace(options, model=other, extra=("--warp-speed", "9"))
+    with pytest.raises(SettingsFailed) as failed:
+        await session.start(broken, chosen={"ctx": 1_024}, set_aside={})
+    kept = load_last_start()
+    assert kept is not None
+    assert kept.start is not None
+    assert (kept.start.model, kept.start.options.model) == ("demo", options.model)
+
+    await session.start(replace(options, draft=0), chosen={"draft": 0})
+    assert load_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 0}
+    with pytest.raises(ModelMissing):
+        await session.start(replace(options, model=tmp_path / "gone.gguf"), chosen={})
+    await session.start(replace(options, draft=1), chosen={"draft": 1})
+    assert load_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 1}
+
+    with pytest.raises(SettingsFailed) as failed:
+        await session.start(broken, chosen={"ctx": 1_024})
+    await session.fix(failed.value.actions[0])  # what was proposed is done to the start that failed
+    assert (running(session).options.model, running(session).options.extra) == (other, ())
+
+
+async def test_a_start_again_as_it_was_keeps_what_was_kept(session: Session, options: ServeOptions) -> None:
+    save_settings(options.model, {"ctx": 4_096})
+    await session.start(options, set_aside={})
+    await session.start(replace(options, draft=0), chosen={"draft": 0})
+    assert load_settings(options.model) == {"ctx": 4_096, "draft": 0}
+
+
+async def test_a_finding_is_mended_in_what_runs_and_kept(session: Session, options: ServeOptions) -> None:
+    await session.start(replace(options, context=None))
+    before = running(session).context
+    await session.fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
+    assert running(session).context == before // 2
+    assert load_settings(options.model)["ctx"] == before // 2
+    old = session.supervisor.engine_pid
+    await session.fix(Action(ActionKind.RESTART, "Restart the server"))
+    assert running(session).context == before // 2
+    assert session.supervisor.engine_pid != old
+
+
+async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        session = Session(port=port)
+        try:
+            with pytest.raises(PortBusy) as failed:
+                await session.start(options)
+            assert session.way(failed.value.actions[0]).command is not None
+            assert "--port" not in str(session.way(failed.value.actions[0]).command)
+            await session.fix(failed.value.actions[0])
+            assert running(session)
+            assert session.supervisor.endpoint.port != port
+        finally:
+            await session.stop()
+
+
+async def test_a_model_without_a_head_is_served_without_drafts(session: Session, headless_model: Path) -> None:
+    with pytest.raises(ModelHasNoHead) as failed:
+        await session.start(ServeOptions(headless_model, built_in=True, threads=1, context=2_048))
+    await session.fix(failed.value.actions[0])
+    assert running(session).options.draft == 0
+
+
+async def test_what_is_no_start_is_pointed_to(session: Session, options: ServeOptions) -> None:
+    install = Action(ActionKind.OTHER_ENGINE_BUILD, "Install the current build")
+    with pytest.raises(ServerNotFound):
+        await session.fix(install)
+    await session.start(options)
+    with pytest.raises(ActionImpossible, match="mtp-launcher engine install"):
+        await session.fix(install)
+    with pytest.raises(ActionImpossible):
+        await session.fix(Action(ActionKind.REMOVE_FLAG, "Start without it", {"flag": "--nothing"}))
+    assert running(session).options == options
+
+
+async def test_a_crash_carries_its_actions_to_the_listener(
+    fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[ServerEvent] = []
+    session = Session(on_event=events.append)
+    monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
+    with pytest.raises(LauncherError) as failed:
+        await session.start(replace(options, engine=fake_engine))
+    (told,) = [event.error for event in events if isinstance(event, ServerStatus) and event.state is ServerState.FAILED]
+    assert told is failed.value
+    smaller = next(each for each in told.actions if each.kind is ActionKind.SMALLER_CONTEXT)
+    assert smaller.parameters == {"context": 2_048}
+    assert told.facts["actions"] == [each.as_json() for each in told.actions]
+    await session.stop()
+
+
+async def test_each_start_is_ready_once(session: Session, options: ServeOptions) -> None:
+    ready: list[object] = []
+
+    def note(event: ServerEvent) -> None:
+        if isinstance(event, ServerStatus) and event.state is ServerState.READY:
+            ready.append(session.supervisor.launch)
+
+    with session.listening(note):
+        await session.start(options)
+        await session.start(options)
+        await session.start(replace(options, draft=1))
+    assert len({id(launch) for launch in ready}) == 2

@@ -1,0 +1,428 @@
+"""Settings of a start: what is asked, kept, tuned and recommended, one before the other, on every way in."""
+
+import asyncio
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app import start_settings
+from launcher.app.first_checks import StartRequest, start_request_of
+from launcher.app.first_start import resolve_request
+from launcher.app.machine_presets import PresetMatch
+from launcher.app.planner import options_for_plan
+from launcher.app.session import Session
+from launcher.app.start_settings import (
+    KeptPlan,
+    Origin,
+    OwnSettings,
+    Start,
+    apply_own_settings,
+    resolve_plan,
+    resolve_start,
+)
+from launcher.base.errors import ModelHasNoHead, ModelUnexpected
+from launcher.base.paths import models_dir
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import check_model, memory_setting_of
+from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD
+from launcher.engine.settings import Settings, load_settings, save_settings
+from launcher.models.catalogue_load import load_catalogue, shipped_models
+from launcher.models.library_index import Record, store_record
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
+from launcher.models.situation import Situation, describe_machine
+from launcher.tuning.machine_preset import MachinePreset
+from tests.cli.conftest import own_model
+from tests.tuning.measured import ENVIRONMENT
+from tools.sparse_models.models import Model
+from tools.sparse_models.models import model as made
+from tools.sparse_models.write import write
+
+WISH = PlanCriteria(model="own")
+
+
+@pytest.fixture
+def own(home: Path) -> Path:
+    """A model of the user's own catalogue that is here; it recommends a context of 65,536 and a KV cache of q8_0."""
+    path = own_model(home, made("qwen35-9b-q4_k_m"))
+    store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
+    return path
+
+
+@pytest.fixture
+def nine(tmp_path: Path) -> Path:
+    """A model of 9B that nobody has heard of."""
+    path = tmp_path / "nine.gguf"
+    write(path, "Nine", made("qwen35-9b-q4_k_m"))
+    return path
+
+
+def this(memory_gib: float = 24.0) -> Situation:
+    """A computer that counts as this one."""
+    return replace(describe_machine(memory_gib, backend="cuda"), described=False)
+
+
+@pytest.fixture
+def has(monkeypatch: pytest.MonkeyPatch) -> list[Situation]:
+    """The computer that starts find; a test may put another in its place."""
+    found = [this()]
+
+    async def look(_wish: object, **_kwargs: object) -> Situation:
+        return found[0]
+
+    monkeypatch.setattr(start_settings, "read_situation", look)
+    return found
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | str]:
+    """What a tune of this machine found best for any model; a test fills it."""
+    settings: dict[str, int | str] = {}
+
+    async def find(_options: object, *, wake: bool = True) -> PresetMatch | None:
+        if not settings:
+            return None
+        evidence = {"mtp": "on", "environment": ENVIRONMENT}
+        preset = {"settings": settings, "evidence": evidence, "verified_by": ["x"]}
+        return PresetMatch(MachinePreset.model_validate(preset), (), used=True)
+
+    monkeypatch.setattr(start_settings, "find_preset", find)
+    return settings
+
+
+def values(start: Start, *names: str) -> list[object]:
+    found = {"ctx": start.options.context, "kv": start.options.kv, "draft": start.options.draft}
+    return [found.get(name, getattr(start.options, name, None)) for name in names]
+
+
+@pytest.mark.usefixtures("has")
+class TestWhatGoesBeforeWhat:
+    async def test_a_plan_is_what_is_recommended(self, own: Path) -> None:
+        for named in ("own", "own:Q", str(own)):
+            start = await resolve_start(named)
+            assert values(start, "ctx", "kv", "draft") == [65_536, "q8_0", 2]
+            assert start.plan is not None
+            assert start.plan.status is Status.FITS
+            assert start.chosen == {}  # what is recommended is not what the user chose
+            assert {start.origins[name] for name in ("ctx", "kv", "draft")} == {Origin.RECOMMENDED}
+
+    async def test_a_file_of_its_own_has_the_longest_context_that_fits(self, nine: Path, has: list[Situation]) -> None:
+        for gib, context in ((8, 32_768), (12, 131_072), (24, 262_144)):
+            has[0] = this(gib)
+            start = await resolve_start(str(nine))
+            assert values(start, "ctx", "kv", "draft") == [context, "f16", 2]
+            assert start.plan is not None
+            assert start.plan.status is Status.FITS
+
+    async def test_each_of_four_goes_before_the_next(self, own: Path, tuned: dict[str, int | str]) -> None:
+        tuned |= {"draft": 4, "kv": "q5_1", "ubatch": 256, "ctx": 4_096}
+        save_settings(own, {"kv": "q4_0", "ubatch": 1_024})
+        start = await resolve_start("own", {"ubatch": 128})
+        assert values(start, "ctx", "kv", "draft", "ubatch") == [65_536, "q4_0", 4, 128]
+        assert {name: start.origins[name].value for name in ("ctx", "kv", "draft", "ubatch")} == {
+            "ctx": "recommended",
+            "kv": "kept",
+            "draft": "tuned",
+            "ubatch": "asked",
+        }
+        assert start.chosen == {"kv": "q4_0", "ubatch": 128}
+
+    async def test_presets_for_several_slots_alone_are_presets_too(self, own: Path) -> None:
+        entry = own.with_name("own.toml")
+        entry.write_text(entry.read_text() + "slots = 2\n")
+        start = await resolve_start("own")
+        assert values(start, "ctx", "slots") == [65_536, 2]
+
+    async def test_kept_and_tuned_settings_can_be_left_out(self, own: Path, tuned: dict[str, int | str]) -> None:
+        tuned |= {"draft": 4}
+        save_settings(own, {"kv": "q4_0", "draft": 3})
+        found = [
+            values(await resolve_start("own", use_kept=kept, use_tuned=by_tune), "kv", "draft")
+            for kept in (True, False)
+            for by_tune in (True, False)
+        ]
+        assert found == [["q4_0", 3], ["q4_0", 3], ["q8_0", 4], ["q8_0", 2]]
+
+    async def test_what_was_kept_when_a_tune_was_applied_is_the_tunes(
+        self, own: Path, tuned: dict[str, int | str]
+    ) -> None:
+        tuned |= {"draft": 4, "ubatch": 256}
+        save_settings(own, {"draft": 4, "kv": "q4_0"})
+        start = await resolve_start("own")
+        assert (start.origins["draft"], start.origins["kv"]) == (Origin.TUNED, Origin.KEPT)
+        assert (start.chosen, start.set_aside) == ({"kv": "q4_0"}, {"draft": 4})
+        assert values(await resolve_start("own", use_tuned=False), "draft") == [2]
+
+    async def test_a_kv_cache_type_of_a_fork_is_taken_as_it_is_asked_for(self, own: Path) -> None:
+        start = await resolve_start(str(own), {"kv": "tbq4_0"})
+        assert values(start, "kv", "ctx") == ["tbq4_0", 65_536]
+
+
+@pytest.mark.usefixtures("tuned")
+class TestKeptSettingsThatNoLongerFit:
+    async def test_the_one_that_is_too_much_is_named_and_replaced(self, own: Path, has: list[Situation]) -> None:
+        save_settings(own, {"ctx": 262_144, "draft": 3})
+        start = await resolve_start("own")
+        assert values(start, "ctx", "draft") == [262_144, 3]
+        assert not start.notices
+        has[0] = this(8)
+        start = await resolve_start("own")
+        assert start.plan is not None
+        assert start.plan.status is not Status.TOO_BIG
+        assert values(start, "draft") == [3]
+        context = start.options.context
+        assert context == start.plan.setting.context < 262_144
+        (notice,) = start.notices
+        assert notice.code == KEPT_REPLACED
+        assert notice.text == f"What you set the last time does not fit now: ctx 262144. In its place: ctx {context}."
+        assert (start.chosen, start.set_aside) == ({"draft": 3}, {"ctx": 262_144})
+        assert values(await resolve_start("own", {"ctx": 4_096}), "ctx") == [4_096]
+
+    async def test_so_is_a_prompt_cache_that_the_host_has_no_room_for(self, own: Path, has: list[Situation]) -> None:
+        save_settings(own, {"cache_ram": 6_000, "draft": 3})
+        assert (await resolve_start("own")).options.cache_ram == 6_000
+        has[0] = replace(this(), host_mib=4_096)
+        start = await resolve_start("own")
+        assert values(start, "draft") == [3]
+        assert start.options.cache_ram is None  # the launch finds one that fits
+        assert (start.chosen, start.set_aside) == ({"draft": 3}, {"cache_ram": 6_000})
+        assert "cache-ram 6000" in start.notices[0].text
+
+    async def test_where_nothing_fits_they_stay(self, own: Path, has: list[Situation]) -> None:
+        save_settings(own, {"ctx": 16_384})
+        has[0] = this(2)
+        start = await resolve_start("own")
+        assert start.plan is not None
+        assert start.plan.status is Status.TOO_BIG
+        assert (values(start, "ctx"), start.chosen, start.notices) == ([16_384], {"ctx": 16_384}, ())
+
+    async def test_what_the_engine_lacks_is_replaced(self, own: Path, has: list[Situation]) -> None:
+        del has
+        save_settings(own, {"kv": "tbq4_0"})
+        start = await resolve_start(str(own), options=lambda path: ServeOptions(path, built_in=True))
+        assert values(start, "kv") == ["q8_0"]
+        text = "What you set the last time cannot be used with this file and engine: kv tbq4_0."
+        assert [notice.text for notice in start.notices] == [text]
+        assert start.set_aside == {"kv": "tbq4_0"}
+
+    async def test_a_card_that_shows_the_plan_in_their_place_keeps_them(self, own: Path) -> None:
+        save_settings(own, {"ctx": 262_144})
+        wish, situation = PlanCriteria(model="own"), this(8)
+        plans = make_plans(load_catalogue(), situation, wish)
+        _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, wish)
+        assert kept.mine is None
+        start = await resolve_request(start_request_of(kept.planned, kept))
+        assert (start.chosen, start.set_aside) == ({}, {"ctx": 262_144})
+        assert [notice.code for notice in start.notices] == [KEPT_REPLACED]
+
+    async def test_what_a_tune_found_too_stays_kept_when_a_card_starts(
+        self, own: Path, tuned: dict[str, int | str]
+    ) -> None:
+        tuned |= {"draft": 4}
+        save_settings(own, {"draft": 4})
+        wish = PlanCriteria(model="own")
+        plans = make_plans(load_catalogue(), this(), wish)
+        (plan,), (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
+        start = await resolve_request(start_request_of(plan, replace(kept, planned=plan)))
+        assert values(start, "draft") == [4]
+        assert (start.chosen, start.set_aside, start.notices) == ({}, {"draft": 4}, ())
+
+    async def test_up_leaves_a_tune_out_for_a_file_too(self, nine: Path, tuned: dict[str, int | str]) -> None:
+        tuned |= {"draft": 4}
+        drafts = [
+            (await resolve_request(StartRequest(str(nine), use_tuned=use))).options.draft for use in (True, False)
+        ]
+        assert drafts == [4, 2]
+
+    async def test_the_plans_own_in_place_of_theirs_is_what_the_user_has_taken(self, own: Path) -> None:
+        save_settings(own, {"draft": 3})
+        wish = PlanCriteria(model="own")
+        plans = make_plans(load_catalogue(), this(), wish)
+        _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
+        assert kept.mine is not None
+        mine, theirs = [await resolve_request(start_request_of(plan, kept)) for plan in (kept.mine, kept.planned)]
+        assert (mine.chosen, mine.options.draft) == ({"draft": 3}, 3)
+        assert (theirs.chosen, theirs.set_aside, theirs.options.draft) == ({}, {}, 2)
+
+    async def test_they_are_kept_all_the_same(self, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another program may have the memory only today."""
+        calls: list[int] = []
+
+        def too_big(*arguments: object) -> object:
+            found = resolve_plan(*arguments)  # type: ignore[arg-type]
+            calls.append(1)
+            return replace(found, kept={"draft": 1}, replaced={"ctx": 4_096})
+
+        monkeypatch.setattr(start_settings, "resolve_plan", too_big)
+        save_settings(demo_model, {"ctx": 4_096, "draft": 1})
+        start = await resolve_start(str(demo_model))
+        assert calls
+        session = Session()
+        try:
+            await session.start(start.options, chosen=start.chosen, set_aside=start.set_aside, notices=start.notices)
+            assert load_settings(demo_model) == {"ctx": 4_096, "draft": 1}
+        finally:
+            await session.stop()
+
+
+@pytest.mark.usefixtures("tuned", "has")
+class TestFilesBesideTheModel:
+    async def test_a_projector_is_counted_before_the_context_is_chosen(self, nine: Path, has: list[Situation]) -> None:
+        has[0] = this(12)
+        projector = nine.with_name("mmproj.gguf")
+        projector.write_bytes(bytes(2**20))
+        os.truncate(projector, 900 * 2**20)
+        alone = await resolve_start(str(nine))
+        start = await resolve_start(str(nine), options=lambda path: ServeOptions(path, mmproj=projector))
+        assert start.plan is not None
+        assert start.plan.setting.mmproj_bytes == 900 * 2**20
+        assert start.plan.status is not Status.TOO_BIG
+        assert (start.options.context or 0) < (alone.options.context or 0)
+        assert memory_setting_of(start.options, "cuda").mmproj_bytes == 900 * 2**20
+
+    async def test_repeats_are_drafted_without_a_head(self, home: Path) -> None:
+        path = own_model(home, made("qwen35-9b-q4_k_m-nomtp"))
+        entry = home / "config" / "models" / "own.toml"
+        entry.write_text(entry.read_text().replace("'mtp'", "'ngram-mod'"))
+        start = await resolve_start("own", {"draft": 2})
+        assert (start.options.spec_type, start.options.draft) == ("ngram-mod", 2)
+        assert start.plan is not None
+        assert start.plan.setting.ngrams
+        planned = options_for_plan(start.plan)
+        assert (planned.spec_type, planned.draft) == ("ngram-mod", 2)
+        check_model(replace(start.options, model=path))
+
+
+@pytest.mark.usefixtures("tuned", "has")
+class TestAFileWithoutAHead:
+    async def test_it_starts_with_mtp_off_and_says_so(self, headless_model: Path) -> None:
+        start = await resolve_start(str(headless_model))
+        assert values(start, "draft") == [0]
+        (notice,) = start.notices
+        assert notice.code == NO_HEAD
+        assert notice.text == "headless.gguf has no MTP head, so it is served with MTP off."
+        assert start.chosen == {}
+
+    async def test_drafts_that_are_asked_for_are_refused(self, headless_model: Path) -> None:
+        refused, session = await resolve_start(str(headless_model), {"draft": 3}), Session()
+        with pytest.raises(ModelHasNoHead) as error:
+            await session.start(refused.options, chosen=refused.chosen)
+        assert error.value.actions  # which the window has a button for
+        await session.stop()
+        start = await resolve_start(str(headless_model), {"draft": 0})
+        assert start.notices == ()  # the user knows
+
+    async def test_drafts_that_were_kept_are_replaced(self, headless_model: Path, tuned: dict[str, int | str]) -> None:
+        tuned |= {"draft": 4}
+        save_settings(headless_model, {"draft": 3})
+        start = await resolve_start(str(headless_model))
+        assert values(start, "draft") == [0]
+        assert [notice.code for notice in start.notices] == [NO_HEAD, KEPT_REPLACED]
+
+    async def test_so_is_one_that_the_catalogue_says_to_have_one(self, home: Path) -> None:
+        own_model(home, made("qwen35-9b-q4_k_m-nomtp"))
+        start = await resolve_start("own")
+        assert values(start, "draft", "ctx") == [0, 65_536]
+        assert [notice.code for notice in start.notices] == [NO_HEAD]
+
+
+async def test_what_no_formula_knows_has_a_context_that_the_docs_name(tmp_path: Path, has: list[Situation]) -> None:
+    del has
+    whole = made("llama-8b-q4_k")
+    for trained, context in ((131_072, 32_768), (2_048, 2_048)):
+        path = tmp_path / f"latent-{trained}.gguf"
+        metadata = {**whole.metadata, "attention.kv_lora_rank": 512, "context_length": trained}
+        write(path, "Latent", Model(whole.architecture, metadata, whole.tensors))
+        start = await resolve_start(str(path))
+        assert (start.plan, start.options.context) == (None, context)
+    save_settings(path, {"ctx": 1_024})
+    start = await resolve_start(str(path))
+    assert (start.options.context, start.origins["ctx"]) == (1_024, Origin.KEPT)
+
+
+async def test_another_model_under_a_name_of_the_catalogue_is_not_started(demo_model: Path) -> None:
+    nine = next(entry for entry in shipped_models() if entry.id == "qwen3.5-9b-mtp")
+    file = nine.file("Q4_K_M")
+    assert file is not None
+    assert nine.repo is not None
+    path = models_dir() / nine.repo / file.file
+    path.parent.mkdir(parents=True)
+    shutil.copy(demo_model, path)
+    store_record(
+        Record(paths=(path,), bytes=path.stat().st_size, model=nine.id, quant="Q4_K_M", repo=nine.repo, file=file.file)
+    )
+    for named in ("qwen3.5-9b-mtp:Q4_K_M", "qwen3.5-9b-mtp", f"{nine.repo}:{file.file}"):
+        with pytest.raises(ModelUnexpected, match="architecture qwen35moe in place of qwen35"):
+            await resolve_start(named)
+    start = await resolve_start(str(path))  # as what it is
+    assert start.options.model == path
+
+
+class TestPlansWithWhatTheUserSet:
+    def kept(
+        self, settings: Settings, path: Path, situation: Situation | None = None
+    ) -> tuple[list[Plan], list[KeptPlan]]:
+        save_settings(path, settings)
+        situation = situation or this()
+        catalogue = load_catalogue()
+        plans = make_plans(catalogue, situation, WISH)
+        found = asyncio.run(apply_own_settings(plans, catalogue, situation, WISH))
+        assert found[0] == plans
+        return list(found[0]), list(found[1])
+
+    def test_what_the_user_set_is_the_plans_with_all_that_follows_from_it(self, own: Path) -> None:
+        (plan, *_), (found,) = self.kept({"ctx": 32_768, "draft": 4, "kv": "q8_0", "threads": 3}, own)
+        assert found.planned == plan
+        assert found.settings == {"ctx": 32_768, "draft": 4, "threads": 3}
+        assert found.planned_settings == {"ctx": plan.setting.context, "draft": plan.setting.draft, "threads": None}
+        assert found.mine is not None
+        assert (found.mine.setting.context, found.mine.setting.draft, found.mine.setting.threads) == (32_768, 4, 3)
+        assert found.mine.required_mib < plan.required_mib
+        assert found.mine.reasons[0] == plan.reasons[0]
+        assert found.with_kept(found.mine)
+        assert not found.with_kept(plan)
+
+    def test_what_does_not_fit_any_more_is_told_and_the_rest_is_taken(self, own: Path) -> None:
+        plans, (found,) = self.kept({"ctx": 262_144, "draft": 3}, own, this(8.0))
+        assert found.mine is not None
+        assert found.mine.setting.draft == 3
+        assert (found.kept, found.replaced) == ({"draft": 3}, {"ctx": 262_144})
+        assert found.settings["ctx"] == 262_144
+        assert not found.with_kept(plans[0])
+
+    def test_where_none_fits_the_plan_stands(self, own: Path) -> None:
+        plans, (found,) = self.kept({"ctx": 262_144}, own, this(8.0))
+        assert (found.mine, found.replaced) == (None, {"ctx": 262_144})
+        assert not found.with_kept(plans[0])
+
+    def test_what_is_the_plans_own_is_the_users_all_the_same(self, own: Path) -> None:
+        assert self.kept({}, own)[1] == []
+        (plan, *_), _ = self.kept({}, own)
+        setting = plan.setting
+        same: Settings = {"ctx": setting.context, "draft": setting.draft, "kv": setting.kv, "slots": 1}
+        (found,) = self.kept(same, own)[1]
+        assert (found.settings, found.kept) == ({}, same)
+
+    async def test_another_computer_and_a_published_run_stay_as_they_are(self, own: Path) -> None:
+        save_settings(own, {"ctx": 32_768})
+        catalogue, other = load_catalogue(), describe_machine(24.0, backend="cuda")
+        plans = make_plans(catalogue, this(), WISH)
+        assert await apply_own_settings(plans, catalogue, other, WISH) == (plans, ())
+        published = replace(WISH, intent="as-published")
+        assert await apply_own_settings(plans, catalogue, this(), published) == (plans, ())
+
+    async def test_a_model_that_is_not_here_has_none(self, own: Path) -> None:
+        save_settings(own, {"ctx": 32_768})
+        catalogue, wish = load_catalogue(), PlanCriteria(model="qwen3.6-35b-a3b-mtp")
+        plans = make_plans(catalogue, this(), wish)
+        assert await apply_own_settings(plans, catalogue, this(), wish) == (plans, ())
+
+
+def test_a_preset_that_does_not_fit_is_left_out_before_what_the_user_set(own: Path) -> None:
+    catalogue = load_catalogue()
+    assert own.exists()
+    settings = OwnSettings(kept={"ctx": 131_072}, tuned={"ubatch": 16_384})
+    resolved = resolve_plan(catalogue, this(12), replace(WISH, quant="Q"), settings)
+    assert (resolved.kept, resolved.tuned, resolved.replaced) == ({"ctx": 131_072}, {}, {})

@@ -1,0 +1,279 @@
+"""A tune of a real model on a session: it is kept, continued, ended as it was found, or as it was won."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from launcher.app.session import Session
+from launcher.app.tuner import PAUSED, is_decided, measured_without_mtp, run_tune, save_winner, serve_winner
+from launcher.app.tuner_kept import (
+    TuneUnderWay,
+    check_no_tune,
+    delete_tune,
+    hold_tune_lock,
+    load_tune,
+    load_tunes,
+    save_tune,
+)
+from launcher.app.tuner_space import PreparedTune, prepare_tune
+from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
+from launcher.base.paths import state_dir
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.state import ServerState
+from launcher.engine.settings import load_settings, save_settings
+from launcher.tuning.goal import Aim, Goal
+from launcher.tuning.history import History
+from launcher.tuning.records import Prompt
+from launcher.tuning.tuner import Paused, TrialMeasured, TuneEvent, VerdictReached
+from launcher.tuning.verdict import Verdict
+from launcher.tuning.workloads import Workload
+
+WORK = Workload(
+    "boats",
+    "Boats",
+    1,
+    (
+        Prompt("river", (("user", "Tell me of a boat on a river."),), 24, {"temperature": 0.0}),
+        Prompt("sea", (("user", "Tell me of a boat at sea."),), 24, {"temperature": 0.0}),
+    ),
+    "these tests",
+)
+SHORT_S = 6.0
+
+
+@pytest.fixture
+def options(demo_model: Path) -> ServeOptions:
+    return ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    opened = Session()
+    yield opened
+    await opened.stop()
+
+
+async def prepared(options: ServeOptions, budget_s: float = SHORT_S, workload: Workload = WORK) -> PreparedTune:
+    return await prepare_tune("demo", options, workload, Goal(), budget_s, vary=[])
+
+
+class Told:
+    """Takes events down; `enough` is set after so many trials."""
+
+    def __init__(self, trials: int = 0) -> None:
+        self.events: list[TuneEvent] = []
+        self.enough = asyncio.Event()
+        self._trials = trials
+
+    async def enough_of(self, tuning: "asyncio.Task[Verdict]") -> None:
+        """Wait until there were so many; a tune that ends before fails."""
+        enough = asyncio.create_task(self.enough.wait())
+        await asyncio.wait([enough, tuning], return_when=asyncio.FIRST_COMPLETED)
+        enough.cancel()
+        assert not tuning.done()
+
+    def __call__(self, event: TuneEvent) -> None:
+        self.events.append(event)
+        if len(self.of(TrialMeasured)) >= self._trials:
+            self.enough.set()
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def paused(session: Session, options: ServeOptions, *, trials: int) -> Told:
+    """Begin a tune, and pause it after so many trials."""
+    told = Told(trials)
+    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
+    tuning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tuning
+    return told
+
+
+async def test_what_may_change_is_known_before_anything_is_started(options: ServeOptions) -> None:
+    found = await prepare_tune("demo", options, WORK, Goal(), 600.0)
+    assert found.space.baseline_settings()["draft"] == 0
+    assert found.options.draft == 0
+    assert found.space.drafts == (1, 2, 3, 4, 5, 6)
+    assert {axis.name for axis in found.space.axes} <= {"threads"}  # no GPU, and at temperature 0 drafts are greedy
+    assert not found.measured
+    assert 0 < found.plan.seconds <= 600
+    assert found.plan.starts * 2 == found.plan.runs
+    assert json.dumps(found.as_json())
+    hot = replace(WORK, prompts=tuple(replace(each, sampling={"temperature": 0.7}) for each in WORK.prompts))
+    found = await prepare_tune("demo", options, hot, Goal(Aim.ANSWER), 600.0)
+    assert {"ubatch", "draft_sampling"} <= {axis.name for axis in found.space.axes}
+    found = await prepare_tune("demo", options, WORK, Goal(), 600.0, vary=["kv", "p_min", "ngram"])
+    assert [axis.name for axis in found.space.axes] == ["kv", "p_min", "ngram"]
+    assert [axis.name for axis in found.space.axes if axis.drafting] == ["p_min", "ngram"]
+    assert next(axis.values for axis in found.space.axes if axis.name == "kv") == ("q8_0", "f16")
+
+
+async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path) -> None:
+    with pytest.raises(ModelHasNoHead, match="nothing to decide"):
+        await prepared(ServeOptions(model=headless_model, built_in=True))
+
+
+async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
+    options: ServeOptions, session: Session
+) -> None:
+    told, tuned = Told(), await prepared(options)
+    assert measured_without_mtp(tuned.launch) is None
+    verdict = await run_tune(session, tuned, told)
+    assert session.is_idle
+    assert verdict.trials
+    rates = [run.decode_rate for trial in verdict.trials if not trial.settings["draft"] for run in trial.runs]
+    assert measured_without_mtp(tuned.launch) == pytest.approx(fmean(rate for rate in rates if rate))
+    assert verdict.mtp in ("on", "off", "undecided")
+    assert [event.verdict for event in told.of(VerdictReached)] == [verdict]
+    with History() as history:
+        (listed,) = history.find(kind="tune")
+        loaded = history.load(listed.id)
+    assert listed.workload == "boats"
+    assert listed.sentence == verdict.sentence
+    assert len(loaded.runs) == sum(len(trial.runs) for trial in verdict.trials)
+    assert loaded.result["mtp"] == verdict.mtp
+    kept = load_tune()
+    assert kept is not None
+    assert kept.verdict is not None
+    assert kept.verdict["sentence"] == verdict.sentence
+    assert kept.state.trials == verdict.trials
+
+
+async def test_what_ran_before_runs_again(options: ServeOptions, session: Session) -> None:
+    before = replace(options, draft=3)
+    await session.start(before)
+    told = Told(trials=2)
+    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
+    assert session.supervisor.options != before
+    tuning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tuning
+    assert session.supervisor.options == before
+    assert session.supervisor.status.state is ServerState.READY
+    assert len(told.of(Paused)) == 1
+
+
+async def test_it_goes_on_where_it_was(options: ServeOptions, session: Session) -> None:
+    told = await paused(session, options, trials=3)
+    kept = load_tune()
+    assert kept is not None
+    assert kept.verdict is None
+    with History() as history:
+        assert history.find(kind="tune")[0].sentence == PAUSED
+    done = kept.state.trials
+    assert len(done) >= 3
+    again = await prepare_tune(
+        kept.model, kept.options, kept.workload, kept.goal, kept.state.used_s + 4, space=kept.space
+    )
+    verdict = await run_tune(session, again, told, resume=kept)
+    assert verdict.trials[: len(done)] == done
+    with History() as history:
+        (listed,) = history.find(kind="tune")  # the same measurement, and each run once
+    assert listed.runs == sum(len(trial.runs) for trial in verdict.trials)
+
+
+async def test_the_winner_is_served_and_kept(options: ServeOptions, session: Session) -> None:
+    save_winner(options, {"draft": 0, "threads": 1, "p_min": 0.5})
+    assert load_settings(options.model) == {"draft": 0, "threads": 1, "p_min": 0.5}
+    save_settings(options.model, {"ctx": 4_096})
+    await serve_winner(session, "demo", options, {"draft": 2, "p_min": 0.0})
+    assert load_settings(options.model) == {"ctx": 4_096, "draft": 2, "p_min": 0.0}
+    served = session.supervisor.options
+    assert served is not None
+    assert (served.draft, served.p_min, served.extra) == (2, 0.0, ())
+    assert is_decided({"mtp": "off", "gain": None})
+    assert not is_decided({"mtp": "undecided", "gain": None})
+
+
+async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Session) -> None:
+    told = Told(trials=1)
+    tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
+    await told.enough_of(tuning)
+    theirs = replace(options, draft=1, context=512)
+    await session.start(theirs)
+    with pytest.raises(Superseded):
+        await tuning
+    assert session.supervisor.options == theirs
+    assert session.supervisor.status.state in (ServerState.READY, ServerState.BUSY)
+    assert len(told.of(Paused)) == 1
+
+
+async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: Session) -> None:
+    long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
+    verdict = await run_tune(session, await prepared(options, workload=long), Told())
+    runs = [run for trial in verdict.trials for run in trial.runs if run.counts]
+    assert {run.prompt_tokens for run in runs} == {200}
+    kept = load_tune()
+    assert kept is not None
+    assert kept.workload.sized_tokens == 0  # its text is kept as it was asked
+
+
+async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOptions, session: Session) -> None:
+    too_long = replace(WORK, prompts=(Prompt("long", (("user", "word " * 3_000),), 8),))
+    with pytest.raises(NothingMeasured):
+        await run_tune(session, await prepared(options, workload=too_long), Told())
+    assert load_tune() is None
+    with History() as history:
+        assert "cannot be measured" in (history.find(kind="tune")[0].sentence or "")
+
+
+async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: Session, tmp_path: Path) -> None:
+    await paused(session, options, trials=1)
+    first = load_tune()
+    assert first is not None
+    other = replace(options, model=tmp_path / "other.gguf")
+    save_tune(replace(first, model="other", options=other))
+    assert [each.model for each in load_tunes()] == ["other", "demo"]
+    mine = load_tune(options.model)
+    assert mine is not None
+    assert mine.state == first.state
+    delete_tune(other.model)
+    assert [each.model for each in load_tunes()] == ["demo"]
+    delete_tune(options.model)
+    assert not load_tunes()
+
+
+async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: Session) -> None:
+    guessed = await prepared(options)
+    verdict = await run_tune(session, guessed, Told())
+    first = verdict.trials[0]
+    slow = replace(
+        first,
+        start_s=100.0,
+        runs=tuple(replace(run, decode_rate=0.5, reply_tokens=24, wall_s=50.0) for run in first.runs),
+    )
+    again = replace(guessed, budget_s=600.0).with_measured_times([slow])
+    assert again.measured
+    assert (again.restart_s, again.rate) == (100.0, pytest.approx(0.5))
+    assert again.plan.starts == int(600 / (100 + 24 / 0.5 + 2 + len(first.runs) * 50))
+    assert guessed.with_measured_times([replace(first, error="It ended.")]) is guessed
+
+
+def test_one_tune_at_a_time() -> None:
+    with hold_tune_lock(), pytest.raises(TuneUnderWay), hold_tune_lock():
+        pass
+    with hold_tune_lock(), pytest.raises(TuneUnderWay):
+        check_no_tune()
+    check_no_tune()
+    with hold_tune_lock():
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 1}', "no json"])
+def test_a_damaged_tune_is_none(text: str) -> None:
+    assert load_tune() is None
+    state_dir().mkdir(parents=True, exist_ok=True)
+    (state_dir() / "tune.json").write_text(text)
+    assert load_tune() is None
+    assert (state_dir() / "tune.json.bad").exists()
+    delete_tune(Path("some.gguf"))

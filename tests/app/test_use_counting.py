@@ -1,0 +1,168 @@
+"""Real use counted on the real engine, and advice from it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from launcher.app import settings
+from launcher.app.session import Session
+from launcher.app.settings_declared import ADVICE
+from launcher.app.start_settings import options_for
+from launcher.app.use_counting import UseCounting, advice_for, used_settings
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import Launch, prepare_launch
+from launcher.monitor.meter import Acceptance
+from launcher.monitor.traffic import Counters, Traffic, read_counters
+from launcher.tuning.history import History, history_file
+from launcher.tuning.history_environment import Environment
+from launcher.tuning.use_counts import UseCounts, place_of
+from tests.tuning.test_advice import measured, used
+
+PATIENCE_S = 30.0
+
+
+def demo() -> ServeOptions:
+    return replace(options_for("demo", ServeOptions), draft=2)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    serving = Session()
+    yield serving
+    await serving.stop()
+
+
+async def counters_after(session: Session, known: Counters | None) -> Counters:
+    """Wait until the monitor has read counters other than these."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (now := session.monitor._counters) is None or (known and now.predicted_n == known.predicted_n):
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.05)
+    return now
+
+
+async def asked(session: Session, before: Counters) -> Counters:
+    """Have the model write, and return the counters after it."""
+    await session.ask(ChatRequest([{"role": "user", "content": "Count."}], max_tokens=64, temperature=0.0, seed=1))
+    return await counters_after(session, before)
+
+
+async def test_what_is_counted_is_what_the_engine_counts(session: Session) -> None:
+    counting = UseCounting(session)
+    await session.start(demo())
+    before = await counters_after(session, None)
+    after = await asked(session, before)
+    own = read_counters(await session.supervisor.client.metrics())
+    launch = session.supervisor.launch
+    assert launch is not None
+    with session.monitor.uncounted():
+        await asked(session, after)
+    await session.stop()
+    await counting.close()
+    assert session.monitor.on_traffic is None
+    with History() as history:
+        (counts,) = history.load_use(place_of(Environment.for_launch(launch)))
+    assert counts.settings == used_settings(launch)
+    assert counts.settings["draft"] == 2
+    assert counts.tokens == own.predicted_n - before.predicted_n
+    assert counts.tokens - counts.steps == own.accepted - before.accepted
+    grown = tuple(b - a for a, b in zip((*before.accepted_by_position, 0, 0), own.accepted_by_position, strict=False))
+    assert counts.accepted == grown
+    assert counts.seconds == pytest.approx(own.predicted_s - before.predicted_s)
+
+
+class StillSession:
+    """A session that serves one launch, of which nothing else is asked."""
+
+    is_idle = False
+
+    def __init__(self, launch: Launch) -> None:
+        self.supervisor = self
+        self.launch = launch
+        self.monitor = self
+        self.on_traffic = None
+
+
+@pytest.fixture
+async def launch() -> Launch:
+    return await prepare_launch(demo(), Endpoint(0, ""))
+
+
+TRAFFIC = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
+
+
+async def test_it_is_kept_once_a_minute(launch: Launch) -> None:
+    now_s = 1.0
+    counting = UseCounting(StillSession(launch), clock=lambda: now_s)  # type: ignore[arg-type]
+    place = place_of(Environment.for_launch(launch))
+    counting.add_traffic(TRAFFIC)
+    now_s = 59.0
+    counting.add_traffic(TRAFFIC)
+    assert counting._writing is None
+    now_s = 61.0
+    counting.add_traffic(TRAFFIC)
+    assert counting._writing is not None
+    await counting._writing
+    with History() as history:
+        assert history.load_use(place) == (UseCounts(used_settings(launch), 300, 6.0, 120, (105, 75)),)
+    now_s = 62.0
+    counting.add_traffic(TRAFFIC)
+    await counting.close()
+    with History() as history:
+        assert history.load_use(place)[0].tokens == 400
+
+
+async def test_nothing_is_counted_or_said_while_it_is_off(launch: Launch) -> None:
+    seed(launch)
+    assert advice_for(launch) is not None
+    settings.change_setting(ADVICE, False)
+    assert advice_for(launch) is None
+    counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
+    place = place_of(Environment.for_launch(launch))
+    with History() as history:
+        before = history.load_use(place)
+    counting.add_traffic(TRAFFIC)
+    await counting.close()
+    with History() as history:
+        assert history.load_use(place) == before
+
+
+async def test_without_use_there_is_no_file(launch: Launch) -> None:
+    counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
+    await counting.close()
+    assert not history_file().exists()
+
+
+async def test_a_disk_that_refuses_ends_nothing(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    history_file().mkdir(parents=True)
+    counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
+    counting.add_traffic(TRAFFIC)
+    await counting.close()
+    assert "cannot be counted" in caplog.text
+    assert advice_for(launch) is None
+
+
+def seed(launch: Launch) -> None:
+    """Use at draft 2 of a model that drafts well, and measurements that draft 1 and 4 can be compared by."""
+    here = Environment.for_launch(launch)
+    with History() as history:
+        counts = used(2)
+        history.add_use(place_of(here), [UseCounts(used_settings(launch), counts.tokens, counts.seconds, counts.steps,
+                                                   counts.accepted)])  # fmt: skip
+        history.add_runs(history.add_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
+
+
+async def test_advice_is_of_this_machine_and_these_settings(launch: Launch) -> None:
+    assert advice_for(launch) is None
+    seed(launch)
+    advice = advice_for(launch)
+    assert advice is not None
+    assert (advice.draft, advice.better) == (2, 4)
+    assert (
+        advice_for(await prepare_launch(replace(options_for("demo", ServeOptions), draft=1), Endpoint(0, ""))) is None
+    )

@@ -1,0 +1,147 @@
+"""Messages are English texts that can be rendered in another language, in this process and in another one."""
+
+import copy
+import gettext
+import json
+import pickle
+from typing import ClassVar
+
+import pytest
+
+from launcher.base.errors import LauncherError
+from launcher.base.messages import (
+    Message,
+    add_message_data,
+    join_messages,
+    message,
+    message_from_json,
+    plural_message,
+    restore_messages,
+)
+
+
+class German(gettext.NullTranslations):
+    """A catalogue of a language that has two forms, and no order of words in common with English."""
+
+    texts: ClassVar = {
+        "Port {port} is taken by {name}.": "{name} hat Port {port}.",
+        "Take another port.": "Nimm einen anderen Port.",
+        "Choose another port in Settings.": "Wähle einen anderen Port in den Einstellungen.",
+        "{count:,} files of {who}: {what}": "{what} ({who}: {count:,} Dateien)",
+        ", ": "; ",
+    }
+
+    def gettext(self, message: str) -> str:
+        return self.texts.get(message, message)
+
+    def ngettext(self, one: str, many: str, n: int) -> str:
+        return {"{n} file": "{n} Datei", "{n} files": "{n} Dateien"}[one if n == 1 else many]
+
+
+def taken(name: str = "nginx") -> Message:
+    return message("Port {port} is taken by {name}.", port=80, name=name)
+
+
+def test_a_message_is_its_english_text() -> None:
+    assert taken() == "Port 80 is taken by nginx."
+    assert f"{taken()} See." == "Port 80 is taken by nginx. See."
+    assert json.dumps({"text": taken()}) == '{"text": "Port 80 is taken by nginx."}'
+    assert {taken(): 1}["Port 80 is taken by nginx."] == 1
+
+
+def test_it_is_rendered_with_its_facts_in_turn() -> None:
+    assert taken().render(German()) == "nginx hat Port 80."
+    whole = message("{count:,} files of {who}: {what}", count=1_200, who="me", what=taken())
+    assert whole == "1,200 files of me: Port 80 is taken by nginx."
+    assert whole.render(German()) == "nginx hat Port 80. (me: 1,200 Dateien)"
+
+
+def test_what_lacks_a_translation_stays_english_with_its_facts_translated() -> None:
+    whole = message("It did not start: {why}", why=taken())
+    assert whole.render(German()) == "It did not start: nginx hat Port 80."
+
+
+def test_a_fact_is_never_read_as_a_template() -> None:
+    file = "{port} {} {0.__class__}.gguf"
+    assert taken(file) == f"Port 80 is taken by {file}."
+    assert taken(file).render(German()) == f"{file} hat Port 80."
+
+
+@pytest.mark.parametrize(("n", "english", "german"), [(1, "1 file", "1 Datei"), (2, "2 files", "2 Dateien")])
+def test_a_count_chooses_the_form(n: int, english: str, german: str) -> None:
+    counted = plural_message("{n} file", "{n} files", n)
+    assert counted == english
+    assert counted.render(German()) == german
+
+
+def test_the_window_may_say_it_otherwise() -> None:
+    said = message("Take another --port.", window="Choose another port in Settings.")
+    assert said == "Take another --port."
+    assert said.render(gettext.NullTranslations()) == "Choose another port in Settings."
+    assert said.render(German()) == "Wähle einen anderen Port in den Einstellungen."
+    assert said.render(German(), window=False) == "Take another --port."
+
+
+def test_messages_are_joined_without_the_empty_ones() -> None:
+    joined = join_messages(taken(), "", None, message("Take another port."))
+    assert joined == "Port 80 is taken by nginx. Take another port."
+    assert joined.render(German()) == "nginx hat Port 80. Nimm einen anderen Port."
+    assert join_messages(taken(), "b", separator=", ").render(German()) == "nginx hat Port 80.; b"
+    assert join_messages() == ""
+    assert join_messages("", taken()).render(German()) == "nginx hat Port 80."
+
+
+def test_an_error_is_a_message_and_so_is_what_quotes_it() -> None:
+    error = LauncherError(taken(), message("Take another port."), port=80)
+    assert str(error) == "Port 80 is taken by nginx. Take another port."
+    assert error.message.render(German()) == "nginx hat Port 80. Nimm einen anderen Port."
+    quoting = message("It failed: {error}", error=error)
+    assert quoting.render(German()) == "It failed: nginx hat Port 80. Nimm einen anderen Port."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        taken("{a}"),
+        plural_message("{n} file", "{n} files", 2),
+        message("Take another --port.", window="Choose another port in Settings."),
+        join_messages(taken(), message("Take another port.")),
+        message("{count:,} files of {who}: {what}", count=3, who="me", what=taken()),
+        Message("somebody else's {text}"),
+    ],
+)
+def test_it_goes_whole_through_copies_and_json(said: Message) -> None:
+    files = {"sentence": said, "more": [said, "plain"], "deep": {"why": said, "count": 3}}
+    read = restore_messages(json.loads(json.dumps(add_message_data(files))))
+    assert read == files
+    for other in (copy.deepcopy(said), pickle.loads(pickle.dumps(said)), read["sentence"], read["deep"]["why"]):
+        assert other == said
+        rendered = other.render(German()) if isinstance(other, Message) else other
+        assert rendered == said.render(German())
+
+
+def test_json_keeps_its_keys_and_gains_one() -> None:
+    told = add_message_data({"sentence": taken(), "n": 1})
+    assert told["sentence"] == "Port 80 is taken by nginx."
+    assert set(told) == {"sentence", "n", "messages"}
+    assert add_message_data({"sentence": "plain"}) == {"sentence": "plain"}
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"message": "Port {port} is free.", "facts": {"port": 80, "name": "nginx"}},
+        {"message": "{port.__class__}", "facts": {"port": 80}},
+        {"message": "Port {port:>999999999} is taken by {name}.", "facts": {"port": 80, "name": "nginx"}},
+        {"message": "Port {port} is taken by {name}.", "facts": {}},
+        {"message": "Port {port} is taken by {name}.", "window": "{x[0]}", "facts": {"port": 80, "name": "nginx"}},
+        {"parts": [{"text": "a", "parts": 3}], "separator": " "},
+        {"message": 1},
+        ["x"],
+        None,
+    ],
+)
+def test_a_description_that_makes_no_sense_leaves_the_text(described: object) -> None:
+    read = message_from_json("Port 80 is taken by nginx.", described)
+    assert read == "Port 80 is taken by nginx."
+    assert read.render(German()) == "Port 80 is taken by nginx."

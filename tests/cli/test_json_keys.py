@@ -1,0 +1,68 @@
+"""The keys of docs/json.md are in what the commands print."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forked
+from tests.cli.test_tune import WORKLOAD
+
+_DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text("utf-8")
+_LINE = re.compile(r"^- (.+?): (.+(?:\n  .+)*)", re.MULTILINE)
+
+
+def documented(command: str) -> dict[str, set[str]]:
+    """Return the keys that docs/json.md promises of a command, by what has them."""
+    section = _DOCUMENT.split(f"\n## `{command}`\n")[1].split("\n## ")[0]
+    return {what: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", keys))) for what, keys in _LINE.findall(section)}
+
+
+def answer(*arguments: str) -> Any:  # noqa: ANN401 -- what JSON holds
+    done = forked.run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_plan_has_its_keys() -> None:
+    told, keys = answer("plan", "demo"), documented("plan")
+    assert keys["the object"] <= told.keys()
+    assert keys["`machine`"] <= told["machine"].keys()
+    assert keys["`memory`"] <= told["machine"]["memory"].keys()
+    assert keys["each of `plans`"] <= told["plans"][0].keys()
+
+
+@pytest.mark.parametrize("command", ["estimate", "models"])
+def test_one_object_has_its_keys(command: str) -> None:
+    told, keys = answer(command, *(["demo"] if command == "estimate" else [])), documented(command)
+    assert len(keys["the object"]) > 1
+    assert keys["the object"] <= told.keys()
+    for each in told.get("models", []):
+        assert keys["each of `models`"] <= each.keys()
+
+
+def test_serve_and_status_have_their_keys() -> None:
+    command = [*forked.COMMAND, "serve", "demo", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        running = answer("status")
+        process.terminate()
+        process.wait(20)
+    assert documented("serve")["the first object"] <= ready.keys()
+    assert [each["url"] for each in running] == [ready["url"]]
+    assert documented("status")["each server"] <= running[0].keys()
+
+
+def test_tune_ends_with_its_keys(tmp_path: Path) -> None:
+    workload = tmp_path / "boats.toml"
+    workload.write_text(WORKLOAD)
+    words = ["demo", "--workload", str(workload), "--vary", "none", "--budget", "0.001"]
+    done = forked.run("tune", *words, "--json", timeout=240)
+    assert done.returncode == 0, done.stderr
+    end, keys = json.loads(done.stdout.splitlines()[-1]), documented("tune")
+    assert keys["the last object"] <= end.keys()
+    assert keys["`verdict`"] <= end["verdict"].keys()

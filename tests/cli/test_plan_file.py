@@ -1,0 +1,118 @@
+"""`mtp-launcher plan` for a file on this computer, which the catalogue need not have."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.base.paths import models_dir
+from launcher.models.catalogue_load import shipped_models
+from tests.cli.test_plan import KEYS, PARTS, answer, run
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+NINE = next(entry for entry in shipped_models() if entry.id == "qwen3.5-9b-mtp")
+FILE = next(file for file in NINE.files if file.quant == "Q4_K_M")
+CARD = ("--gpu-memory", "12")
+
+pytestmark = pytest.mark.usefixtures("no_engine_here")
+
+
+@pytest.fixture(autouse=True)
+def _no_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+
+
+@pytest.fixture
+def nine(tmp_path: Path) -> Path:
+    """A model of 9B that nobody has heard of."""
+    path = tmp_path / "my nine-Q4_K_M.gguf"
+    write(path, "Nine", model("qwen35-9b-q4_k_m"))
+    return path
+
+
+def first(*arguments: str) -> dict[str, Any]:
+    plan: dict[str, Any] = answer(*arguments)["plans"][0]
+    return plan
+
+
+def test_a_file_is_planned_from_its_header_as_a_model_of_the_catalogue_is(nine: Path) -> None:
+    (plan,) = answer(str(nine), *CARD)["plans"]
+    assert plan.keys() == first("qwen3.5-9b-mtp", *CARD).keys() >= KEYS
+    assert plan["parts"].keys() == PARTS
+    assert (plan["model"], plan["quant"], plan["path"]) == (str(nine), "Q4_K_M", str(nine))
+    assert (plan["status"], plan["draft"], plan["weights_exact"]) == ("FITS", 2, True)
+    assert plan["argv"][plan["argv"].index("--model") + 1] == str(nine)
+    assert plan == first("--model", str(nine), *CARD)
+    assert run(str(nine), "--model", str(nine)).returncode == 2
+
+
+def test_its_context_is_the_longest_that_fits_with_the_margin(nine: Path) -> None:
+    found = {gib: first(str(nine), "--gpu-memory", gib) for gib in ("6", "8", "12", "16", "24")}
+    assert {gib: plan["ctx"] for gib, plan in found.items()} == {
+        "6": 4_096,
+        "8": 32_768,
+        "12": 131_072,
+        "16": 229_376,
+        "24": 262_144,  # all that it was trained for
+    }
+    for plan in (found["8"], found["12"], found["16"], found["24"]):
+        assert plan["needed_mib"] + plan["margin_mib"] <= plan["free_mib"]
+        assert plan["kv"] == "f16"
+    assert first(str(nine), "--backend", "cpu")["ctx"] == 32_768
+    assert first(str(nine), *CARD, "--ctx", "8K")["ctx"] == 8_192
+    assert "A context of 131,072 tokens is the longest that fits." in found["12"]["reasons"]
+
+
+def test_a_file_without_a_head_is_planned_without_mtp(tmp_path: Path) -> None:
+    path = tmp_path / "plain.gguf"
+    write(path, "Plain", model("qwen35-9b-q4_k_m-nomtp"))
+    plan = first(str(path), *CARD)
+    assert plan["draft"] == 0
+    assert "This file has no MTP head." in plan["reasons"]
+    assert answer(str(path), *CARD, "--draft", "3", code=1)["error"]["code"] == "model_has_no_mtp_head"
+
+
+def test_a_file_of_the_catalogue_has_the_catalogues_plan_however_it_is_named() -> None:
+    assert NINE.repo
+    path = models_dir() / NINE.repo / FILE.file
+    path.parent.mkdir(parents=True)
+    write(path, "Qwen3.5 9B", model("qwen35-9b-q4_k_m"))
+    by_id = first("qwen3.5-9b-mtp:Q4_K_M", *CARD)
+    assert by_id["path"] is None  # it has not the size that the catalogue knows
+    assert by_id == first("qwen3.5-9b-mtp", "--quant", "Q4_K_M", *CARD)
+    by_path = first(str(path), *CARD)
+    assert (by_path["model"], by_path["quant"]) == ("qwen3.5-9b-mtp", "Q4_K_M")
+    assert by_path["ctx"] == by_id["ctx"]
+    assert first(f"{NINE.repo}:{FILE.file}", *CARD)["model"] == "qwen3.5-9b-mtp"
+
+
+def test_another_model_under_a_name_of_the_catalogue_is_planned_as_what_it_is(demo_model: Path) -> None:
+    assert NINE.repo
+    path = models_dir() / NINE.repo / FILE.file
+    path.parent.mkdir(parents=True)
+    shutil.copy(demo_model, path)
+    plan = first(str(path), *CARD)
+    assert (plan["model"], plan["bytes"]) == (str(path), demo_model.stat().st_size)
+
+
+def test_a_file_of_the_hub_that_is_here(demo_model: Path) -> None:
+    path = models_dir() / "someone" / "Demo-GGUF" / "demo-F16.gguf"
+    path.parent.mkdir(parents=True)
+    shutil.copy(demo_model, path)
+    assert first("someone/Demo-GGUF:demo-F16.gguf", *CARD)["path"] == str(path)
+
+
+def test_what_is_not_here_or_is_no_model_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    for name, code in (
+        (str(tmp_path / "none.gguf"), "model_missing"),
+        ("someone/Demo-GGUF:other.gguf", "model_missing"),
+        (str(broken), "model_broken"),
+        ("qwen3.5-9b-mtq", "model_unknown"),
+        ("never heard of", "model_unknown"),
+    ):
+        assert answer(name, *CARD, code=1)["error"]["code"] == code

@@ -1,0 +1,108 @@
+"""What `plan` promises is what starts, by `serve` and by `up`, on the real built-in engine."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.engine.settings import load_settings, save_settings
+from tests import forked
+from tests.cli.test_commands import COMMAND
+from tests.plumbing import without_plumbing
+
+pytestmark = pytest.mark.usefixtures("no_engine_here")
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[list[str]]:
+    """The arguments of the engine that a command starts."""
+    with subprocess.Popen([*COMMAND, *arguments, "--json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            told: dict[str, Any] = {}
+            while "pid" not in told:
+                told = json.loads(process.stdout.readline())
+            yield compared(psutil.Process(told["pid"]).cmdline())
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def compared(command: Sequence[str]) -> list[str]:
+    """What a plan and its server have in common: all but the program, and what tells one run from another."""
+    return without_plumbing(command[next(at for at, word in enumerate(command) if word.startswith("--")) :])
+
+
+def promised(file: Path, *arguments: str) -> tuple[dict[str, Any], list[str]]:
+    told = forked.run("plan", file, *arguments, "--json")
+    assert told.returncode == 0, told.stderr
+    plan = json.loads(told.stdout)["plans"][0]
+    assert plan["argv"][plan["argv"].index("--model") + 1] == str(file)
+    return plan, sorted(compared(plan["argv"]))
+
+
+@pytest.mark.parametrize("verb", ["serve", "up"])
+def test_what_is_planned_for_a_file_is_what_starts(verb: str, demo_model: Path) -> None:
+    plan, wanted = promised(demo_model)
+    assert (plan["status"], plan["ctx"], plan["draft"]) == ("FITS", 32_768, 2)
+    with started(verb, str(demo_model)) as arguments:
+        assert sorted(arguments) == wanted
+    assert load_settings(demo_model) == {}  # what is recommended is not the user's choice
+
+
+def test_what_the_user_set_is_in_both(demo_model: Path) -> None:
+    settings = {"ctx": 4_096, "draft": 1, "ubatch": 256}
+    save_settings(demo_model, settings)
+    plan, wanted = promised(demo_model)
+    assert (plan["ctx"], plan["draft"], plan["ubatch"]) == (4_096, 1, 256)
+    assert plan["reasons"][0].startswith("As it was served the last time: ctx 4096, draft 1, ubatch 256;")
+    with started("serve", str(demo_model)) as arguments:
+        assert sorted(arguments) == wanted
+    assert load_settings(demo_model) == settings
+    plan, wanted = promised(demo_model, "--ctx", "2K")
+    assert (plan["ctx"], plan["draft"]) == (2_048, 1)
+    assert promised(demo_model, "--defaults")[0]["ctx"] == 32_768
+    with started("serve", str(demo_model), "--ctx", "2K") as arguments:
+        assert sorted(arguments) == wanted
+    assert load_settings(demo_model) == settings | {"ctx": 2_048}
+
+
+def test_a_file_without_a_head_is_planned_and_started_with_mtp_off(headless_model: Path) -> None:
+    plan, wanted = promised(headless_model)
+    assert plan["draft"] == 0
+    with started("serve", str(headless_model)) as arguments:
+        assert sorted(arguments) == wanted
+    assert not [word for word in wanted if word.startswith("--spec")]
+
+
+def test_the_demo_is_planned_by_the_path_that_is_served() -> None:
+    plan = json.loads(forked.run("plan", "demo", "--json").stdout)["plans"][0]
+    with started("serve", "demo") as arguments:
+        assert sorted(arguments) == sorted(compared(plan["argv"]))
+
+
+def test_what_is_left_out_this_time_stays_kept(demo_model: Path) -> None:
+    save_settings(demo_model, {"ctx": 4_096})
+    with started("serve", str(demo_model), "--defaults", "--ubatch", "256") as arguments:
+        assert "4096" not in arguments
+    assert load_settings(demo_model) == {"ctx": 4_096, "ubatch": 256}
+
+
+def test_what_a_flag_overrides_is_not_said_to_be_kept(demo_model: Path) -> None:
+    save_settings(demo_model, {"ctx": 9_000, "draft": 1})
+    plan, _ = promised(demo_model, "--ctx", "4096")
+    assert (plan["ctx"], plan["draft"]) == (4_096, 1)
+    assert plan["reasons"][0] == "As it was served the last time: draft 1; --defaults leaves that out."
+
+
+def test_a_file_that_is_cut_short_is_planned_by_nobody(demo_model: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(demo_model.read_bytes()[:3_000_000])
+    told = forked.run("plan", str(cut))
+    assert told.returncode == 1
+    assert "cut.gguf is cut short" in told.stderr

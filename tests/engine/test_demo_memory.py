@@ -1,0 +1,115 @@
+"""What the demo model remembers in the built-in engine: its replies follow from the KV cache and from a slot's file.
+
+So a test elsewhere that gets a KV type or a slot wrong gets other text.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.test_builtin import KEY, serving
+from tools.demo_model.text import Corpus, exchange_of, prompt_of, read_corpus
+
+MTP = ("--spec-type", "draft-mtp", "--spec-draft-n-max", "2")
+MORE = prompt_of("Tell me more.") + "\n"
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return read_corpus()
+
+
+def post(client: httpx.Client, path: str, **body: object) -> dict[str, Any]:
+    answer = client.post(path, json=body, headers={"Authorization": f"Bearer {KEY}"})
+    assert answer.is_success, answer.text
+    return dict(answer.json())
+
+
+def tokens(client: httpx.Client, text: str) -> list[int]:
+    return list(post(client, "/tokenize", content=text, parse_special=True)["tokens"])
+
+
+def reply(client: httpx.Client, prompt: str | list[int], count: int = 30) -> str:
+    return str(post(client, "/completion", prompt=prompt, n_predict=count, temperature=0)["content"])
+
+
+def next_tokens(client: httpx.Client, prompt: str) -> dict[int, float]:
+    """The 100 likeliest next tokens with their logarithms of probability."""
+    told = post(client, "/completion", prompt=prompt, n_predict=1, n_probs=100, temperature=0)
+    return {each["id"]: each["logprob"] for each in told["completion_probabilities"][0]["top_logprobs"]}
+
+
+def divergence(right: dict[int, float], other: dict[int, float]) -> float:
+    """Kullback-Leibler divergence in nats; what `other` does not list counts as its least likely."""
+    least = min(other.values())
+    return sum(math.exp(value) * (value - other.get(token, least)) for token, value in right.items())
+
+
+def test_more_is_about_what_was_talked_about(demo_model: Path, corpus: Corpus) -> None:
+    with serving(demo_model, *MTP) as (_, client):
+        for place in (0, 7, 12):
+            before, after = corpus.topics[place], corpus.topics[place + 1]
+            told = reply(client, exchange_of(before) + MORE)
+            assert told.startswith(f"The question is about {after.title}."), before.title
+
+
+def test_what_was_said_far_back_still_counts(demo_model: Path, corpus: Corpus) -> None:
+    small_talk = f"<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nHi!{' Hi!' * 60}<|im_end|>\n"
+    with serving(demo_model) as (_, client):
+        told = reply(client, exchange_of(corpus.topics[7]) + small_talk + MORE)
+        assert corpus.topics[8].title in told
+
+
+@pytest.mark.parametrize("flash_attention", ["on", "off"])
+def test_a_long_context_overflows_nothing(demo_model: Path, corpus: Corpus, flash_attention: str) -> None:
+    with serving(demo_model, "-c", "4096", "-fa", flash_attention) as (_, client):
+        told = reply(client, "Hi! " * 300 + exchange_of(corpus.topics[7]) + MORE)
+        assert corpus.topics[8].title in told
+
+
+def test_a_coarser_kv_cache_gives_other_probabilities(demo_model: Path, corpus: Corpus) -> None:
+    prompts = [exchange_of(topic) + MORE + "The question is about" for topic in corpus.topics[:6]]
+    seen: dict[str, list[dict[int, float]]] = {}
+    for kind in ("f16", "q8_0", "q4_0"):
+        with serving(demo_model, "-ctk", kind, "-ctv", kind, "-fa", "on") as (_, client):
+            seen[kind] = [next_tokens(client, prompt) for prompt in prompts]
+    found = {kind: mean([divergence(*pair) for pair in zip(seen["f16"], seen[kind], strict=True)]) for kind in seen}
+    assert found["f16"] == pytest.approx(0, abs=1e-6)
+    assert 0 < found["q8_0"] < 0.05 < found["q4_0"]
+    likeliest = {kind: [max(each, key=lambda token: each[token]) for each in told] for kind, told in seen.items()}
+    assert likeliest["q4_0"] != likeliest["f16"]
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("flags", [MTP, ()], ids=["mtp", "no-mtp"])
+def test_a_slot_with_the_state_of_another_conversation_says_something_else(
+    demo_model: Path, corpus: Corpus, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    with serving(demo_model, *flags, "--slot-save-path", str(tmp_path)) as (_, client):
+        first, second = (tokens(client, exchange_of(corpus.topics[place])) for place in (0, 7))
+        length = min(len(first), len(second))
+        first, second, more = first[-length:], second[-length:], tokens(client, MORE)
+        for name, conversation in (("first", first), ("second", second)):
+            reply(client, conversation, 0)
+            post(client, "/slots/0?action=save", filename=name)
+        right = {name: reply(client, known + more) for name, known in (("first", first), ("second", second))}
+        assert right["first"] != right["second"]
+
+        ours, theirs = (struct.pack(f"<{length}I", *conversation) for conversation in (first, second))
+        foreign = (tmp_path / "second").read_bytes()
+        assert foreign.count(theirs) == 1
+        (tmp_path / "foreign").write_bytes(foreign.replace(theirs, ours))
+        told = {}
+        for name in ("first", "foreign"):
+            reply(client, "Hello", 1)
+            assert post(client, "/slots/0?action=restore", filename=name)["n_restored"] == length
+            told[name] = reply(client, first + more)
+        assert told == {"first": right["first"], "foreign": right["second"]}

@@ -1,0 +1,196 @@
+"""What our own running servers have of this computer's memory: from the registry, the drivers, and the formula."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app.planner import MachineWish, estimate_by_formula, read_situation, read_source
+from launcher.base.identity import ProcessId
+from launcher.engine.builds.build import EngineBuild
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import own_memory, registry
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
+from launcher.engine.server.own_memory import RunningServer, read_own_memory, running_servers
+from launcher.engine.server.registry import Registration
+from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
+from launcher.machine.host import Host
+from launcher.machine.machine import Machine, read_machine
+from launcher.models.memory import PlanSettings
+from launcher.models.read_situation import situation_of
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+GIB, MIB = 2**30, 2**20
+CARD = Gpu("nvidia", 0, "Card", "GPU-0", 24 * GIB, used_bytes=16 * GIB, free_bytes=8 * GIB, unified=False)
+
+
+@pytest.fixture
+def engine_pid() -> Iterator[int]:
+    """A process in the place of an engine: what is read of it is its memory."""
+    command = [sys.executable, "-c", "import sys; kept = b'x' * (64 << 20); print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin
+        assert program.stdout
+        program.stdout.readline()
+        yield program.pid
+        program.stdin.close()
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    path = tmp_path / "9b.gguf"
+    write(path, "9b", model("qwen35-9b-q4_k_m"))
+    return path
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """This computer with a card that no driver here knows."""
+    found = read_machine()
+    return Machine(found.host, (CARD,), None, {}, (), ())
+
+
+def register(engine_pid: int, **more: object) -> Registration:
+    _, registration = registry.register_server(None, model="kept", engine="b11434", draft=2)
+    identity = ProcessId.from_pid(engine_pid)
+    assert identity is not None
+    registration.update(engine_pid=engine_pid, engine_created_s=identity.created_s, **more)
+    assert registration.settle(10)
+    return registration
+
+
+def inputs(sparse: Path) -> dict[str, object]:
+    setting = asdict(PlanSettings(context=32_768, kv="q8_0", draft=2, backend="cpu"))
+    return {"model": str(sparse), "draft_file": None, "setting": setting}
+
+
+def test_where_no_driver_tells_a_server_has_what_its_settings_are_estimated_at(
+    engine_pid: int, sparse: Path, machine: Machine
+) -> None:
+    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
+    try:
+        (found,) = read_own_memory(machine)
+        assert (found.engine_pid, found.model, found.by_gpu) == (engine_pid, "kept", None)
+        source = read_source(str(sparse))
+        expected = estimate_by_formula(source, PlanSettings(context=32_768, kv="q8_0", draft=2)).parts.total // MIB
+        assert found.estimate("cuda", 1) == (expected,)
+        both = found.estimate("cuda", 2)
+        assert both is not None
+        assert len(both) == 2
+        known = situation_of(machine, servers=[found])
+        assert (known.free_mib, known.beside_mib, known.own_mib) == (8 * 1_024 + expected, 8 * 1_024, expected)
+    finally:
+        registration.remove()
+
+
+@pytest.mark.parametrize("broken", [{}, {"model": "gone.gguf"}, {"model": "x", "setting": {"from": "a later version"}}])
+def test_what_cannot_be_estimated_is_unknown(
+    engine_pid: int, sparse: Path, machine: Machine, broken: dict[str, object]
+) -> None:
+    registration = register(engine_pid, state="ready", formula_inputs=broken)
+    try:
+        (found,) = read_own_memory(machine)
+        assert found.estimate("cuda", 1) is None
+        assert situation_of(machine, servers=[found]).own_mib is None
+    finally:
+        registration.remove()
+
+
+def test_an_engine_that_still_loads_is_not_estimated_by_what_it_will_have(
+    engine_pid: int, sparse: Path, machine: Machine
+) -> None:
+    registration = register(engine_pid, state="loading", formula_inputs=inputs(sparse))
+    try:
+        assert read_own_memory(machine)[0].estimate("cuda", 1) is None
+        registration.update(engine="built-in")
+        assert registration.settle(10)
+        assert read_own_memory(machine)[0].estimate("cuda", 1) == (0,)  # which never takes any of a GPU
+    finally:
+        registration.remove()
+
+
+async def test_an_engine_that_was_just_started_is_not_estimated_by_what_it_will_have(
+    engine_pid: int, demo_model: Path, sparse: Path, machine: Machine
+) -> None:
+    launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
+    built = EngineBuild("b11434", ("llama-server",), "", frozenset())
+    server = RunningServer.of(replace(launch, build=built), engine_pid)
+    assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
+    registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
+    try:
+        assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is not None
+        registration.update(state="loading")
+        assert registration.settle(10)
+        assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
+    finally:
+        registration.remove()
+
+
+def test_a_server_whose_engine_is_gone_has_nothing(engine_pid: int, machine: Machine) -> None:
+    registration = register(engine_pid)
+    try:
+        registration.update(engine_created_s=1.0)  # the number now belongs to another process
+        assert registration.settle(10)
+        assert running_servers() == ()
+        assert read_own_memory(machine) == ()
+    finally:
+        registration.remove()
+
+
+def test_a_server_of_this_process_is_counted_once_and_before_it_is_registered(
+    engine_pid: int, machine: Machine
+) -> None:
+    server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
+    assert [each.model for each in read_own_memory(machine, also=[server])] == ["mine"]
+    registration = register(engine_pid, state="ready")
+    try:
+        assert [each.model for each in read_own_memory(machine, also=[server])] == ["kept"]
+    finally:
+        registration.remove()
+
+
+def test_private_memory_is_counted_and_mapped_files_are_not(engine_pid: int, machine: Machine) -> None:
+    server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
+    (found,) = read_own_memory(machine, also=[server])
+    assert found.host_mib is not None
+    assert 64 <= found.host_mib < 160
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "told"),
+    [
+        ((GpuProcess(7, "engine", 3 * GIB), GpuProcess(9, "game", GIB)), {}, {"GPU-0": 3_072}),
+        ((GpuProcess(9, "game", GIB),), {}, {}),
+        ((GpuProcess(9, "game", GIB),), {"wsl": 2}, None),
+        ((GpuProcess(9, None, GIB),), {"container": "docker"}, None),
+        ((GpuProcess(7, "engine", None),), {}, None),
+        (None, {}, None),
+    ],
+)
+def test_a_driver_s_list_is_believed_where_it_names_all_processes(
+    processes: tuple[GpuProcess, ...] | None, changes: dict[str, object], told: dict[str, int] | None, machine: Machine
+) -> None:
+    plain: dict[str, object] = {"kind": "linux", "wsl": None, "container": None}
+    host: Host = replace(machine.host, **(plain | changes))  # type: ignore[arg-type]
+    here = replace(machine, host=host)
+    assert own_memory._gpu_memory_from_drivers(7, here, {"GPU-0": GpuActivity(processes, (), {})}) == told
+
+
+async def test_without_a_server_the_figures_of_this_computer_are_those_of_the_system() -> None:
+    known = await read_situation(MachineWish(backend="cpu"))
+    assert (known.own_mib, known.beside_mib) == (0, known.free_mib)
+    assert known.read_at is not None
+
+
+async def test_on_the_processor_what_a_server_of_ours_has_is_free(engine_pid: int) -> None:
+    server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
+    known = await read_situation(MachineWish(backend="cpu"), also=[server])
+    assert known.own_mib is not None
+    assert known.own_mib >= 64
+    assert known.free_mib == known.beside_mib + known.own_mib
+    assert known.own_pids == {engine_pid}

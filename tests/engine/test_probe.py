@@ -1,0 +1,151 @@
+"""Finding engines and asking them what they can do."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.base.errors import CpuUnsupported, EngineFailed, EngineMissing, EngineUnsuitable, LibraryMissing
+from launcher.engine.builds import probe
+from launcher.engine.builds.build import Device
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.launch import choose_build
+from launcher.machine.host import read_host
+
+DEVICES = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)"
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+async def test_the_built_in_engine_tells_its_version_and_flags() -> None:
+    found = await probe.probe_engine(None)
+    assert found.name == "built-in"
+    assert found.version.startswith("xllamacpp ")
+    assert {"--model", "--spec-type", "--spec-draft-n-max", "-ctk", "--cors-origins"} <= found.flags
+    assert await probe.list_devices(found) == ()
+
+
+async def test_a_probe_is_kept_until_the_program_changes(fake_engine: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    text = fake_engine.read_text().replace("exec", f"echo >> {asked}\nexec")
+    program(fake_engine, text)
+    await probe.probe_engine(fake_engine)
+    times = len(asked.read_text())
+    await probe.probe_engine(fake_engine)
+    assert len(asked.read_text()) == times
+    program(fake_engine, text + "# changed\n")
+    await probe.probe_engine(fake_engine)
+    assert len(asked.read_text()) > times
+
+
+async def test_a_damaged_kept_probe_is_asked_again(fake_engine: Path, home: Path) -> None:
+    await probe.probe_engine(fake_engine)
+    (kept,) = (home / "cache" / "probes").iterdir()
+    kept.write_text("{")
+    assert (await probe.probe_engine(fake_engine)).version == "0.0.0 (build 1, fake)"
+
+
+async def test_the_gpus_that_an_engine_lists_are_read(fake_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DEVICES", DEVICES)
+    (device,) = await probe.list_devices(await probe.probe_engine(fake_engine))
+    assert device == Device("CUDA0", "NVIDIA GeForce RTX 4090", 24_082, 23_500)
+
+
+async def test_no_such_engine() -> None:
+    with pytest.raises(EngineMissing, match="There is no engine"):
+        await probe.probe_engine(Path("/no/such/llama-server"))
+
+
+async def test_an_engine_that_may_not_be_executed(tmp_path: Path) -> None:
+    path = tmp_path / "llama-server"
+    path.write_text("#!/bin/sh\n")
+    with pytest.raises(EngineMissing, match=r"may not be executed.*chmod \+x"):
+        await probe.probe_engine(path)
+
+
+async def test_what_is_no_program_is_not_proposed_to_be_made_one(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0\n")
+    with pytest.raises(EngineMissing, match="is no program") as raised:
+        await probe.probe_engine(path)
+    assert "chmod" not in raised.value.hint
+
+
+async def test_a_folder_in_place_of_an_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="is a folder"):
+        await probe.probe_engine(tmp_path)
+
+
+async def test_a_program_for_another_kind_of_computer(tmp_path: Path) -> None:
+    with pytest.raises(EngineMissing, match="cannot be started"):
+        await probe.probe_engine(program(tmp_path / "llama-server", "\x7fELF of another world"))
+
+
+async def test_a_program_that_is_no_llama_server() -> None:
+    with pytest.raises(EngineUnsuitable, match="does not answer like a llama-server"):
+        await probe.probe_engine(Path("/bin/echo"))
+
+
+async def test_a_program_whose_library_is_missing(tmp_path: Path) -> None:
+    says = "llama-server: error while loading shared libraries: libcudart.so.13: cannot open shared object file"
+    broken = program(tmp_path / "llama-server", f"#!/bin/sh\necho '{says}' >&2\nexit 127\n")
+    with pytest.raises(LibraryMissing, match=r"needs libcudart\.so\.13"):
+        await probe.probe_engine(broken)
+
+
+async def test_a_program_that_cannot_run_here(tmp_path: Path) -> None:
+    broken = program(tmp_path / "llama-server", "#!/bin/sh\necho 'something is wrong' >&2\nexit 3\n")
+    with pytest.raises(EngineFailed, match=r"exit code 3 while answering --version.*something is wrong"):
+        await probe.probe_engine(broken)
+
+
+async def test_a_program_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_PROBE_S", 0.2)
+    with pytest.raises(EngineUnsuitable, match="gave no answer"):
+        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec sleep 600\n"))
+
+
+async def test_a_script_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture that looks for processes left running proves the end of the sleep."""
+    monkeypatch.setattr(probe, "_PROBE_S", 0.3)
+    with pytest.raises(EngineUnsuitable, match="gave no answer"):
+        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nsleep 600\necho late\n"))
+
+
+async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnsuitable, match="prints without end"):
+        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec yes\n"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
+def test_a_processor_without_avx2_is_named_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")
+    with pytest.raises(CpuUnsupported, match="no AVX2"):
+        probe.check_built_in_engine(read_host(tmp_path))
+
+
+async def test_a_llama_server_on_path_is_chosen_only_if_it_sees_a_gpu(
+    fake_engine: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path = fake_engine.rename(fake_engine.with_name("llama-server"))
+    monkeypatch.setenv("PATH", f"{on_path.parent}{os.pathsep}{os.environ['PATH']}")
+    assert (await choose_build(ServeOptions(model=demo_model))).name == "built-in"
+    monkeypatch.setenv("FAKE_DEVICES", DEVICES)
+    assert (await choose_build(ServeOptions(model=demo_model))).command == (str(on_path),)
+    assert (await choose_build(ServeOptions(model=demo_model, built_in=True))).name == "built-in"
+
+
+async def test_a_broken_llama_server_on_path_does_not_stand_in_the_way(
+    tmp_path: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "llama-server", "#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert (await choose_build(ServeOptions(model=demo_model))).name == "built-in"

@@ -1,0 +1,180 @@
+"""A program that reads one set of files off every page and verb that says what fits, before and while a server runs.
+
+    python -m tests.gui.memory_pages SERVED PROGRAMS MIB ID ...
+
+ID are models of the catalogue with one file each, SERVED the file that is then served. PROGRAMS is the file in which
+the stand-in for the NVIDIA driver finds what programs have of the card: the engine is put there with MIB. Prints what
+was read as JSON. It is a program of its own because a process keeps the driver's library that it has loaded.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtWidgets import QApplication
+
+from launcher.app.planner import MachineWish
+from launcher.gui import theme
+from launcher.gui.models.page import ModelsPage
+from launcher.gui.start.page import StartPage
+from launcher.gui.start.queries import PlanRequest
+from launcher.gui.window import Window
+from tests.cli.in_process import run
+
+_LIMIT_S = 120
+_FIGURES = re.compile(r"Takes ([\d,]+) of ([\d,]+) MiB")
+_OFFERS = 1
+Read = dict[str, dict[str, list[Any]]]
+"""By place and model: the verdict, MiB needed, MiB free."""
+
+
+def wait_until(reached: Callable[[], object], what: str) -> None:
+    """Let the window work until a condition holds."""
+    deadline = time.monotonic() + _LIMIT_S
+    while not reached():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        QApplication.processEvents()
+        time.sleep(0.005)  # leave the processor to the core's thread
+    QApplication.processEvents()
+
+
+def said(*arguments: str) -> dict[str, Any]:
+    """Return what a verb says as JSON."""
+    told = run(*arguments, "--json")
+    assert told.stdout, told.stderr
+    answer: dict[str, Any] = json.loads(told.stdout)
+    return answer
+
+
+def _settled(page: StartPage) -> bool:
+    flow = page.flow
+    return page.found is not None and flow._looking is None and flow._surveying is None
+
+
+def read_start(window: Window, models: list[str], *, described: bool) -> dict[str, list[Any]]:
+    """Read the Start page, asked for one model after the other."""
+    window.show_page("start")
+    page: StartPage = window.page("start")
+    wait_until(lambda: _settled(page), "Start")
+    read = {}
+    for model in models:
+        page.read_and_plan(PlanRequest(model, described=MachineWish(24.0) if described else None))
+        wait_until(lambda: _settled(page), f"Start's plan of {model}")
+        assert page.found is not None
+        plan = page.found.plans[0]
+        assert plan.entry.id == model
+        read[model] = [plan.status.value, plan.required_mib, plan.free_mib]
+        if page.plan is plan and page.card.badge.isVisible():
+            assert page.card.badge.text() == plan.status.value
+    return read
+
+
+def _figures(badge: str, words: str) -> list[Any]:
+    needed, free = _FIGURES.findall(words)[0]
+    return [badge, int(needed.replace(",", "")), int(free.replace(",", ""))]
+
+
+def read_models(window: Window, models: list[str]) -> dict[str, list[Any]]:
+    """Read what the Models page says of each file when it is chosen."""
+    window.show_page("models")
+    page: ModelsPage = window.page("models")
+    wait_until(lambda: page.shelf is not None and len(page.table.rows) >= len(models), "the files")
+    page.show_view(0)
+    wait_until(lambda: page._looking is None or page.details.badge.isVisible(), "the first file")
+    read, details = {}, page.details
+    for model in models:
+        other = next(local for local in page.table.rows if local.record.model != model)
+        page.table.choose(other)
+        page.table.choose(next(local for local in page.table.rows if local.record.model == model))
+        wait_until(lambda: details.badge.isVisible() and _FIGURES.search(details.fit.text()), f"details of {model}")
+        read[model] = _figures(details.badge.text(), details.fit.text())
+    return read
+
+
+def read_offers(window: Window, models: list[str]) -> dict[str, list[Any]]:
+    """Read what the Download view says."""
+    window.show_page("models")
+    page: ModelsPage = window.page("models")
+    offers: list[object] = []
+    shown = page.offers.show_offers
+    page.offers.show_offers = lambda found: (offers.append(found), shown(found))  # type: ignore[method-assign]
+    page.show_view(_OFFERS)
+    wait_until(lambda: offers, "the catalogue")
+    rows = {offer.model: offer for offer in page.offers.table.rows}
+    page.offers.show_offers = shown  # type: ignore[method-assign]
+    return {model: _figures(str(rows[model].fit), rows[model].why) for model in models}
+
+
+def read_verbs(models: list[str], *described: str) -> Read:
+    """Read `plan`, and `estimate` with the settings that it proposes."""
+    read: Read = {"plan": {}, "estimate": {}}
+    for model in models:
+        plan = said("plan", "--model", model, *described)["plans"][0]
+        read["plan"][model] = [plan["status"], plan["required_mib"], plan["free_mib"]]
+        settings = [
+            f"--{name.replace('_', '-')}={plan[name]}" for name in ("ctx", "kv", "draft", "ubatch", "n_cpu_moe")
+        ]
+        told = said("estimate", f"{model}:{plan['quant']}", *settings, *described)
+        read["estimate"][model] = [told.get("status"), told.get("needed_mib"), told["free_mib"]]
+    return read
+
+
+def read_all(window: Window, models: list[str]) -> dict[str, Any]:
+    """Read all places, and the figures of the memory."""
+    read = {
+        "start": read_start(window, models, described=False),
+        "models": read_models(window, models),
+        "download": read_offers(window, models),
+        **read_verbs(models),
+    }
+    described = {"start": read_start(window, models, described=True), **read_verbs(models, "--gpu-memory", "24")}
+    memory = {
+        "plan": said("plan", "--model", models[0])["machine"].get("memory"),
+        "estimate": said("estimate", models[0]).get("memory"),
+        "doctor": said("doctor").get("memory"),
+    }
+    return {"here": read, "described": described, "memory": memory}
+
+
+def cockpit_memory(window: Window) -> dict[str, int]:
+    """Return what the Cockpit's memory bar is drawn from, read when the page is shown."""
+    window.show_page("cockpit")
+    state = window.page("cockpit").state
+    wait_until(lambda: state.preview is not None and state._reading is None, "the Cockpit's memory")
+    basis = state.preview.basis
+    return {"total": basis.total_mib, "others": basis.others_mib, "available": basis.available_mib}
+
+
+def main(served: str, programs: Path, mib: int, models: list[str]) -> None:
+    """Open the window, read, serve, read again, stop, and read once more."""
+    application = QApplication([])
+    theme.apply(application, theme.current())
+    window = Window(remember=False, page="start")
+    window.resize(1440, 1200)
+    window.show()
+    told: dict[str, Any] = {"before": read_all(window, models)}
+    window.controller.start(served)
+    wait_until(lambda: window.controller.view.address and window.controller.launch, "the server")
+    session = window.controller.session
+    assert session is not None
+    told["engine_pid"] = session.supervisor.engine_pid
+    others = programs.read_text()
+    programs.write_text(f"{others}{told['engine_pid']} {mib}\n")
+    told["while"] = read_all(window, models)
+    told["cockpit"] = cockpit_memory(window)
+    window.controller.stop()
+    wait_until(lambda: window.controller.launch is None, "the end of the server")
+    programs.write_text(others)
+    told["after"] = {"plan": said("plan", "--model", models[0])["machine"].get("memory")}
+    window.quit()
+    wait_until(lambda: window._may_close, "the window's end")
+    assert window.controller.bridge.close()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,43 @@
+"""A server setting is one row of the table: the expert cache has all that follows from one."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.app.preview import Previewer
+from launcher.app.tuner_space import VARIED
+from launcher.cli import serve
+from launcher.cli.machine_options import settings_given
+from launcher.engine.arguments import LLAMA_SERVER, server_arguments
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.settings import change_settings, load_settings, parse_settings, save_settings
+from launcher.gui.cockpit.controls import RestartFields
+from launcher.gui.cockpit.state import SettingsState
+from launcher.gui.controller import Controller
+from tests.app.test_preview import described
+
+
+@pytest.mark.usefixtures("qapp")
+def test_a_row_is_an_option_a_setting_an_argument_memory_a_slider_and_an_axis() -> None:
+    parser = argparse.ArgumentParser()
+    serve.configure(parser)
+    assert settings_given(parser.parse_args(["m.gguf", "--moe-cache-mib", "2GB"]))["moe_cache_mib"] == 2_048
+    settings = parse_settings({"moe-cache-mib": "2048"})
+    save_settings(Path("/m.gguf"), settings)
+    assert load_settings(Path("/m.gguf")) == settings == {"moe_cache_mib": 2_048}
+
+    options = change_settings(ServeOptions(Path("m.gguf"), context=8_192), settings)
+    assert "--moe-cache-mib 2048" in " ".join(server_arguments(options, LLAMA_SERVER, gpu=True))
+    assert "--moe-cache-mib" not in server_arguments(replace(options, moe_cache_mib=0), LLAMA_SERVER, gpu=True)
+
+    found = Previewer(described()).preview(settings)
+    assert (found.difference_mib, found.changes[0].mib) == (2_048, 2_048)
+    assert found.estimate is not None
+    assert found.estimate.parts.caches == 2_048 * 2**20
+
+    assert described().steps("moe_cache_mib") == (0, 512, 1_024, 2_048, 4_096, 8_192)
+    assert len(replace(described(), expert_layers=0).steps("moe_cache_mib")) == 1
+    assert "moe_cache_mib" in VARIED
+    assert "moe_cache_mib" in RestartFields(SettingsState(Controller())).fields

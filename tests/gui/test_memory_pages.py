@@ -1,0 +1,162 @@
+"""One idea of memory: all pages and verbs give the same verdict and MiB, before and while one of them is served."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from launcher.base.paths import models_dir
+from launcher.gui.widgets.read_age import ReadAge, format_age
+from launcher.models.gguf import read_header
+from launcher.models.header_summary import store_summary
+from tests.machine.conftest import compiled
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+SPARSE = (
+    "qwen35moe-35b-iq3_s",
+    "qwen35moe-35b-q3_k_xl",
+    "qwen35moe-35b-q4_k_m",
+    "qwen35-27b-q4_k_s",
+    "qwen35-27b-q4_k_m",
+    "qwen35-9b-q4_k_m",
+    "qwen35-9b-q4_k_m-nomtp",
+    "llama-8b-q4_k",
+    "gemma3-12b-q4_k",
+)
+SERVED = "served-demo"
+MODELS = (*SPARSE, SERVED)
+QUANT = "Q4_K_M"
+OTHERS_MIB, OWN_MIB = 2_000, 12_000
+"""What another program has of the card, and what our engine has once it runs."""
+ALONE_MIB = 18 * 1_024 - OTHERS_MIB
+
+
+def _put(model_id: str, demo_model: Path) -> Path:
+    """Lay a file where `pull` would, and keep what its header says as that does."""
+    path = models_dir() / "tests" / model_id / f"{model_id}-{QUANT}.gguf"
+    path.parent.mkdir(parents=True)
+    if model_id == SERVED:
+        shutil.copy(demo_model, path)
+    else:
+        write(path, model_id, model(model_id))
+    store_summary(_sha256(model_id), read_header(path))
+    return path
+
+
+def _sha256(model_id: str) -> str:
+    return hashlib.sha256(model_id.encode()).hexdigest()
+
+
+def _entry(model_id: str, path: Path) -> str:
+    drafts = model_id.startswith("qwen35") and not model_id.endswith("nomtp")
+    draft = 2 if drafts or model_id == SERVED else 0
+    size = path.stat().st_size
+    file = f"{{ quant = '{QUANT}', file = '{path.name}', size_bytes = {size}, sha256 = '{_sha256(model_id)}' }}"
+    lines = [
+        "[[models]]",
+        f"id = '{model_id}'",
+        f"name = '{model_id}'",
+        f"repo = 'tests/{model_id}'",
+        "speculation = 'mtp'" if draft else "",
+        f"files = [{file}]",
+        "[[models.presets]]",
+        f"quant = '{QUANT}'",
+        f"ctx = {4_096 if model_id == SERVED else 32_768}",
+        "kv = 'q8_0'" if model_id != SERVED else "kv = 'f16'",
+        f"draft = {draft}",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def read(home: Path, tmp_path: Path, demo_model: Path, driver: Path) -> dict[str, Any]:
+    """What every place says of ten files."""
+    paths = {each: _put(each, demo_model) for each in MODELS}
+    catalogue = home / "config" / "models"
+    catalogue.mkdir(parents=True)
+    (catalogue / "ten.toml").write_text("\n".join(_entry(each, path) for each, path in paths.items()))
+    programs = tmp_path / "programs"
+    programs.write_text(f"1 {OTHERS_MIB}\n")
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(driver),
+        "CUDA_VISIBLE_DEVICES": "0",
+        "STUB_PROGRAMS": str(programs),
+        "QT_QPA_PLATFORM": "offscreen",
+        "LANGUAGE": "en",
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+    command = [sys.executable, "-m", "tests.gui.memory_pages", paths[SERVED], programs, str(OWN_MIB), *MODELS]
+    done = subprocess.run(
+        command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_all_places_say_the_same_of_ten_files_before_and_while_one_is_served(read: dict[str, Any]) -> None:
+    first = {machine: read["before"][machine]["plan"] for machine in ("here", "described")}
+    different = {
+        f"{when}, {place}, {machine}: {model}": (said, first[machine][model])
+        for machine in first
+        for when in ("before", "while")
+        for place, found in read[when][machine].items()
+        for model, said in found.items()
+        if said != first[machine][model]
+    }
+    assert different == {}
+    places = {"start", "models", "download", "plan", "estimate"}
+    assert all(set(read[when]["here"]) == places for when in ("before", "while"))
+    assert all(set(found) == set(MODELS) for found in read["while"]["here"].values())
+    here = read["before"]["here"]["plan"]
+    assert {free for _, _, free in here.values()} == {ALONE_MIB}
+    assert {status for status, _, _ in here.values()} >= {"FITS", "TOO BIG"}  # or nothing was told apart
+    would_not_fit_beside = [each for each in here.values() if ALONE_MIB - OWN_MIB < each[1] <= ALONE_MIB]
+    assert len(would_not_fit_beside) >= 3
+
+    before, running, after = (read[when] for when in ("before", "while", "after"))
+    for told in (*before["memory"].values(), after["plan"]):
+        assert (told["alone_mib"], told["beside_mib"], told["own_mib"]) == (ALONE_MIB, ALONE_MIB, 0)
+    for told in running["memory"].values():
+        assert (told["alone_mib"], told["beside_mib"], told["own_mib"]) == (ALONE_MIB, ALONE_MIB - OWN_MIB, OWN_MIB)
+        assert told["read_at"] == pytest.approx(time.time(), abs=600)
+    assert before["memory"]["plan"]["read_at"] < running["memory"]["plan"]["read_at"] < after["plan"]["read_at"]
+
+
+def test_the_age_of_what_was_read_is_shown_once_it_is_some_seconds(qtbot: QtBot) -> None:
+    label = ReadAge()
+    qtbot.addWidget(label)
+    label.show()
+    label.show_age(time.time())
+    assert label.text() == ""
+    assert label._next.isActive()
+    label.show_age(time.time() - 12 * 60 - 5)
+    assert label.text() == "Memory read 12 minutes ago"
+    label.hide()
+    assert not label._next.isActive()
+    label.show_age(None)
+    assert label.text() == ""
+    assert [format_age(each) for each in (9.9, 10, 47, 60, 3_599, 7_200)] == [
+        "",
+        "Memory read 10 s ago",
+        "Memory read 40 s ago",
+        "Memory read 1 minute ago",
+        "Memory read 59 minutes ago",
+        "Memory read 2 hours ago",
+    ]

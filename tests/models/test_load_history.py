@@ -1,0 +1,116 @@
+"""Margins that follow what loads on this machine took beyond their estimates."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.models.load_history import read_excess_mib, record_load
+from tests.machine.conftest import compiled
+
+LEARN = """
+import asyncio, json, sys
+from pathlib import Path
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
+from launcher.engine.serve_options import ServeOptions
+from launcher.app.planner import learn_from_load
+model, engine, pid, context, backend, extra = json.loads(sys.argv[1])
+options = ServeOptions(model=Path(model), engine=Path(engine), draft=2, context=context, extra=tuple(extra))
+launch = asyncio.run(prepare_launch(options, Endpoint(20001, "key")))
+log = [
+    "0.00.030.001 I load_tensors:        CUDA0 model buffer size =    90.00 MiB",
+    "0.00.032.001 I load_tensors: offloaded 5/5 layers to GPU",
+    "0.00.033.001 I load_tensors:   CPU_Mapped model buffer size =     1.00 MiB",
+    f"0.00.033.002 I load_tensors: {backend:>12} model buffer size =    90.00 MiB",
+]
+learn_from_load(launch, pid, log if backend else [])
+"""
+
+
+def test_nothing_is_known_before_the_first_load(home: Path) -> None:
+    assert read_excess_mib("GPU-1", "cuda") is None
+
+
+def test_the_largest_of_the_last_loads_counts(home: Path) -> None:
+    for measured in (10_500, 10_100, 9_900):
+        assert record_load("GPU-1", "cuda", predicted_mib=10_000, measured_mib=measured)
+    assert read_excess_mib("GPU-1", "cuda") == 500
+    assert read_excess_mib("GPU-1", "vulkan") is None
+    assert read_excess_mib("GPU-2", "cuda") is None
+    for _ in range(8):
+        record_load("GPU-1", "cuda", predicted_mib=10_000, measured_mib=9_950)
+    assert read_excess_mib("GPU-1", "cuda") == -50
+
+
+def test_what_the_estimate_cannot_be_blamed_for_is_not_learned(home: Path) -> None:
+    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=19_799)
+    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=21_501)
+    assert read_excess_mib("GPU-1", "cuda") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"GPU-1 cuda": 3}', b"\xff"])
+def test_a_damaged_file_is_taken_as_nothing_and_written_anew(home: Path, content: bytes) -> None:
+    (home / "state").mkdir(parents=True)
+    (home / "state" / "measured-memory.json").write_bytes(content)
+    assert read_excess_mib("GPU-1", "cuda") is None
+    record_load("GPU-1", "cuda", predicted_mib=100, measured_mib=110)
+    assert read_excess_mib("GPU-1", "cuda") == 10
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def learn(driver: Path, home: Path, demo_model: Path, fake_engine: Path) -> Callable[..., dict[str, list[int]]]:
+    """Load the demo by a llama-server that has `mib` of the stub's GPU, and return what was learned."""
+
+    def load(
+        mib: int, *, pid: int = 1, context: int = 4_096, backend: str = "CUDA0", extra: tuple[str, ...] = ()
+    ) -> dict[str, list[int]]:
+        taken = {"LD_LIBRARY_PATH": str(driver), "STUB_PROCESSES": "2", "STUB_PROCESS_MIB": str(mib)}
+        asked = json.dumps([str(demo_model), str(fake_engine), pid, context, backend, extra])
+        command = [sys.executable, "-W", "error", "-c", LEARN, asked]
+        subprocess.run(command, env=os.environ | taken, check=True, timeout=60)
+        file = home / "state" / "measured-memory.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    return load
+
+
+Learn = Callable[..., dict[str, list[int]]]
+
+
+def test_a_load_that_cannot_be_judged_teaches_nothing(learn: Learn) -> None:
+    assert learn(4_096) == {}, "far too much for the demo"
+    assert learn(400, pid=99) == {}, "of this program the driver tells nothing"
+    assert learn(400, backend="") == {}, "the log does not say where the weights are"
+    assert learn(400, extra=("--mmproj", "vision.gguf")) == {}, "it may have taken memory"
+    assert learn(400, context=2**20) == {}, "the engine has left layers on the host"
+
+
+def test_the_log_says_by_which_backend_it_was_loaded(learn: Learn) -> None:
+    ((key, _),) = learn(400, backend="Vulkan0").items()
+    assert key.endswith(" vulkan")
+
+
+def test_a_believable_load_moves_the_margin(learn: Learn, driver: Path) -> None:
+    ((key, (difference,)),) = learn(400).items()
+    assert key.endswith(" cuda")
+    assert 0 < difference < 100
+    script = (
+        "import json\nfrom launcher.machine.machine import read_machine\n"
+        "from launcher.models.read_situation import situation_of\n"
+        "plain = situation_of(read_machine())\nprint(json.dumps([plain.margin_mib, plain.notes]))"
+    )
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DISPLAY": ":0"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)
+    margin, notes = json.loads(done.stdout)
+    assert margin == 1_024 + difference
+    assert any(f"up to {difference:,} MiB beyond" in note for note in notes)

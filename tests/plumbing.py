@@ -1,0 +1,16 @@
+"""Engine arguments without those that tell one run of the same server from another."""
+
+from collections.abc import Sequence
+
+from launcher.engine.arguments import RUN_FLAGS
+
+
+def without_plumbing(arguments: Sequence[str]) -> list[str]:
+    """Return arguments without address, key, name, log and slot files: what a plan and its server have in common."""
+    left, words = [], iter(arguments)
+    for word in words:
+        if word not in RUN_FLAGS:
+            left.append(word)
+        elif RUN_FLAGS[word]:
+            next(words, None)
+    return left

@@ -1,0 +1,87 @@
+"""Files that version 0.1.0 kept are read by this one, with all that is in them."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.app import settings_file
+from launcher.app.tuner_kept import load_tunes
+from launcher.base.paths import HOME_VARIABLE
+from launcher.engine.builds import installed
+from launcher.engine.server import endpoint, started
+from launcher.engine.settings import load_settings, save_settings
+from launcher.fetch.queue import DownloadQueue
+from launcher.models import library_index, load_history
+from launcher.tuning import machine_preset
+from launcher.tuning.history import History
+
+HOME = Path(__file__).parent / "data" / "kept-0.1.0"
+MODEL = Path("/models/some.gguf")
+READ: dict[str, tuple[Callable[[], object], object]] = {
+    "app settings": (lambda: dict(settings_file.read().values), {"window.theme": "dark"}),
+    "server settings of models": (lambda: load_settings(MODEL), {"draft": 1}),
+    "ports and keys": (
+        lambda: [(each.port, each.api_key) for each in endpoint.saved_endpoints()],
+        [(23_456, "an-example-of-a-key")],
+    ),
+    "last start": (lambda: started.load_last_start().log, MODEL),
+    "last model": (started.load_last_model, "demo"),
+    "last used": (lambda: sorted(started.load_last_uses()), [str(MODEL)]),
+    "measured loads": (lambda: load_history.read_excess_mib("gpu", "cuda"), 100),
+    "tuned settings": (lambda: [each.model.name for each in machine_preset.load_presets()], ["Qwen3.6-35B-A3B"]),
+    "engines": (
+        lambda: [each.name for each in installed.read_store().engines],
+        ["b1-cpu", "mine"],
+    ),
+    "downloads": (lambda: [each.title for each in DownloadQueue({}).read_snapshot().jobs.jobs], ["some"]),
+    "models": (lambda: [each.path for each in library_index.read_index()[0].records], [MODEL]),
+    "a tune": (lambda: [each.session for each in load_tunes()], ["session"]),
+}
+
+
+@pytest.fixture
+def kept_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the files of 0.1.0."""
+    home = tmp_path / "home"
+    shutil.copytree(HOME, home)
+    for folder in home.rglob("*"):
+        folder.chmod(0o700 if folder.is_dir() else 0o600)  # as the program makes them
+    monkeypatch.setenv(HOME_VARIABLE, str(home))
+    return home
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_it_kept_is_read(name: str, kept_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read, expected = READ[name]
+    assert read() == expected
+    assert not list(kept_home.rglob("*.bad*"))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("state/settings.json", "state/model-settings.json"),
+        ("state/loads.json", "state/measured-memory.json"),
+        ("data/history/presets.json", "data/history/tuned-settings.json"),
+    ],
+)
+def test_a_file_that_has_another_name_now_is_copied_and_an_earlier_version_finds_its_own(
+    former: str, now: str, kept_home: Path
+) -> None:
+    before = (kept_home / former).read_bytes()
+    for read, expected in READ.values():
+        assert read() == expected
+    assert (kept_home / former).read_bytes() == (kept_home / now).read_bytes() == before
+    save_settings(MODEL, {"draft": 3})
+    (kept_home / former).unlink()
+    assert load_settings(MODEL) == {"draft": 3}
+    assert (kept_home / former).exists() is False
+
+
+def test_its_history_is_read(kept_home: Path) -> None:
+    assert (kept_home / "data" / "history" / "history.db").exists()
+    with History() as history:
+        assert [each.kind for each in history.find()] == ["tune"]

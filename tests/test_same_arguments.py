@@ -1,0 +1,186 @@
+"""Plan, the engine's own estimate, serve, export and tune give an engine the same arguments for the same settings."""
+
+import asyncio
+import json
+import random
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.app import planner, recipes
+from launcher.app.bench import options_with
+from launcher.app.planner import MachineWish
+from launcher.engine.arguments import RUN_FLAGS
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.settings import change_settings
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.memory import KV_TYPES
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.server_settings import ROWS, Value, to_fields
+from tests.plumbing import without_plumbing
+from tools.sparse_models.models import model
+from tools.sparse_models.write import write
+
+MODELS = (
+    "qwen35moe-35b-iq3_s",
+    "qwen35moe-35b-q4_k_m",
+    "qwen35-27b-q4_k_s",
+    "qwen35-27b-q4_k_m",
+    "qwen35-9b-q4_k_m",
+    "llama-8b-q4_k",
+    "qwen3moe-30b-q4_k",
+    "gemma3-12b-q4_k",
+)
+SETTINGS_EACH = 25
+ENDPOINT = Endpoint(20_001, "a-key")
+CARD = """#!/bin/sh
+case "$*" in
+    *--version*) echo 'version: 11669 (fake)' >&2 ;;
+    *--list-devices*) echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 4090 (24082 MiB, 23500 MiB free)' ;;
+    *--help*) echo '{flags}' ;;
+    *)
+        for word in "$@"; do printf '%s\\n' "$word"; done >{told}
+        for table in 1 2; do
+            echo '{{"type": "fit_memory_breakdown", "data": {{"rows": [{{"kind": "device", "name": "CUDA0",'\
+' "model": 1, "context": 1, "compute": 1, "total": 24082, "free": 23500}}]}}}}'
+        done
+        exec sleep 60 ;;
+esac
+"""
+
+
+@pytest.fixture(params=["the built-in engine", "a card"])
+def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path | None:
+    """Where a llama-server on PATH, which lists a GPU, writes down what it is started with; None without one."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if request.param != "a card":
+        return None
+    told, program = tmp_path / "told", tmp_path / "llama-server"
+    others = "--model --metrics --cors-origins --no-ui --gpu-layers --flash-attn --batch-size --device --spec-type"
+    flags = " ".join({*others.split(), *RUN_FLAGS, *(flag for row in ROWS.values() for flag in row.flags)})
+    program.write_text(CARD.format(flags=flags, told=shlex.quote(str(told))))
+    program.chmod(0o755)
+    return told
+
+
+@pytest.fixture(autouse=True)
+def memory_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold what the host has free: other programs change it between a plan and a start, and the limits follow it."""
+    told = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: told)
+
+
+def own_catalogue(home: Path, name: str) -> Path:
+    """Put a model into the user's own catalogue, and return its file."""
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    path = folder / "own.gguf"
+    write(path, "own", model(name))
+    speculation = "speculation = 'mtp'\n" if "35" in name else ""
+    files = "files = [{ quant = 'Q', file = 'own.gguf' }]\n"
+    draft = 2 if speculation else 0
+    preset = f"[[models.presets]]\nquant = 'Q'\nctx = 65_536\nkv = 'q8_0'\ndraft = {draft}\n"
+    (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'Own'\n{files}{speculation}\n{preset}")
+    return path
+
+
+def random_settings(chance: random.Random, *, can_draft: bool, offloads: bool) -> dict[str, Value]:
+    """Settings as a user may write them: all that a plan would choose itself, and any of the others."""
+    settings: dict[str, Value] = {
+        "ctx": chance.choice((4_096, 8_192, 20_000, 65_536, 131_072)),
+        "kv": chance.choice([*KV_TYPES]),
+        "draft": chance.randint(0, 6) if can_draft else 0,
+        "ubatch": chance.choice((64, 256, 512, 1_024, 4_096)),
+        "slots": chance.choice((1, 1, 2, 5)),
+        "n_cpu_moe": chance.choice((0, 3, 20)) if offloads else 0,
+    }
+    others: Mapping[str, tuple[Value, ...]] = {
+        "threads": (1, 2),
+        "kv_unified": (True, False),
+        "cache_ram": (0, 512, 8_192),
+        "ctx_checkpoints": (0, 4, 32),
+        "split_mode": ("layer", "none") if offloads else (),
+        "tensor_split": ("3,1",) if offloads else (),
+        "p_min": (0.0, 0.75),
+        "draft_sampling": ("greedy", "probabilistic"),
+        "ngram": ("none", "ngram-simple"),
+    }
+    for name, values in others.items():
+        if values and chance.random() < 0.4:
+            settings[name] = chance.choice(values)
+    return settings
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_ways_to_start_a_model_give_it_the_same_arguments(name: str, card: Path | None, home: Path) -> None:
+    asyncio.run(compare_all(name, card, home))
+
+
+async def compare_all(name: str, card: Path | None, home: Path) -> None:
+    path, chance, machine = own_catalogue(home, name), random.Random(name), MachineWish()
+    catalogue, here = load_catalogue(), await planner.read_situation(machine)
+    assert (here.backend == "cpu") == (card is None)
+    source, moe = planner.read_source(str(path)), "moe" in name
+    for number in range(SETTINGS_EACH // 2 + (card is None)):
+        settings = random_settings(chance, can_draft="35" in name, offloads=moe and card is not None)
+        served = await launch_plan(change_settings(ServeOptions(path), settings), ENDPOINT)
+        wanted = without_plumbing(served.command.arguments)
+        assert str(path) in wanted
+
+        plan = make_plans(catalogue, here, PlanCriteria(model="own", **to_fields(settings)))[0]
+        engine = await planner.planned_engine(machine, here)
+        assert without_plumbing(planner.plan_arguments(plan, engine)) == wanted, f"plan {number}: {settings}"
+        environment = planner.plan_environment(engine)
+        assert environment.items() <= served.command.environment.items()
+
+        recipe = (
+            await recipes.recipe_of_options(change_settings(ServeOptions(path), settings), port=None, backend=None)
+        ).recipe
+        exported = without_plumbing([*recipe.program, *recipe.build_arguments()])
+        assert exported == wanted, f"export {number}: {settings}"
+
+        tuned = await launch_plan(options_with(ServeOptions(path, draft=0), settings), ENDPOINT)
+        assert without_plumbing(tuned.command.arguments) == wanted, f"tune {number}: {settings}"
+
+        if card is not None:
+            await planner.compare_with_engine(source, plan.setting, None, machine)
+            asked = card.read_text().splitlines()
+            model_at = asked.index("--model") + 1
+            asked[model_at] = str(path)
+            assert [wanted[0], *without_plumbing(asked)] == wanted, f"ask {number}: {settings}"
+
+
+def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Path) -> None:
+    async def compare() -> None:
+        path = own_catalogue(home, "qwen35-9b-q4_k_m")
+        options = change_settings(ServeOptions(path, built_in=True), {"ctx": 20_000, "kv": "q8_0", "slots": 2})
+        launch = await launch_plan(options, ENDPOINT)
+        from launcher.engine.ask import dry_run_command
+
+        asked = dry_run_command(launch.build, path, launch.setting("cpu"), gpu=False)
+        assert without_plumbing(asked.arguments) == without_plumbing(launch.command.arguments)
+
+    asyncio.run(compare())
+
+
+def test_what_is_removed_is_the_address_the_key_the_name_and_the_log() -> None:
+    words = "llama-server --model m --host h --port 1 --alias a --api-key-file k --verbosity 4 --log-jsonl --log-file f"
+    assert without_plumbing(f"{words} --slot-save-path s --metrics -- x".split()) == (
+        ["llama-server", "--model", "m", "--metrics", "--", "x"]
+    )
+
+
+def test_the_users_own_arguments_stay_apart_and_last(home: Path) -> None:
+    path = own_catalogue(home, "qwen35-9b-q4_k_m")
+    options = replace(ServeOptions(path), extra=("--jinja",), mmproj=path, chat_template_file=path)
+    launch = asyncio.run(launch_plan(options, ENDPOINT))
+    words = launch.command.arguments
+    assert words[-1] == "--jinja"
+    assert words[words.index("--mmproj") + 1] == words[words.index("--chat-template-file") + 1] == str(path)
+    assert json.dumps(launch.options.extra) == '["--jinja"]'
