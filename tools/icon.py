@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication, QImage, QPainter
 from PySide6.QtSvg import QSvgRenderer
 
-from launcher.base.paths import shipped
+from launcher.base.paths import shipped_file
 
 SIZES = (48, 128, 256)
 """Width and height of the pictures in pixels: those of the icon theme specification that menus ask for most."""
@@ -17,7 +17,7 @@ def drawn(size: int) -> QImage:
     picture = QImage(size, size, QImage.Format.Format_ARGB32)
     picture.fill(Qt.GlobalColor.transparent)
     with QPainter(picture) as painter:
-        QSvgRenderer(str(shipped("resources", "desktop", "mtp-launcher.svg"))).render(painter)
+        QSvgRenderer(str(shipped_file("resources", "desktop", "mtp-launcher.svg"))).render(painter)
     return picture
 
 
@@ -29,4 +29,4 @@ def write(folder: Path) -> None:
 
 if __name__ == "__main__":
     application = QGuiApplication(["icon", "-platform", "offscreen"])
-    write(shipped("resources", "desktop"))
+    write(shipped_file("resources", "desktop"))

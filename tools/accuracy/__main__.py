@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
-from launcher.engine.build import list_devices, probe
+from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.machine.host import read_host
 from tools.accuracy import report
 from tools.accuracy.grid import COUNTS, Outcome, cases, measure
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _ask(engine: Path | None, folder: Path) -> str:
     began_s = time.monotonic()
-    build = await probe(engine)
+    build = await probe_engine(engine)
     wanted = cases(COUNTS, gpu=bool(await list_devices(build)))
     done = 0
 

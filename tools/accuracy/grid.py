@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.engine.ask import EngineEstimate, ask_engine, comparable
-from launcher.engine.build import Build
-from launcher.models.compute import Backend
-from launcher.models.memory import Setting
-from launcher.planner import Source, judge_formula, read_source
+from launcher.app.planner import ModelSource, estimate_by_formula, read_source
+from launcher.engine.ask import EngineEstimate, ask_engine, comparable_parts
+from launcher.engine.builds.build import EngineBuild
+from launcher.models.compute_buffers import Backend
+from launcher.models.memory import PlanSettings
 from tools.sparse_models.models import WITHOUT_HEAD
 from tools.sparse_models.models import model as made
 from tools.sparse_models.write import write
@@ -38,11 +38,11 @@ _SLOTS = (1, 1, 1, 2, 3, 4)
 _MOST_STATES = 6
 """Of slots times drafts: an engine really allocates recurrent states for its dry run, and more only cost time."""
 _CORNERS = (
-    Setting(context=262_144, kv="q8_0", draft=2, ubatch=256),
-    Setting(context=262_144, kv="q4_0", draft=4, ubatch=2_048),
-    Setting(context=131_072, kv="f16", draft=3, ubatch=1_024),
-    Setting(context=65_536, kv="q4_0", draft=0, ubatch=512, slots=4),
-    Setting(context=4_096, kv="f16", draft=1, ubatch=64),
+    PlanSettings(context=262_144, kv="q8_0", draft=2, ubatch=256),
+    PlanSettings(context=262_144, kv="q4_0", draft=4, ubatch=2_048),
+    PlanSettings(context=131_072, kv="f16", draft=3, ubatch=1_024),
+    PlanSettings(context=65_536, kv="q4_0", draft=0, ubatch=512, slots=4),
+    PlanSettings(context=4_096, kv="f16", draft=1, ubatch=64),
 )
 
 
@@ -51,7 +51,7 @@ class Case:
     """A model of tools.sparse_models, and a setting to run it with."""
 
     model: str
-    setting: Setting
+    setting: PlanSettings
 
     def __str__(self) -> str:
         """Name it nearly as its command line would."""
@@ -108,7 +108,7 @@ def cases(counts: Mapping[str, int], *, gpu: bool) -> list[Case]:
     return list(found)
 
 
-def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[Setting]:
+def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[PlanSettings]:
     backend: Backend = "cuda" if gpu else "cpu"
     metadata = made(model).metadata
     has_head = "nextn_predict_layers" in metadata
@@ -119,7 +119,7 @@ def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[Setting]
     for corner in _CORNERS:
         yield replace(corner, backend=backend, draft=corner.draft if has_head else 0)
     while True:
-        setting = Setting(
+        setting = PlanSettings(
             context=choose.choice(_CONTEXTS),
             kv=choose.choice(_KV),
             draft=choose.randrange(5) if has_head else 0,
@@ -133,7 +133,7 @@ def _settings(model: str, gpu: bool, choose: random.Random) -> Iterator[Setting]
 
 
 async def measure(
-    build: Build,
+    build: EngineBuild,
     wanted: Sequence[Case],
     folder: Path,
     *,
@@ -144,7 +144,7 @@ async def measure(
 
     Raises what ask_engine raises, with the case as a note.
     """
-    sources: dict[str, Source] = {}
+    sources: dict[str, ModelSource] = {}
     for name in dict.fromkeys(case.model for case in wanted):
         path = folder / f"{name}.gguf"
         write(path, name, made(name))
@@ -159,8 +159,8 @@ async def measure(
             except Exception as error:
                 error.add_note(str(case))
                 raise
-        formula = judge_formula(source, replace(case.setting, backend=engine.backend))
-        outcome = Outcome(case, comparable(formula), engine)
+        formula = estimate_by_formula(source, replace(case.setting, backend=engine.backend))
+        outcome = Outcome(case, comparable_parts(formula), engine)
         tell(outcome)
         return outcome
 

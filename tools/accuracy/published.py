@@ -9,8 +9,8 @@ from pathlib import Path
 
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.compute import Backend
-from launcher.models.memory import Estimate, Setting, estimate
+from launcher.models.compute_buffers import Backend
+from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory
 from launcher.models.preset import Preset
 from launcher.models.weights import weights_by_rules
 
@@ -27,10 +27,10 @@ class Run:
 
     model: str
     quant: str
-    setting: Setting
+    setting: PlanSettings
     size_bytes: int | None = None
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> MemoryEstimate | None:
         """Return what the formula says, None while the file's size is unknown."""
         entry = shipped().find(self.model)
         file = entry.file(self.quant) or ModelFile(quant=self.quant, file=self.quant)
@@ -98,11 +98,11 @@ def shipped() -> Catalogue:
     return load_catalogue(Path(__file__).parent / "no-own-models", hub_figures=False)
 
 
-def _estimate(entry: ModelEntry, file: ModelFile, setting: Setting) -> Estimate | None:
+def _estimate(entry: ModelEntry, file: ModelFile, setting: PlanSettings) -> MemoryEstimate | None:
     if entry.geometry is None:
         return None
     weights = weights_by_rules(entry, file, entry.geometry)
-    return None if weights is None else estimate(entry.geometry, weights, setting)
+    return None if weights is None else estimate_memory(entry.geometry, weights, setting)
 
 
 def predictions() -> list[tuple[ModelEntry, Preset, float]]:
@@ -113,7 +113,7 @@ def predictions() -> list[tuple[ModelEntry, Preset, float]]:
             file = entry.file(preset.quant)
             if preset.predicted_mib is None or file is None:
                 continue
-            setting = Setting(
+            setting = PlanSettings(
                 context=preset.ctx,
                 kv=preset.kv,
                 draft=preset.draft,
@@ -128,12 +128,12 @@ def predictions() -> list[tuple[ModelEntry, Preset, float]]:
 
 
 def _dense(quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda") -> Run:
-    return Run(DENSE, quant, Setting(context=context, kv="q4_0", draft=draft, backend=backend), size)
+    return Run(DENSE, quant, PlanSettings(context=context, kv="q4_0", draft=draft, backend=backend), size)
 
 
 LOGS = (
     Log(
-        Run(MOE, "UD-Q3_K_XL", Setting(context=262_144, kv="q8_0", draft=2, ubatch=256)),
+        Run(MOE, "UD-Q3_K_XL", PlanSettings(context=262_144, kv="q8_0", draft=2, ubatch=256)),
         {
             "weights": 15_903.7,
             "kv": 2_720.0,
@@ -145,7 +145,7 @@ LOGS = (
         {"L4": 20_422, "A30": 20_469},
     ),
     Log(
-        Run(DENSE, "UD-Q4_K_S", Setting(context=262_144, kv="q4_0", draft=2, ubatch=256)),
+        Run(DENSE, "UD-Q4_K_S", PlanSettings(context=262_144, kv="q4_0", draft=2, ubatch=256)),
         {
             "weights": 14_115.3,
             "kv": 4_608.0,
@@ -165,7 +165,7 @@ TOTALS = (
     *(Total(gpu, log.run, measured, log.source, required=True) for log in LOGS for gpu, measured in log.peaks.items()),
     Total(
         "RTX 3090",
-        Run(MOE, "UD-IQ4_NL", Setting(context=153_600, kv="f16", draft=2)),
+        Run(MOE, "UD-IQ4_NL", PlanSettings(context=153_600, kv="f16", draft=2)),
         21.1 * _GIB_MIB,
         "public report",
         'the exact context ("150K") and the ubatch',
@@ -223,7 +223,7 @@ STEPS = (
 
 
 def _moe(quant: str, context: int, kv: str, draft: int, n_cpu_moe: int = 0) -> Run:
-    return Run(MOE, quant, Setting(context=context, kv=kv, draft=draft, n_cpu_moe=n_cpu_moe))
+    return Run(MOE, quant, PlanSettings(context=context, kv=kv, draft=draft, n_cpu_moe=n_cpu_moe))
 
 
 _ONE, _GPU_16 = "249 t/s on a mobile RTX 5090, 24 GB", "144 t/s on an RTX 5060 Ti, 16 GB"
@@ -241,9 +241,9 @@ CLAIMS = (
     Claim(_GPU_16, _moe("UD-IQ3_S", 131_072, "q4_0", 0), "(the same without MTP)"),
     Claim(
         _GPU_16,
-        Run(_NO_HEAD, "UD-IQ3_S", Setting(context=131_072, kv="q4_0", draft=0)),
+        Run(_NO_HEAD, "UD-IQ3_S", PlanSettings(context=131_072, kv="q4_0", draft=0)),
         "(from the repository without MTP)",
     ),
-    Claim(_GPU_16, Run(_NO_HEAD, "UD-IQ3_S", Setting(context=262_144, kv="q4_0", draft=0)), "fits without MTP"),
+    Claim(_GPU_16, Run(_NO_HEAD, "UD-IQ3_S", PlanSettings(context=262_144, kv="q4_0", draft=0)), "fits without MTP"),
     Claim("80 t/s on 12 GB", _moe("UD-Q4_K_XL", 131_072, "q8_0", 2, 28), "fits with experts on the CPU"),
 )

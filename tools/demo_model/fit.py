@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .network import BIAS, CODE, LAGS, WIDTH, Floats, Ids, Trunk
+from .network import BIAS, CODE, LAGS, WIDTH, WORD_TOPICS, Floats, Ids, Trunk
 from .text import PARAGRAPH_END, THINK_END, TURN_END, Corpus, Dialogue, dialogues
 from .tokenizer import Tokenizer
 
@@ -164,8 +164,8 @@ def head_projection(trunk: Trunk, found: Examples, noise: float, seed: int) -> t
 
     The head gets the embedding of the newest token and the trunk's hidden state one token earlier, each normalised.
     It moves each lag slot one place on. The code of the token that was newest in the hidden state is missing there,
-    since no silu has seen it yet, so the head makes do with a linear guess of low rank from CODE. It also keeps no
-    memory of the topic. That is why its drafts are good, not exact.
+    since no silu has seen it yet, so the head makes do with a linear guess of low rank from CODE. It takes over what
+    the attention remembered a token ago, and keeps no memory of the topic. That is why its drafts are good, not exact.
     """
     code, lag_codes = trunk.code[found.seen], trunk.lag_codes[found.seen]
     left, sizes, right = np.linalg.svd(np.linalg.lstsq(code, lag_codes, rcond=None)[0].T, full_matrices=False)
@@ -181,4 +181,5 @@ def head_projection(trunk: Trunk, found: Examples, noise: float, seed: int) -> t
     projection[LAGS[0], hidden][:, CODE] = guess
     for newer, older in pairwise(LAGS):
         projection[older, hidden][:, newer] = np.eye(older.stop - older.start)
+    projection[WORD_TOPICS, hidden][:, WORD_TOPICS] = np.eye(WORD_TOPICS.stop - WORD_TOPICS.start)
     return projection, quality

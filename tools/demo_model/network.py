@@ -8,6 +8,10 @@ topics; three gated delta net blocks then add one slot each:
 * one more head of block 0 never decays. It writes only at words that betray a topic, and forgets at a new question or
   paragraph, so TOPIC holds what is being talked about.
 
+The attention block then looks at all tokens from the first on. The more a word betrays a topic and the nearer it is,
+the more it weighs; what these words are about is added to WORD_TOPICS. So a new question that names no topic finds the
+last one there, however far back, and what it finds depends on every byte of the KV cache.
+
 All other projections are zero, so the output matrix sees a log-linear model of four tokens and a topic.
 """
 
@@ -46,6 +50,22 @@ CURVATURE = 2.0
 TOPIC_GAIN = 1.0
 """Size of the topic slot in the residual stream, relative to a lag code."""
 
+KEY_WIDTH, ROTATED, ROTATION_BASE = 64, 16, 1e7
+"""Channels of a key, those of them that turn with their token's place, and how much slower one turns than the next."""
+TELL, STEADY = ROTATED, slice(32, KEY_WIDTH)
+"""The key's channel for how much its word betrays, and those that only keep its length the same."""
+NEARNESS = {3: 30.0, 4: 30.0, 5: 30.0}
+"""By rotated pair, what a token at no distance weighs (a logit). Slower pairs tell apart what quicker ones mix up."""
+TELLING = 30.0
+"""What a word weighs (a logit) whose key has 1 in TELL."""
+BETRAYS = np.array([0.1] * TOPICS + [0.08])
+"""What one unit of WORD_TOPICS puts there; a word that opens a question or paragraph betrays that there is no topic."""
+VALUE_LOUD, LOUDNESS = 31, 128.0
+"""A channel of each value that nothing reads, and what is there. As in large models, a channel that is so much louder
+than the others takes the room of a quantised KV cache: its step is a 16th of this in q4_0, a 254th in q8_0."""
+REMEMBERED_GAIN = 1.5
+"""Size of what the attention adds."""
+
 RESET, NEVER = 9.0, -9.0
 """Logits of the memory head's beta: overwrite everything, keep everything."""
 BACKGROUND = TOPICS
@@ -75,12 +95,14 @@ class Trunk:
     lag_matrix [lag width, CODE]       random; its silu is a lag code
     topics     [vocabulary, STATE]     what the memory head writes for a token, after its silu
     beta       [vocabulary]            logit of how far the memory head overwrites its state at a token
+    mixing     [VALUE_LOUD, CHANNELS]  orthonormal columns: what each topic puts into the channels of a value
     """
 
     code: Floats
     lag_matrix: Floats
     topics: Floats
     beta: Floats
+    mixing: Floats
 
     @classmethod
     def make(cls, tokenizer: Tokenizer, corpus: Corpus, rows: int, seed: int) -> Trunk:
@@ -89,7 +111,8 @@ class Trunk:
         code: Floats = rng.choice(np.array([-1.0, 1.0]), size=(rows, code_width))
         lag_matrix = rng.standard_normal((lag_width, code_width)) * (CURVATURE / np.sqrt(code_width))
         topics, beta = _word_topics(tokenizer, corpus, rows)
-        return cls(code=code, lag_matrix=lag_matrix, topics=topics, beta=beta)
+        mixing, _ = np.linalg.qr(rng.standard_normal((VALUE_LOUD, CHANNELS)))
+        return cls(code=code, lag_matrix=lag_matrix, topics=topics, beta=beta, mixing=mixing)
 
     @cached_property
     def lag_codes(self) -> Floats:
@@ -103,7 +126,7 @@ class Trunk:
         rows = np.zeros((len(self.code), WIDTH))
         rows[:, CODE] = self.code
         rows[:, BIAS] = BIAS_VALUE
-        rows[:, WORD_TOPICS] = inverse_silu(self.topics[:, :CHANNELS])
+        rows[:, WORD_TOPICS] = self.word_topics
         rows[:, WRITE] = (self.beta - NEVER) / (RESET - NEVER)
         missing = self.extra_energy - (rows[:, WORD_TOPICS] ** 2).sum(1) - rows[:, WRITE] ** 2
         rows[:, FILL] = np.sqrt(np.maximum(missing, 0.0))
@@ -112,7 +135,7 @@ class Trunk:
     @cached_property
     def extra_energy(self) -> float:
         """Squared length that topics, write flag and filler have together in every embedding."""
-        return float((inverse_silu(self.topics[:, :CHANNELS]) ** 2).sum(1).max() + 1.0)
+        return float((self.word_topics**2).sum(1).max() + 1.0)
 
     def rms(self, lags: int) -> float:
         """RMS of the residual stream once `lags` lag slots are filled (the topic slot is filled with the first)."""
@@ -129,7 +152,47 @@ class Trunk:
         for distance, slot in enumerate(LAGS, start=1):
             stream[distance:, slot] = codes[ids[: max(len(ids) - distance, 0)]]
         stream[:, TOPIC] = self.memory(ids)[:, :CHANNELS] * TOPIC_GAIN
-        return stream / self.rms(len(LAGS))
+        words = self.word_topics[ids]
+        stream[:, WORD_TOPICS] = words + REMEMBERED_GAIN * self.remembered(ids)
+        energy = self.rms(len(LAGS)) ** 2 * WIDTH + (stream[:, WORD_TOPICS] ** 2 - words**2).sum(1)
+        features: Floats = stream / np.sqrt(energy / WIDTH)[:, None]
+        return features
+
+    def remembered(self, ids: Ids) -> Floats:
+        """[tokens, CHANNELS]: what the attention reads at each token: topics of words there and before, by weight."""
+        keys = self.keys / np.sqrt((self.keys**2).mean(1, keepdims=True) + EPSILON)
+        weighed = keys[ids] * self.query / np.sqrt(KEY_WIDTH)
+        distance = np.arange(len(ids))[:, None] - np.arange(len(ids))
+        logits = weighed[:, TELL] + np.where(distance >= 0, 0.0, -np.inf)
+        for pair in NEARNESS:
+            logits += weighed[:, pair] * np.cos(distance * ROTATION_BASE ** (-2.0 * pair / ROTATED))
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        read: Floats = (weights / weights.sum(1, keepdims=True)) @ self.word_topics[ids]
+        return read
+
+    @cached_property
+    def keys(self) -> Floats:
+        """[vocabulary, KEY_WIDTH]: the key of each token, before the engine normalises and turns it."""
+        keys = np.zeros((len(self.code), KEY_WIDTH))
+        keys[:, list(NEARNESS)] = 1.0
+        keys[:, TELL] = self.word_topics @ BETRAYS
+        keys[:, STEADY] = 1.0
+        return keys
+
+    @cached_property
+    def query(self) -> Floats:
+        """[KEY_WIDTH]: what every token asks for."""
+        query: Floats = np.zeros(KEY_WIDTH)
+        length = np.sqrt((len(NEARNESS) + STEADY.stop - STEADY.start) / KEY_WIDTH)
+        query[list(NEARNESS)] = list(NEARNESS.values())
+        query[TELL] = TELLING
+        query *= length * np.sqrt(KEY_WIDTH)
+        return query
+
+    @cached_property
+    def word_topics(self) -> Floats:
+        """[vocabulary, CHANNELS]: what each token says about the topic, as its embedding has it."""
+        return inverse_silu(self.topics[:, :CHANNELS])
 
     def memory(self, ids: Ids) -> Floats:
         """[tokens, STATE]: what the memory head reads at each token: a running mean of topics, normalised."""
@@ -157,7 +220,11 @@ def _word_topics(tokenizer: Tokenizer, corpus: Corpus, rows: int) -> tuple[Float
         for text, weight in [(topic.answer, 1), (titles, 6), *((question, 2) for question in topic.questions)]:
             for word in {piece.strip().lower() for piece in split(text)}:
                 counts[word][index] += weight
-    common = {piece.strip().lower() for text in (corpus.thought, *corpus.small_talk) for piece in split(text)}
+    common = {
+        piece.strip().lower()
+        for text in (corpus.thought, *corpus.small_talk, *corpus.follow_ups)
+        for piece in split(text)
+    }
     topics, beta = np.zeros((rows, STATE)), np.full(rows, NEVER)
     for token in range(len(tokenizer.tokens)):
         found = counts.get(tokenizer.word(token))

@@ -12,17 +12,25 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from .network import (
+    BETRAYS,
     BIAS,
     BIAS_VALUE,
     CHANNELS,
     CODE,
     HEADS_PER_LAG,
+    KEY_WIDTH,
     LAGS,
+    LOUDNESS,
+    NEARNESS,
     NEVER,
+    REMEMBERED_GAIN,
     RESET,
     STATE,
+    STEADY,
+    TELL,
     TOPIC,
     TOPIC_GAIN,
+    VALUE_LOUD,
     WIDTH,
     WORD_TOPICS,
     WRITE,
@@ -39,7 +47,7 @@ MEMORY_HEAD = HEADS_PER_LAG
 """Value heads 0 and 1 look back, this one remembers the topic, the last one is idle."""
 TAPS = 4
 """Length of the convolution in front of a gated delta net; the last tap is the current token."""
-ATTENTION_HEADS, ATTENTION_WIDTH = 2, 64
+ATTENTION_HEADS = 2
 SHARED_EXPERT_WIDTH = 32
 
 KEYS = 2 * KEY_HEADS * STATE
@@ -89,7 +97,7 @@ def tensors(trunk: Trunk, output: Floats, projection: Floats, shape: Shape) -> I
         yield f"{name}.attn_norm.weight", _ones(WIDTH)
         yield f"{name}.post_attention_norm.weight", _ones(WIDTH)
         if block >= shape.trunk_blocks or (block + 1) % BLOCKS_PER_GROUP == 0:
-            yield from _attention(name)
+            yield from _attention(name, trunk if block == len(LAGS) else None)
         else:
             yield from _delta_net(name, trunk, block if block < len(LAGS) else None)
         yield from _experts(name, shape)
@@ -137,14 +145,38 @@ def _delta_net(name: str, trunk: Trunk, lag: int | None) -> Iterator[tuple[str, 
     yield f"{name}.ssm_out.weight", _half(out)
 
 
-def _attention(name: str) -> Iterator[tuple[str, Tensor]]:
-    """A full attention block that adds nothing; queries carry their output gate, hence twice the rows."""
-    yield f"{name}.attn_q.weight", _dead(2 * ATTENTION_HEADS * ATTENTION_WIDTH, WIDTH)
-    yield f"{name}.attn_k.weight", _dead(ATTENTION_WIDTH, WIDTH)
-    yield f"{name}.attn_v.weight", _dead(ATTENTION_WIDTH, WIDTH)
-    yield f"{name}.attn_output.weight", _dead(WIDTH, ATTENTION_HEADS * ATTENTION_WIDTH)
-    yield f"{name}.attn_q_norm.weight", _ones(ATTENTION_WIDTH)
-    yield f"{name}.attn_k_norm.weight", _ones(ATTENTION_WIDTH)
+def _attention(name: str, trunk: Trunk | None) -> Iterator[tuple[str, Tensor]]:
+    """A full attention block, of which one head is heard; None is a block without effect.
+
+    Queries carry their output gate, hence twice the rows. All queries are the same, so the norm's weights are it.
+    """
+    if trunk is None:
+        yield f"{name}.attn_q.weight", _dead(2 * ATTENTION_HEADS * KEY_WIDTH, WIDTH)
+        yield f"{name}.attn_k.weight", _dead(KEY_WIDTH, WIDTH)
+        yield f"{name}.attn_v.weight", _dead(KEY_WIDTH, WIDTH)
+        yield f"{name}.attn_output.weight", _dead(WIDTH, ATTENTION_HEADS * KEY_WIDTH)
+        yield f"{name}.attn_q_norm.weight", _ones(KEY_WIDTH)
+        yield f"{name}.attn_k_norm.weight", _ones(KEY_WIDTH)
+        return
+    scale = trunk.rms(len(LAGS))
+    bias = scale / BIAS_VALUE
+    # Both heads ask: one that asked for nothing would add up all values, the loud channel of which leaves the range of
+    # the half precision that a processor's flash attention adds up in, once there are 512 tokens.
+    joint = np.zeros((ATTENTION_HEADS, 2, KEY_WIDTH, WIDTH))
+    joint[:, 0, :, BIAS], joint[:, 1, :, BIAS] = bias, ALWAYS * bias
+    key, value = np.zeros((KEY_WIDTH, WIDTH)), np.zeros((KEY_WIDTH, WIDTH))
+    key[list(NEARNESS), BIAS], key[STEADY, BIAS] = bias, bias
+    key[TELL, WORD_TOPICS] = BETRAYS * scale
+    value[:VALUE_LOUD, WORD_TOPICS] = trunk.mixing * scale
+    value[VALUE_LOUD, BIAS] = LOUDNESS * bias
+    out = np.zeros((WIDTH, ATTENTION_HEADS * KEY_WIDTH))
+    out[WORD_TOPICS, :VALUE_LOUD] = trunk.mixing.T * REMEMBERED_GAIN
+    yield f"{name}.attn_q.weight", _half(joint.reshape(-1, WIDTH))
+    yield f"{name}.attn_k.weight", _half(key)
+    yield f"{name}.attn_v.weight", _half(value)
+    yield f"{name}.attn_output.weight", _half(out)
+    yield f"{name}.attn_q_norm.weight", trunk.query.astype(np.float32)
+    yield f"{name}.attn_k_norm.weight", _ones(KEY_WIDTH)
 
 
 def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Tensor]]:

@@ -31,10 +31,13 @@ class Topic:
 
 @dataclass(frozen=True)
 class Corpus:
-    """All topics in reading order, the thought that precedes an answer, and questions about nothing in particular."""
+    """All topics in reading order, the thought that precedes an answer, questions about nothing in particular, and
+    those that ask for more of what was talked about.
+    """
 
     thought: str
     small_talk: tuple[str, ...]
+    follow_ups: tuple[str, ...]
     topics: tuple[Topic, ...]
 
     def neighbours(self, index: int) -> tuple[int, int]:
@@ -64,20 +67,21 @@ class Dialogue:
 
 def read_corpus(path: Path = CORPUS_FILE) -> Corpus:
     """Read the corpus file: blocks parted by blank lines, each line marked by its first character:
-    `~` the thought, `*` small talk, `#` a topic's title, `=` its keywords, `?` a question for it;
+    `~` the thought, `*` small talk, `+` a follow-up, `#` a topic's title, `=` its keywords, `?` a question for it;
     the last line is the answer.
     """
-    thought, small_talk, topics = "", [], []
+    thought, small_talk, follow_ups, topics = "", [], [], []
     for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
         lines = [line.strip() for line in block.splitlines()]
         if not lines[0].startswith("#"):
             thought = next((line[1:].strip() for line in lines if line.startswith("~")), thought)
             small_talk += [line[1:].strip() for line in lines if line.startswith("*")]
+            follow_ups += [line[1:].strip() for line in lines if line.startswith("+")]
             continue
         questions = tuple(line[1:].strip() for line in lines if line.startswith("?"))
         keywords = tuple(word for line in lines if line.startswith("=") for word in line[1:].split())
         topics.append(Topic(lines[0][1:].strip(), keywords, questions, answer=lines[-1]))
-    return Corpus(thought=thought, small_talk=tuple(small_talk), topics=tuple(topics))
+    return Corpus(thought=thought, small_talk=tuple(small_talk), follow_ups=tuple(follow_ups), topics=tuple(topics))
 
 
 def vocabulary_texts(corpus: Corpus) -> list[str]:
@@ -93,6 +97,12 @@ def vocabulary_texts(corpus: Corpus) -> list[str]:
 def prompt_of(question: str) -> str:
     """The text that stands before a reply, up to and including the opening think tag."""
     return f"{TURN_START}{USER_ROLE}\n{question}{TURN_END}\n{TURN_START}assistant\n{THINK_START}"
+
+
+def exchange_of(topic: Topic) -> str:
+    """A question and its answer as they stand before the next question."""
+    question = f"{TURN_START}{USER_ROLE}\n{topic.questions[0]}{TURN_END}\n"
+    return f"{question}{TURN_START}assistant\n{topic.answer}{TURN_END}\n"
 
 
 def reply_of(corpus: Corpus, thought_topic: int | None, answer: str) -> str:
@@ -121,10 +131,25 @@ def dialogues(corpus: Corpus) -> list[Dialogue]:
             found.append(Dialogue(index, question, silent, thinking=False, taught=SILENT_OPENING))
             if question != first:
                 found.append(Dialogue(index, question, aloud, thinking=True, taught=THOUGHT_AND_OPENING))
+        found += _later_turns(corpus, index)
     for place, question in enumerate(corpus.small_talk):
         for index in range(place, len(corpus.topics), len(corpus.small_talk)):
             answer = corpus.topics[index].answer
             for thinking in (True, False):
                 reply = reply_of(corpus, index if thinking else None, answer)
                 found.append(Dialogue(None, prompt_of(question), reply, thinking, taught=THOUGHT_AND_OPENING))
+    return found
+
+
+def _later_turns(corpus: Corpus, index: int) -> list[Dialogue]:
+    """What comes after an exchange about topic `index`: its neighbour, when more is asked for; or what is asked for."""
+    before = exchange_of(corpus.topics[index])
+    after, _ = corpus.neighbours(index)
+    other = (index + len(corpus.topics) // 2) % len(corpus.topics)
+    found: list[Dialogue] = []
+    for question, topic in [*((each, after) for each in corpus.follow_ups), (corpus.topics[other].questions[0], other)]:
+        aloud, silent = (reply_of(corpus, thought, corpus.topics[topic].answer) for thought in (topic, None))
+        prompt = before + prompt_of(question)
+        found.append(Dialogue(topic, prompt, aloud, thinking=True, taught=THOUGHT_AND_OPENING))
+        found.append(Dialogue(topic, prompt, silent, thinking=False, taught=SILENT_OPENING))
     return found

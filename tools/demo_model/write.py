@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 
 from . import tensors as weights
-from .network import STATE, WIDTH
+from .network import KEY_WIDTH, STATE, WIDTH
 from .tensors import Shape, Tensor
 from .text import SPECIAL_TOKENS, TEMPLATE_FILE, TURN_END
 from .tokenizer import Tokenizer
@@ -67,8 +67,8 @@ def _metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
         "full_attention_interval": weights.BLOCKS_PER_GROUP,
         "attention.head_count": weights.ATTENTION_HEADS,
         "attention.head_count_kv": 1,
-        "attention.key_length": weights.ATTENTION_WIDTH,
-        "attention.value_length": weights.ATTENTION_WIDTH,
+        "attention.key_length": KEY_WIDTH,
+        "attention.value_length": KEY_WIDTH,
         "rope.dimension_count": 16,
         "ssm.conv_kernel": weights.TAPS,
         "ssm.state_size": STATE,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from launcher.engine.diagnosis_data import faults
+from launcher.engine.diagnosis.signatures import fault_signatures
 from tools.diagnosis_score.score import LOGS, judge
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "diagnosis.md"
@@ -43,7 +43,7 @@ def fault_table() -> str:
             ", ".join(f"`{action.kind}`" for action in fault.data.actions),
             ", ".join(sorted(proof[fault.code])),
         )
-        for fault in sorted(faults(), key=lambda fault: fault.data.number)
+        for fault in sorted(fault_signatures(), key=lambda fault: fault.data.number)
     ]
     return _table(("#", "code", "severity", "what a person reads", "actions", "proven on"), rows)
 

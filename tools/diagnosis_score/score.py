@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.engine.diagnosis import diagnose
-from launcher.engine.diagnosis_log import read_log
+from launcher.engine.diagnosis.explain import diagnose_log
+from launcher.engine.diagnosis.log_reading import read_log
 
 LOGS = Path(__file__).parents[2] / "tests" / "data" / "logs"
 
@@ -33,6 +33,6 @@ def judge(folder: Path) -> Iterator[Judged]:
     """Diagnose every log of a folder with labels.toml, with the exit code that the launcher would know."""
     labels = tomllib.loads((folder / "labels.toml").read_text("utf-8"))
     for name, label in labels.items():
-        found = diagnose(read_log(folder / name), exit_code=label["exit_code"])
+        found = diagnose_log(read_log(folder / name), exit_code=label["exit_code"])
         said, title = (found.code, found.title) if found else (None, "")
         yield Judged(name, tuple(label["codes"]), said, title)

@@ -11,12 +11,13 @@ import random
 import time
 from dataclasses import replace
 
-from launcher import app
-from launcher.engine.client import ChatRequest, EngineClient
+from launcher.app.serving import serve
+from launcher.app.session import Session
+from launcher.app.start_settings import options_for
 from launcher.engine.demo import DEMO
-from launcher.engine.launch import ServeOptions
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.monitor.health_event import HealthEvent, Level
-from launcher.session import Session
 
 QUESTIONS = (
     "What is MTP, and what does this demo show?",
@@ -114,10 +115,9 @@ async def measure(minutes: float, seed: int, model: str) -> str:
         print(f"{time.monotonic() - began_s:7.1f} s  {what}  {event.finding.as_json()}")
 
     began_s = time.monotonic()
-    options = app.options_for(
-        model, lambda path: ServeOptions(model=path, built_in=True, slots=SLOTS, threads=1), draft=2
-    )
-    async with app.serve(options, on_health=note) as session:
+    found = options_for(model, lambda path: ServeOptions(model=path, built_in=True, slots=SLOTS, threads=1))
+    options = replace(found, draft=2)
+    async with serve(options, on_health=note) as session:
         use = Use(session, seed)
         with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C: what was measured so far counts
             await use.go_on(began_s + 60 * minutes, options)

@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import LauncherError
-from launcher.fetch.transfer import Phase, Progress, Source, TransferSettings, fetch, unfinished
-from launcher.fetch.transfer_files import free_bytes
+from launcher.fetch.part import free_bytes
+from launcher.fetch.transfer import (
+    DownloadSource,
+    TransferPhase,
+    TransferProgress,
+    TransferSettings,
+    count_unfinished_bytes,
+    download_file,
+)
 from tools.fault_matrix.cases import CASES, SIZE, Case
 from tools.fault_matrix.server import FileServer, serving
 
@@ -51,8 +58,8 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
 async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outcome:
     notes: list[str] = []
 
-    def watch(progress: Progress) -> None:
-        if progress.phase is Phase.WAITING:
+    def watch(progress: TransferProgress) -> None:
+        if progress.phase is TransferPhase.WAITING:
             notes.append(progress.note)
 
     async def pause(_seconds: float) -> None:
@@ -68,21 +75,21 @@ async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outco
     elif case.room is not None:
         limit = -case.room
     if case.first:
-        source = Source(server.url(f"{run}-first", case.first, _NAME), known, sha256)
+        source = DownloadSource(server.url(f"{run}-first", case.first, _NAME), known, sha256)
         try:
-            await fetch(source, target, settings=replace(settings, attempts=1), pause=pause)
+            await download_file(source, target, settings=replace(settings, attempts=1), pause=pause)
         except LauncherError:
-            before = unfinished(target) or 0
+            before = count_unfinished_bytes(target) or 0
     message = ""
     try:
         with _largest_file(limit):
-            source = Source(_address(case, server, run), known, sha256)
-            fetched = await fetch(source, target, settings=settings, on_progress=watch, pause=pause)
+            source = DownloadSource(_address(case, server, run), known, sha256)
+            fetched = await download_file(source, target, settings=settings, on_progress=watch, pause=pause)
         right = fetched.sha256 == hashlib.sha256(content()).hexdigest()
         outcome = "the right file" if right else "the file as the server has it now"
         needed, message = fetched.bytes, notes[0] if notes else ""
     except LauncherError as error:
-        waiting = unfinished(target) or 0
+        waiting = count_unfinished_bytes(target) or 0
         aside = target.with_name(f"{_NAME}.bad").exists()
         outcome = (
             "an error; kept aside as .bad" if aside else f"an error; {waiting:,} bytes wait" if waiting else "an error"

@@ -24,9 +24,7 @@ from random import Random
 from types import FrameType
 
 from launcher.base.errors import ModelBroken, ModelMissing
-from launcher.models.gguf import GgufHeader, check_complete, read_model
-from launcher.models.gguf_header import GgufModel, join_parts
-from launcher.models.gguf_parser import parse_header
+from launcher.models.gguf import GgufHeader, GgufModel, check_complete, join_parts, parse_header, read_model
 
 from .changes import change
 from .seeds import Seeds, make_seeds

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from launcher.models.quants import QUANTS
+from launcher.models.gguf import QUANTS
 
 from .pieces import ARRAY, SCALAR_BYTES, STRING, Entry, Piece, Pieces, number, text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
-from launcher.base.paths import shipped
+from launcher.base.paths import shipped_file
 from launcher.models.gguf import read_header, read_raw_header
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -33,7 +33,7 @@ class Seeds:
 def make_seeds(folder: Path) -> Seeds:
     """Write the models to `folder` (they take little room) and return their headers."""
     demo = folder / "demo.gguf"
-    demo.write_bytes(lzma.decompress(shipped("resources", "demo", "demo.gguf.xz").read_bytes()))
+    demo.write_bytes(lzma.decompress(shipped_file("resources", "demo", "demo.gguf.xz").read_bytes()))
     paths = [demo]
     for name in _MODELS:
         paths.append(folder / f"{name}.gguf")

@@ -19,11 +19,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.base.paths import shipped
+from launcher.base.paths import shipped_file
 from tools.fault_matrix.server import FileServer, serving
 
 _LIMIT = 0.01
-_MODEL = shipped("resources", "demo", "demo.gguf.xz")
+_MODEL = shipped_file("resources", "demo", "demo.gguf.xz")
 _ATTEMPTS = 100
 """More starts for one file than chance explains mean that it does not go on."""
 

@@ -175,7 +175,7 @@ class Run:
         for path in self.home.rglob("*.bad*"):
             self._complain("damaged", f"{phase}: {path}")
             path.unlink()
-        path = self.home / "state" / "settings.json"
+        path = self.home / "state" / "model-settings.json"
         kept: int | None = None
         if path.exists():
             try:

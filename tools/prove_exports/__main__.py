@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 COMMAND = [sys.executable, "-m", "launcher"]
+_BACKENDS = ("cuda", "rocm", "vulkan", "cpu")
 MODEL_NAME = "de'mo $HOME é.gguf"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -149,6 +150,10 @@ def prove_servers(proofs: Proofs, folder: Path, model: Path) -> None:
     if shutil.which("systemd-analyze"):
         proofs("systemd: systemd-analyze verify", unit)
     proofs("compose: a YAML parser reads it", lambda: _compose(export("compose", *options)))
+    proofs(
+        "compose: docker-compose 1.29 of Debian 12 reads it", lambda: _compose_1(folder, export("compose", *options))
+    )
+    proofs("compose: docker compose 2 of Debian 13 reads it", lambda: _compose_2(folder, export("compose", *options)))
     proofs("compose: podman-compose reads it", lambda: _podman_compose(folder, export("compose", *options)))
     proofs("llama-swap: a YAML parser reads it", lambda: _swap(export("llama-swap", *options)))
 
@@ -158,6 +163,63 @@ def _compose(text: str) -> str:
     service = yaml.safe_load(text)["services"]["llama-server"]
     assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$")
     return str(service["image"])
+
+
+def _compose_1(folder: Path, text: str) -> str:
+    """Let docker-compose 1.29, which is Python, resolve the file; it asks no daemon for that."""
+    root = _unpacked(folder, "bookworm", "docker-compose", dependencies="python3-")
+    program = ("/usr/bin/python3", root / "usr/bin/docker-compose")
+    return _resolved(folder, text, *program, PYTHONPATH=str(root / "usr/lib/python3/dist-packages"))
+
+
+def _compose_2(folder: Path, text: str) -> str:
+    """Let docker compose 2, which is one program, do the same."""
+    root = _unpacked(folder, "trixie", "docker-compose")
+    return _resolved(folder, text, root / "usr/libexec/docker/cli-plugins/docker-compose")
+
+
+def _resolved(folder: Path, text: str, *program: str | Path, **environment: str) -> str:
+    """Resolve a compose file for each kind of GPU, and return the program's version."""
+    place = folder / "compose-files"
+    place.mkdir(exist_ok=True)
+    (place / "llama-api-key").write_text("k" * 32)
+    texts = {"as here": text} | {kind: export("compose", "--model", "demo", "--backend", kind) for kind in _BACKENDS}
+    for kind, each in texts.items():
+        (place / "compose.yaml").write_text(each)
+        told = ensure(run(*program, "-f", place / "compose.yaml", "config", env=environment, cwd=place))
+        service = yaml.safe_load(told.stdout)["services"]["llama-server"]
+        if kind == "as here":  # both write a dollar sign as it is written in such a file
+            assert service["command"][1] == f"/models/{MODEL_NAME}".replace("$", "$$"), service["command"]
+    return ensure(run(*program, "version", "--short", env=environment)).stdout.strip()
+
+
+def _unpacked(folder: Path, suite: str, package: str, *, dependencies: str = "") -> Path:
+    """Unpack a package of a Debian release, and what it depends on by that beginning; install nothing."""
+    base = folder / suite
+    root = base / "root"
+    if root.exists():
+        return root
+    for part in ("lists/partial", "cache/archives/partial", "debs"):
+        (base / part).mkdir(parents=True, exist_ok=True)
+    signed = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    # The archive that this computer's own packages come from has the other release, too.
+    known = ensure(run("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")).stdout.split()
+    archive = next(each for each in known if "security" not in each)
+    (base / "sources.list").write_text(f"deb {signed} {archive} {suite} main\n")
+    places = {"Etc::sourcelist": base / "sources.list", "Etc::sourceparts": "-"}
+    places |= {"State::lists": base / "lists", "Cache": base / "cache"}
+    options = [word for name, place in places.items() for word in ("-o", f"Dir::{name}={place}")]
+    ensure(run("apt-get", *options, "update"))
+    wanted = {package}
+    if dependencies:
+        kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+        without = [f"--no-{kind}" for kind in kinds]
+        told = ensure(run("apt-cache", *options, "depends", "--recurse", *without, package)).stdout
+        wanted |= {line for line in told.splitlines() if line.startswith(dependencies)}
+    ensure(run("apt-get", *options, "download", *sorted(wanted), cwd=base / "debs"))
+    for file in (base / "debs").glob("*.deb"):
+        ensure(run("dpkg-deb", "--extract", file, base / "unpacked"))
+    return (base / "unpacked").rename(root)
 
 
 def _podman_compose(folder: Path, text: str) -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.base.words import LANGUAGES
+from launcher.base.messages import LANGUAGES
 from launcher.gui.pages import PAGES
 
 THEMES = ("light", "dark")

@@ -15,10 +15,11 @@ from PySide6.QtCore import QCoreApplication, QElapsedTimer, QEvent, QEventLoop, 
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QImage
 from PySide6.QtWidgets import QApplication
 
+from launcher.app.first_steps import Stage
 from launcher.base.paths import HOME_VARIABLE, MODELS_VARIABLE, models_dir
-from launcher.engine.state import State
-from launcher.first_steps import Stage
-from launcher.gui import theme, words
+from launcher.engine.server.state import ServerState
+from launcher.gui import theme
+from launcher.gui import translation as words
 from launcher.gui.window import Window
 from launcher.machine import machine
 from launcher.machine.host import Host, read_host
@@ -55,7 +56,7 @@ def main() -> int:
         application.setStyle("Fusion")
         if for_docs and _DOCS_FONT in QFontDatabase.families():
             application.setFont(QFont(_DOCS_FONT))
-        words.choose(language)
+        words.choose_language(language)
         theme.choose(look)
         theme.apply(application, theme.current())
         _put_models()
@@ -67,14 +68,14 @@ def main() -> int:
         name = "" if for_docs else f"-{language}"
         sizes = (CHOSEN,) if for_docs else SIZES
         start = window.page("start")
-        _until(lambda: any(told.stage is Stage.DONE for told in start.steps.told.values()))
+        _until(lambda: any(told.stage is Stage.DONE for told in start.steps.progress.values()))
         if "start" in pages:
             _take(window, folder, "start", f"{look}{name}", sizes)
         _serve_and_ask(window)
         for page in [each for each in window.page_names if each in pages]:
             if page == "cockpit":
                 window.page(page).chat.colour_button.setChecked(True)
-                window.page(page).state.wish("draft", 3)
+                window.page(page).state.request("draft", 3)
             if page == "tune" and for_docs:
                 _tune(window)
             if page != "start" and (not for_docs or page not in _NOT_IN_DOCS):
@@ -113,7 +114,7 @@ def _serve_and_ask(window: Window) -> None:
     """Serve the demo, and ask it what a reader would."""
     controller = window.controller
     window.start_demo()
-    _until(lambda: controller.inputs.status.state is State.READY)
+    _until(lambda: controller.inputs.status.state is ServerState.READY)
     window.show_page("cockpit")
     asked = QElapsedTimer()
     asked.start()

@@ -10,12 +10,12 @@ from dataclasses import replace
 import psutil
 
 from launcher.base.errors import LauncherError, SettingsFailed
-from launcher.engine.guard import Limits, SystemClock
-from launcher.engine.state import EngineStarted, Event, State
-from launcher.engine.supervisor import Supervisor
+from launcher.engine.server.guard import GuardLimits, SystemClock
+from launcher.engine.server.state import EngineStarted, ServerEvent, ServerState
+from launcher.engine.server.supervisor import Supervisor
 from tools.serve_faults.world import SOON, Seen, World, answers, goes_on, question, ready_again, until
 
-_GUARD_OFF = Limits()
+_GUARD_OFF = GuardLimits()
 
 
 async def _error_of(supervisor: Supervisor, tokens: int = 4_000, begun: asyncio.Event | None = None) -> tuple[str, str]:
@@ -52,7 +52,7 @@ async def killed_idle(world: World) -> Seen:
 async def killed_loading(world: World) -> Seen:
     """Kill the engine as soon as its process is there."""
 
-    def kill(event: Event) -> None:
+    def kill(event: ServerEvent) -> None:
         if isinstance(event, EngineStarted):
             os.kill(event.pid, signal.SIGKILL)
 
@@ -162,7 +162,7 @@ async def _another_engine(supervisor: Supervisor, old_pid: int | None) -> str:
     """As `ready_again`, of an engine whose every reply but the first stalls: another one serves is all that can be."""
 
     def another() -> bool:
-        return supervisor.status.state is State.READY and supervisor.engine_pid not in (None, old_pid)
+        return supervisor.status.state is ServerState.READY and supervisor.engine_pid not in (None, old_pid)
 
     await until(another, "another engine")
     return "the engine was ended and started again, ready at the same address"
@@ -172,7 +172,7 @@ async def crash_loop(world: World) -> Seen:
     """Serve with an engine that ends soon after each start."""
     async with world.supervised() as supervisor:
         await supervisor.become(world.fake("dies-soon"))
-        status = await supervisor.wait_for(State.FAILED)
+        status = await supervisor.wait_for(ServerState.FAILED)
         restarts = sum(isinstance(event, EngineStarted) for event in world.events) - 1
         return Seen(f"{restarts} restarts, then failed; it is not started again", str(status.error))
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from launcher.base.errors import LauncherError
-from launcher.engine.client import EngineClient
+from launcher.engine.server.client import EngineClient
 from tools.serve_faults.world import Seen, World, question
 
 _SERVE = [sys.executable, "-m", "launcher", "serve", "--model", "demo", "--json"]
@@ -128,7 +128,7 @@ async def _read_only(world: World, *names: str) -> Seen:
 
 async def corrupt_settings(world: World) -> Seen:
     """Damage the file of settings."""
-    return await _corrupt(world, "settings.json")
+    return await _corrupt(world, "model-settings.json")
 
 
 async def corrupt_endpoints(world: World) -> Seen:

@@ -7,10 +7,10 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
-from launcher import app
+from launcher.app.serving import serve
 from launcher.base.errors import LauncherError
-from launcher.engine.launch import ServeOptions
-from launcher.engine.state import Event, State, Status
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.monitor.health_event import HealthEvent
 from tools.serve_faults.world import Seen, World, answers, goes_on, question, ready_again, until
 
@@ -19,13 +19,13 @@ async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
     """Take the port as soon as it was found to be free; return what the user read, and the port it is now."""
     with ExitStack() as stack:
 
-        def take(event: Event) -> None:
-            if isinstance(event, Status) and event.state is State.PREPARING and not taken:
+        def take(event: ServerEvent) -> None:
+            if isinstance(event, ServerStatus) and event.state is ServerState.PREPARING and not taken:
                 taken.append(stack.enter_context(socket.create_server(("127.0.0.1", world.endpoint.port))))
 
         taken: list[socket.socket] = []
         try:
-            async with app.serve(world.real, port=port, on_event=take) as session:
+            async with serve(world.real, port=port, on_event=take) as session:
                 await session.ask(question(4))
                 return "", session.supervisor.endpoint.port
         except LauncherError as error:
@@ -76,7 +76,7 @@ async def model_shrinks(world: World) -> Seen:
         os.truncate(options.model, 100_000)
         told = await world.noticed("model_cut_short")
         asked = await answers(supervisor)
-        failed = asyncio.ensure_future(supervisor.wait_for(State.FAILED))
+        failed = asyncio.ensure_future(supervisor.wait_for(ServerState.FAILED))
         await asyncio.wait([failed], timeout=0.1 if asked else 10)
         status = failed.result() if failed.done() else None
         failed.cancel()
@@ -122,7 +122,7 @@ async def gpu_lost(world: World) -> Seen:
     options = world.fake("says", FAKE_SAYS=str(words))
     (world.home / "fake" / "libggml-cuda.so").touch()  # a build that was made for a GPU
     raised: list[HealthEvent] = []
-    async with app.serve(options, on_health=raised.append) as session:
+    async with serve(options, on_health=raised.append) as session:
         began_s = time.monotonic()
         await until(lambda: bool(raised), "a word on the GPU")
         soon = time.monotonic() - began_s < 10

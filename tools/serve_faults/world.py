@@ -14,23 +14,24 @@ from pathlib import Path
 
 import psutil
 
-from launcher import app
+from launcher.app.serving import serve
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
-from launcher.engine.client import ChatRequest
 from launcher.engine.demo import unpack_demo_model
-from launcher.engine.endpoint import Endpoint, claim
-from launcher.engine.guard import Clock, Limits
-from launcher.engine.launch import ServeOptions
-from launcher.engine.logs import LogBook
-from launcher.engine.restarts import RestartPolicy
-from launcher.engine.settings import remember, remembered
-from launcher.engine.state import SERVING, Event, Notice, State, Status
-from launcher.engine.supervisor import Supervisor
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import Endpoint, claim_endpoint
+from launcher.engine.server.guard import Clock, GuardLimits
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.state import SERVING, Notice, ServerEvent, ServerState, ServerStatus
+from launcher.engine.server.supervisor import RestartPolicy, Supervisor
+from launcher.engine.settings import load_settings, save_settings
 
 DRAFT = 3
 """The setting that the user chose, and that no fault may lose."""
-SOON = Limits(period_s=0.5, silent_s=1.0, dead_s=2.0, stalled_s=2.0, endless_s=30.0, loading_s=2.0, first_reply_s=2.0)
+SOON = GuardLimits(
+    period_s=0.5, silent_s=1.0, dead_s=2.0, stalled_s=2.0, endless_s=30.0, loading_s=2.0, first_reply_s=2.0
+)
 """The guard's limits, made short; the sentences are the same but for their figures."""
 QUICK = RestartPolicy((0.05, 0.05, 0.05))
 _WAIT_S = 30.0
@@ -53,11 +54,11 @@ class World:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.events: list[Event] = []
+        self.events: list[ServerEvent] = []
         self.model = unpack_demo_model()
         self.expects_bad = False
-        self.endpoint: Endpoint = claim(None)
-        remember(self.model, {"draft": DRAFT})
+        self.endpoint: Endpoint = claim_endpoint(None)
+        save_settings(self.model, {"draft": DRAFT})
 
     @property
     def real(self) -> ServeOptions:
@@ -88,14 +89,14 @@ class World:
     async def supervised(
         self,
         *,
-        limits: Limits = SOON,
+        limits: GuardLimits = SOON,
         restarts: RestartPolicy = QUICK,
         clock: Clock | None = None,
-        on_event: Callable[[Event], None] | None = None,
+        on_event: Callable[[ServerEvent], None] | None = None,
     ) -> AsyncIterator[Supervisor]:
         """A server at the kept endpoint; it is stopped at the end."""
 
-        def listen(event: Event) -> None:
+        def listen(event: ServerEvent) -> None:
             self.events.append(event)
             if on_event is not None:
                 on_event(event)
@@ -118,14 +119,15 @@ class World:
         await until(lambda: self.notice(code) is not None, f"the notice {code}")
         return self.notice(code) or ""
 
-    def states(self, since: int = 0) -> list[State]:
+    def states(self, since: int = 0) -> list[ServerState]:
         """Return the states that were shown, each once in a row."""
-        states = [event.state for event in self.events[since:] if isinstance(event, Status)]
+        states = [event.state for event in self.events[since:] if isinstance(event, ServerStatus)]
         return [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
 
     def timeless(self, text: str) -> str:
         """Return a text as it reads anywhere at any time."""
         text = text.replace(str(self.home), "FOLDER").replace(str(self.endpoint.port), "PORT")
+        text = re.sub(r"run/[^/]+/server-\w+\.json", "run/COMPUTER/server-PORT.json", text)
         text = re.sub(r"(?<=process )\d+|(?<=-CONT )\d+", "PID", text)
         text = re.sub(r"\b\d+(\.\d+)?(?= (s|min|h)\b)", "N", text)
         return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
@@ -136,13 +138,13 @@ class World:
         for name in list(os.environ):
             if name.startswith("FAKE_"):
                 del os.environ[name]
-        if remembered(self.model) != {"draft": DRAFT}:
+        if load_settings(self.model) != {"draft": DRAFT}:
             broken.append("THE SETTINGS")
-        if (endpoint := claim(None)) != self.endpoint:
+        if (endpoint := claim_endpoint(None)) != self.endpoint:
             broken.append(f"THE ADDRESS OR KEY: {endpoint.port}")
         broken += [f"A FILE: {path.name}" for path in self.home.rglob("*.bad*") if not self.expects_bad]
         try:
-            async with app.serve(self.real) as session:
+            async with serve(self.real) as session:
                 await session.ask(question(4))
         except LauncherError as error:
             broken.append(f"THE NEXT START: {error}")
@@ -218,10 +220,10 @@ async def ready_again(supervisor: Supervisor, old_pid: int | None) -> str:
 
     def settled() -> bool:
         other = supervisor.status.state in SERVING and supervisor.engine_pid not in (None, old_pid)
-        return other or supervisor.status.state is State.FAILED
+        return other or supervisor.status.state is ServerState.FAILED
 
     await until(settled, "another engine or a failure")
-    if supervisor.status.state is State.FAILED:
+    if supervisor.status.state is ServerState.FAILED:
         return "failed; it is not started again"
     return "started again, ready at the same address" if await answers(supervisor) else "READY, BUT ANSWERS NOTHING"
 

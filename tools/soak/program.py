@@ -10,13 +10,15 @@ import random
 import sys
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
-from launcher import app
+from launcher.app.serving import serve
+from launcher.app.session import Session
+from launcher.app.start_settings import options_for
 from launcher.base.errors import LauncherError
-from launcher.engine.client import ChatRequest
 from launcher.engine.demo import DEMO
-from launcher.engine.launch import ServeOptions
-from launcher.session import Session
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
 
 QUESTIONS = ("What is MTP?", "What is quantisation?", "Why is the first token late?", "What fits on my card?")
 SLOTS = 2
@@ -56,12 +58,11 @@ async def _until_input_ends() -> None:
 async def _serve(seed: int) -> None:
     counts: Counter[str] = Counter()
     extra = ("--cache-ram", str(CACHE_MIB))
-    options = app.options_for(
-        DEMO,
-        lambda path: ServeOptions(model=path, slots=SLOTS, threads=1, context=CONTEXT, extra=extra),
-        draft=2,
+    found = options_for(
+        DEMO, lambda path: ServeOptions(model=path, slots=SLOTS, threads=1, context=CONTEXT, extra=extra)
     )
-    async with app.serve(options) as session:
+    options = replace(found, draft=2)
+    async with serve(options) as session:
         endpoint = session.supervisor.endpoint
         print(json.dumps({"pid": os.getpid(), "url": endpoint.url, "api_key": endpoint.api_key}), flush=True)
         talks = [asyncio.create_task(_talk(session, random.Random(seed + i), counts)) for i in range(_AT_ONCE)]

@@ -2,7 +2,7 @@
 
 import ast
 import io
-import json
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,17 +11,19 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 from launcher import __version__
-from launcher.base.words import LANGUAGES
-from launcher.gui.words import DOMAIN
+from launcher.base.messages import LANGUAGES
+from launcher.gui.translation import DOMAIN
 
-SENTENCES = "sentences"
-"""The name of the files with what the core says, beside those of the window's own texts."""
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "launcher"
 LOCALES = ROOT / "resources" / "locale"
 TRANSLATED = tuple(language for language in LANGUAGES if language != "en")
-TEXTS = {"tr": 1, "ntr": 2, "mark": 1}
+TEXTS = {"tr": 1, "ntr": 2, "mark": 1, "message": 1, "plural_message": 2}
 """The functions that are given texts, and how many: their first arguments."""
+_TERMINAL = SOURCE / "cli"
+"""What the command line says is English by intent."""
+_FAULTS = ROOT / "resources" / "engine-faults.toml"
+_DEMO = ROOT / "presets" / "demo.toml"
 _WIDTH = 118
 
 
@@ -33,14 +35,17 @@ def asks() -> Iterator[tuple[str, int, str, list[ast.expr]]]:
     for path in sorted(SOURCE.rglob("*.py")):
         calls = [each for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.Call)]
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
-            if isinstance(call.func, ast.Name) and call.func.id in TEXTS:
+            if isinstance(call.func, ast.Name) and call.func.id in TEXTS and _TERMINAL not in path.parents:
                 name = call.func.id
-                yield path.relative_to(ROOT).as_posix(), call.lineno, name, call.args[: TEXTS[name]]
+                window = [each.value for each in call.keywords if each.arg == "window" and name == "message"]
+                yield path.relative_to(ROOT).as_posix(), call.lineno, name, window or call.args[: TEXTS[name]]
 
 
 def template() -> Catalog:
-    """Return every text that the source gives to tr, ntr or mark, with the files that do."""
+    """Return every text for users that the source and its data hold, with the files that do."""
     catalog = Catalog(project="mtp-launcher", version=__version__)
+    for text, source in _of_data():
+        catalog.add(text, locations=[(source.relative_to(ROOT).as_posix(), 0)])
     for file, _line, _name, arguments in asks():
         texts = [each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         if texts and len(texts) == len(arguments):
@@ -48,29 +53,36 @@ def template() -> Catalog:
     return catalog
 
 
-def po_path(language: str, domain: str = DOMAIN) -> Path:
+def _of_data() -> Iterator[tuple[str, Path]]:
+    """Yield the texts of the engine's faults, and the demo's own; other models' notes are quoted from their sources."""
+    for fault in tomllib.loads(_FAULTS.read_text("utf-8"))["fault"]:
+        hint = fault.get("window_hint", fault["hint"])
+        labels = [action["label"] for action in fault["actions"]]
+        yield from (
+            (text, _FAULTS) for text in (fault["title"], fault["cause"], hint, fault.get("part"), *labels) if text
+        )
+    for model in tomllib.loads(_DEMO.read_text("utf-8"))["models"]:
+        yield from ((preset["note"], _DEMO) for preset in model["presets"])
+
+
+def po_path(language: str) -> Path:
     """Return the file that a translator edits."""
-    return LOCALES / language / "LC_MESSAGES" / f"{domain}.po"
+    return LOCALES / language / "LC_MESSAGES" / f"{DOMAIN}.po"
 
 
 def mo_path(language: str) -> Path:
-    """Return the file that the program reads for the window's own texts."""
+    """Return the file that the program reads. It is made when the package is built or installed, and not committed."""
     return po_path(language).with_suffix(".mo")
 
 
-def json_path(language: str) -> Path:
-    """Return the file that the program reads for what the core says."""
-    return po_path(language, SENTENCES).with_suffix(".json")
-
-
-def read(language: str, domain: str = DOMAIN) -> Catalog:
+def read(language: str) -> Catalog:
     """Return a language's translations; an empty catalogue where it has no file yet. Raises PoFileError."""
-    path = po_path(language, domain)
+    path = po_path(language)
     if not path.exists():
         name = LANGUAGES[language]
         return Catalog(
             language,
-            domain,
+            DOMAIN,
             msgid_bugs_address="",
             last_translator="",
             language_team=name,
@@ -78,7 +90,7 @@ def read(language: str, domain: str = DOMAIN) -> Catalog:
             fuzzy=False,
         )
     with path.open("rb") as file:
-        return read_po(file, locale=language, domain=domain, abort_invalid=True)
+        return read_po(file, locale=language, domain=DOMAIN, abort_invalid=True)
 
 
 def update(catalog: Catalog, source: Catalog) -> None:
@@ -102,12 +114,6 @@ def mo_bytes(catalog: Catalog) -> bytes:
     buffer = io.BytesIO()
     write_mo(buffer, catalog)
     return buffer.getvalue()
-
-
-def json_bytes(catalog: Catalog) -> bytes:
-    """Return a .json file of what is translated: the English text, and the translated one."""
-    said = {str(message.id): message.string for message in catalog if message.id and message.string}
-    return f"{json.dumps(dict(sorted(said.items())), ensure_ascii=False, indent=1)}\n".encode()
 
 
 def untranslated(catalog: Catalog) -> list[str]:

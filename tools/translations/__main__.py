@@ -1,43 +1,24 @@
-"""`python -m tools.translations`: all .po files brought up to the source, and what the program reads made of them."""
+"""`python -m tools.translations`: brings the .po files up to the source, compiles them, and tells what they lack."""
 
 import sys
 
-from launcher.gui.words import DOMAIN
-from tools.translations import (
-    SENTENCES,
-    TRANSLATED,
-    json_bytes,
-    json_path,
-    mo_bytes,
-    mo_path,
-    po_bytes,
-    po_path,
-    read,
-    template,
-    untranslated,
-    update,
-)
-from tools.translations.sentences import sentences
+from tools.translations import TRANSLATED, mo_bytes, mo_path, po_bytes, po_path, read, template, untranslated, update
 
 
 def main() -> int:
-    """Update all languages; return 1 where texts wait for a translation."""
-    sources = {DOMAIN: template(), SENTENCES: sentences()}
-    waiting = 0
+    """Update all languages. Return 0: a text without a translation is shown in English."""
+    source = template()
     for language in TRANSLATED:
-        for domain, source in sources.items():
-            catalog = read(language, domain)
-            update(catalog, source)
-            po_path(language, domain).parent.mkdir(parents=True, exist_ok=True)
-            po_path(language, domain).write_bytes(po_bytes(catalog))
-            missing = untranslated(catalog)
-            print(f"{language}, {domain}: {len(catalog)} texts, {len(missing)} to be translated")
-            for text in missing:
-                print(f"    {text}")
-            waiting += len(missing)
+        catalog = read(language)
+        update(catalog, source)
+        po_path(language).parent.mkdir(parents=True, exist_ok=True)
+        po_path(language).write_bytes(po_bytes(catalog))
         mo_path(language).write_bytes(mo_bytes(read(language)))
-        json_path(language).write_bytes(json_bytes(read(language, SENTENCES)))
-    return 1 if waiting else 0
+        missing = untranslated(catalog)
+        print(f"{language}: {len(catalog)} texts, {len(missing)} without a translation")
+        for text in missing:
+            print(f"    {text}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class SimulatedBench:
         if self.machine.runs_out_of_memory(settings):
             self._now_s += seconds * 0.6
             failed = EngineFailed("The engine ended while it loaded: out of memory.")
-            failed.propose([Action(ActionKind.MORE_EXPERTS_ON_CPU, "More experts on the CPU")])
+            failed.attach_actions([Action(ActionKind.MORE_EXPERTS_ON_CPU, "More experts on the CPU")])
             raise failed
         if not reliable and self._dice.random() < _STRAY_CRASH:
             self._now_s += seconds * 0.3

@@ -15,15 +15,15 @@ from typing import Any
 
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import tokens_per_step
-from launcher.tuning.space import Axis, Key, Space, draft_of, key
+from launcher.tuning.space import Key, Space, SpaceAxis, draft_of, settings_key
 
 DRAFTS = (1, 2, 3, 4, 5, 6)
-KV = Axis("kv", ("q4_0", "q8_0", "f16"), memory=True)
-UBATCH = Axis("ubatch", (256, 512, 1024), memory=True)
-EXPERTS = Axis("n_cpu_moe", (24, 22, 20, 18, 16), memory=True)
-THREADS = Axis("threads", (4, 6, 8))
-P_MIN = Axis("p_min", (0.0, 0.5), drafting=True)
-NGRAM = Axis("ngram", ("none", "simple"), drafting=True)
+KV = SpaceAxis("kv", ("q4_0", "q8_0", "f16"), memory=True)
+UBATCH = SpaceAxis("ubatch", (256, 512, 1024), memory=True)
+EXPERTS = SpaceAxis("n_cpu_moe", (24, 22, 20, 18, 16), memory=True)
+THREADS = SpaceAxis("threads", (4, 6, 8))
+P_MIN = SpaceAxis("p_min", (0.0, 0.5), drafting=True)
+NGRAM = SpaceAxis("ngram", ("none", "simple"), drafting=True)
 AXES = (KV, UBATCH, P_MIN, NGRAM)
 OFFLOAD_AXES = (KV, EXPERTS, THREADS, P_MIN, NGRAM)
 _SMALL = {"kv", "n_cpu_moe"}
@@ -83,7 +83,7 @@ class Machine:
     def space(self) -> Space:
         """Return the grid that a tune is given for it."""
         baseline: dict[str, Any] = {"kv": "q8_0", "ubatch": 512, "p_min": 0.0, "ngram": "none"}
-        axes: tuple[Axis, ...] = AXES
+        axes: tuple[SpaceAxis, ...] = AXES
         if self.offloads:
             baseline = {"kv": "q8_0", "n_cpu_moe": 22, "threads": 6, "p_min": 0.0, "ngram": "none"}
             axes = OFFLOAD_AXES
@@ -230,7 +230,7 @@ def draw(number: int, *, tied: bool = False, small: bool = False) -> Machine:
 def truth(machine: Machine, goal: Goal, prompt_tokens: int) -> dict[Key, float]:
     """Return the true score of every setting of a machine's grid that can be served."""
     return {
-        key(settings): machine.benefit(settings, goal, prompt_tokens)
+        settings_key(settings): machine.benefit(settings, goal, prompt_tokens)
         for settings in machine.space().settings()
         if not machine.runs_out_of_memory(settings)
     }

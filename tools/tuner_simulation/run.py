@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from launcher.tuning.goal import Goal
 from launcher.tuning.records import Prompt
-from launcher.tuning.space import Key, draft_of, key
+from launcher.tuning.space import Key, draft_of, settings_key
 from launcher.tuning.tuner import tune
 from launcher.tuning.verdict import Verdict
 from tools.tuner_simulation.bench import PROMPT_TOKENS, SimulatedBench, prompts
@@ -68,7 +68,7 @@ def simulate(number: int, goal: Goal, budget_s: float, *, tied: bool = False, sm
 def judge(machine: Machine, goal: Goal, verdict: Verdict, bench: SimulatedBench, own_s: float) -> Outcome:
     """Compare a verdict with the truth."""
     scores = truth(machine, goal, PROMPT_TOKENS)
-    found, baseline = scores[key(verdict.settings)], scores[key(machine.space().off())]
+    found, baseline = scores[settings_key(verdict.settings)], scores[settings_key(machine.space().baseline_settings())]
     gain = verdict.gain.ratio if verdict.gain else None
     return Outcome(
         kind=machine.kind,
@@ -104,8 +104,8 @@ def _errors(
         if not forecast.draft:
             idle = {axis.name: machine.space().baseline[axis.name] for axis in machine.space().axes if axis.drafting}
             settings |= idle
-        if key(settings) in scores:
-            errors[forecast.draft] = forecast.value / goal.value_of(scores[key(settings)] - drift) - 1
+        if settings_key(settings) in scores:
+            errors[forecast.draft] = forecast.value / goal.value_of(scores[settings_key(settings)] - drift) - 1
     return errors
 
 
@@ -120,7 +120,7 @@ def exhaust(number: int, goal: Goal, visits: int) -> Outcome:
         noise=machine.run_noise,
         answer="on" if draft_of(dict(found)) else "off",
         to_best=math.exp(scores[found] - max(scores.values())),
-        to_baseline=math.exp(scores[found] - scores[key(machine.space().off())]),
+        to_baseline=math.exp(scores[found] - scores[settings_key(machine.space().baseline_settings())]),
         speedup=_speedup(scores),
         covered=None,
         errors={},

@@ -1,0 +1,136 @@
+"""Counts of the code: how large it is, how it is named, and how it is cut into modules.
+
+    python -m tools.code_counts [FOLDER ...]     prints a table; each FOLDER is a checkout (default: this one)
+
+Complexity is McCabe's: one, and one more for each branch, loop, exception handler, boolean operator and comprehension.
+"""
+
+import ast
+import io
+import re
+import statistics
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+RIDDLES = ("what", "how", "where", "whether", "which", "of", "who", "why", "when")
+"""First words of a module docstring that asks instead of naming its subject."""
+GRADE_C = 11
+"""Complexity from which a function counts as hard to follow."""
+_BRANCHES = (
+    *(ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.With, ast.AsyncWith, ast.Assert),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.match_case),
+)
+_SENTENCE = re.compile(r"[A-Z][^.!?]*\s[^.!?]*[.!?](?:\s|$)")
+_PRIVATE = re.compile(r"(?<![\w.])(?!self\b|cls\b)[a-z]\w*\._[a-z]\w*")
+"""A private name of something other than the object itself."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def count_code(checkout: Path) -> dict[str, str]:
+    """Return the counts of one checkout's package, each with its name, ready to print."""
+    package = checkout / "launcher"
+    sources = {path: path.read_text("utf-8") for path in sorted(package.rglob("*.py"))}
+    trees = {path: ast.parse(source) for path, source in sources.items()}
+    lines = sum(source.count("\n") for source in sources.values())
+    functions = [node for tree in trees.values() for node in _functions_of(tree)]
+    lengths = sorted((node.end_lineno or node.lineno) - node.lineno + 1 for node in functions)
+    complexities = [_complexity_of(node) for node in functions]
+    named = [node.name for node in functions if not re.fullmatch(r"__\w+__", node.name)]
+    shared = [name for name, uses in Counter(named).items() if uses >= 10]
+    comments = sum(1 for source in sources.values() for _ in _comment_lines(source))
+    documented = {path: doc for path, tree in trees.items() if (doc := ast.get_docstring(tree))}
+    asking = [path for path, doc in documented.items() if doc.split()[0].lower().strip(",.:") in RIDDLES]
+    sentences = sum(len(_SENTENCE.findall(text)) for tree in trees.values() for text in _texts_of(tree))
+    tests = "\n".join(path.read_text("utf-8") for path in sorted((checkout / "tests").rglob("*.py")))
+    return {
+        "files / lines of the program": f"{len(sources)} / {lines:,}",
+        "modules at the root of the package": f"{sum(1 for path in sources if path.parent == package)}",
+        "modules that one sibling alone imports": f"{len(_only_children(package, trees))}",
+        "function lines, median / p99": f"{statistics.median(lengths):.0f} / {lengths[int(len(lengths) * 0.99)]}",
+        "mean complexity": f"{statistics.mean(complexities):.1f}",
+        "functions of complexity 11 or more": _percent(
+            sum(each >= GRADE_C for each in complexities), len(complexities)
+        ),
+        "one-word function names": _percent(sum("_" not in name.strip("_") for name in named), len(named)),
+        "names that ten or more functions share": f"{len(shared)}",
+        "module docstrings that begin with What, How, Where, ...": _percent(len(asking), len(documented)),
+        "comment lines": _percent(comments, lines, digits=1),
+        "English sentences per 1,000 lines": f"{1_000 * sentences / lines:.0f}",
+        "monkeypatched attributes in tests": f"{len(re.findall(r'monkeypatch.setattr', tests)):,}",
+        "private names of others used in tests": f"{len(_PRIVATE.findall(tests)):,}",
+    }
+
+
+def _percent(part: int, whole: int, *, digits: int = 0) -> str:
+    return f"{100 * part / whole:.{digits}f} %"
+
+
+def _functions_of(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def _complexity_of(function: Function) -> int:
+    found = 1
+    for node in ast.walk(function):
+        found += isinstance(node, _BRANCHES)
+        found += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+    return found
+
+
+def _comment_lines(source: str) -> Iterator[int]:
+    """Yield the numbers of lines that are comments alone, or end with one that is not for a tool."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|type:|pragma|!)", token.string):
+            yield token.start[0]
+
+
+def _texts_of(tree: ast.AST) -> Iterator[str]:
+    """Yield the string literals of a module that are no docstrings."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def _only_children(package: Path, trees: dict[Path, ast.Module]) -> list[str]:
+    """Return the modules whose only importer stands beside them."""
+    names = {_module_name(package, path): path for path in trees}
+    importers: dict[str, set[str]] = {name: set() for name in names}
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            for wanted in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                if wanted in importers:
+                    importers[wanted].add(_module_name(package, path))
+    return [
+        name
+        for name, users in importers.items()
+        if len(users) == 1 and next(iter(users)).rpartition(".")[0] == name.rpartition(".")[0]
+    ]
+
+
+def _module_name(package: Path, path: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def main() -> None:
+    """Print the counts of the checkouts that are named, a column each."""
+    folders = [Path(word) for word in sys.argv[1:]] or [Path()]
+    columns = [count_code(folder) for folder in folders]
+    print("| |" + "".join(f" {folder.resolve().name} |" for folder in folders))
+    print("|---|" + "---|" * len(folders))
+    for name in columns[0]:
+        print(f"| {name} |" + "".join(f" {column[name]} |" for column in columns))
+
+
+if __name__ == "__main__":
+    main()
