@@ -4,7 +4,7 @@
 
 DEB_CONTENTS is what linux/contents.py wrote, WINDOWS_CONTENTS what windows/build.py did. Runs where the release's own
 wheel and all requirements are installed: the licences of these are theirs to tell. Programs that look for a newer
-version read the part that launcher.updates.manifest declares.
+version read the part that launcher.updates.check declares.
 """
 
 import json
@@ -20,7 +20,7 @@ from linux.contents import wheels
 from packaging.utils import canonicalize_name
 
 from launcher import __version__
-from launcher.updates.manifest import ANY, MANIFEST, Manifest
+from launcher.updates.check import ANY_PLATFORM, MANIFEST, Manifest
 
 _PLATFORMS = {".deb": "linux-x64", ".sh": "linux-x64", ".exe": "windows-x64", ".ps1": "windows-x64"}
 _SUMS = "SHA256SUMS"
@@ -86,7 +86,7 @@ def of_lock(lock: str, known: Iterable[Piece]) -> list[Piece]:
 
 
 def _platform(name: str) -> str:
-    return _PLATFORMS.get(Path(name).suffix, ANY)
+    return _PLATFORMS.get(Path(name).suffix, ANY_PLATFORM)
 
 
 def _installed() -> list[Piece]:

@@ -62,7 +62,7 @@ pip_install() {
 }
 
 install_python() {
-    wanted=$({ cat "$1" pyproject.toml scripts/bootstrap.sh; pwd; } | cksum)
+    wanted=$({ cat "$1" pyproject.toml hatch_build.py scripts/bootstrap.sh resources/locale/*/LC_MESSAGES/*.po; pwd; } | cksum)
     [ "$(cat ".venv/$1.installed" 2>/dev/null)" != "$wanted" ] || return 0
     say "Installing Python packages into .venv (about 120 MB the first time)"
     if [ "$(cat .venv/folder 2>/dev/null)" != "$PWD" ]; then # a virtual environment cannot be moved

@@ -15,12 +15,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from launcher.engine.arguments import planned_options, server_arguments
+from launcher.engine.builds.build import EngineBuild
+from launcher.engine.serve_options import ServeOptions
+from launcher.models.memory import PlanSettings
+
 FOLDER = Path(sys.argv[1]).resolve()
 _PATIENCE_S = 180.0
 
 Proof = Callable[[], str]
 Row = dict[str, Any]
 _PROOFS: dict[str, Proof] = {}
+
+
+def planned_flags(setting: PlanSettings, build: EngineBuild) -> list[str]:
+    """Return the arguments by which a build serves a plan's settings, without the model."""
+    options = planned_options(setting, ServeOptions(Path("model.gguf")))
+    return server_arguments(options, build, gpu=setting.backend != "cpu")[2:]
 
 
 def proof(name: str) -> Callable[[Proof], Proof]:

@@ -8,7 +8,7 @@ import sys
 
 from harness import engine, launcher, model, planned, proof, run
 
-from launcher.engine.build import list_devices, probe
+from launcher.engine.builds.probe import list_devices, probe_engine
 from tools.sparse_models.models import NAMES, n_bytes
 from tools.sparse_models.models import model as made
 
@@ -22,7 +22,7 @@ STATE_ALLOCATED = ("qwen35", "qwen35moe")
 @proof("every command lists its cards, with all their memory")
 def _devices() -> str:
     for cards, sizes in GB.items():
-        build = asyncio.run(probe(engine(cards)))
+        build = asyncio.run(probe_engine(engine(cards)))
         found = asyncio.run(list_devices(build))
         assert [device.total_mib for device in found] == [1024 * size for size in sizes], (cards, found)
         assert [device.free_mib for device in found] == [1024 * size - USED_MIB for size in sizes], (cards, found)

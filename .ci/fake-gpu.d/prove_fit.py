@@ -7,18 +7,17 @@ import re
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
-from harness import FOLDER, engine, launcher, model, proof, records, run
+from harness import FOLDER, engine, launcher, model, planned_flags, proof, records, run
 
-from launcher.engine.arguments import memory_arguments
-from launcher.engine.build import probe
+from launcher.app.planner import estimate_by_formula, read_source
+from launcher.engine.builds.probe import probe_engine
 from launcher.models import fitting
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.fitting import CONTEXTS
-from launcher.models.geometry import geometry_of
-from launcher.models.memory import OVERHEAD_MIB, Setting, recurrent_bytes
-from launcher.models.plan import Plan, Status, Wish, make_plans
-from launcher.models.situation import HEADLESS_MARGIN_MIB, described
-from launcher.planner import judge_formula, read_source
+from launcher.models.geometry import read_geometry
+from launcher.models.memory import OVERHEAD_MIB, PlanSettings, recurrent_bytes
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
+from launcher.models.situation import HEADLESS_MARGIN_MIB, describe_machine
 
 USED_MIB = 400
 OVERHEAD = OVERHEAD_MIB["vulkan"]
@@ -36,7 +35,7 @@ NEAR_MIB = 60
 """What the rules for a file's weights may be off from its sparse model, all tensors' rounding included."""
 FITS, CHANGES, FAILS = "no changes needed", "cannot meet free memory target", "failed to fit"
 CATALOGUE = load_catalogue(FOLDER / "no-own-models")
-BUILD = asyncio.run(probe(engine("24g")))
+BUILD = asyncio.run(probe_engine(engine("24g")))
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,11 @@ class Fit:
     overflowing: int | None = None
 
 
-def fit(cards: str, name: str, setting: Setting, target_mib: int, *, place: bool = False, wait: bool = False) -> Fit:
+def fit(
+    cards: str, name: str, setting: PlanSettings, target_mib: int, *, place: bool = False, wait: bool = False
+) -> Fit:
     """Let the engine fit a model; with `place` it chooses the layers itself, with `wait` until it has done so."""
-    flags = memory_arguments(setting, BUILD.flags)
+    flags = planned_flags(setting, BUILD)
     if place:
         at = flags.index("--gpu-layers")
         del flags[at : at + 2]
@@ -75,28 +76,28 @@ def fit(cards: str, name: str, setting: Setting, target_mib: int, *, place: bool
 
 def plan_for(gb: int, file: tuple[str, str], **settings: int | str) -> Plan:
     """Return the first plan for a headless machine with the card of `gb` that is not there."""
-    machine = described(gb, free_mib=1_024 * gb - USED_MIB, headless=True, host_gib=64, backend="vulkan")
-    wish = Wish(model=file[0], quant=file[1], slots=1, **settings)  # type: ignore[arg-type]
+    machine = describe_machine(gb, free_mib=1_024 * gb - USED_MIB, headless=True, host_gib=64, backend="vulkan")
+    wish = PlanCriteria(model=file[0], quant=file[1], slots=1, **settings)  # type: ignore[arg-type]
     return make_plans(CATALOGUE, machine, wish)[0]
 
 
-def fitted(gb: int, name: str, setting: Setting, free: set[str]) -> Setting:
+def fitted(gb: int, name: str, setting: PlanSettings, free: set[str]) -> PlanSettings:
     """Return what our own fit makes of a setting, by the model's header, when only the fields in `free` may change."""
     source = read_source(str(model(name)))
-    fixed = frozenset(each.name for each in fields(Setting)) - free
+    fixed = frozenset(each.name for each in fields(PlanSettings)) - free
     layers = 41 if "n_cpu_moe" in free else 0
     budget = 1_024 * gb - USED_MIB - HEADLESS_MARGIN_MIB
-    return fitting.fit(setting, (budget,), fixed, layers, lambda one: judge_formula(source, one)).setting
+    return fitting.fit_settings(setting, (budget,), fixed, layers, lambda one: estimate_by_formula(source, one)).setting
 
 
-def engine_target_mib(name: str, setting: Setting) -> int:
+def engine_target_mib(name: str, setting: PlanSettings) -> int:
     """Return what the engine shall leave free so that it has as much room as `fitted`: it counts states twice."""
     return OVERHEAD + HEADLESS_MARGIN_MIB - int(state_mib(name, setting))
 
 
-def state_mib(name: str, setting: Setting) -> float:
+def state_mib(name: str, setting: PlanSettings) -> float:
     """Return the recurrent states, which an engine counts twice: allocated already, and in its projection."""
-    geometry = geometry_of(read_source(str(model(name))).model)
+    geometry = read_geometry(read_source(str(model(name))).model)
     return recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft) / 2**20
 
 
@@ -167,7 +168,7 @@ def _offloads() -> str:
 def _placements() -> str:
     told = []
     for gb, name in product((10, 12, 16), ("qwen35moe-35b-q3_k_xl", "qwen35moe-35b-q4_k_m")):
-        setting = Setting(context=65_536, kv="q8_0", draft=2, ubatch=512, backend="vulkan")
+        setting = PlanSettings(context=65_536, kv="q8_0", draft=2, ubatch=512, backend="vulkan")
         ours = fitted(gb, name, setting, free={"n_cpu_moe"})
         alone = fit(f"{gb}g", name, setting, engine_target_mib(name, setting), place=True, wait=True)
         assert alone.overflowing is not None, (ours, alone)
@@ -187,7 +188,7 @@ def _contexts() -> str:
         (24, "qwen35-27b-q4_k_m", "q8_0"),
         (8, "qwen35-9b-q4_k_m", "q8_0"),
     ):
-        setting = Setting(context=262_144, kv=kv, draft=2, ubatch=256, backend="vulkan")
+        setting = PlanSettings(context=262_144, kv=kv, draft=2, ubatch=256, backend="vulkan")
         ours = fitted(gb, name, setting, free={"context"}).context
         alone = fit(
             f"{gb}g", name, replace(setting, context=0), engine_target_mib(name, setting), place=True, wait=True
@@ -206,9 +207,9 @@ def _two() -> str:
         (32_768, 131_072, 262_144),
         ("q8_0", "f16"),
     ):
-        setting = Setting(context=context, kv=kv, draft=2, ubatch=512, backend="vulkan", gpus=2)
+        setting = PlanSettings(context=context, kv=kv, draft=2, ubatch=512, backend="vulkan", gpus=2)
         source = read_source(str(model(name)))
-        spare = 12 * 1_024 - USED_MIB - max(judge_formula(source, setting).by_gpu) / 2**20
+        spare = 12 * 1_024 - USED_MIB - max(estimate_by_formula(source, setting).by_gpu) / 2**20
         found = fit("2x12g", name, setting, OVERHEAD, place=True).verdict
         told.append((round(spare), found))
         if abs(spare) > NEAR_MIB:

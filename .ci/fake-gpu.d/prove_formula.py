@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness import FOLDER, engine, launcher, model, planned, proof, run
+from harness import FOLDER, engine, launcher, model, planned, planned_flags, proof, run
 
-from launcher.engine.arguments import memory_arguments
-from launcher.engine.build import probe
-from launcher.models.memory import Setting
-from launcher.planner import judge_formula, read_source
+from launcher.app.planner import estimate_by_formula, read_source
+from launcher.engine.builds.probe import probe_engine
+from launcher.models.memory import PlanSettings
 from tools.accuracy.grid import COUNTS, PARTS, Case, Outcome, cases, measure
 
 MOST_PERCENT = 3.0
@@ -21,7 +20,7 @@ MOE, DENSE = "qwen35moe-35b-q3_k_xl", "qwen35-27b-q4_k_s"
 
 def asked(cards: str, wanted: Sequence[Case]) -> str:
     """Compare; return how many of how many figures are equal, and how far the others are."""
-    build = asyncio.run(probe(engine(cards)))
+    build = asyncio.run(probe_engine(engine(cards)))
     outcomes = asyncio.run(measure(build, wanted, FOLDER / "models"))
     wrong = [told(one, part) for one in outcomes for part in CACHES if not one.equal(part)]
     wrong += [told(one, part) for one in outcomes for part in PARTS if abs(one.beyond_percent(part)) > MOST_PERCENT]
@@ -52,18 +51,18 @@ def _two() -> str:
 @proof("what stays on the host: embedding, experts and buffers")
 def _host() -> str:
     settings = (
-        Setting(context=32_768, kv="q8_0", draft=2, ubatch=512, backend="vulkan"),
-        Setting(context=262_144, kv="q4_0", draft=2, ubatch=256, n_cpu_moe=20, backend="vulkan"),
-        Setting(context=65_536, kv="f16", draft=4, ubatch=1_024, n_cpu_moe=40, backend="vulkan"),
-        Setting(context=65_536, kv="q8_0", draft=1, ubatch=128, slots=4, backend="vulkan"),
+        PlanSettings(context=32_768, kv="q8_0", draft=2, ubatch=512, backend="vulkan"),
+        PlanSettings(context=262_144, kv="q4_0", draft=2, ubatch=256, n_cpu_moe=20, backend="vulkan"),
+        PlanSettings(context=65_536, kv="f16", draft=4, ubatch=1_024, n_cpu_moe=40, backend="vulkan"),
+        PlanSettings(context=65_536, kv="q8_0", draft=1, ubatch=128, slots=4, backend="vulkan"),
     )
-    build = asyncio.run(probe(engine("80g")))
+    build = asyncio.run(probe_engine(engine("80g")))
     for name in (MOE, DENSE):
         source = read_source(str(model(name)))
         for setting in settings:
-            flags = ["-m", str(model(name)), *memory_arguments(setting, build.flags)]
+            flags = ["-m", str(model(name)), *planned_flags(setting, build)]
             target, head = (table[-1] for table in planned("80g", *flags, tables=2))
-            host = judge_formula(source, setting).host
+            host = estimate_by_formula(source, setting).host
             assert 0 <= host.weights / 2**20 - target["model"] < 2, (name, setting, host, target)
             buffers = target["compute"] + head["compute"]
             assert -1 <= host.compute / 2**20 - buffers < 3, (name, setting, host, target, head)

@@ -10,8 +10,14 @@ import tempfile
 from pathlib import Path
 
 from launcher.base.errors import DiskFull
-from launcher.fetch.transfer import Progress, Source, TransferSettings, fetch, unfinished
-from launcher.fetch.transfer_files import free_bytes
+from launcher.fetch.part import free_bytes
+from launcher.fetch.transfer import (
+    DownloadSource,
+    TransferProgress,
+    TransferSettings,
+    count_unfinished_bytes,
+    download_file,
+)
 from tools.fault_matrix.server import serving
 
 DISK = Path(sys.argv[1])
@@ -30,15 +36,15 @@ def fill(path: Path) -> None:
             raise
 
 
-async def refused(source: Source, settings: TransferSettings, meanwhile: Path | None = None) -> str:
+async def refused(source: DownloadSource, settings: TransferSettings, meanwhile: Path | None = None) -> str:
     """Return the error of a download that has no room."""
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: TransferProgress) -> None:
         if meanwhile is not None and progress.done_bytes > 1_000_000:
             fill(meanwhile)
 
     try:
-        await fetch(source, TARGET, settings=settings, on_progress=watch)
+        await download_file(source, TARGET, settings=settings, on_progress=watch)
     except DiskFull as error:
         return str(error)
     raise SystemExit("the disk was full, and nobody noticed")
@@ -49,20 +55,22 @@ async def main() -> None:
         large, fitting = os.urandom(16_000_000), os.urandom(6_000_000)
         (Path(folder) / "large").write_bytes(large)
         (Path(folder) / "fitting").write_bytes(fitting)
-        print("too large:", await refused(Source(server.url("a", "none", "large"), len(large)), SETTINGS))
+        print("too large:", await refused(DownloadSource(server.url("a", "none", "large"), len(large)), SETTINGS))
         assert not server.told("a").requests
         assert not list(DISK.iterdir())
 
-        source = Source(server.url("b", "slow=5000000", "fitting"), len(fitting), hashlib.sha256(fitting).hexdigest())
+        source = DownloadSource(
+            server.url("b", "slow=5000000", "fitting"), len(fitting), hashlib.sha256(fitting).hexdigest()
+        )
         other = DISK / "other"
         print("filled meanwhile:", await refused(source, SETTINGS, other))
-        waiting = unfinished(TARGET)
+        waiting = count_unfinished_bytes(TARGET)
         assert waiting
         assert free_bytes(DISK) == 0
         print("still full:", await refused(source, SETTINGS))
-        assert unfinished(TARGET) == waiting
+        assert count_unfinished_bytes(TARGET) == waiting
         other.unlink()
-        got = await fetch(source, TARGET, settings=SETTINGS)
+        got = await download_file(source, TARGET, settings=SETTINGS)
         assert TARGET.read_bytes() == fitting
         assert got.resumed_bytes == waiting
         print(f"{got.resumed_bytes:,} bytes were kept, {got.received_bytes:,} came when there was room again")

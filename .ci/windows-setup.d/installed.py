@@ -48,6 +48,18 @@ def uninstall(*words: str, place: Path = PLACE) -> float:
     return time.monotonic() - began_s
 
 
+def uninstall_by_hand(*unticked: str, place: Path = PLACE) -> dict[str, bool]:
+    """Run the uninstaller as Apps & Features does, untick boxes by words in their texts; return what was ticked."""
+    uninstaller = wine.start(f'"{wine.path(place / UNINSTALLER)}"')
+    words = " ".join(unticked)
+    pressed = wine.run(f'"{wine.path(PYTHON)}" -X utf8 "{wine.path(HERE / "press.py")}" {words}')
+    assert pressed.code == 0, pressed.output
+    wait_for(lambda: not place.exists(), f"{place.name} is still there: {[*place.rglob('*')][:5]}")
+    uninstaller.communicate()
+    boxes: dict[str, bool] = json.loads(pressed.output)
+    return boxes
+
+
 def said() -> str:
     """Return the sentence with which setup has ended, and forget it."""
     try:

@@ -5,9 +5,11 @@ a proof: "ok   ..." or "FAIL ...", and at the end "done".
 """
 # ruff: noqa: S101, T201
 
+import hashlib
 import json
 import re
 import shutil
+import subprocess
 import sys
 import time
 import traceback
@@ -37,12 +39,14 @@ from installed import (
     serving,
     small_disk,
     uninstall,
+    uninstall_by_hand,
     version,
     wait_for,
     wine,
 )
 
 WINE_PROOFS = Path(sys.argv[3])
+PLOTS = HERE.parent / "plots.py"
 
 _PROOFS: list[tuple[str, Callable[[], str]]] = []
 _before: dict[str, int] = {}
@@ -137,6 +141,29 @@ def _window() -> str:
     painted = re.search(r'"painted_s": ([\d.]+)', again.output)
     assert painted, again.output
     return f"a picture of {picture.stat().st_size} bytes; Start is painted {painted[1]} s after the process began"
+
+
+@proof("the cockpit's plots, with the demo running")
+def _plots() -> str:
+    picture, told = FOLDER / "cockpit.png", FOLDER / "cockpit.json"
+    picture.unlink(missing_ok=True)
+    options = f'--demo --page cockpit --size 1440x900 --screenshot "{wine.path(picture)}"'
+    told.write_text(asked("gui", options).splitlines()[-1], "utf-8")
+    drawn = subprocess.run([sys.executable, str(PLOTS), str(told)], capture_output=True, text=True, check=False)
+    assert drawn.returncode == 0, drawn.stdout + told.read_text("utf-8")
+    return drawn.stdout.strip()
+
+
+@proof("tune demo --budget 1: trials, statistics and a verdict")
+def _tune() -> str:
+    report = json.loads(asked("tune", "demo", "--budget", "1", "--json").splitlines()[-1])
+    return str(report["verdict"]["sentence"])
+
+
+@proof("endure demo --minutes 1: a minute of load, and whether the speed held")
+def _endure() -> str:
+    report = json.loads(asked("endure", "demo", "--minutes", "1", "--json").splitlines()[-1])
+    return str(report)
 
 
 @proof("not a file of the program was changed by its use")
@@ -318,27 +345,64 @@ def _back() -> str:
 # ------------------------------------------------------------------------------------------------------- the end of it
 
 
-@proof("removed while it runs: only the models are left, and nothing starts at login")
-def _keep_models() -> str:
+@proof("removed silently while it runs: what is the user's stays, and nothing starts at login")
+def _keep_all() -> str:
+    asked("settings", "set", "language", "zh_CN")
     asked("autostart", "on")
     assert wine.value(RUN_KEY, "MTP Launcher"), "autostart is not on"
     model = DATA / "models" / "maker" / "model.gguf"
     model.parent.mkdir(parents=True)
     model.write_bytes(b"a model")
+    before = _users_files()
+    assert {"settings.toml", "history/history.db", "conversations/conversations.db"} <= before.keys(), before.keys()
     with serving() as (server, _):
         took_s = uninstall()
         assert server.wait(30) == 0
+    kept = _users_files()
+    assert not before.keys() - kept.keys(), before.keys() - kept.keys()
+    assert all(kept[name] == before[name] for name in _KEPT), [*_KEPT]
+    assert not {"Cache", "logs", "run"} & {each.name for each in DATA.iterdir()}, [*DATA.iterdir()]
+    assert wine.value(RUN_KEY, "MTP Launcher") is None
+    return f"{took_s:.1f} s; {len(kept)} files of the user's are left, the model among them"
+
+
+@proof("installed again: settings, history and conversations are those from before")
+def _there_again() -> str:
+    install()
+    assert "zh_CN" in asked("settings", "get", "language")
+    asked("settings", "reset", "language")
+    measured = json.loads(asked("history", "list", "--json"))["measurements"]
+    chats = json.loads(asked("chats", "list", "--json"))["conversations"]
+    assert measured, "the history is empty"
+    assert chats, "there are no conversations"
+    return f"{len(measured)} measurements, {len(chats)} conversations"
+
+
+@proof("the uninstaller's page asks, and keeps all unless it is told otherwise")
+def _page() -> str:
+    before = _users_files()
+    boxes = uninstall_by_hand()
+    assert len(boxes) == 2, boxes
+    assert all(boxes.values()), boxes
+    kept = _users_files()
+    assert all(kept[name] == before[name] for name in _KEPT), [*_KEPT]
+    return ", ".join(boxes)
+
+
+@proof("what is unticked on that page goes, and the models stay")
+def _unticked() -> str:
+    install()
+    uninstall_by_hand("settings")
     assert [path.name for path in DATA.rglob("*") if path.is_file()] == ["model.gguf"], [*DATA.rglob("*")]
     assert [each.name for each in DATA.iterdir()] == ["models"]
-    assert wine.value(RUN_KEY, "MTP Launcher") is None
-    return f"{took_s:.1f} s"
+    return "only the models are left"
 
 
-@proof("installed again and removed with the models: nothing is left, in files or registry")
+@proof("installed again and removed with all that is the user's: nothing is left, in files or registry")
 def _nothing_left() -> str:
     install()
     asked("demo", "--headless")
-    uninstall("/MODELS=remove")
+    uninstall("/SETTINGS=remove", "/MODELS=remove")
     PLACE.parent.rmdir()
     registry = wine.registry()
     left = sorted(name for name in wine.files().keys() - _before.keys() if not _is_windows_own(name))
@@ -346,6 +410,18 @@ def _nothing_left() -> str:
     keys = sorted(line for line in registry - _registry_before if re.search("launcher|mtp", line, re.IGNORECASE))
     assert not keys, keys
     return f"{len(_before)} files and folders before and after, but for the copy of itself that Windows keeps in Temp"
+
+
+_KEPT = ("settings.toml", "history/history.db", "conversations/conversations.db", "models/maker/model.gguf")
+
+
+def _users_files() -> dict[str, str]:
+    """Return the hashes of the program's own files but those that it makes again, by their paths."""
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in DATA.rglob("*")
+        if path.is_file() and not (name := path.relative_to(DATA).as_posix()).startswith(("Cache/", "logs/", "run/"))
+    }
 
 
 def _is_windows_own(name: str) -> bool:

@@ -19,15 +19,17 @@ from typing import Any
 
 import psutil
 
-from launcher.base.control import Address, ControlServer, ask
+from launcher.base.control import ControlAddress, ControlServer, send_request
 from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.identity import ProcessId
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
-from launcher.engine.endpoint import Endpoint
-from launcher.engine.launch import ServeOptions, plan
-from launcher.engine.process import Command, Exit, start
-from launcher.engine.registry import register, running
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.launch import prepare_launch
+from launcher.engine.server.process import EngineCommand, ProcessExit
+from launcher.engine.server.registry import list_running, register_server
+from launcher.engine.server.spawn import start_process
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
 from harness import asked, launcher, proof, run
@@ -85,9 +87,9 @@ def identity(pid: int) -> ProcessId:
     return process
 
 
-def command(*arguments: str) -> Command:
+def command(*arguments: str) -> EngineCommand:
     """Return the command for a Python program."""
-    return Command((sys.executable, *arguments), dict(os.environ), Path.cwd())
+    return EngineCommand((sys.executable, *arguments), dict(os.environ), Path.cwd())
 
 
 def fake_engine() -> str:
@@ -156,13 +158,14 @@ def _hard_end() -> str:
 ORPHAN = """
 import asyncio, os, subprocess, sys
 from pathlib import Path
-from launcher.engine.process import Command, start
+from launcher.engine.server.process import EngineCommand
+from launcher.engine.server.spawn import start_process
 program, in_job = sys.argv[1], sys.argv[2] == "job"
 async def main():
     said = asyncio.Queue()
     if in_job:
-        process = await start(Command((sys.executable, "-c", program), dict(os.environ), Path.cwd()),
-                              lambda _, text: said.put_nowait(text))
+        process = await start_process(EngineCommand((sys.executable, "-c", program), dict(os.environ), Path.cwd()),
+                                      lambda _, text: said.put_nowait(text))
         print(process.identity.pid, await said.get(), flush=True)
     else:
         process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -194,47 +197,47 @@ def _job() -> str:
 
 @proof("stop by the exit line: the real engine")
 def _exit_line() -> str:
-    async def run() -> tuple[Exit, float]:
-        launch = await plan(ServeOptions(unpack_demo_model(), built_in=True), Endpoint(29_871, "k" * 32))
+    async def run() -> tuple[ProcessExit, float]:
+        launch = await prepare_launch(ServeOptions(unpack_demo_model(), built_in=True), Endpoint(29_871, "k" * 32))
         loaded = asyncio.Event()
-        process = await start(launch.command, lambda _, text: loaded.set() if "listening on" in text else None)
+        process = await start_process(launch.command, lambda _, text: loaded.set() if "listening on" in text else None)
         await asyncio.wait_for(loaded.wait(), 30)
         began_s = time.monotonic()
         return await process.stop(), time.monotonic() - began_s
 
     ended, seconds = asyncio.run(run())
-    assert ended == Exit(0), ended
+    assert ended == ProcessExit(0), ended
     assert seconds < 3.0, seconds
     return f"exit code 0 after {seconds:.2f} s"
 
 
 @proof("a program that ignores the exit line is ended by the job after the patience")
 def _patience() -> str:
-    async def run() -> tuple[Exit, float, ProcessId, ProcessId]:
+    async def run() -> tuple[ProcessExit, float, ProcessId, ProcessId]:
         said: asyncio.Queue[str] = asyncio.Queue()
-        process = await start(command("-c", NEST), lambda _, text: said.put_nowait(text))
+        process = await start_process(command("-c", NEST), lambda _, text: said.put_nowait(text))
         child = identity(int(await said.get()))
         began_s = time.monotonic()
         return await process.stop((1.0, 1.0)), time.monotonic() - began_s, process.identity, child
 
     ended, seconds, process, child = asyncio.run(run())
     gone_after_s(process, child)
-    assert ended == Exit(1), ended
+    assert ended == ProcessExit(1), ended
     assert 0.9 < seconds < 3.0, seconds
     return f"patience 1 s, ended after {seconds:.2f} s, and so is what it had started"
 
 
 @proof("a program that ends at once is reported with its own exit code")
 def _ends_at_once() -> str:
-    async def run() -> tuple[Exit, list[str]]:
+    async def run() -> tuple[ProcessExit, list[str]]:
         said: list[str] = []
-        process = await start(
+        process = await start_process(
             command("-c", "import os; print('last words', flush=True); os._exit(77)"), lambda _, text: said.append(text)
         )
         return await process.exited, said
 
     ended, said = asyncio.run(run())
-    assert (ended, said) == (Exit(77), ["last words"]), (ended, said)
+    assert (ended, said) == (ProcessExit(77), ["last words"]), (ended, said)
     return str(ended)
 
 
@@ -245,7 +248,7 @@ def _cannot_start() -> str:
     titles = []
     for path in (no_program, no_program.with_name("absent.exe")):
         try:
-            asyncio.run(start(Command((str(path),), dict(os.environ), Path.cwd()), lambda *_: None))
+            asyncio.run(start_process(EngineCommand((str(path),), dict(os.environ), Path.cwd()), lambda *_: None))
         except EngineMissing as error:
             titles.append(error.title)
     assert len(titles) == 2, titles
@@ -315,7 +318,7 @@ def _pipes() -> str:
         program = (
             "import sys; b = sys.stderr.buffer; b.write(b'\\xff\\xfe\\r\\n' + b'x' * 200_000 + b'\\r\\nend\\r\\n')"
         )
-        process = await start(command("-c", program), lambda _, text: said.append(text))
+        process = await start_process(command("-c", program), lambda _, text: said.append(text))
         await process.exited
         return type(asyncio.get_running_loop()).__name__, said
 
@@ -327,9 +330,9 @@ def _pipes() -> str:
 
 INTERRUPTED = """
 import runpy, signal, threading, time
-from launcher.engine.registry import running
+from launcher.engine.server.registry import list_running
 def interrupt():
-    while not any(server.state in ("ready", "busy") for server in running()):
+    while not any(server.state in ("ready", "busy") for server in list_running()):
         time.sleep(0.1)
     time.sleep(0.5)
     signal.raise_signal(signal.SIGINT)  # in a thread that is not Python's main one, as Windows does it
@@ -353,7 +356,7 @@ def _interrupt() -> str:
         assert ended.returncode == wanted, (ended.returncode, ended.stderr)
         assert b"Traceback" not in ended.stderr, ended.stderr
         took.append(f"{time.monotonic() - began_s:.1f} s")
-        assert running() == ()
+        assert list_running() == ()
     return ", ".join(took)
 
 
@@ -362,7 +365,7 @@ def _names() -> str:
     model = Path(os.environ[HOME_VARIABLE]).parent / "modèle démo.gguf"
     model.write_bytes(unpack_demo_model().read_bytes())
     with serving("--model", str(model)) as (_, ready):
-        assert running()[0].model == "modèle démo"
+        assert list_running()[0].model == "modèle démo"
         assert asked("chat", "What is MTP?")["draft_n_accepted"] > 0
     log = Path(os.environ[HOME_VARIABLE]) / "state" / "logs" / f"engine-{ready['url'].rpartition(':')[2]}.log"
     assert "modèle démo.gguf" in log.read_text("utf-8"), log
@@ -377,15 +380,15 @@ def _line() -> str:
         heard.append(verb)
         yield {"heard": fields["say"]}
 
-    async def told(address: Address) -> list[Any]:
-        return [value async for value in ask(address, "tell", say="é")]
+    async def told(address: ControlAddress) -> list[Any]:
+        return [value async for value in send_request(address, "tell", say="é")]
 
     async def main() -> tuple[list[Any], str, str]:
         server = ControlServer(answer)
         address = await server.listen(Path(os.environ[HOME_VARIABLE]), "line")
         right, refusals = await told(address), []
         try:
-            await told(Address(address.place, "x" * len(address.token)))
+            await told(ControlAddress(address.place, "x" * len(address.token)))
         except LauncherError as error:
             refusals.append(error.code)
         await server.close()
@@ -426,7 +429,7 @@ def _utf8() -> str:
 
 @proof("readers and writers of the registry do not disturb each other")
 def _registry() -> str:
-    _, registration = register(None, model="none", engine="none", draft=0)
+    _, registration = register_server(None, model="none", engine="none", draft=0)
     missing = rounds = 0
     lost = []
     ended = threading.Event()
@@ -437,7 +440,7 @@ def _registry() -> str:
             rounds += 1
             registration.update(engine_pid=rounds)
             settled = registration.settle(30.0)
-            listed = [each.engine_pid for each in running()]
+            listed = [each.engine_pid for each in list_running()]
             if not settled or listed != [rounds]:
                 lost.append((rounds, settled, listed))
 
@@ -446,7 +449,7 @@ def _registry() -> str:
     try:
         deadline_s = time.monotonic() + 4.0
         while time.monotonic() < deadline_s:
-            missing += not running()
+            missing += not list_running()
             time.sleep(0.002)
     finally:
         ended.set()

@@ -282,7 +282,9 @@ make_ready() {
         command -v curl >/dev/null || command -v wget >/dev/null ||
             fail "There is neither curl nor wget." "Install one of them."
         here=$(cd "$(dirname "$0")" && pwd)
-        if [ -z "$releases" ] && is_this "$0" && [ -f "$here/$wheel" ] && [ -f "$here/$lock" ]; then from=$here; fi
+        if [ -z "${MTP_LAUNCHER_RELEASES:-}" ] && is_this "$0" && [ -f "$here/$wheel" ] && [ -f "$here/$lock" ]; then
+            from=$here
+        fi
         [ -n "$from$releases" ] || fail "This build does not say where its releases are." \
             "Start it beside $wheel and $lock, set MTP_LAUNCHER_RELEASES to their address, or see --help for --offline."
     fi
@@ -335,7 +337,7 @@ keep_installer() {
     mv -f "$work/install.sh" "$program/install.sh"
 }
 
-# Prints the files that start the server at login, where they mean this installation (launcher/autostart.py).
+# Prints the files that start the server at login, where they mean this installation (launcher/app/autostart.py).
 autostarts() {
     grep -lsF "$program/" "$configuration/systemd/user/mtp-launcher.service" \
         "$configuration/autostart/mtp-launcher.desktop" || true
@@ -360,8 +362,8 @@ hints() {
     *) say "Your PATH does not name $commands. Until it does (log in anew, or add it), type the whole path." ;;
     esac
     "$fresh/tools/mtp-launcher/bin/python" -I -c '
-from launcher.machine.libraries import told
-print(told(), end="")' 2>/dev/null || true
+from launcher.machine.libraries import missing_libraries_report
+print(missing_libraries_report(), end="")' 2>/dev/null || true
     case $(cat /proc/sys/kernel/osrelease 2>/dev/null) in
     *[Mm]icrosoft* | *WSL*)
         say "In WSL, the Windows Start menu shows only what is installed for all users, as the .deb is." ;;

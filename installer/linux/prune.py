@@ -7,6 +7,7 @@ python prune.py --needs TREE    prints the Depends field of a Debian package, by
 import argparse
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,10 +31,16 @@ SITE = """
     **/tests **/*.pyi **/*.pxd **/*.h **/*.a **/__pycache__
     *.dist-info/RECORD *.dist-info/INSTALLER *.dist-info/REQUESTED *.dist-info/direct_url.json *.dist-info/sboms
 """
-STRIPPED = ("xllamacpp/*.so", "numpy.libs/libscipy_openblas*")
-"""What its makers ship with debugging symbols: 80 of 106 MB in the engine's case."""
+STRIPPED = "xllamacpp/*.so"
+"""The engine comes with debugging symbols: 80 of its 106 MB."""
+# Not numpy's OpenBLAS: patchelf has moved its sections, strip then leaves load commands that are not page-aligned, and
+# the loader refuses the file. 2 MB would be won.
 OPENED = "libEGL.so.1 libGL.so.1 libgomp.so.1"
 """Opened at run time, so that nothing names them as needed."""
+
+_LOAD = 1
+"""The type of a program header that says what is mapped into memory: PT_LOAD."""
+_PAGE = 4096
 
 
 def prune(tree: Path) -> None:
@@ -48,9 +55,9 @@ def prune(tree: Path) -> None:
         for each in list(site.glob(pattern)):
             _delete(each)
     _prune_qt(site / "PySide6")
-    for pattern in STRIPPED:
-        for each in site.glob(pattern):
-            subprocess.run(["strip", "--strip-unneeded", str(each)], check=True)
+    for each in site.glob(STRIPPED):
+        subprocess.run(["strip", "--strip-unneeded", str(each)], check=True)
+    check_load_commands(tree)
 
 
 def _prune_qt(qt: Path) -> None:
@@ -94,6 +101,22 @@ def programs(tree: Path) -> Iterator[Path]:
             with each.open("rb") as file:
                 if file.read(4) == b"\x7fELF":
                     yield each
+
+
+def check_load_commands(tree: Path) -> None:
+    """End the build when the loader would refuse one of the tree's ELF files for its alignment."""
+    if refused := [str(each.relative_to(tree)) for each in programs(tree) if not is_aligned(each.read_bytes())]:
+        sys.exit(f"The loader would refuse, for load commands that are not page-aligned: {', '.join(refused)}")
+
+
+def is_aligned(image: bytes) -> bool:
+    """Whether all load commands of a 64-bit ELF file are aligned as glibc's loader demands (elf/dl-load.c)."""
+    table, entry_size, count = struct.unpack_from("<32xQ14xHH", image)
+    for at in range(table, table + entry_size * count, entry_size):
+        kind, offset, address, alignment = struct.unpack_from("<I4xQQ24xQ", image, at)
+        if kind == _LOAD and (alignment % _PAGE or (address - offset) & (alignment - 1)):
+            return False
+    return True
 
 
 def depends(tree: Path) -> str:

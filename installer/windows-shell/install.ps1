@@ -2,6 +2,7 @@
 Installs MTP Launcher for one user of Windows 10 (1809) or later, without an administrator; PowerShell 5 or later.
 
   install.ps1                 installs this release, or brings an older one up to it
+  install.ps1 -From PLACE     the same, where the release's files are not beside this script: a folder, or an address
   install.ps1 -Offline DIR    the same from a folder of files, without a network
   install.ps1 -Uninstall      removes the program; models, settings and history stay
 
@@ -11,10 +12,11 @@ The program comes to %LOCALAPPDATA%\Programs\mtp-launcher, its command to bin be
 Start menu. A version is made ready beside the one in use and then used in its place, so an attempt that fails changes
 nothing; run it again. All that is fetched is checked by SHA-256. The steps are those of installer/linux/install.sh.
 
-Variables: MTP_LAUNCHER_RELEASES, the folder of the release; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the
-package index; HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
+Variables: MTP_LAUNCHER_RELEASES, the same as -From; UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL, the package index;
+HTTPS_PROXY, ALL_PROXY and NO_PROXY as always.
 #>
 param(
+    [string] $From = '',
     [string] $Offline = '',
     [switch] $Uninstall
 )
@@ -45,7 +47,7 @@ $work = Join-Path $program 'work'
 $commands = Join-Path $program 'bin'
 $shortcut = Join-Path ([Environment]::GetFolderPath('Programs')) 'MTP Launcher.lnk'
 $icon = Join-Path $program 'mtp-launcher.ico'
-$run_key = 'HKCU:\Software\Microsoft\Windows\CurrentVersion\Run' # launcher/autostart.py
+$run_key = 'HKCU:\Software\Microsoft\Windows\CurrentVersion\Run' # launcher/app/autostart.py
 $run_value = 'MTP Launcher'
 $variables = 'UV_CACHE_DIR', 'UV_TOOL_DIR', 'UV_TOOL_BIN_DIR', 'UV_PYTHON_INSTALL_DIR', 'UV_NO_PROGRESS',
     'UV_SYSTEM_CERTS', 'UV_DEFAULT_INDEX', 'UV_NO_CONFIG', 'VIRTUAL_ENV', 'CONDA_PREFIX', 'PYTHONPATH', 'PYTHONHOME',
@@ -113,23 +115,46 @@ function Remove-Folder([string] $Folder) {
     if (Test-Path -LiteralPath $Folder) { Remove-Item -LiteralPath $Folder -Recurse -Force }
 }
 
-# Get-File URL FILE
-function Get-File([string] $Url, [string] $File) {
-    Invoke-WebRequest -UseBasicParsing -Uri $Url -OutFile $File
+function Test-Address([string] $Place) { return $Place -match '^https?://' }
+
+# The folder or address where the wheel and the requirements of this release lie.
+function Find-Release {
+    if ($Offline) { return $Offline }
+    $named = Get-First $From, $env:MTP_LAUNCHER_RELEASES
+    if ($named -and (Test-Address $named)) { return $named.TrimEnd('/') }
+    if ($named) {
+        if (Test-Path -LiteralPath $named -PathType Container) { return (Resolve-Path -LiteralPath $named).ProviderPath }
+        Stop-With "$named is neither a folder nor an address." 'An address begins with https://.'
+    }
+    if ($PSCommandPath) { # else it came through a pipe
+        $here = Split-Path -Parent $PSCommandPath
+        $beside = @($wheel, $lock | Where-Object { Test-Path -LiteralPath (Join-Path $here $_) -PathType Leaf })
+        if ($beside.Count -eq 2) { return $here }
+    }
+    if ($releases) { return $releases.TrimEnd('/') }
+    Stop-With "The files of this release ($version) are not found." `
+        "Put $wheel and $lock beside this script, or name their folder or address with -From."
 }
 
-# Leaves NAME in the folder for work, from that of -Offline where there is one, and checked: Get-Checked NAME SHA256 URL
-function Get-Checked([string] $Name, [string] $Sha256, [string] $Url) {
-    $file = Join-Path $work $Name
-    if ($Offline) {
-        $there = Join-Path $Offline $Name
-        if (-not (Test-Path -LiteralPath $there)) {
-            Stop-Step "$Offline holds no $Name." "It belongs to this release ($version)."
+# Leaves a file of a folder or an address elsewhere: Get-File PLACE NAME FILE [URL]
+function Get-File([string] $Place, [string] $Name, [string] $File, [string] $Url = '') {
+    if ($Url -or (Test-Address $Place)) {
+        try { Invoke-WebRequest -UseBasicParsing -Uri (Get-First $Url, "$Place/$Name") -OutFile $File } catch {
+            Stop-Step "$Name could not be fetched: $($_.Exception.Message)" $network
         }
-        Copy-Item -LiteralPath $there -Destination $file
     } else {
-        try { Get-File $Url $file } catch { Stop-Step "$Name could not be fetched: $($_.Exception.Message)" $network }
+        $there = Join-Path $Place $Name
+        if (-not (Test-Path -LiteralPath $there -PathType Leaf)) {
+            Stop-Step "$Place holds no $Name." "It belongs to this release ($version)."
+        }
+        Copy-Item -LiteralPath $there -Destination $File -Force
     }
+}
+
+# Leaves NAME in the folder for work, and checked: Get-Checked NAME SHA256 PLACE [URL]
+function Get-Checked([string] $Name, [string] $Sha256, [string] $Place, [string] $Url = '') {
+    $file = Join-Path $work $Name
+    Get-File $Place $Name $file $Url
     if ((Get-FileHash -LiteralPath $file -Algorithm SHA256).Hash -ne $Sha256) {
         Stop-Step "$Name is not what this release is made of: its SHA-256 is another one." `
             'Was the download cut short, or changed on its way?'
@@ -202,17 +227,17 @@ function Test-Version([string] $Folder) {
 }
 
 # Brings this release to the folder, and marks that as complete.
-function Initialize-Version([string] $Fresh, [string] $Index) {
+function Initialize-Version([string] $Fresh, [string] $Index, [string] $Release) {
     if (Test-InUse $Fresh) { Stop-With "MTP Launcher $version is broken, and runs." 'Close it, and run this again.' }
     Remove-Folder $Fresh
     Remove-Folder $work
     New-Item -ItemType Directory -Force -Path $Fresh, $work | Out-Null
     Write-Host "Installing MTP Launcher $version from $(Get-First $Offline, 'the network (about 130 MB)')"
-    Get-Checked $wheel $wheel_sha256 "$releases/$wheel"
-    Get-Checked $lock $lock_sha256 "$releases/$lock"
+    Get-Checked $wheel $wheel_sha256 $Release
+    Get-Checked $lock $lock_sha256 $Release
     $address = ''
     if (-not $Offline) { $address = Get-UvAddress $Index }
-    Get-Checked $uv_wheel $uv_sha256 $address
+    Get-Checked $uv_wheel $uv_sha256 $Offline $address
     $uv = Expand-Uv
     $null = & $Uv --version
     if ($LASTEXITCODE -ne 0) { Stop-Step 'uv, which installs it, does not start here.' }
@@ -263,10 +288,10 @@ function Write-Entry([string] $Fresh) {
 }
 
 # For -Uninstall, and for newer versions, which know by it how this one came.
-function Save-Installer {
+function Save-Installer([string] $Release) {
     $kept = Join-Path $program 'install.ps1'
     if (-not $PSCommandPath) {
-        Get-File "$releases/install.ps1" $kept
+        Get-File $Release 'install.ps1' $kept
     } elseif ($PSCommandPath -ne $kept) {
         Copy-Item -LiteralPath $PSCommandPath -Destination $kept -Force
     }
@@ -285,10 +310,7 @@ function Install-Program {
     if (-not $version) {
         Stop-With 'This copy of install.ps1 lies in a checkout, and belongs to no release.' 'Take the one of a release.'
     }
-    if (-not ($Offline -or $releases)) {
-        Stop-With 'This build does not say where its releases are.' `
-            'Set MTP_LAUNCHER_RELEASES to their address, or use -Offline DIR.'
-    }
+    $release = Find-Release
     Assert-System
     New-Item -ItemType Directory -Force -Path $program | Out-Null
     Assert-Room
@@ -305,10 +327,10 @@ function Install-Program {
         if (Test-Version $fresh) {
             Write-Host 'This version is installed already, so only its command and shortcut are renewed.'
         } else {
-            Initialize-Version $fresh $index.TrimEnd('/')
+            Initialize-Version $fresh $index.TrimEnd('/') $release
         }
         Write-Entry $fresh
-        Save-Installer
+        Save-Installer $release
         Update-Autostart $fresh
         foreach ($old in Get-VersionFolder) {
             if ($old -ne $fresh -and -not (Test-InUse $old)) { Remove-Folder $old }
@@ -374,7 +396,6 @@ try {
     # Windows PowerShell 5 may begin with what servers refuse today.
     [Net.ServicePointManager]::SecurityProtocol = [Net.ServicePointManager]::SecurityProtocol -bor `
         [Net.SecurityProtocolType]::Tls12
-    $releases = (Get-First $env:MTP_LAUNCHER_RELEASES, $releases).TrimEnd('/')
     if ($Offline) { $Offline = (Resolve-Path -LiteralPath $Offline).ProviderPath }
     if ($Uninstall) { Uninstall-Program } else { Install-Program }
 } catch [System.OperationCanceledException] {

@@ -1,7 +1,7 @@
 ; The Windows setup program (build.py packs it). Per user, no administrator, no network.
 ;
 ;   setup.exe /S [/D=FOLDER]                  silently; /D comes last and takes no quotes
-;   "Uninstall MTP Launcher.exe" /S [/MODELS=remove]
+;   "Uninstall MTP Launcher.exe" /S [/SETTINGS=remove] [/MODELS=remove]
 ;
 ; Exit codes: 0 done, 1 cancelled, 2 broken off, 3 a running copy does not end, 4 no room, 5 a folder that cannot be
 ; used, 6 this Windows is too old. Why it ended is also in %TEMP%\mtp-launcher-setup.log, unless it is 0 or 1.
@@ -15,7 +15,7 @@ SetCompressor /SOLID ${COMPRESSOR}
 !define APP "MTP Launcher"
 !define OWN_KEY "Software\${APP}"
 !define UNINSTALL_KEY "Software\Microsoft\Windows\CurrentVersion\Uninstall\${APP}"
-!define RUN_KEY "Software\Microsoft\Windows\CurrentVersion\Run" ; launcher/autostart.py
+!define RUN_KEY "Software\Microsoft\Windows\CurrentVersion\Run" ; launcher/app/autostart.py
 !define RUN_VALUE "MTP Launcher"
 !define UNINSTALLER "Uninstall ${APP}.exe"                   ; launcher/base/running_mark.py
 !define DATA "$LOCALAPPDATA\mtp-launcher"                       ; launcher/base/paths.py
@@ -61,6 +61,8 @@ VIAddVersionKey "FileDescription" "${APP} ${VERSION} setup"
 VIAddVersionKey "LegalCopyright" "MIT licence"
 
 Var Upgrading
+Var KeepSettings
+Var KeepSettingsBox
 Var KeepModels
 Var KeepModelsBox
 Var Locks
@@ -80,7 +82,7 @@ Var Failed
 !define MUI_FINISHPAGE_RUN_TEXT "$(START_IT)"
 !define MUI_FINISHPAGE_RUN_FUNCTION StartIt
 !insertmacro MUI_PAGE_FINISH
-UninstPage custom un.AskAboutModels un.KeepAnswer
+UninstPage custom un.AskWhatStays un.KeepAnswer
 !insertmacro MUI_UNPAGE_INSTFILES
 !insertmacro MUI_LANGUAGE "English"
 !insertmacro MUI_LANGUAGE "SimpChinese"

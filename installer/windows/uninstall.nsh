@@ -4,54 +4,70 @@
 
 Function un.onInit
   Call un.BeAlone
+  StrCpy $KeepSettings 1
   StrCpy $KeepModels 1
   ${GetParameters} $0
+  ${GetOptions} $0 "/SETTINGS=" $1
+  ${If} $1 == "remove"
+    StrCpy $KeepSettings 0
+  ${EndIf}
   ${GetOptions} $0 "/MODELS=" $1
   ${If} $1 == "remove"
     StrCpy $KeepModels 0
   ${EndIf}
 FunctionEnd
 
-Function un.AskAboutModels
+Function un.AskWhatStays
   !insertmacro MUI_HEADER_TEXT "$(REMOVE)" "$(REMOVE_WHAT)"
   nsDialogs::Create 1018
   Pop $0
-  ${NSD_CreateLabel} 0 0 100% 60u "$(REMOVE_TEXT)"
+  ${NSD_CreateLabel} 0 0 100% 36u "$(REMOVE_TEXT)"
   Pop $0
-  StrCpy $KeepModelsBox ""
-  ${If} ${FileExists} "${DATA}\models\*.*"
-    ${GetSize} "${DATA}\models" "/S=0M" $R0 $1 $2
-    ${NSD_CreateCheckbox} 0 70u 100% 12u "$(KEEP_MODELS)"
-    Pop $KeepModelsBox
-    ${NSD_Check} $KeepModelsBox
-    ${NSD_CreateLabel} 12u 84u 100% 24u "${DATA}\models"
-    Pop $0
+  ${NSD_CreateCheckbox} 0 42u 100% 12u "$(KEEP_SETTINGS)"
+  Pop $KeepSettingsBox
+  ${If} $KeepSettings = 1
+    ${NSD_Check} $KeepSettingsBox
   ${EndIf}
+  ${GetSize} "${DATA}\models" "/S=0M" $R0 $1 $2
+  ${GetSize} "${DATA}\engines" "/S=0M" $R1 $1 $2
+  IntOp $R0 $R0 + $R1
+  ${NSD_CreateCheckbox} 0 58u 100% 12u "$(KEEP_MODELS)"
+  Pop $KeepModelsBox
+  ${If} $KeepModels = 1
+    ${NSD_Check} $KeepModelsBox
+  ${EndIf}
+  ${NSD_CreateLabel} 12u 74u 100% 24u "${DATA}"
+  Pop $0
   GetDlgItem $0 $HWNDPARENT 1
   SendMessage $0 ${WM_SETTEXT} 0 "STR:$(^UninstallBtn)"
   nsDialogs::Show
 FunctionEnd
 
 Function un.KeepAnswer
-  ${If} $KeepModelsBox != ""
-    ${NSD_GetState} $KeepModelsBox $KeepModels
-  ${EndIf}
+  ${NSD_GetState} $KeepSettingsBox $KeepSettings
+  ${NSD_GetState} $KeepModelsBox $KeepModels
 FunctionEnd
 
-; Everything of the program's own folder but the models, in whatever order the disk names it.
+; Of the program's own folder (launcher/base/paths.py), what is not to be kept, in whatever order the disk names it.
 Function un.RemoveData
-  ${If} $KeepModels = 0
-    RMDir /r "${DATA}"
-    Return
-  ${EndIf}
   FindFirst $0 $1 "${DATA}\*"
   ${Do}
     ${If} $1 == ""
       ${ExitDo}
+    ${ElseIf} $1 == "."
+    ${OrIf} $1 == ".."
+      StrCpy $2 1
+    ${ElseIf} $1 == "Cache"
+    ${OrIf} $1 == "logs"
+    ${OrIf} $1 == "run"
+      StrCpy $2 0 ; made again whenever it is needed
+    ${ElseIf} $1 == "models"
+    ${OrIf} $1 == "engines"
+      StrCpy $2 $KeepModels
+    ${Else}
+      StrCpy $2 $KeepSettings
     ${EndIf}
-    ${If} $1 != "."
-    ${AndIf} $1 != ".."
-    ${AndIf} $1 != "models"
+    ${If} $2 = 0
       ${If} ${FileExists} "${DATA}\$1\*.*"
         RMDir /r "${DATA}\$1"
       ${Else}
