@@ -39,6 +39,10 @@ settings-table:
 schema:
     python -m tools.export_schema
 
+# tests/cli/golden anew: what the commands in its transcripts print
+golden *arguments:
+    python -m pytest -q tests/cli/test_golden.py --write-golden {{arguments}}
+
 # the window's texts anew, into resources/locale; prints what waits for a translation
 translations:
     python -m tools.translations

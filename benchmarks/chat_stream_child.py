@@ -29,7 +29,7 @@ from launcher.gui.chat.pane import ChatPane
 from launcher.gui.controller import Controller
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import ServeOptions
+    from launcher.engine.serve_options import ServeOptions
 
 _RATE = 500
 _SETTLED_MS = 3_000
@@ -56,7 +56,7 @@ class Busy:
 def _fake(tokens: int) -> ServeOptions:
     """Serve with the fake llama-server, whose replies are that long."""
     from launcher.engine.demo import unpack_demo_model
-    from launcher.engine.launch import ServeOptions
+    from launcher.engine.serve_options import ServeOptions
 
     program = state_dir() / "fake-llama-server"
     program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,8 +117,10 @@ def main() -> None:
     controller.launched.connect(lambda launch: ask() if launch is not None else None)
     controller.replied.connect(end)
     controller.closed.connect(application.quit)
+    from launcher.app.start_settings import Start
+
     options = _fake(tokens)
-    controller.start(str(options.model), options=options)
+    controller.start(str(options.model), start=Start(str(options.model), options))
     application.exec()
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from benchmarks.measure import summary
 from benchmarks.report import Row
 from benchmarks.workplace import request
-from launcher import app
+from launcher.app.serving import serve
+from launcher.app.start_settings import options_for
 from launcher.engine.demo import DEMO
-from launcher.engine.launch import ServeOptions
+from launcher.engine.serve_options import ServeOptions
 
 _TOKENS = 400
 
@@ -16,7 +17,7 @@ _TOKENS = 400
 def run(*, quick: bool) -> list[Row]:
     """Serve it with MTP on and off, and on one thread and two."""
     replies = 5 if quick else 20
-    options = app.options_for(DEMO, lambda path: ServeOptions(model=path), draft=None)
+    options = options_for(DEMO, lambda path: ServeOptions(model=path))
     kinds = (
         ("MTP on, 1 thread", replace(options, threads=1)),
         ("MTP on, 2 threads", replace(options, threads=2)),
@@ -29,7 +30,7 @@ def run(*, quick: bool) -> list[Row]:
 
 
 async def _rates(options: ServeOptions, replies: int) -> list[float]:
-    async with app.serve(options) as session:
+    async with serve(options) as session:
         await session.ask(request(_TOKENS))
         answers = [await session.ask(request(_TOKENS)) for _ in range(replies)]
     timed = [reply.timings for reply in answers if reply.timings is not None]

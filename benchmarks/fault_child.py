@@ -22,12 +22,12 @@ from PySide6.QtWidgets import QApplication
 from benchmarks.window_child import Stalls
 from benchmarks.workplace import ROOT, end_with_parent
 from launcher.base.paths import state_dir
-from launcher.engine.state import State
+from launcher.engine.server.state import ServerState
 from launcher.gui import theme
 from launcher.gui.window import Window
 
 if TYPE_CHECKING:
-    from launcher.engine.launch import ServeOptions
+    from launcher.engine.serve_options import ServeOptions
 
 _RATE = 50_000
 _FULL_LOG = 10_000
@@ -64,14 +64,14 @@ class Crashes(QObject):
 
     def _again(self) -> None:
         """Wait for the restart, and then ask for what is served already: that begins a new row of crashes."""
-        if self._window.controller.inputs.status.state in (State.READY, State.FAILED):
+        if self._window.controller.inputs.status.state in (ServerState.READY, ServerState.FAILED):
             self._window.controller.start()
         else:
             QTimer.singleShot(_PAUSE_MS, self._again)
 
     def _kill(self) -> None:
         pid = _engine_pid()
-        if pid is None or self._window.controller.inputs.status.state is not State.READY:
+        if pid is None or self._window.controller.inputs.status.state is not ServerState.READY:
             self._timer.start()
         elif self._killed_s is None and len(self.seconds) < self._times:
             self._killed_s = time.perf_counter()
@@ -87,7 +87,7 @@ def _engine_pid() -> int | None:
 def _fake(lines: int) -> ServeOptions:
     """Serve with the fake llama-server, which prints so many lines after its first reply."""
     from launcher.engine.demo import unpack_demo_model
-    from launcher.engine.launch import ServeOptions
+    from launcher.engine.serve_options import ServeOptions
 
     program = state_dir() / "fake-llama-server"
     program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,10 +99,9 @@ def _fake(lines: int) -> ServeOptions:
 
 
 def _serve(window: Window, options: ServeOptions) -> None:
-    from launcher import app
+    from launcher.app.start_settings import Start
 
-    app.options_for = lambda *_a, **_k: options
-    window.controller.start(str(options.model))
+    window.controller.start(str(options.model), start=Start(str(options.model), options))
 
 
 def _flood(window: Window, seconds: float) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from benchmarks.measure import summary
 from benchmarks.report import Row
-from launcher.engine.logs import LogBook
-from launcher.machine.gpu import READINGS
+from launcher.engine.server.logs import LogBook
+from launcher.machine.gpu import READINGS, Reading
 from launcher.machine.gpus import GpuSensors
-from launcher.machine.reading import Reading
 from launcher.monitor.health_watch import PERIOD_S, HealthWatch
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.monitor import PERIOD_S as SAMPLE_S
@@ -53,8 +52,8 @@ def _share() -> float:
             began_s = time.process_time()
             meter = ReplyMeter()
             watch.reply_started(meter, now_s)
-            sensed = watch.sense(gpu, os.getppid(), None, log)
-            watch.look(now_s, sensed, series)
+            sensed = watch.read_machine(gpu, os.getppid(), None, log)
+            watch.check(now_s, sensed, series)
             watch.reply_ended(meter, now_s)
             spent_s += time.process_time() - began_s
         log.close()

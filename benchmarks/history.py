@@ -10,8 +10,7 @@ from launcher.monitor.meter import Acceptance
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
 from launcher.tuning.records import Run, Settings
-from launcher.tuning.report import report
-from launcher.tuning.report_two import two
+from launcher.tuning.report import build_report, compare_sessions
 
 _SESSIONS, _RUNS = 200, 50
 _LIMIT_S = 0.5
@@ -73,7 +72,7 @@ def _analyse() -> tuple[float, float]:
         listed_s = time.perf_counter() - began_s
         sessions = history.load_all([each.id for each in found])
     for session in sessions:
-        report(session.runs)
-    report([each for session in sessions for each in session.runs])
-    two(sessions[0], sessions[-1])
+        build_report(session.runs)
+    build_report([each for session in sessions for each in session.runs])
+    compare_sessions(sessions[0], sessions[-1])
     return time.perf_counter() - began_s, listed_s

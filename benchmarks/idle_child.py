@@ -2,14 +2,15 @@
 
 import asyncio
 
-from launcher import app
+from launcher.app.serving import serve
+from launcher.app.start_settings import options_for
 from launcher.engine.demo import DEMO
-from launcher.engine.launch import ServeOptions
+from launcher.engine.serve_options import ServeOptions
 
 
 async def main() -> None:
-    options = app.options_for(DEMO, lambda path: ServeOptions(model=path), draft=None)
-    async with app.serve(options) as session:
+    options = options_for(DEMO, lambda path: ServeOptions(model=path))
+    async with serve(options) as session:
         await session.monitor.end()
         print("ready", flush=True)
         await session.wait_until_ended()

@@ -7,7 +7,8 @@ import sys
 from benchmarks.measure import paired_ratio, summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
-from launcher import app
+from launcher.app.serving import serve
+from launcher.app.session import Session
 
 _LEAST_RATIO = 0.99
 _DRAFT = 2
@@ -39,7 +40,7 @@ def run(*, quick: bool) -> list[Row]:
 async def _measure(most_pairs: int) -> tuple[list[float], list[float]]:
     chance = random.Random(1)
     rates: dict[bool, list[float]] = {True: [], False: []}
-    async with app.serve(slow_options(slow_model(), _DRAFT)) as session:
+    async with serve(slow_options(slow_model(), _DRAFT)) as session:
         await session.monitor.end()
         for monitored in (True, False):
             await _rate(session, monitored=monitored)  # warm-up: caches, the prompt, the sensors' libraries
@@ -60,7 +61,7 @@ def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
     return width <= _WIDTH
 
 
-async def _rate(session: app.Session, *, monitored: bool) -> float:
+async def _rate(session: Session, *, monitored: bool) -> float:
     """Return the rate of one reply as the engine timed it; the client reads the stream in the same way either way.
 
     The monitor starts with the reply, so opening its sensors and one question for /metrics fall into each.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.workplace import request, slow_options
-from launcher import app
+from launcher.app.serving import serve
 
 _WARM_UP_TOKENS = 400
 
@@ -35,7 +35,7 @@ async def _use(work: Awaitable[object]) -> _Use:
 async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Stream for `seconds` a round, then sit idle for as long as one round."""
     found: dict[str, list[float]] = {"tokens_per_second": [], "cpu_percent": [], "samples_per_second": []}
-    async with app.serve(slow_options(model, draft)) as session:
+    async with serve(slow_options(model, draft)) as session:
         warm_up = await _use(session.ask(request(_WARM_UP_TOKENS)))
         tokens = int(seconds * _WARM_UP_TOKENS / warm_up.wall_s)
         for _ in range(rounds):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QEventLoop, QTimer
 
 from benchmarks.workplace import end_with_parent
-from launcher.base.age import process_age_s
+from launcher.base.units import process_age_s
 from launcher.gui import application
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def main() -> None:
     """Open the window and run the course in it."""
     rounds, seconds = int(sys.argv[1]), float(sys.argv[2])
     end_with_parent()
-    painted = application._painted
+    painted = application._on_first_paint
 
     def first_paint(window: Window, options: argparse.Namespace, file: Path | None, picture: Path | None) -> None:
         course = Course(window, rounds, seconds)
         painted(window, options, file, picture)
         course.begin()
 
-    application._painted = first_paint
+    application._on_first_paint = first_paint
     application._AHEAD_MS = 3_600_000  # the course does these steps itself
     nothing = dict.fromkeys(("file", "screenshot", "language", "scale", "size"))
     options = argparse.Namespace(**nothing, demo=False, page="start", theme="light")

@@ -7,18 +7,18 @@ import sys
 import time
 
 from launcher.models.catalogue_load import load_catalogue
-from launcher.models.plan import Wish, make_plans, unplanned
-from launcher.models.situation import described
+from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
+from launcher.models.situation import describe_machine
 
 
 def main() -> None:
     """Plan for a GPU of the size that the command line names."""
-    situation, wish = described(float(sys.argv[1])), Wish()
+    situation, wish = describe_machine(float(sys.argv[1])), PlanCriteria()
     began_s = time.perf_counter()
     catalogue = load_catalogue()
     read_s = time.perf_counter()
     plans = make_plans(catalogue, situation, wish)
-    unplanned(catalogue, situation, wish)
+    list_unplanned(catalogue, situation, wish)
     ended_s = time.perf_counter()
     if not plans:
         raise RuntimeError(f"there is no plan for {sys.argv[1]} GiB")

@@ -14,14 +14,14 @@ import psutil
 from PySide6.QtCore import QEventLoop, QTimer
 from PySide6.QtWidgets import QApplication
 
+from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.plots.marks import Mark, MarkKind
 from launcher.gui.plots.panel import PlotPanel
-from launcher.machine.gpu import Activity
-from launcher.machine.reading import Reading
+from launcher.machine.gpu import GpuActivity, Reading
 from launcher.monitor.meter import Acceptance
-from launcher.monitor.monitor import Sampled
+from launcher.monitor.monitor import MonitorSnapshot
 
 _HOUR = 36_000
 _WIDTH, _HEIGHT = 576, 810
@@ -36,13 +36,14 @@ def main() -> None:
     theme.choose("dark")
     theme.apply(app, theme.current())
     controller = Controller()
+    controller._model.update(status=ServerStatus(ServerState.READY))  # noqa: SLF001 -- samples are of what runs
     panel = PlotPanel(controller)
     panel.resize(_WIDTH, _HEIGHT)
     panel.show()
     panel.attach()
     _spin(200)
     process, before = psutil.Process(), psutil.Process().memory_info().rss
-    keep_s, some, hour = 0.0, list[Sampled](), _hour()
+    keep_s, some, hour = 0.0, list[MonitorSnapshot](), _hour()
     while chunk := list(islice(hour, 1_000)):  # an hour of them at once would keep the garbage collector busy
         some = chunk
         began_s = time.perf_counter()
@@ -52,7 +53,7 @@ def main() -> None:
     kept_mib = (process.memory_info().rss - before) / 2**20
     end_s = some[-1].time_s
     for n, kind in enumerate([*MarkKind] * 20):
-        panel.marks.put(Mark(end_s - 3_500 + 20 * n, kind, "x"))
+        panel.marks.append(Mark(end_s - 3_500 + 20 * n, kind, "x"))
     panel.choose_length(3_600)
     panel.references.set_limit(Reading(282.0))
     panel.references.set_baseline(171.0)
@@ -60,8 +61,8 @@ def main() -> None:
     card = panel.cards[0]
     repaint = [_frame(panel, lambda: None) for _ in range(rounds)]
     repaint_cpu = _p99(_spent)
-    hover = [_frame(panel, partial(panel.point, card, n % 100 / 100), draws=False) for n in range(rounds)]
-    panel.point(None)
+    hover = [_frame(panel, partial(panel.read_at, card, n % 100 / 100), draws=False) for n in range(rounds)]
+    panel.read_at(None)
     zoom = [_frame(panel, partial(panel.zoom, 0.5 if n % 40 < 20 else -0.5, 0.4)) for n in range(rounds)]
     panel.choose_length(900)
     pan = [_frame(panel, partial(panel.pan, 0.03 if n % 80 < 40 else -0.03)) for n in range(rounds)]
@@ -74,7 +75,7 @@ def main() -> None:
     panel.hide()
     drawings = panel.drawings
     for sample in some[-50:]:
-        panel.take_samples([Sampled(sample.time_s + 5, sample.readings, sample.acceptance, sample.activity)])
+        panel.take_samples([MonitorSnapshot(sample.time_s + 5, sample.readings, sample.acceptance, sample.activity)])
         _spin(20)
     print(
         json.dumps(
@@ -123,7 +124,7 @@ def _spin(milliseconds: int) -> None:
     loop.exec()
 
 
-def _hour() -> Iterator[Sampled]:
+def _hour() -> Iterator[MonitorSnapshot]:
     """An hour of a GPU at work, with noise in all series, so that nothing is cheap to draw."""
     noise = random.Random(1)
     start_s = time.monotonic() - _HOUR / 10
@@ -148,7 +149,7 @@ def _hour() -> Iterator[Sampled]:
         }
         readings = {name: Reading(value, None if value is not None else "No reply.") for name, value in values.items()}
         drafts = Acceptance(7_000, 4_000, (1_000,) * 7, tuple(int(noise.gauss(900 - 90 * at, 30)) for at in range(7)))
-        yield Sampled(start_s + n / 10, readings, drafts if n % 600 > 60 else None, Activity((), (), {}))
+        yield MonitorSnapshot(start_s + n / 10, readings, drafts if n % 600 > 60 else None, GpuActivity((), (), {}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from launcher import __version__
-from launcher.engine.build import built_in_version
+from launcher.engine.builds.probe import built_in_version
 from launcher.machine.host import read_host
 
 

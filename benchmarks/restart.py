@@ -9,9 +9,10 @@ from dataclasses import replace
 from benchmarks.measure import summary
 from benchmarks.report import Row
 from benchmarks.workplace import command
-from launcher import app
+from launcher.app.serving import serve
+from launcher.app.start_settings import options_for
 from launcher.engine.demo import DEMO
-from launcher.engine.launch import ServeOptions
+from launcher.engine.serve_options import ServeOptions
 
 _LIMIT_S = 2.5
 
@@ -32,9 +33,9 @@ def run(*, quick: bool) -> list[Row]:
 
 
 async def _measure(times: int) -> tuple[list[float], list[float]]:
-    options = app.options_for(DEMO, lambda path: ServeOptions(model=path), draft=None)
+    options = options_for(DEMO, lambda path: ServeOptions(model=path))
     inside, outside = [], []
-    async with app.serve(options) as session:
+    async with serve(options) as session:
         for number in range(times):
             context = (4_096, 8_192)[number % 2]
             began_s = time.perf_counter()

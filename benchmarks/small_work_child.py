@@ -4,12 +4,12 @@ import json
 import time
 from collections.abc import Callable
 
+from launcher.app.preview import Previewer
 from launcher.engine.demo import unpack_demo_model
 from launcher.machine.machine import read_machine
 from launcher.models.gguf import read_header
-from launcher.models.header_summary import keep_summary, kept_summary
-from launcher.preview import Previewer
-from tests.test_preview import described
+from launcher.models.header_summary import load_summary, store_summary
+from tests.app.test_preview import described
 
 _ANY_SHA256 = "0" * 64
 
@@ -30,8 +30,8 @@ def main() -> None:
         for context in previewer.basis.contexts[4:]
         for kv in ("q8_0", "f16")
     ]
-    keep_summary(_ANY_SHA256, read_header(unpack_demo_model()))
-    kept_ms = _ms(lambda: kept_summary(_ANY_SHA256))
+    store_summary(_ANY_SHA256, read_header(unpack_demo_model()))
+    kept_ms = _ms(lambda: load_summary(_ANY_SHA256))
     print(json.dumps({"machine_ms": machine_ms, "moves_ms": moves_ms, "kept_ms": kept_ms}))
 
 

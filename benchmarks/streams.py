@@ -8,10 +8,10 @@ from statistics import median
 from benchmarks.measure import summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
-from launcher import app
-from launcher.engine.launch import ServeOptions
+from launcher.app.serving import serve
+from launcher.app.session import Session
+from launcher.engine.serve_options import ServeOptions
 from launcher.monitor.reply import Reply
-from launcher.session import Session
 
 _TOKENS = 200
 _STREAMS = (1, 2, 4, 8)
@@ -48,7 +48,7 @@ class _Round:
 
 
 async def _measure(options: ServeOptions, streams: int, rounds: int) -> list[_Round]:
-    async with app.serve(options) as session:
+    async with serve(options) as session:
         await _round(session, streams)  # the prompts are in the cache from here on
         return [await _round(session, streams) for _ in range(rounds)]
 

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from benchmarks.header_child import peak_kib
-from launcher.fetch.transfer import Source, TransferSettings, fetch
+from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 
 
 def main() -> None:
     url, target, size, sha256, connections = sys.argv[1:]
     settings = TransferSettings(connections=int(connections))
-    got = asyncio.run(fetch(Source(url, int(size), sha256), Path(target), settings=settings))
+    got = asyncio.run(download_file(DownloadSource(url, int(size), sha256), Path(target), settings=settings))
     print(json.dumps({"seconds": got.seconds, "peak_mb": peak_kib() * 1024 / 1e6}))
 
 

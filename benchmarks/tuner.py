@@ -7,8 +7,7 @@ import time
 from benchmarks.measure import summary
 from benchmarks.report import Row
 from launcher.tuning.goal import Goal
-from launcher.tuning.tuner import tune
-from launcher.tuning.tuner_events import TrialFailed, TrialMeasured, TrialPlanned, TuneEvent
+from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned, TuneEvent, tune
 from tools.tuner_simulation.bench import SimulatedBench
 from tools.tuner_simulation.machine import Machine, draw
 from tools.tuner_simulation.run import WORK

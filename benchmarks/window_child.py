@@ -78,13 +78,12 @@ def main() -> None:
 def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     """Serve `model` on one thread and ask without a pause; `tokens` gets the size of each reply."""
     from benchmarks.workplace import slow_options
-    from launcher import app
-    from launcher.engine.client import ChatRequest
+    from launcher.app.start_settings import Start
+    from launcher.engine.server.client import ChatRequest
 
     body = ChatRequest.body
     long = {"ignore_eos": True, "max_tokens": _REPLY_TOKENS}
     ChatRequest.body = lambda self: body(self) | long  # type: ignore[method-assign]
-    app.options_for = lambda *_a, **_k: slow_options(model, 2)
     chat, controller = window.page("cockpit").chat, window.controller
 
     def ask_again(footer: str) -> None:
@@ -96,7 +95,7 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
 
     controller.launched.connect(lambda launch: ask_again("") if launch else None)
     controller.replied.connect(lambda _, footer: ask_again(footer))
-    controller.start(str(model))
+    controller.start(str(model), start=Start(str(model), slow_options(model, 2)))
 
 
 def _begin(application: QApplication, seconds: float, *, probe: bool, tokens: list[float], closing: Close) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.paths import HOME_VARIABLE, cache_dir
-from launcher.engine.client import ChatRequest
-from launcher.engine.launch import ServeOptions
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.client import ChatRequest
 
 ROOT = Path(__file__).parents[1]
 _GENERATOR = "tools.demo_model"
