@@ -16,9 +16,12 @@ class WorkHandle(Generic[_T]):
 
     def __init__(self, future: "Future[_T]") -> None:
         self._future = future
+        self.cancel_requested = False
+        """Whether `cancel` was called, even if the work had already ended."""
 
     def cancel(self) -> None:
         """Cancel the work; its clean-up runs on the loop."""
+        self.cancel_requested = True
         self._future.cancel()
 
     def when_done(self, tell: Callable[[BaseException | None], None]) -> None:

@@ -87,36 +87,49 @@ class Bridge(QObject):
         told: Callable[[Any], object] | None = None,
         cancelled: Callable[[], object] | None = None,
     ) -> WorkHandle[None]:
-        """Run `work(tell)` on the core's thread; the callbacks given here run on the GUI thread, in order.
+        """Run `work(report_progress)` on the core's thread; the callbacks given here run on the GUI thread, in order.
 
-        `told` gets each value that the work passes to `tell`, `done` its return value. An error goes to `failed`, else
+        `told` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to `failed`, else
         to the window's error banner. After a cancel by the handle only `cancelled` is called, once the work has cleaned
-        up. After `close` no work is run and no callback called.
+        up. Work that ends while it is being cancelled reports its end if `cancelled` was given; otherwise its result is
+        dropped. After `close` no work is run and no callback called.
         """
         if self._closed:
             return _cancelled_handle()
         if self._runtime is None:
             self._runtime = Runtime()
 
-        def tell(value: object) -> None:
+        def call_on_gui(callback: Callable[[Any], object], value: object) -> None:
+            def call(value: object) -> None:
+                # The end of replaced work may wait here already: as its successor's it would show old values.
+                if cancelled is not None or not handle.cancel_requested:
+                    callback(value)
+
+            self.post(_Call(call, value))
+
+        def report_progress(value: object) -> None:
             if told is not None:
-                self.post(_Call(told, value))
+                call_on_gui(told, value)
 
         async def whole() -> None:
             try:
-                result = await work(tell)
+                result = await work(report_progress)
             except asyncio.CancelledError:
                 if cancelled is not None:
-                    self.post(_Call(lambda _: cancelled(), None))
+                    call_on_gui(lambda _: cancelled(), None)
                 raise
             except Exception as error:  # noqa: BLE001 -- shown to the user, whatever it is
                 known = error if isinstance(error, LauncherError) else wrap_unexpected_error(error)
-                self.post(_Call(failed, known) if failed is not None else Ended("work", known))
+                if failed is not None:
+                    call_on_gui(failed, known)
+                else:
+                    self.post(Ended("work", known))
             else:
                 if done is not None:
-                    self.post(_Call(done, result))
+                    call_on_gui(done, result)
 
-        return self._runtime.submit(whole())
+        handle = self._runtime.submit(whole())
+        return handle
 
     def close(self) -> bool:
         """End the core's thread and all work on it. Returns whether it ended in time."""

@@ -183,7 +183,7 @@ class StartFlow(QObject):
         self._looking = self._bridge.run(
             lambda tell: looking.read_and_plan(question, tell, known),
             done=self._take_result,
-            failed=self.failed.emit,
+            failed=self._handle_read_failure,
             told=self.looked_at.emit,
         )
 
@@ -233,6 +233,10 @@ class StartFlow(QObject):
         self._looking = None
         self._computer = found.computer
         self.found.emit(found)
+
+    def _handle_read_failure(self, error: LauncherError) -> None:
+        self._looking = None
+        self.failed.emit(error)
 
     def _take_survey(self, survey: StartSurvey) -> None:
         from launcher.app.first_start import initial_steps
