@@ -280,9 +280,7 @@ def test_what_one_answer_raises_keeps_no_other_from_coming(bridge: Bridge, qtbot
 
 
 @pytest.mark.parametrize("waits_for_the_cancel", [False, True])
-def test_work_that_had_ended_when_it_was_cancelled(
-    waits_for_the_cancel: bool, bridge: Bridge, qtbot: QtBot
-) -> None:
+def test_work_that_had_ended_when_it_was_cancelled(waits_for_the_cancel: bool, bridge: Bridge, qtbot: QtBot) -> None:
     calls: list[str] = []
     ended = threading.Event()
 
