@@ -89,10 +89,10 @@ class Bridge(QObject):
     ) -> WorkHandle[None]:
         """Run `work(report_progress)` on the core's thread; the callbacks given here run on the GUI thread, in order.
 
-        `told` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to `failed`, else
-        to the window's error banner. After a cancel by the handle only `cancelled` is called, once the work has cleaned
-        up. Work that ends while it is being cancelled reports its end if `cancelled` was given; otherwise its result is
-        dropped. After `close` no work is run and no callback called.
+        `told` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to
+        `failed`, else to the window's error banner. After a cancel by the handle only `cancelled` is called, once the
+        work has cleaned up. Work that ends while it is being cancelled reports its end if `cancelled` was given;
+        otherwise its result is dropped. After `close` no work is run and no callback called.
         """
         if self._closed:
             return _cancelled_handle()
