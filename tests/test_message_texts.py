@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "launcher"
 FACES = ("cli", "gui")
 OTHER_TEXTS = {
-    "tuning/fill.py",  # what models are asked to read
+    "tuning/sized_prompts.py",  # what models are asked to read
     "export/clients.py",  # programs for other tools
     "engine/builtin.py",  # a program of its own, which imports nothing of ours
     "engine/server/keeper.py",

@@ -12,12 +12,12 @@ from launcher.base.messages import join_messages, message
 from launcher.engine.server.client import ChatRequest, Delta
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply, read_reply
-from launcher.tuning.asking import build_request, run_from_reply
-from launcher.tuning.beside import RunSensors
-from launcher.tuning.fill import fill_prompts
-from launcher.tuning.measure import MeasuredSpeed, OnRun, measure_speed
+from launcher.tuning.disturbances import RunSensors
+from launcher.tuning.measured_speed import MeasuredSpeed, OnRun, measure_speed
 from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests
 from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.sized_prompts import fill_prompts
+from launcher.tuning.timed_request import build_request, run_from_reply
 from launcher.tuning.workloads import Workload
 
 _CHARACTERS_A_TOKEN = 1_000

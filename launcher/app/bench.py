@@ -11,10 +11,10 @@ from launcher.engine.server.state import SERVING
 from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
 from launcher.monitor.traffic import Counters, read_counters
-from launcher.tuning.asking import build_request, run_from_reply
-from launcher.tuning.beside import RunSensors
+from launcher.tuning.disturbances import RunSensors
 from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests
 from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.timed_request import build_request, run_from_reply
 
 
 class SessionBench:

@@ -26,12 +26,12 @@ from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import Entry
 from launcher.models.gguf import read_model
 from launcher.monitor.health_event import Code
-from launcher.tuning.fill import TokenCounter, fill_prompts
 from launcher.tuning.history import HistoryWriter
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
-from launcher.tuning.measure import MINIMUM, MOST, WIDTH, MeasuredSpeed, OnRun, measure_speed
+from launcher.tuning.measured_speed import MINIMUM, MOST, WIDTH, MeasuredSpeed, OnRun, measure_speed
 from launcher.tuning.records import Bench, Prompt, Run, Settings, Value
-from launcher.tuning.versus import OnTurn, ServerStanding, compare_servers
+from launcher.tuning.server_comparison import OnTurn, ServerStanding, compare_servers
+from launcher.tuning.sized_prompts import TokenCounter, fill_prompts
 from launcher.tuning.workloads import Workload
 
 KIND = "bench"
@@ -41,7 +41,7 @@ _BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRequest:
-    """Request for a benchmark: a workload in `runs` rounds, or until it is precise enough (see tuning.measure).
+    """Request for a benchmark: a workload in `runs` rounds, or until it is precise enough (see tuning.measured_speed).
 
     `width` is the largest half width of the interval as a share of the mean, `budget_s` the time limit in seconds.
     """

@@ -40,11 +40,11 @@ from launcher.tuning.curves import (
     summarize_curve,
 )
 from launcher.tuning.endurance import OnRun, judge_endurance, sustain_load
-from launcher.tuning.fill import fill_prompts
 from launcher.tuning.history import HistoryWriter
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
 from launcher.tuning.records import Prompt, Run, Value
+from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.space import DRAFT
 from launcher.tuning.workloads import Workload
 

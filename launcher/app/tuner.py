@@ -19,11 +19,11 @@ from launcher.engine.server.launch import Launch
 from launcher.engine.settings import load_settings, save_settings
 from launcher.models.server_settings import ROWS
 from launcher.models.server_settings import Value as Setting
-from launcher.tuning.fill import fill_prompts
 from launcher.tuning.history import History, HistoryWriter, history_file
 from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.machine_preset import save_tuned_preset
 from launcher.tuning.records import Settings
+from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
 from launcher.tuning.verdict import Verdict

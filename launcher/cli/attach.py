@@ -15,7 +15,7 @@ from launcher.cli.output import parse_number, print_json, round_figure
 if TYPE_CHECKING:
     from launcher.app.attach import AttachedServer, ServerOffer
     from launcher.monitor.monitor import MonitorSnapshot
-    from launcher.tuning.measure import Figure
+    from launcher.tuning.measured_speed import Figure
 
 _PERIOD_S = 2.0
 _WORKLOAD = "mixed"

@@ -16,7 +16,7 @@ from launcher.cli.terminal import InPlaceLine, rewrite_line
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
 if TYPE_CHECKING:
-    from launcher.tuning.measure import OnRun
+    from launcher.tuning.measured_speed import OnRun
     from launcher.tuning.records import Run
 
 _LINE_S, _FRAME_S = 5.0, 0.2

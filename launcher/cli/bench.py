@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from launcher.app.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
     from launcher.app.session import Session
     from launcher.engine.server.registry import Entry
-    from launcher.tuning.measure import Figure, MeasuredSpeed
+    from launcher.tuning.measured_speed import Figure, MeasuredSpeed
     from launcher.tuning.records import Run
-    from launcher.tuning.versus import ServerStanding
+    from launcher.tuning.server_comparison import ServerStanding
     from launcher.tuning.workloads import Workload
 
 _WITHIN, _BUDGET_MIN = 3.0, 5.0
@@ -122,8 +122,8 @@ async def run(options: argparse.Namespace) -> int:
 async def _measured(target: BenchmarkTarget, work: Workload, options: argparse.Namespace) -> int:
     """Measure a target, alone or against others, and print the result."""
     from launcher.app.benchmark import compare_targets, other_target, run_benchmark
-    from launcher.tuning.measure import EndReason
-    from launcher.tuning.versus import ROUNDS
+    from launcher.tuning.measured_speed import EndReason
+    from launcher.tuning.server_comparison import ROUNDS
 
     if not options.against:
         wanted = _wanted(options, work)
@@ -328,7 +328,7 @@ def _left_out(found: MeasuredSpeed) -> str:
 
 
 def _end(found: MeasuredSpeed) -> str:
-    from launcher.tuning.measure import EndReason
+    from launcher.tuning.measured_speed import EndReason
 
     if found.ended is EndReason.BUDGET and found.interval is not None:
         share = found.interval.half_width / found.interval.estimate

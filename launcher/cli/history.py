@@ -160,7 +160,7 @@ def _export(history: History, options: argparse.Namespace) -> int:
 
 
 def _share(history: History, options: argparse.Namespace) -> int:
-    from launcher.tuning.share import anonymous_json
+    from launcher.tuning.session_file import anonymous_json
 
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")

@@ -34,7 +34,7 @@ from launcher.tuning.history_records import (
 )
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.report_published import PREFIX, published_table
-from launcher.tuning.share import read_session_file
+from launcher.tuning.session_file import read_session_file
 from launcher.tuning.use_counts import DAY_S, TABLE, UseCounts, add_use_counts, read_use_counts
 
 _TABLES = """

@@ -25,7 +25,7 @@ from launcher.tuning.history_environment import Environment, ModelFacts, model_f
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Settings, Value
 from launcher.tuning.report import FEWEST_STARTS, ServerStart, group_starts, settings_line, speedup_of_starts
-from launcher.tuning.share import read_bytes, remove_own_names, remove_personal_data
+from launcher.tuning.session_file import read_bytes, remove_own_names, remove_personal_data
 from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
 from launcher.tuning.verdict import MARGIN
 from launcher.tuning.workloads import shipped_workloads

@@ -17,8 +17,8 @@ class Prompt:
 
     `messages` are pairs of role and text, `tokens` is the maximum length of the reply, `sampling` further fields of the
     request (temperature, top_k, ...). `name` is unique within the workload. `size` is the wanted number of prompt
-    tokens, as the engine counts them with the chat template; `fill.fill_prompts` adds text up to it. None leaves the
-    prompt as it is.
+    tokens, as the engine counts them with the chat template; `sized_prompts.fill_prompts` adds text up to it. None
+    leaves the prompt as it is.
     """
 
     name: str

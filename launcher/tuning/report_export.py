@@ -14,7 +14,7 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run
 from launcher.tuning.report import Figure, Report, Row, build_report, figures_by_prompt, percent_faster, settings_line
-from launcher.tuning.share import session_json
+from launcher.tuning.session_file import session_json
 from launcher.tuning.statistics import Interval, plus_minus
 
 TABLE_HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")

@@ -14,7 +14,7 @@ from launcher.app.session import Session
 from launcher.app.tuner_kept import hold_tune_lock
 from launcher.base.errors import Refused
 from launcher.engine.serve_options import ServeOptions
-from launcher.tuning.measure import MeasuredSpeed
+from launcher.tuning.measured_speed import MeasuredSpeed
 from launcher.tuning.records import Run
 from launcher.tuning.workloads import load_workload
 from tests.app.test_attach import KEY, MODELS, Answer, reply, serving

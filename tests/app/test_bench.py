@@ -19,7 +19,7 @@ from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState
 from launcher.monitor.meter import sum_acceptance
 from launcher.monitor.traffic import read_counters, traffic_between
-from launcher.tuning.measure import measure_speed
+from launcher.tuning.measured_speed import measure_speed
 from launcher.tuning.other_requests import OTHERS_ASKED
 from launcher.tuning.records import Prompt, Run
 

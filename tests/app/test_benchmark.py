@@ -25,7 +25,7 @@ from launcher.monitor.traffic import read_counters, traffic_between
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
-from launcher.tuning.share import anonymize, session_json
+from launcher.tuning.session_file import anonymize, session_json
 from launcher.tuning.workloads import Workload
 from tests.app.test_attach import KEY, MODELS, Answer, serving
 from tests.app.test_attach_bench import streaming

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from launcher.cli.bench import print_standings
-from launcher.tuning.measure import EndReason, MeasuredSpeed
+from launcher.tuning.measured_speed import EndReason, MeasuredSpeed
+from launcher.tuning.server_comparison import ServerStanding
 from launcher.tuning.statistics import rate_interval
-from launcher.tuning.versus import ServerStanding
 from launcher.tuning.workloads import load_workload
 from tests.tuning.measured import ENVIRONMENT, run
 

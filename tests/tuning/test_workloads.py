@@ -13,8 +13,8 @@ from launcher.app.serving import serve
 from launcher.base.errors import BadOption
 from launcher.base.paths import shipped_file
 from launcher.engine.serve_options import ServeOptions
-from launcher.tuning.asking import build_request
-from launcher.tuning.fill import fill_prompts, journal_entries
+from launcher.tuning.sized_prompts import fill_prompts, journal_entries
+from launcher.tuning.timed_request import build_request
 from launcher.tuning.workloads import (
     DEFAULT_WORKLOAD,
     WorkloadUnusable,

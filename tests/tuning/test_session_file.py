@@ -17,7 +17,7 @@ from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Session
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.report_export import as_csv, as_markdown, writer_for
-from launcher.tuning.share import anonymize, anonymous_json, read_session_file, session_json
+from launcher.tuning.session_file import anonymize, anonymous_json, read_session_file, session_json
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 

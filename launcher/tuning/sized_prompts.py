@@ -12,8 +12,8 @@ from typing import Protocol
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.base.messages import message
 from launcher.engine.server.client import ChatRequest
-from launcher.tuning.asking import build_request
 from launcher.tuning.records import Prompt
+from launcher.tuning.timed_request import build_request
 
 # Endless filler text: the journal of an invented harbour, the same on every computer.
 #

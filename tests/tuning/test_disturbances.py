@@ -4,7 +4,7 @@ import pytest
 
 from launcher.machine.gpu import GpuActivity, GpuProcess
 from launcher.monitor.health_event import Code, Finding
-from launcher.tuning.beside import DisturbanceJudge, MachineSnapshot
+from launcher.tuning.disturbances import DisturbanceJudge, MachineSnapshot
 
 ENGINE = GpuProcess(10, "llama-server", 4 << 30)
 DESKTOP = GpuProcess(20, "gnome-shell", 300 << 20)

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.base.errors import NothingMeasured
 from launcher.tuning.records import Bench, Prompt, Run, Settings
-from launcher.tuning.versus import compare_servers
+from launcher.tuning.server_comparison import compare_servers
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))
 

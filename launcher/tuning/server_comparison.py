@@ -8,7 +8,7 @@ from functools import partial
 
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import message
-from launcher.tuning.measure import EndReason, MeasuredSpeed, round_rate, send_round, send_warm_up
+from launcher.tuning.measured_speed import EndReason, MeasuredSpeed, round_rate, send_round, send_warm_up
 from launcher.tuning.records import Bench, Prompt, Run
 from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
 

@@ -10,7 +10,7 @@ import scipy.stats  # type: ignore[import-untyped]
 
 from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.measure import EndReason, Figure, MeasuredSpeed, measure_speed
+from launcher.tuning.measured_speed import EndReason, Figure, MeasuredSpeed, measure_speed
 from launcher.tuning.records import Prompt, Run, Settings
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))

@@ -10,9 +10,9 @@ import pytest
 from launcher.app.serving import serve
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
-from launcher.tuning.asking import build_request
-from launcher.tuning.fill import fill_prompts, journal_entries, make_filler
 from launcher.tuning.records import Prompt
+from launcher.tuning.sized_prompts import fill_prompts, journal_entries, make_filler
+from launcher.tuning.timed_request import build_request
 
 ASKED = Prompt("ask", (("system", "Be brief."), ("user", "What came in?")), tokens=4)
 SIZES = (60, 61, 62, 333, 1_000, 1_499)
