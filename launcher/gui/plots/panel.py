@@ -10,21 +10,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QObject, QStandardPaths, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, QStandardPaths, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QHideEvent, QImage, QKeyEvent, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
-from launcher.gui.plots.card import PlotCard, Reference
+from launcher.gui.plots.asides import drafts_aside, memory_aside, rate_aside, throttling_aside
+from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.marks import MarkLog
 from launcher.gui.plots.quantities import GPU_NAMES, MEAN_LENGTH, PLOTS, POSITIONS, position_name
 from launcher.gui.plots.readout import ElidedText
+from launcher.gui.plots.references import RateReferences
 from launcher.gui.plots.span import TimeSpan
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import render, tr
 from launcher.gui.widgets import ComboBox
-from launcher.machine.gpu import Reading
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from launcher.gui.plots.export import PlotTable
     from launcher.gui.plots.samples import Columns, Samples
     from launcher.gui.viewmodel import View
-    from launcher.machine.gpu import Reading
     from launcher.monitor.monitor import MonitorSnapshot
 
 # Cursor: the values at one moment in all plots, chosen by pointer or arrow keys.
@@ -196,78 +196,6 @@ def _format_length(length_s: float) -> str:
     if length_s >= 3_600:
         return tr("1 hour")
     return tr("{n:.0f} min", n=length_s / 60) if length_s >= 60 else tr("{n:.0f} s", n=length_s)
-
-
-# Reference lines of the rate: the limit set by memory bandwidth, and the measured rate without MTP.
-
-
-class RateReferences(QObject):
-    """Reference lines for the running server, requested at each launch."""
-
-    changed = Signal()
-
-    def __init__(self, controller: Controller, parent: QObject) -> None:
-        super().__init__(parent)
-        self._controller = controller
-        self.limit: Reading | None = None
-        """In tokens per second; without a value it has the reason."""
-        self.baseline: Reference | None = None
-        controller.launched.connect(self.take_launch)
-
-    @property
-    def lines(self) -> tuple[Reference, ...]:
-        """The reference lines to draw."""
-        rate = self.limit.value if self.limit is not None else None
-        line = Reference(rate, tr("limit {rate:,.0f}", rate=rate)) if rate else None
-        return tuple(each for each in (line, self.baseline) if each is not None)
-
-    def set_limit(self, limit: Reading | None) -> None:
-        """Draw the bandwidth limit as a dashed line; None removes it."""
-        self.limit = limit
-        self.changed.emit()
-
-    def set_baseline(self, tokens_per_second: float | None, source: str = "") -> None:
-        """Draw the rate without MTP as a dotted line, labelled with `source`; None removes it."""
-        self.baseline = None
-        if tokens_per_second is not None:
-            words = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
-            self.baseline = Reference(tokens_per_second, f"{words} · {source}" if source else words, dotted=True)
-        self.changed.emit()
-
-    def take_launch(self, launch: Launch | None) -> None:
-        """Request the references of a newly launched server."""
-        self.set_limit(None)
-        self.set_baseline(None)
-        if launch is None:
-            return
-
-        def took_limit(limit: Reading) -> None:
-            if self._controller.launch is launch:
-                self.set_limit(limit)
-
-        def took_baseline(rate: float | None) -> None:
-            if self._controller.launch is launch:
-                self.set_baseline(rate, tr("as tuned"))
-
-        run = self._controller.bridge.run
-        run(lambda _tell: _read_limit(launch), done=took_limit)
-        run(lambda _tell: _read_baseline(launch), done=took_baseline, failed=_ignore_error)
-
-
-def _ignore_error(_error: object) -> None:
-    """Ignore an error: the reference line is optional."""
-
-
-async def _read_baseline(launch: Launch) -> float | None:
-    from launcher.app.tuner import measured_without_mtp
-
-    return await asyncio.to_thread(measured_without_mtp, launch)
-
-
-async def _read_limit(launch: Launch) -> Reading:
-    from launcher.app.speed_limit import speed_limit
-
-    return await asyncio.to_thread(speed_limit, launch)
 
 
 # Export of picture and table, written on the core's thread so that the window stays responsive.
@@ -682,73 +610,3 @@ class PlotPanel(QWidget):
         self.head.pause_asked.connect(self.toggle_pause)
         self.head.table_asked.connect(self.export_csv)
         self.head.picture_asked.connect(self.export_png)
-
-
-# Text at the right of the read-outs: one or two short lines, and a tooltip.
-
-MEAN_S = 300.0
-_GIB = 1_024
-_Aside = tuple[str, str]
-
-
-def rate_aside(samples: Samples, limit: Reading | None, note: str = "", *, served_s: float = float("-inf")) -> _Aside:
-    """Return the five-minute mean and its share of the limit. `note` is a remark on the running server's speed.
-
-    The limit belongs to the server that runs since `served_s`, so only its samples count for the mean.
-    """
-    from_s, newest_s = max(samples.newest_s - MEAN_S, served_s), samples.newest_s
-    mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
-    lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
-    tips = [note] if note else []
-    if limit is not None and limit.value:
-        if mean is not None:
-            lines.append(tr("{share:.0f} % of the limit", share=100 * mean / limit.value))
-        tips.append(
-            tr(
-                "The limit is the GPU's memory bandwidth over the bytes that a pass over one token reads. MTP may get"
-                " past it, because one pass then yields several tokens."
-            )
-        )
-    elif limit is not None:
-        lines.append(tr("limit not known"))
-        tips.append(render(limit.absent or ""))
-    return "\n".join(lines), "\n".join(tips)
-
-
-def drafts_aside(latest: MonitorSnapshot) -> _Aside | None:
-    """Return mean accepted length and acceptance by position, or None while nothing is drafted."""
-    length = latest.acceptance.mean_length if latest.acceptance else None
-    if latest.acceptance is None or length is None:
-        return None
-    shares = " · ".join(f"{share:.2f}" for share in latest.acceptance.rates_by_position)
-    said = tr("mean length {length:.2f}", length=length)
-    by_position = tr("{shares} by position", shares=shares)
-    tip = tr("Tokens that one pass yields on average, and the share of drafts accepted at each position.")
-    return f"{said}\n{by_position}", f"{by_position}\n{tip}"
-
-
-def throttling_aside(latest: MonitorSnapshot, throttled: tuple[float, str] | None) -> _Aside:
-    """Return the clock limits active now or within five minutes. `throttled` is (time, reason) of the last one."""
-    activity = latest.activity
-    if activity is not None and activity.throttled_by:
-        return tr("throttled by\n{reasons}", reasons=tr(", ").join(map(render, activity.throttled_by))), ""
-    if throttled is not None and latest.time_s - throttled[0] <= MEAN_S:
-        minutes = max(1, round((latest.time_s - throttled[0]) / 60))
-        ago = ntr("1 min ago", "{n} min ago", minutes)
-        return f"{throttled[1]}\n{ago}", tr("The clocks were held back {ago} by: {why}.", ago=ago, why=throttled[1])
-    if activity is None:
-        return "", ""
-    if activity.throttled_by is None:
-        return tr("throttling\nnot known"), render(activity.absent.get("throttled_by", ""))
-    return tr("no throttling\nin 5 min"), ""
-
-
-def memory_aside(latest: MonitorSnapshot, used_name: str, total_name: str) -> _Aside:
-    """Return used and free memory."""
-    used, total = latest.readings.get(used_name), latest.readings.get(total_name)
-    if used is None or used.value is None:
-        return "", render(used.absent or "") if used else ""
-    if total is None or total.value is None:
-        return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), render(total.absent or "") if total else ""
-    words = tr("of {total:,.1f} GiB", total=total.value / _GIB)
-    return f"{words}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""

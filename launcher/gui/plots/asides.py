@@ -1,0 +1,79 @@
+"""Text at the right of a card's read-outs: one or two short lines, and a tooltip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.gui.translation import ntr, render, tr
+from launcher.machine.gpu import Reading
+
+if TYPE_CHECKING:
+    from launcher.gui.plots.samples import Samples
+    from launcher.monitor.monitor import MonitorSnapshot
+
+MEAN_S = 300.0
+_GIB = 1_024
+_Aside = tuple[str, str]
+
+
+def rate_aside(samples: Samples, limit: Reading | None, note: str = "", *, served_s: float = float("-inf")) -> _Aside:
+    """Return the five-minute mean and its share of the limit. `note` is a remark on the running server's speed.
+
+    The limit belongs to the server that runs since `served_s`, so only its samples count for the mean.
+    """
+    from_s, newest_s = max(samples.newest_s - MEAN_S, served_s), samples.newest_s
+    mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
+    lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
+    tips = [note] if note else []
+    if limit is not None and limit.value:
+        if mean is not None:
+            lines.append(tr("{share:.0f} % of the limit", share=100 * mean / limit.value))
+        tips.append(
+            tr(
+                "The limit is the GPU's memory bandwidth over the bytes that a pass over one token reads. MTP may get"
+                " past it, because one pass then yields several tokens."
+            )
+        )
+    elif limit is not None:
+        lines.append(tr("limit not known"))
+        tips.append(render(limit.absent or ""))
+    return "\n".join(lines), "\n".join(tips)
+
+
+def drafts_aside(latest: MonitorSnapshot) -> _Aside | None:
+    """Return mean accepted length and acceptance by position, or None while nothing is drafted."""
+    length = latest.acceptance.mean_length if latest.acceptance else None
+    if latest.acceptance is None or length is None:
+        return None
+    shares = " · ".join(f"{share:.2f}" for share in latest.acceptance.rates_by_position)
+    said = tr("mean length {length:.2f}", length=length)
+    by_position = tr("{shares} by position", shares=shares)
+    tip = tr("Tokens that one pass yields on average, and the share of drafts accepted at each position.")
+    return f"{said}\n{by_position}", f"{by_position}\n{tip}"
+
+
+def throttling_aside(latest: MonitorSnapshot, throttled: tuple[float, str] | None) -> _Aside:
+    """Return the clock limits active now or within five minutes. `throttled` is (time, reason) of the last one."""
+    activity = latest.activity
+    if activity is not None and activity.throttled_by:
+        return tr("throttled by\n{reasons}", reasons=tr(", ").join(map(render, activity.throttled_by))), ""
+    if throttled is not None and latest.time_s - throttled[0] <= MEAN_S:
+        minutes = max(1, round((latest.time_s - throttled[0]) / 60))
+        ago = ntr("1 min ago", "{n} min ago", minutes)
+        return f"{throttled[1]}\n{ago}", tr("The clocks were held back {ago} by: {why}.", ago=ago, why=throttled[1])
+    if activity is None:
+        return "", ""
+    if activity.throttled_by is None:
+        return tr("throttling\nnot known"), render(activity.absent.get("throttled_by", ""))
+    return tr("no throttling\nin 5 min"), ""
+
+
+def memory_aside(latest: MonitorSnapshot, used_name: str, total_name: str) -> _Aside:
+    """Return used and free memory."""
+    used, total = latest.readings.get(used_name), latest.readings.get(total_name)
+    if used is None or used.value is None:
+        return "", render(used.absent or "") if used else ""
+    if total is None or total.value is None:
+        return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), render(total.absent or "") if total else ""
+    words = tr("of {total:,.1f} GiB", total=total.value / _GIB)
+    return f"{words}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""

@@ -1,0 +1,85 @@
+"""Reference lines of the rate: the limit set by memory bandwidth, and the measured rate without MTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, Signal
+
+from launcher.gui.plots.card import Reference
+from launcher.gui.translation import tr
+from launcher.machine.gpu import Reading
+
+if TYPE_CHECKING:
+    from launcher.engine.server.launch import Launch
+    from launcher.gui.controller import Controller
+
+
+class RateReferences(QObject):
+    """Reference lines for the running server, requested at each launch."""
+
+    changed = Signal()
+
+    def __init__(self, controller: Controller, parent: QObject) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self.limit: Reading | None = None
+        """In tokens per second; without a value it has the reason."""
+        self.baseline: Reference | None = None
+        controller.launched.connect(self.take_launch)
+
+    @property
+    def lines(self) -> tuple[Reference, ...]:
+        """The reference lines to draw."""
+        rate = self.limit.value if self.limit is not None else None
+        line = Reference(rate, tr("limit {rate:,.0f}", rate=rate)) if rate else None
+        return tuple(each for each in (line, self.baseline) if each is not None)
+
+    def set_limit(self, limit: Reading | None) -> None:
+        """Draw the bandwidth limit as a dashed line; None removes it."""
+        self.limit = limit
+        self.changed.emit()
+
+    def set_baseline(self, tokens_per_second: float | None, source: str = "") -> None:
+        """Draw the rate without MTP as a dotted line, labelled with `source`; None removes it."""
+        self.baseline = None
+        if tokens_per_second is not None:
+            words = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
+            self.baseline = Reference(tokens_per_second, f"{words} · {source}" if source else words, dotted=True)
+        self.changed.emit()
+
+    def take_launch(self, launch: Launch | None) -> None:
+        """Request the references of a newly launched server."""
+        self.set_limit(None)
+        self.set_baseline(None)
+        if launch is None:
+            return
+
+        def took_limit(limit: Reading) -> None:
+            if self._controller.launch is launch:
+                self.set_limit(limit)
+
+        def took_baseline(rate: float | None) -> None:
+            if self._controller.launch is launch:
+                self.set_baseline(rate, tr("as tuned"))
+
+        run = self._controller.bridge.run
+        run(lambda _tell: _read_limit(launch), done=took_limit)
+        run(lambda _tell: _read_baseline(launch), done=took_baseline, failed=_ignore_error)
+
+
+def _ignore_error(_error: object) -> None:
+    """Ignore an error: the reference line is optional."""
+
+
+async def _read_baseline(launch: Launch) -> float | None:
+    from launcher.app.tuner import measured_without_mtp
+
+    return await asyncio.to_thread(measured_without_mtp, launch)
+
+
+async def _read_limit(launch: Launch) -> Reading:
+    from launcher.app.speed_limit import speed_limit
+
+    return await asyncio.to_thread(speed_limit, launch)
