@@ -58,7 +58,7 @@ def main() -> None:
     panel.references.set_limit(Reading(282.0))
     panel.references.set_baseline(171.0)
     _spin(500)
-    card = panel.cards[0]
+    card = panel.cards["rate"]
     repaint = [_frame(panel, lambda: None) for _ in range(rounds)]
     repaint_cpu = _p99(_spent)
     hover = [_frame(panel, partial(panel.read_at, card, n % 100 / 100), draws=False) for n in range(rounds)]
@@ -107,7 +107,7 @@ def _frame(panel: PlotPanel, change: Callable[[], object], *, draws: bool = True
     change()
     if draws:
         panel.draw()
-    for card in panel.cards:
+    for card in panel.cards.values():
         if card.chart is not None and card.chart.isVisible():
             card.chart.viewport().repaint()
     _spent.append((time.thread_time() - spent_s) * 1e3)

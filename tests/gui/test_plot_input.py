@@ -89,7 +89,7 @@ class TestMarks:
             panel.marks.append(Mark(kept(panel).newest_s, kind, "x"))
             panel.take_samples([sampled(kept(panel).newest_s + 1)])
             drawn(panel)
-            overlay = chart_of(panel.cards[0]).overlay
+            overlay = chart_of(panel.cards["rate"]).overlay
             ((share, _),) = overlay.marks
             image = overlay.grab().toImage()
             x = round(overlay.area.left() + share * overlay.area.width())
@@ -104,13 +104,13 @@ class TestMarks:
         drawn(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
         drawn(panel)
-        hover = chart_of(panel.cards[0]).overlay.hover
+        hover = chart_of(panel.cards["rate"]).overlay.hover
         assert hover is not None
         assert "Weights are in system memory." in hover.words
         assert "Weights are in system memory." in panel._board.accessibleDescription()
         QTest.keyClick(panel, Qt.Key.Key_Escape)
         drawn(panel)
-        assert chart_of(panel.cards[0]).overlay.hover is None
+        assert chart_of(panel.cards["rate"]).overlay.hover is None
 
 
 class TestPointer:
@@ -124,7 +124,7 @@ class TestPointer:
         steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
         panel.take_samples(steps)
         drawn(panel)
-        rate, drafts, gpu, vram, _ = panel.cards
+        rate, drafts, gpu, vram = (panel.cards[name] for name in ("rate", "acceptance", "gpu", "vram"))
         chart_of(gpu).overlay.hovered.emit(0.25)
         assert hover_rows(rate) == {"Tokens per second": "100.0 t/s"}
         assert hover_rows(drafts) == {
@@ -144,18 +144,18 @@ class TestPointer:
 
     def test_the_real_pointer_does_it(self, panel: PlotPanel, qtbot: QtBot) -> None:
         fill(panel)
-        with qtbot.waitSignal(chart_of(panel.cards[0]).overlay.hovered):
-            self.move(panel.cards[0], 0.5)
-        assert hover_rows(panel.cards[1])["Draft acceptance"] == "79.0 %"
+        with qtbot.waitSignal(chart_of(panel.cards["rate"]).overlay.hovered):
+            self.move(panel.cards["rate"], 0.5)
+        assert hover_rows(panel.cards["acceptance"])["Draft acceptance"] == "79.0 %"
 
     def test_arrow_keys_read_values_too(self, panel: PlotPanel) -> None:
         fill(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left)
         drawn(panel)
-        first = chart_of(panel.cards[0]).overlay.hover
+        first = chart_of(panel.cards["rate"]).overlay.hover
         QTest.keyClick(panel, Qt.Key.Key_Left)
         drawn(panel)
-        second = chart_of(panel.cards[0]).overlay.hover
+        second = chart_of(panel.cards["rate"]).overlay.hover
         assert first is not None
         assert second is not None
         assert second.x < first.x
@@ -163,7 +163,7 @@ class TestPointer:
 
     def test_the_wheel_zooms_all_plots_and_home_goes_back(self, panel: PlotPanel) -> None:
         fill(panel)
-        overlay = chart_of(panel.cards[2]).overlay
+        overlay = chart_of(panel.cards["gpu"]).overlay
         place = overlay.area.center()
         wheel = QWheelEvent(
             place, QPointF(overlay.mapToGlobal(place.toPoint())), QPoint(), QPoint(0, 240), Qt.MouseButton.NoButton,
@@ -173,7 +173,7 @@ class TestPointer:
         drawn(panel)
         expected = 300 / 1.25**2
         assert panel.span.length_s == pytest.approx(expected)
-        ranges = {tuple(chart_of(card).viewRange()[0]) for card in panel.cards if card.isVisible()}
+        ranges = {tuple(chart_of(card).viewRange()[0]) for card in panel.cards.values() if card.isVisible()}
         assert len(ranges) == 1
         assert ranges.pop()[0] == pytest.approx(-expected)
         QTest.keyClick(panel, Qt.Key.Key_Home)
@@ -181,7 +181,7 @@ class TestPointer:
 
     def test_dragging_pans_and_holds_and_a_double_click_is_live_again(self, panel: PlotPanel) -> None:
         fill(panel, 1_200)
-        overlay = chart_of(panel.cards[0]).overlay
+        overlay = chart_of(panel.cards["rate"]).overlay
         middle = overlay.area.center().toPoint()
         QTest.mousePress(overlay, Qt.MouseButton.LeftButton, pos=middle)
         QTest.mouseMove(overlay, middle + QPoint(100, 0))
@@ -190,7 +190,7 @@ class TestPointer:
         assert not panel.span.live
         assert panel.span.end_s == pytest.approx(kept(panel).newest_s - moved_s, abs=1)
         drawn(panel)
-        assert chart_of(panel.cards[0]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
+        assert chart_of(panel.cards["rate"]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
         end_s = panel.span.end_s
         panel.take_samples([sampled(kept(panel).newest_s + 5)])
         drawn(panel)

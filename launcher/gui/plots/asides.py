@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.gui.translation import ntr, render, tr
@@ -13,14 +14,32 @@ if TYPE_CHECKING:
 
 MEAN_S = 300.0
 _GIB = 1_024
-_Aside = tuple[str, str]
+Aside = tuple[str, str]
+"""The lines, and the tooltip."""
 
 
-def rate_aside(samples: Samples, limit: Reading | None, note: str = "", *, served_s: float = float("-inf")) -> _Aside:
-    """Return the five-minute mean and its share of the limit. `note` is a remark on the running server's speed.
+@dataclass(frozen=True, slots=True)
+class PlotState:
+    """What the side texts are made from.
 
-    The limit belongs to the server that runs since `served_s`, so only its samples count for the mean.
+    `limit` is the highest rate that the memory's bandwidth allows the server that runs since `served_s`, `note` a
+    remark on its speed. `throttled` is the time and the reason of the last limit on the clocks.
     """
+
+    samples: Samples
+    latest: MonitorSnapshot
+    limit: Reading | None = None
+    note: str = ""
+    served_s: float = float("-inf")
+    throttled: tuple[float, str] | None = None
+
+
+def rate_aside(state: PlotState) -> Aside:
+    """Return the five-minute mean and its share of the limit.
+
+    The limit belongs to the running server, so only its samples count for the mean.
+    """
+    samples, limit, note, served_s = state.samples, state.limit, state.note, state.served_s
     from_s, newest_s = max(samples.newest_s - MEAN_S, served_s), samples.newest_s
     mean = samples.mean("tokens_per_second", from_s, newest_s) if from_s <= newest_s else None
     lines = [] if mean is None else [tr("mean of 5 min {rate:,.1f}", rate=mean)]
@@ -40,8 +59,9 @@ def rate_aside(samples: Samples, limit: Reading | None, note: str = "", *, serve
     return "\n".join(lines), "\n".join(tips)
 
 
-def drafts_aside(latest: MonitorSnapshot) -> _Aside | None:
+def drafts_aside(state: PlotState) -> Aside | None:
     """Return mean accepted length and acceptance by position, or None while nothing is drafted."""
+    latest = state.latest
     length = latest.acceptance.mean_length if latest.acceptance else None
     if latest.acceptance is None or length is None:
         return None
@@ -52,8 +72,9 @@ def drafts_aside(latest: MonitorSnapshot) -> _Aside | None:
     return f"{said}\n{by_position}", f"{by_position}\n{tip}"
 
 
-def throttling_aside(latest: MonitorSnapshot, throttled: tuple[float, str] | None) -> _Aside:
-    """Return the clock limits active now or within five minutes. `throttled` is (time, reason) of the last one."""
+def throttling_aside(state: PlotState) -> Aside:
+    """Return the clock limits active now or within five minutes."""
+    latest, throttled = state.latest, state.throttled
     activity = latest.activity
     if activity is not None and activity.throttled_by:
         return tr("throttled by\n{reasons}", reasons=tr(", ").join(map(render, activity.throttled_by))), ""
@@ -68,9 +89,12 @@ def throttling_aside(latest: MonitorSnapshot, throttled: tuple[float, str] | Non
     return tr("no throttling\nin 5 min"), ""
 
 
-def memory_aside(latest: MonitorSnapshot, used_name: str, total_name: str) -> _Aside:
-    """Return used and free memory."""
-    used, total = latest.readings.get(used_name), latest.readings.get(total_name)
+def memory_aside(state: PlotState, *, used: str, total: str) -> Aside:
+    """Return used and free memory; `used` and `total` name the readings."""
+    return _format_memory(state.latest.readings.get(used), state.latest.readings.get(total))
+
+
+def _format_memory(used: Reading | None, total: Reading | None) -> Aside:
     if used is None or used.value is None:
         return "", render(used.absent or "") if used else ""
     if total is None or total.value is None:

@@ -115,7 +115,7 @@ class PlotCard(QFrame):
                 reading,
                 last if last is not None and newest_s - last[1] >= oldest_s else None,
                 minute_before=before,
-                limit=_power_limit_text(name, readings),
+                limit=_limit_text(quantity, readings),
                 explains=not shared,
             )
         known = any(curve.name in samples.names for curve in self.plot.curves)
@@ -279,9 +279,11 @@ class PlotCard(QFrame):
         self._aside.setVisible(self.absent is None and (room >= theme.px(_ASIDE_PX) or len(self.read_outs) == 1))
 
 
-def _power_limit_text(name: str, readings: Mapping[str, Reading]) -> str:
-    watts = readings.get("gpu_power_limit_w") if name == "gpu_power_w" else None
-    return tr("of {limit:,.0f} W", limit=watts.value) if watts and watts.value else ""
+def _limit_text(quantity: Quantity, readings: Mapping[str, Reading]) -> str:
+    limit = readings.get(quantity.reference)
+    if limit is None or not limit.value:
+        return ""
+    return tr("of {limit} {unit}", limit=quantity.text(limit.value), unit=tr(quantity.unit))
 
 
 def _wall_time(samples: Samples, time_s: float) -> float:

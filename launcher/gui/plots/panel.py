@@ -17,10 +17,10 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QScrollAr
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
-from launcher.gui.plots.asides import drafts_aside, memory_aside, rate_aside, throttling_aside
+from launcher.gui.plots.asides import PlotState
 from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.marks import MarkLog
-from launcher.gui.plots.quantities import GPU_NAMES, MEAN_LENGTH, PLOTS, POSITIONS, position_name
+from launcher.gui.plots.quantities import GPU_NAMES, PLOTS, read_values
 from launcher.gui.plots.readout import ElidedText
 from launcher.gui.plots.references import RateReferences
 from launcher.gui.plots.span import TimeSpan
@@ -258,7 +258,6 @@ _TICK_MS = 100
 _NUMBERS_S = 0.2
 """Least interval between updates of numbers, in seconds: nobody reads faster."""
 _SLOWEST_S = 1.0
-_HEIGHTS = (4, 3, 3, 3, 3)
 _DENSE_HEIGHT = 660
 """Height in pixels below which the plots share one row of time labels."""
 
@@ -274,9 +273,7 @@ class PlotPanel(QWidget):
         self._controller = controller
         self.samples: Samples | None = None
         self.span = TimeSpan()
-        self.cards = tuple(map(PlotCard, PLOTS))
-        self._rate, self._acceptance, self._gpu, self._vram, self._host = self.cards
-        self._vram.hide()
+        self.cards = {plot.name: PlotCard(plot) for plot in PLOTS}
         self._waiting: list[MonitorSnapshot] = []
         self._latest: MonitorSnapshot | None = None
         self._throttled: tuple[float, str] | None = None
@@ -292,9 +289,10 @@ class PlotPanel(QWidget):
         self._timer.setInterval(_TICK_MS)
         self._timer.timeout.connect(self._draw_if_due)
         self.marks = MarkLog(controller, self.redraw)
-        self.cursor_line = PlotCursor(self.span, self.marks, self.cards)
+        self.cursor_line = PlotCursor(self.span, self.marks, tuple(self.cards.values()))
         self.head = PlotHead()
         self._build()
+        self._show_cards(has_gpu=False)
         controller.sampled.connect(self.take_samples)
         controller.view_changed.connect(self._take_view)
         controller.launched.connect(self._take_launch)
@@ -304,7 +302,9 @@ class PlotPanel(QWidget):
 
     @Slot()
     def _show_references(self) -> None:
-        self._rate.references = self.references.lines
+        lines = self.references.lines
+        for card in self.cards.values():
+            card.references = tuple(line for name in card.plot.references if (line := lines[name]) is not None)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -326,8 +326,9 @@ class PlotPanel(QWidget):
         """Restart the figures for another server."""
         if launch is not None:
             self._served_s, self._latest = time.monotonic(), None
-            for card in (self._rate, self._acceptance):
-                card.show_aside("")
+            for card in self.cards.values():
+                if card.plot.of_server:
+                    card.show_aside("")
 
     # samples
 
@@ -346,12 +347,7 @@ class PlotPanel(QWidget):
     def _store(self, samples: Samples, batch: list[MonitorSnapshot]) -> None:
         offset_s = time.time() - time.monotonic()
         for sample in batch:
-            values = {name: reading.value for name, reading in sample.readings.items()}
-            if sample.acceptance is not None:
-                values[MEAN_LENGTH] = sample.acceptance.mean_length
-                shares = sample.acceptance.rates_by_position[:POSITIONS]
-                values |= {position_name(n): 100 * share for n, share in enumerate(shares, 1)}
-            samples.add(sample.time_s, offset_s + sample.time_s, values)
+            samples.add(sample.time_s, offset_s + sample.time_s, read_values(sample))
             if sample.activity is not None and sample.activity.throttled_by:
                 self._throttled = sample.time_s, tr(", ").join(map(render, sample.activity.throttled_by))
         self.span.follow(samples.oldest_s, samples.newest_s)
@@ -376,7 +372,7 @@ class PlotPanel(QWidget):
         if self._latest is not None and abs(now_s - self._numbers_s) >= _NUMBERS_S:
             self._numbers_s = now_s
             self._show_readings(self._latest, samples)
-        chart = self._rate.chart
+        chart = next(iter(self.cards.values())).chart
         column_s = self.span.length_s / (chart.columns if chart else 1)
         moved = abs(now_s - self._drawn_s) >= min(max(column_s / 2, _TICK_MS / 1_000), _SLOWEST_S) - 0.01
         if self._stale or (self.span.live and moved):
@@ -402,32 +398,32 @@ class PlotPanel(QWidget):
             return divided[count]
 
         marks = self.marks.between(span.start_s, span.end_s)
-        for card in self.cards:
+        for card in self.cards.values():
             card.draw(samples, span, marks, columns)
         self.head.show_span(span, rests=self._rests)
         self._show_cursor()
 
     def _show_readings(self, latest: MonitorSnapshot, samples: Samples) -> None:
         has_gpu = any(name in samples.names for name in GPU_NAMES)
-        self._vram.setVisible(has_gpu)
-        self._host.setVisible(not has_gpu)
-        for card in self.cards:
+        self._show_cards(has_gpu=has_gpu)
+        for card in self.cards.values():
             if not card.isHidden():
                 card.show_readings(latest.readings, samples, served_s=self._served_s)
         self._make_room()
         if self._rests:
-            for card in self.cards:
+            for card in self.cards.values():
                 card.show_nothing_runs()
             return
         limit, note = self.references.limit, self._controller.note
-        self._rate.show_aside(*rate_aside(samples, limit, note, served_s=self._served_s))
-        drafts = drafts_aside(latest)
-        if drafts is not None:
-            self._acceptance.show_aside(*drafts)
-        if self._gpu.absent is None:
-            self._gpu.show_aside(*throttling_aside(latest, self._throttled))
-        self._vram.show_aside(*memory_aside(latest, "vram_used_mib", "vram_total_mib"))
-        self._host.show_aside(*memory_aside(latest, "host_memory_used_mib", "host_memory_total_mib"))
+        state = PlotState(samples, latest, limit, note, self._served_s, self._throttled)
+        for card in self.cards.values():
+            aside = card.plot.aside(state) if card.plot.aside is not None and card.absent is None else None
+            if aside is not None:
+                card.show_aside(*aside)
+
+    def _show_cards(self, *, has_gpu: bool) -> None:
+        for card in self.cards.values():
+            card.setVisible(card.plot.with_gpu in (None, has_gpu))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Leave out repeated labels where the height is small."""
@@ -436,10 +432,11 @@ class PlotPanel(QWidget):
 
     def _make_room(self) -> None:
         dense = self.height() < theme.px(_DENSE_HEIGHT)
-        timed = [card for card in self.cards if not card.isHidden() and card.absent is None][-1 if dense else 0 :]
+        drawn = [card for card in self.cards.values() if not card.isHidden() and card.absent is None]
+        timed = drawn[-1:] if dense else drawn
         if (dense, timed) != self._room:
             self._room = dense, timed
-            for card in self.cards:
+            for card in self.cards.values():
                 card.show_dense(dense, times=card in timed)
 
     # loading the plot library after the first paint
@@ -460,7 +457,7 @@ class PlotPanel(QWidget):
 
         self._attaching = True
         self.samples = Samples()
-        for card in self.cards:
+        for card in self.cards.values():
             chart = Chart(card.plot)
             card.attach(chart)
             chart.overlay.hovered.connect(lambda share, card=card: self.read_at(card, share))
@@ -488,7 +485,7 @@ class PlotPanel(QWidget):
         """Apply another theme's colours."""
         super().changeEvent(event)
         if event.type() is QEvent.Type.PaletteChange:
-            for card in self.cards:
+            for card in self.cards.values():
                 if card.chart is not None:
                     card.chart.recolour()
             self.redraw()
@@ -591,8 +588,8 @@ class PlotPanel(QWidget):
         column = QVBoxLayout(self._board)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
-        for card, height in zip(self.cards, _HEIGHTS, strict=True):
-            column.addWidget(card, height)
+        for card in self.cards.values():
+            column.addWidget(card, card.plot.height)
         column.addStretch(0)
         area = QScrollArea()
         area.setWidgetResizable(True)

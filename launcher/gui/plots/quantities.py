@@ -1,9 +1,17 @@
 """Declarations of everything that is plotted: read-outs, curves, cards. Titles are translated when shown."""
 
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from launcher.gui.plots.asides import Aside, PlotState, drafts_aside, memory_aside, rate_aside, throttling_aside
 from launcher.gui.translation import mark
+
+if TYPE_CHECKING:
+    from launcher.monitor.monitor import MonitorSnapshot
 
 POSITIONS = 8
 """Longest draft length that can be set."""
@@ -15,6 +23,16 @@ _GIB = 1 / 1_024
 def position_name(position: int) -> str:
     """Return the series name of a draft position, counted from 1."""
     return f"accepted_at_{position}_percent"
+
+
+def read_values(sample: MonitorSnapshot) -> dict[str, float | None]:
+    """Return the values of all series at one moment: the readings, and the figures of the drafts."""
+    values = {name: reading.value for name, reading in sample.readings.items()}
+    if sample.acceptance is not None:
+        values[MEAN_LENGTH] = sample.acceptance.mean_length
+        shares = sample.acceptance.rates_by_position[:POSITIONS]
+        values |= {position_name(n): 100 * share for n, share in enumerate(shares, 1)}
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +70,10 @@ class Quantity:
 class Plot:
     """One card: read-outs over curves. `top` is the end of the left axis, None to follow the values.
 
-    `least` is then the lowest end. `also` lists further series for the cursor read-out.
+    `least` is then the lowest end. `also` lists further series for the cursor read-out, `references` the reference
+    lines by their names in RateReferences. `aside` makes the text at the right of the read-outs; None leaves it as it
+    is. `height` is the card's share of the panel. With `with_gpu` the card is shown only on a machine with a GPU (True)
+    or only without (False).
     """
 
     name: str
@@ -62,8 +83,21 @@ class Plot:
     unit: str
     top: float | None = None
     least: float = 10.0
-    right: bool = False
     also: tuple[Quantity, ...] = ()
+    references: tuple[str, ...] = ()
+    aside: Callable[[PlotState], Aside | None] | None = None
+    height: int = 3
+    with_gpu: bool | None = None
+
+    @property
+    def of_server(self) -> bool:
+        """Whether all read-outs belong to the running server."""
+        return all(quantity.of_server for quantity in self.read_outs)
+
+    @property
+    def right(self) -> bool:
+        """Whether a curve is drawn to the right axis."""
+        return any(curve.against == "right" for curve in self.curves)
 
 
 _RATE = Quantity(
@@ -89,27 +123,30 @@ _RAM = Quantity("host_memory_used_mib", mark("Memory in use"), "GiB", 1, "others
 _RAM_OURS = Quantity("engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB, of_server=True)
 _RAM_TOTAL = Quantity("host_memory_total_mib", mark("Memory in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
 
-RATE = Plot("rate", mark("Tokens per second"), (_RATE,), (_RATE,), "t/s")
-ACCEPTANCE = Plot(
-    "acceptance", mark("Draft acceptance"), (_SHARE,), (*reversed(_AT), _SHARE), "%", top=100.0, also=(_LENGTH,)
-)
-GPU = Plot(
-    "gpu",
-    mark("Temperature, power and clock"),
-    (_HEAT, _POWER, _CLOCK),
-    (_CLOCK, _POWER, _HEAT),
-    "°C, %",
-    top=100.0,
-)
-VRAM = Plot(
-    "vram", mark("VRAM and GPU use"), (_OURS, _OTHERS, _USE), (_USE, _VRAM_TOTAL, _VRAM, _OTHERS, _OURS), "GiB",
-    least=1.0, right=True,
+PLOTS = (
+    Plot(
+        "rate", mark("Tokens per second"), (_RATE,), (_RATE,), "t/s",
+        height=4, references=("limit", "baseline"), aside=rate_aside,
+    ),
+    Plot(
+        "acceptance", mark("Draft acceptance"), (_SHARE,), (*reversed(_AT), _SHARE), "%",
+        top=100.0, also=(_LENGTH,), aside=drafts_aside,
+    ),
+    Plot(
+        "gpu", mark("Temperature, power and clock"), (_HEAT, _POWER, _CLOCK), (_CLOCK, _POWER, _HEAT), "°C, %",
+        top=100.0, aside=throttling_aside,
+    ),
+    Plot(
+        "vram", mark("VRAM and GPU use"), (_OURS, _OTHERS, _USE), (_USE, _VRAM_TOTAL, _VRAM, _OTHERS, _OURS), "GiB",
+        least=1.0, aside=partial(memory_aside, used="vram_used_mib", total="vram_total_mib"), with_gpu=True,
+    ),
+    Plot(
+        "host", mark("Processor and memory"), (_RAM_OURS, _RAM, _CPU), (_CPU, _RAM_TOTAL, _RAM, _RAM_OURS), "GiB",
+        least=1.0, aside=partial(memory_aside, used="host_memory_used_mib", total="host_memory_total_mib"),
+        with_gpu=False,
+    ),
 )  # fmt: skip
-HOST = Plot(
-    "host", mark("Processor and memory"), (_RAM_OURS, _RAM, _CPU), (_CPU, _RAM_TOTAL, _RAM, _RAM_OURS), "GiB",
-    least=1.0, right=True,
-)  # fmt: skip
-PLOTS = (RATE, ACCEPTANCE, GPU, VRAM, HOST)
+"""The cards of the panel, from top to bottom."""
 
 GPU_NAMES = ("gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz", "vram_used_mib", "gpu_use_percent")
 """A GPU is present once one of these has a value."""

@@ -30,11 +30,11 @@ class RateReferences(QObject):
         controller.launched.connect(self.take_launch)
 
     @property
-    def lines(self) -> tuple[Reference, ...]:
-        """The reference lines to draw."""
+    def lines(self) -> dict[str, Reference | None]:
+        """The reference lines by name, None where unknown."""
         rate = self.limit.value if self.limit is not None else None
-        line = Reference(rate, tr("limit {rate:,.0f}", rate=rate)) if rate else None
-        return tuple(each for each in (line, self.baseline) if each is not None)
+        limit = Reference(rate, tr("limit {rate:,.0f}", rate=rate)) if rate else None
+        return {"limit": limit, "baseline": self.baseline}
 
     def set_limit(self, limit: Reading | None) -> None:
         """Draw the bandwidth limit as a dashed line; None removes it."""
