@@ -1,5 +1,6 @@
 """What all tests share: a home of their own, the demo model, engines, and the proof that nothing is left running."""
 
+import importlib.util
 import json
 import os
 import shlex
@@ -21,7 +22,6 @@ from launcher.base.files import write_atomically
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
 from tools.fault_matrix.server import FileServer, serving
-from tools.translations import TRANSLATED, mo_bytes, mo_path, read
 
 if TYPE_CHECKING:
     from tests.updates.published import Release
@@ -43,7 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the translations of this tree, once for all workers."""
-    if not hasattr(config, "workerinput"):
+    # An installed program brings its own, and has no Babel (.ci/windows-setup runs tests against one).
+    if not hasattr(config, "workerinput") and importlib.util.find_spec("babel"):
+        from tools.translations import TRANSLATED, mo_bytes, mo_path, read
+
         for language in TRANSLATED:
             write_atomically(mo_path(language), mo_bytes(read(language)))
 

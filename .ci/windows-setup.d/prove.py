@@ -182,7 +182,7 @@ def _tests() -> str:
     for each in (wine.user / "Temp").glob("pytest-of-*"):
         shutil.rmtree(each)
     tail = "\n".join(ended.output.splitlines()[-20:])
-    assert ended.code == 0, tail
+    assert ended.code == 0, tail or wine.error_tail()
     return ended.output.strip().splitlines()[-1]
 
 

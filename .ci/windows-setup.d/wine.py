@@ -26,9 +26,14 @@ class Wine:
     def __init__(self, prefix: Path, python: Path) -> None:
         self.drive = prefix / "drive_c"
         self._prefix, self._python = prefix, python
-        with prefix.with_name("programs.log").open("wb") as log:
+        self._error_log = prefix.with_name("programs.log")
+        with self._error_log.open("wb") as log:
             drain = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log)
         self._errors = drain.stdin  # a pipe: Windows Python, under wine, wants no file
+
+    def error_tail(self, lines: int = 20) -> str:
+        """Return the last lines that programs have written to standard error."""
+        return "\n".join(self._error_log.read_text("utf-8", "replace").splitlines()[-lines:])
 
     @property
     def user(self) -> Path:
