@@ -33,7 +33,7 @@ class AmdGpus:
             return unknown_readings(ASLEEP if card else GONE)
         sensors = card.hwmon or card.folder / "hwmon"
         power = next((path for name in ("power1_average", "power1_input") if (path := sensors / name).exists()), None)
-        return {
+        return unknown_readings(_NOT_REPORTED) | {
             "gpu_temperature_c": read_scaled(sensors / "temp1_input", 1e-3, _NOT_REPORTED),
             "gpu_power_w": read_scaled(power or sensors / "power1_average", 1e-6, _NOT_REPORTED),
             "gpu_power_limit_w": read_scaled(sensors / "power1_cap", 1e-6, _NOT_REPORTED),

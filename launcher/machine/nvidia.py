@@ -91,7 +91,7 @@ class Nvml:
         absent: dict[str, str] = {}
         memory = self._memory(absent, handle)
         use, use_absent = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        return {
+        return unknown_readings(message("The {driver} driver does not say.", driver="NVIDIA")) | {
             "gpu_temperature_c": self._number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             "gpu_power_w": self._number(nvml.nvmlDeviceGetPowerUsage, handle, scale=1e-3),
             "gpu_power_limit_w": self._number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, scale=1e-3),
