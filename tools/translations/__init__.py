@@ -103,9 +103,9 @@ def update(catalog: Catalog, source: Catalog) -> None:
 
 
 def po_bytes(catalog: Catalog) -> bytes:
-    """Return a .po file: sorted by the files that show the texts, without line numbers, which change too often."""
+    """Return a .po file, sorted by text and without places, so that code may move without a change here."""
     buffer = io.BytesIO()
-    write_po(buffer, catalog, width=_WIDTH, include_lineno=False, sort_by_file=True)
+    write_po(buffer, catalog, width=_WIDTH, no_location=True, sort_output=True)
     return buffer.getvalue()
 
 
