@@ -31,15 +31,19 @@ lock:
 demo-model:
     python -m tools.demo_model
 
-# docs/settings.md anew, from the declarations
-settings-table:
+# all that is made from declarations anew: tables in docs, the schema, the window's texts, and what commands print
+generate: tables schema translations golden
+
+# the tables in docs/settings.md and docs/diagnosis.md anew
+tables:
     python -m tools.settings_table
+    python -m tools.diagnosis_score --docs
 
 # presets/schema.json anew, from the classes that read the presets
 schema:
     python -m tools.export_schema
 
-# tests/cli/golden anew: what the commands in its transcripts print
+# tests/cli/golden anew: what the commands in its transcripts print, and the help of a new one
 golden *arguments:
     python -m pytest -q tests/cli/test_golden.py --write-golden {{arguments}}
 

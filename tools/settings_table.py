@@ -8,7 +8,7 @@ from launcher.app.settings_declared import SETTINGS, Setting
 DOCUMENT = Path(__file__).parents[1] / "docs" / "settings.md"
 _INTRO = """# Settings
 
-Made by `python -m tools.settings_table` from launcher/app/settings_declared.py.
+Made by `just generate` from launcher/app/settings_declared.py.
 
 The window's Settings page and `mtp-launcher settings` show and change the same. They are kept in `settings.toml` in
 the config folder (`mtp-launcher settings` says where), which may be edited by hand: `window.theme` is the

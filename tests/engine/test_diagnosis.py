@@ -74,10 +74,8 @@ class TestSignatures:
             assert found.code == example["code"]
 
 
-def test_all_fifty_two_are_there_and_proven() -> None:
-    proven = {example["code"] for example in EXAMPLES}
-    assert {fault.data.number for fault in fault_signatures()} == set(range(1, 53))
-    assert {fault.code for fault in fault_signatures()} == proven
+def test_every_signature_has_an_example() -> None:
+    assert {fault.code for fault in fault_signatures()} == {example["code"] for example in EXAMPLES}
 
 
 @pytest.mark.parametrize(
