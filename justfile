@@ -45,7 +45,7 @@ schema:
 
 # tests/cli/golden anew: what the commands in its transcripts print, and the help of a new one
 golden *arguments:
-    python -m pytest -q tests/cli/test_golden.py --write-golden {{arguments}}
+    python -m pytest -q -n 4 tests/cli/test_golden.py --write-golden {{arguments}}
 
 # the window's texts anew, into resources/locale; prints what waits for a translation
 translations:
