@@ -40,7 +40,13 @@ def wrap_text(text: str, label: str = "") -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> None:
-    """Print rows in columns, those in `right` right-aligned; columns that do not fit continue on the next line.
+    """Print a table; see format_table."""
+    for line in format_table(rows, right=right, indent=indent):
+        print(line)
+
+
+def format_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> Iterator[str]:
+    """Yield rows in columns, those in `right` right-aligned; columns that do not fit continue on the next line.
 
     Output to a file or another program has one line per row.
     """
@@ -55,7 +61,7 @@ def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), i
         for number, group in enumerate(groups):
             line = "  ".join(cells[column] for column in group).rstrip()
             if line or not number:
-                print(indent + ("    " if number else "") + line)
+                yield indent + ("    " if number else "") + line
 
 
 def _groups(widths: Sequence[int], room: int) -> Iterator[list[int]]:

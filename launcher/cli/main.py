@@ -114,7 +114,15 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
         options = _parser(["gui"]).parse_args(["gui", "--demo"])
     if options.verb == "gui":
         return _run_explained(options, lambda: gui.run(options, open_window))
-    return _run_explained(options, lambda: _run_interruptible(lambda: options.run(options)))
+    return _run_explained(options, lambda: _run_interruptible(lambda: _run_verb(options)))
+
+
+async def _run_verb(options: argparse.Namespace) -> int:
+    """Run a verb, print its result, and return its exit code. Verbs that print while they run return only the code."""
+    from launcher.cli.output import print_result
+
+    outcome = await options.run(options)
+    return outcome if isinstance(outcome, int) else print_result(outcome, as_json=options.json)
 
 
 def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:

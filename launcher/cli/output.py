@@ -1,9 +1,11 @@
-"""Output common to all verbs: JSON, errors, numbers."""
+"""Prints what verbs find and what fails, as text or as JSON; and numbers for both."""
 
 import argparse
 import json
 import math
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.base.errors import LauncherError
@@ -11,6 +13,32 @@ from launcher.base.text import escape_json, one_line
 
 _MOST = 2_000
 """The most characters of an error message, which may quote a server or a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a verb found: a JSON value, and lines of text. A generator of lines runs only if they are printed."""
+
+    data: Any
+    lines: Iterable[str] = ()
+    exit_code: int = 0
+
+
+class Note(str):
+    """A line of text for stderr."""
+
+    __slots__ = ()
+
+
+def print_result(result: Result, *, as_json: bool) -> int:
+    """Print a result and return its exit code."""
+    if as_json:
+        print_json(result.data)
+        return result.exit_code
+    for line in result.lines:
+        print(line, file=sys.stderr if isinstance(line, Note) else sys.stdout)
+    sys.stdout.flush()
+    return result.exit_code
 
 
 def print_json(data: Any) -> None:  # noqa: ANN401 -- any JSON value

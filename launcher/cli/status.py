@@ -1,9 +1,16 @@
 """`mtp-launcher status`: list the running servers."""
 
+from __future__ import annotations
+
 import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from launcher.cli.layout import health_line
-from launcher.cli.output import print_json
+from launcher.cli.output import Result
+
+if TYPE_CHECKING:
+    from launcher.app.running import ServerStatus
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -12,54 +19,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show-key", action="store_true", help="print the API keys, too")
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print one line per server. Exit code 1 if there is none, so that scripts can check."""
+async def run(options: argparse.Namespace) -> Result:
+    """List the servers. Exit code 1 if there is none, so that scripts can check."""
     from launcher.app.running import status
 
     servers = await status(options.url)
-    if options.json:
-        fields = {
-            "settings",
-            "url",
-            "port",
-            "api_key",
-            "engine_pid",
-            "model",
-            "engine",
-            "draft",
-            "health",
-            "shared",
+    fields = {"settings", "url", "port", "api_key", "engine_pid", "model", "engine", "draft", "health", "shared"}
+    data = [
+        {
+            "state": server.state,
+            "problem": server.problem,
+            "pid": server.entry.engine_pid,
+            "launcher_pid": server.entry.pid,
+            **server.entry.model_dump(include=fields),
         }
-        print_json(
-            [
-                {
-                    "state": server.state,
-                    "problem": server.problem,
-                    "pid": server.entry.engine_pid,
-                    "launcher_pid": server.entry.pid,
-                    **server.entry.model_dump(include=fields),
-                }
-                for server in servers
-            ]
-        )
-    elif not servers:
-        print("No server is running. Start one with `mtp-launcher serve --model FILE`.")
-    else:
-        for server in servers:
-            entry = server.entry
-            mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
-            about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
-            print(f"{entry.url}/v1  {'  '.join(about)}")
-            if server.problem:
-                print(f"  {server.problem}")
-            if entry.shared:
-                print("  shared with the network until it ends (serve --lan)")
-            if options.show_key:
-                print(f"  API key  {entry.api_key}")
-            for found in entry.health:
-                print(f"  {health_line(found)}")
-        if not options.show_key:
-            print(
-                "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` a program that asks."
-            )
-    return 0 if servers else 1
+        for server in servers
+    ]
+    return Result(data, _format_servers(servers, show_key=options.show_key), exit_code=0 if servers else 1)
+
+
+def _format_servers(servers: Sequence[ServerStatus], *, show_key: bool) -> Iterator[str]:
+    if not servers:
+        yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
+    for server in servers:
+        entry = server.entry
+        mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
+        about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
+        yield f"{entry.url}/v1  {'  '.join(about)}"
+        if server.problem:
+            yield f"  {server.problem}"
+        if entry.shared:
+            yield "  shared with the network until it ends (serve --lan)"
+        if show_key:
+            yield f"  API key  {entry.api_key}"
+        for found in entry.health:
+            yield f"  {health_line(found)}"
+    if servers and not show_key:
+        yield "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` a program that asks."

@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.output import parse_seconds, print_json
+from launcher.cli.output import Result, parse_seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,13 +13,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Stop the server and print which one it was."""
+async def run(options: argparse.Namespace) -> Result:
+    """Stop the server."""
     from launcher.app.running import stop
 
     entry = await stop(options.url, drain_s=options.drain)
-    if options.json:
-        print_json({"stopped": entry.url, "model": entry.model})
-    else:
-        print(f"Stopped {entry.model} at {entry.url}.")
-    return 0
+    return Result({"stopped": entry.url, "model": entry.model}, [f"Stopped {entry.model} at {entry.url}."])

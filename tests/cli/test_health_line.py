@@ -1,9 +1,6 @@
 """Findings in a line, and in `status`."""
 
 import argparse
-import json
-
-import pytest
 
 from launcher.cli import status
 from launcher.cli.layout import health_line
@@ -27,18 +24,18 @@ def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:
     assert health_line(WAIT.as_json()) == "Note: 2 request(s) wait."
 
 
-async def test_status_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_status_lists_the_findings() -> None:
     _, registration = registry.register_server(None, model="m", engine="e", draft=2)
     registration.update(health=(SPILL.as_json(), WAIT.as_json()))
     assert registration.settle(60)
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     status.configure(parser)
-    assert await status.run(parser.parse_args([])) == 0
-    lines = capsys.readouterr().out.splitlines()
+    found = await status.run(parser.parse_args([]))
+    assert found.exit_code == 0
+    lines = list(found.lines)
     assert lines[1:3] == [f"  {health_line(SPILL.as_json())}", "  Note: 2 request(s) wait."]
-    assert await status.run(parser.parse_args(["--json"])) == 0
-    (server,) = json.loads(capsys.readouterr().out)
+    (server,) = found.data
     assert server["health"][0]["evidence"] == {"spilled_mib": 115.0}
     assert server["health"][0]["action"]["kind"] == "smaller_context"
     registration.remove()
