@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from launcher.cli.output import print_json
+from launcher.cli.output import Result
 
 if TYPE_CHECKING:
     from launcher.app.autostart import Autostart
@@ -19,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Switch autostart on or off, or print its state."""
+async def run(options: argparse.Namespace) -> Result:
+    """Switch autostart on or off, or return its state."""
     from launcher.app import autostart
     from launcher.base.errors import BadOption
 
@@ -28,14 +29,11 @@ async def run(options: argparse.Namespace) -> int:
         raise BadOption("--model goes with `autostart on` only.", "Leave it out.")
     if options.what == "off":
         removed = autostart.switch_off()
-        if options.json:
-            print_json({"on": False, "removed": removed})
-        else:
-            print("\n".join(["No server starts at login any more. Removed:", *removed]) if removed else "It was off.")
-        return 0
+        lines = ["No server starts at login any more. Removed:", *removed] if removed else ["It was off."]
+        return Result({"on": False, "removed": removed}, lines)
     state = autostart.switch_on(_model(options.model)) if options.what == "on" else autostart.read_autostart()
-    _tell(state, as_json=options.json)
-    return 0
+    data = {"on": state.on, "places": state.places, "command": state.command}
+    return Result(data, _format_state(state))
 
 
 def _model(name: str | None) -> str | None:
@@ -52,14 +50,12 @@ def _model(name: str | None) -> str | None:
     return str(path.absolute()) if path.exists() else name
 
 
-def _tell(state: Autostart, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"on": state.on, "places": state.places, "command": state.command})
-    elif not state.on:
-        print("Off: no server starts at login. `mtp-launcher autostart on` switches it on.")
-    else:
-        print("On: at login this starts:")
-        print(f"  {state.command}")
-        print("It is written here:")
-        for place in state.places:
-            print(f"  {place}")
+def _format_state(state: Autostart) -> Iterator[str]:
+    if not state.on:
+        yield "Off: no server starts at login. `mtp-launcher autostart on` switches it on."
+        return
+    yield "On: at login this starts:"
+    yield f"  {state.command}"
+    yield "It is written here:"
+    for place in state.places:
+        yield f"  {place}"

@@ -1,10 +1,17 @@
 """`mtp-launcher keys`: list or replace the API keys of this program's servers."""
 
+from __future__ import annotations
+
 import argparse
 import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from launcher.cli.output import print_json
+from launcher.cli.output import Result
 from launcher.cli.quantities import parse_int
+
+if TYPE_CHECKING:
+    from launcher.engine.server.endpoint import Endpoint
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show-key", action="store_true", help="print the keys, too")
 
 
-async def run(options: argparse.Namespace) -> int:
-    """List the ports with keys, or replace their keys and print which servers still use the old one."""
+async def run(options: argparse.Namespace) -> Result:
+    """List the ports with keys, or replace their keys and list which servers still use the old one."""
     from launcher.base.errors import BadOption
     from launcher.engine.server import registry
     from launcher.engine.server.endpoint import replace_keys, saved_endpoints
@@ -32,16 +39,23 @@ async def run(options: argparse.Namespace) -> int:
             raise BadOption(f"There are keys for the ports {ports}.", "Say which: --port P, or --all.")
         endpoints = await asyncio.to_thread(replace_keys, options.port)
     running = {entry.port: entry.api_key for entry in await asyncio.to_thread(registry.list_running)}
-    if options.json:
-        told = [{"port": each.port, "url": each.url, "running": each.port in running} for each in endpoints]
-        keys = [{"api_key": each.api_key} if options.show_key else {} for each in endpoints]
-        print_json({"replaced": replaces, "keys": [one | key for one, key in zip(told, keys, strict=True)]})
-        return 0
+    keys = [
+        {"port": each.port, "url": each.url, "running": each.port in running}
+        | ({"api_key": each.api_key} if options.show_key else {})
+        for each in endpoints
+    ]
+    lines = _format_keys(endpoints, running, replaced=replaces, show_key=options.show_key)
+    return Result({"replaced": replaces, "keys": keys}, lines)
+
+
+def _format_keys(
+    endpoints: Sequence[Endpoint], running: Mapping[int, str], *, replaced: bool, show_key: bool
+) -> Iterator[str]:
+    """Yield a line for each port. `running` are the keys that running servers use, by port."""
     if not endpoints:
-        print("There are no keys yet: a port gets one with its first server.")
+        yield "There are no keys yet: a port gets one with its first server."
     for each in endpoints:
-        about = "replaced" if replaces else "running" if each.port in running else "not running"
-        print(f"{each.url}/v1  {about}{f'  API key  {each.api_key}' if options.show_key else ''}")
+        about = "replaced" if replaced else "running" if each.port in running else "not running"
+        yield f"{each.url}/v1  {about}{f'  API key  {each.api_key}' if show_key else ''}"
         if running.get(each.port, each.api_key) != each.api_key:
-            print("  It still runs with the key before: `mtp-launcher stop`, then `serve`, takes the new one.")
-    return 0
+            yield "  It still runs with the key before: `mtp-launcher stop`, then `serve`, takes the new one."

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions, add_target, write_new
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from launcher.tuning.history_environment import ModelFacts
     from launcher.tuning.machine_preset import MachinePreset
 
 _ACTIONS = {
@@ -36,13 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions["import"].add_argument("file", type=Path, metavar="FILE", help="what `preset export` wrote")
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result:
     """Run the action `options.action`."""
     verb = {"list": _list, "export": _export, "import": _import, "forget": _forget}[options.action]
     return await verb(options)
 
 
-async def _list(options: argparse.Namespace) -> int:
+async def _list(_options: argparse.Namespace) -> Result:
     from launcher.app.machine_presets import outdated_presets
     from launcher.machine.machine import read_machine
     from launcher.tuning.machine_preset import load_presets, preset_data
@@ -50,21 +52,20 @@ async def _list(options: argparse.Namespace) -> int:
     kept = load_presets()
     machine = await asyncio.to_thread(read_machine)
     changed = {found.preset.model: found.changed for found in await outdated_presets(machine)}
-    if options.json:
-        told = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
-        print_json({"presets": told})
-        return 0
+    data = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
+    return Result({"presets": data}, _format_presets(kept, changed))
+
+
+def _format_presets(kept: Sequence[MachinePreset], changed: Mapping[ModelFacts, Sequence[str]]) -> Iterator[str]:
     if not kept:
-        print("There are no presets yet. `mtp-launcher tune --apply` makes one.")
-        return 0
+        yield "There are no presets yet. `mtp-launcher tune --apply` makes one."
     for preset in kept:
-        print(one_line(preset.model.words))
-        print(wrap_text(preset.words, "  "))
-        print_table([("state", _state(preset, changed.get(preset.model, ())))])
-    return 0
+        yield one_line(preset.model.words)
+        yield wrap_text(preset.words, "  ")
+        yield from format_table([("state", _describe_state(preset, changed.get(preset.model, ())))])
 
 
-def _state(preset: MachinePreset, changed: Sequence[str]) -> str:
+def _describe_state(preset: MachinePreset, changed: Sequence[str]) -> str:
     from launcher.tuning.history_environment import join_clauses
 
     if not preset.verified:
@@ -74,19 +75,16 @@ def _state(preset: MachinePreset, changed: Sequence[str]) -> str:
     return "measured here with what is here now"
 
 
-async def _export(options: argparse.Namespace) -> int:
+async def _export(options: argparse.Namespace) -> Result:
     from launcher.tuning.machine_preset import load_preset_by_name
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
     await asyncio.to_thread(write_new, options.to, preset.export_text())
-    if options.json:
-        print_json({"model": preset.model.words, "path": str(options.to)})
-    else:
-        print(f"Wrote the preset for {one_line(preset.model.words)} to {one_line(str(options.to), 4_096)}.")
-    return 0
+    line = f"Wrote the preset for {one_line(preset.model.words)} to {one_line(str(options.to), 4_096)}."
+    return Result({"model": preset.model.words, "path": str(options.to)}, [line])
 
 
-async def _import(options: argparse.Namespace) -> int:
+async def _import(options: argparse.Namespace) -> Result:
     from launcher.app.bench import options_with
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.machine_preset import preset_for_model, read_preset, save_preset
@@ -101,21 +99,17 @@ async def _import(options: argparse.Namespace) -> int:
             "`mtp-launcher preset forget` takes it away first.",
         )
     await asyncio.to_thread(save_preset, preset)
-    if options.json:
-        print_json({"model": preset.model.words, "settings": preset.settings, "verified": False})
-        return 0
-    told = f"Taken in for {one_line(preset.model.words)}: {one_line(settings_line(preset.settings))}."
-    print(wrap_text(f"{told} It is used once measurements here confirm it: `mtp-launcher tune` makes them."))
-    return 0
+    text = (
+        f"Taken in for {one_line(preset.model.words)}: {one_line(settings_line(preset.settings))}."
+        " It is used once measurements here confirm it: `mtp-launcher tune` makes them."
+    )
+    data = {"model": preset.model.words, "settings": preset.settings, "verified": False}
+    return Result(data, [wrap_text(text)])
 
 
-async def _forget(options: argparse.Namespace) -> int:
+async def _forget(options: argparse.Namespace) -> Result:
     from launcher.tuning.machine_preset import delete_preset, load_preset_by_name
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
     await asyncio.to_thread(delete_preset, preset)
-    if options.json:
-        print_json({"model": preset.model.words})
-    else:
-        print(f"Forgot the preset for {one_line(preset.model.words)}.")
-    return 0
+    return Result({"model": preset.model.words}, [f"Forgot the preset for {one_line(preset.model.words)}."])
