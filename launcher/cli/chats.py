@@ -6,16 +6,17 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Result
 
 if TYPE_CHECKING:
-    from launcher.conversations.records import ConversationSummary
+    from launcher.conversations.records import ConversationSummary, SearchHit
     from launcher.conversations.store import Conversations
 
 _ACTIONS = {
@@ -38,32 +39,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_deletion(actions["delete"], 'as `chats` shows them, or "all"')
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if a search found nothing or the user declined."""
     if options.action == "delete" and not await may_delete(options, "conversations"):
         return 1
     return await asyncio.to_thread(_run, options)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> Result:
     from launcher.conversations.store import Conversations
 
     with Conversations() as conversations:
         if conversations.notice:
             print(f"Note: {conversations.notice}", file=sys.stderr)
-        verb = {"list": _list, "show": _show, "search": _search, "export": _export, "delete": _delete}[options.action]
-        return verb(conversations, options)
+        action = {"list": _list, "show": _show, "search": _search, "export": _export, "delete": _delete}[options.action]
+        return action(conversations, options)
 
 
-def _list(conversations: Conversations, options: argparse.Namespace) -> int:
+def _list(conversations: Conversations, _options: argparse.Namespace) -> Result:
     found = conversations.list_all()
-    if options.json:
-        print_json({"conversations": [asdict(each) for each in found]})
-    elif not found:
-        print("No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none.")
-    else:
-        print_table([("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL"), *map(_row, found)], right={2}, indent="")
-    return 0
+    head = ("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL")
+    lines = format_table([head, *map(_row, found)], right={2}, indent="")
+    none = ["No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none."]
+    return Result({"conversations": [asdict(each) for each in found]}, lines if found else none)
 
 
 def _row(each: ConversationSummary) -> tuple[str, ...]:
@@ -71,53 +69,45 @@ def _row(each: ConversationSummary) -> tuple[str, ...]:
     return each.id, changed, str(each.messages), each.title, each.model
 
 
-def _show(conversations: Conversations, options: argparse.Namespace) -> int:
+def _show(conversations: Conversations, options: argparse.Namespace) -> Result:
     from launcher.conversations.export import as_json_object, as_markdown
 
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
-    if options.json:
-        print_json(as_json_object(conversation))
-    else:
-        text = as_markdown(conversation)
-        print(visible_reply(text) if sys.stdout.isatty() else text, end="")
-    return 0
+    text = as_markdown(conversation).removesuffix("\n")
+    return Result(as_json_object(conversation), [visible_reply(text) if sys.stdout.isatty() else text])
 
 
-def _search(conversations: Conversations, options: argparse.Namespace) -> int:
+def _search(conversations: Conversations, options: argparse.Namespace) -> Result:
     hits = conversations.search(" ".join(options.words))
-    if options.json:
-        print_json({"hits": [asdict(hit.conversation) | {"excerpt": hit.excerpt} for hit in hits]})
-    elif not hits:
-        print("No conversation holds all of that.")
-    for hit in hits if not options.json else ():
-        print(f"{hit.conversation.id}  {one_line(hit.conversation.title)}")
+    data = [asdict(hit.conversation) | {"excerpt": hit.excerpt} for hit in hits]
+    return Result({"hits": data}, _format_hits(hits), exit_code=0 if hits else 1)
+
+
+def _format_hits(hits: Sequence[SearchHit]) -> Iterator[str]:
+    if not hits:
+        yield "No conversation holds all of that."
+    for hit in hits:
+        yield f"{hit.conversation.id}  {one_line(hit.conversation.title)}"
         if hit.excerpt:
-            print(wrap_text(one_line(hit.excerpt), " " * 14))
-    return 0 if hits else 1
+            yield wrap_text(one_line(hit.excerpt), " " * 14)
 
 
-def _export(conversations: Conversations, options: argparse.Namespace) -> int:
+def _export(conversations: Conversations, options: argparse.Namespace) -> Result:
     from launcher.conversations.export import find_writer
 
     write = find_writer(options.to)
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
     write_new(options.to, write(conversation))
-    if options.json:
-        print_json({"id": conversation.id, "path": str(options.to), "messages": len(conversation.messages)})
-    else:
-        print(f"Wrote {len(conversation.messages)} messages to {one_line(str(options.to), 4_096)}.")
-    return 0
+    count = len(conversation.messages)
+    line = f"Wrote {count} messages to {one_line(str(options.to), 4_096)}."
+    return Result({"id": conversation.id, "path": str(options.to), "messages": count}, [line])
 
 
-def _delete(conversations: Conversations, options: argparse.Namespace) -> int:
+def _delete(conversations: Conversations, options: argparse.Namespace) -> Result:
     ids = (
         [each.id for each in conversations.list_all()]
         if is_all(options)
         else [conversations.resolve_id(id_) for id_ in options.ids]
     )
     count = conversations.delete(list(dict.fromkeys(ids)))
-    if options.json:
-        print_json({"deleted": count})
-    else:
-        print(f"Deleted {count} {'conversation' if count == 1 else 'conversations'}.")
-    return 0
+    return Result({"deleted": count}, [f"Deleted {count} {'conversation' if count == 1 else 'conversations'}."])

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import parse_count, print_json
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Result, parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.tuning.history import History
     from launcher.tuning.history_records import Session, Summary
+    from launcher.tuning.report import Report
 
 _ACTIONS = {
     "list": "list what was measured, the newest first",
@@ -73,38 +74,39 @@ def _since(text: str) -> float:
         raise argparse.ArgumentTypeError(f'"{text}" is not a day such as 2026-11-21, nor days such as 7d') from None
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`."""
     if options.action == "delete" and not await may_delete(options, "measurements, and all counts of use"):
         return 1
     return await asyncio.to_thread(_run, options)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> Result:
     from launcher.tuning.history import History
 
     if options.action == "published":
-        return _published(as_json=options.json)
+        return _list_published()
     with History() as history:
         if history.notice:
             print(f"Note: {history.notice}", file=sys.stderr)
-        verb = {"list": _list, "show": _show, "export": _export, "share": _share, "delete": _delete}[options.action]
-        return verb(history, options)
+        action = {"list": _list, "show": _show, "export": _export, "share": _share, "delete": _delete}[options.action]
+        return action(history, options)
 
 
-def _list(history: History, options: argparse.Namespace) -> int:
+def _list(history: History, options: argparse.Namespace) -> Result:
     found = history.find(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
-    if options.json:
-        print_json({"measurements": [asdict(each) for each in found]})
-    elif not found:
-        filtered = any(value is not None for value in (options.kind, options.model, options.since))
-        print(
-            "Nothing of that kind was measured." if filtered else "Nothing was measured yet. `mtp-launcher tune` does."
-        )
-    else:
+    filtered = any(value is not None for value in (options.kind, options.model, options.since))
+    return Result({"measurements": [asdict(each) for each in found]}, _format_list(found, filtered=filtered))
+
+
+def _format_list(found: Sequence[Summary], *, filtered: bool) -> Iterator[str]:
+    if found:
         head = ("ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT")
-        print_table([head, *map(_row, found)], right={5, 6}, indent="")
-    return 0
+        yield from format_table([head, *map(_row, found)], right={5, 6}, indent="")
+    elif filtered:
+        yield "Nothing of that kind was measured."
+    else:
+        yield "Nothing was measured yet. `mtp-launcher tune` does."
 
 
 def _row(each: Summary) -> tuple[str, ...]:
@@ -125,41 +127,48 @@ def _row(each: Summary) -> tuple[str, ...]:
     )
 
 
-def _show(history: History, options: argparse.Namespace) -> int:
+def _show(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.history import CUT_OFF, load_session
-    from launcher.tuning.report import report_data, settings_line, tune_note
-    from launcher.tuning.report_export import TABLE_HEAD, baseline_report, session_facts, session_title, table_row
-    from launcher.tuning.statistics import INTERVAL_NOTE
+    from launcher.tuning.report import report_data
+    from launcher.tuning.report_export import baseline_report
 
     session = load_session(history, options.id)
-    told = baseline_report(session)
-    if options.json:
-        data = {name: getattr(session, name) for name in ("id", "kind", "workload", "began_s", "ended_s", "result")}
-        print_json({**data, "environment": session.environment.as_json(), "rows": report_data(told)})
-        return 0
-    print(one_line(session_title(session)))
-    if sentence := session.result.get("sentence") or (CUT_OFF if history.is_cut_off(session.id) else ""):
-        print(wrap_text(visible_reply(str(sentence)), "  "))
-    if told.rows:
-        print_table([TABLE_HEAD, *(table_row(told, row) for row in told.rows)], right={1, 2, 3})
-        print(wrap_text(INTERVAL_NOTE, "  "))
-        if told.common:
-            print(wrap_text(settings_line(told.common), "  all with "))
+    report = baseline_report(session)
+    data = {name: getattr(session, name) for name in ("id", "kind", "workload", "began_s", "ended_s", "result")}
+    sentence = session.result.get("sentence") or (CUT_OFF if history.is_cut_off(session.id) else "")
+    return Result(
+        {**data, "environment": session.environment.as_json(), "rows": report_data(report)},
+        _format_session(session, report, str(sentence)),
+    )
+
+
+def _format_session(session: Session, report: Report, sentence: str) -> Iterator[str]:
+    from launcher.tuning.report import settings_line, tune_note
+    from launcher.tuning.report_export import TABLE_HEAD, session_facts, session_title, table_row
+    from launcher.tuning.statistics import INTERVAL_NOTE
+
+    yield one_line(session_title(session))
+    if sentence:
+        yield wrap_text(visible_reply(sentence), "  ")
+    if report.rows:
+        yield from format_table([TABLE_HEAD, *(table_row(report, row) for row in report.rows)], right={1, 2, 3})
+        yield wrap_text(INTERVAL_NOTE, "  ")
+        if report.common:
+            yield wrap_text(settings_line(report.common), "  all with ")
         if note := tune_note(session):
-            print(wrap_text(note, "  "))
+            yield wrap_text(note, "  ")
     else:
-        print("  Nothing was measured.")
-    print_table([(name, text) for name, text in session_facts(session).items()])
-    return 0
+        yield "  Nothing was measured."
+    yield from format_table([(name, text) for name, text in session_facts(session).items()])
 
 
-def _export(history: History, options: argparse.Namespace) -> int:
+def _export(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.report_export import writer_for
 
     return _write(history, options, writer_for(options.to))
 
 
-def _share(history: History, options: argparse.Namespace) -> int:
+def _share(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.session_file import anonymous_json
 
     if options.to.suffix.lower() != ".json":
@@ -167,7 +176,7 @@ def _share(history: History, options: argparse.Namespace) -> int:
     return _write(history, options, anonymous_json, least=1)
 
 
-def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0) -> int:
+def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0) -> Result:
     from launcher.tuning.history import load_session
 
     session = load_session(history, options.id)
@@ -176,33 +185,23 @@ def _write(history: History, options: argparse.Namespace, write: Callable[[Sessi
             f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
         )
     write_new(options.to, write(session))
-    if options.json:
-        print_json({"id": session.id, "path": str(options.to), "runs": len(session.runs)})
-    else:
-        print(f"Wrote {len(session.runs)} runs to {one_line(str(options.to), 4_096)}.")
-    return 0
+    line = f"Wrote {len(session.runs)} runs to {one_line(str(options.to), 4_096)}."
+    return Result({"id": session.id, "path": str(options.to), "runs": len(session.runs)}, [line])
 
 
-def _delete(history: History, options: argparse.Namespace) -> int:
+def _delete(history: History, options: argparse.Namespace) -> Result:
     everything = is_all(options)
     ids = [each.id for each in history.find()] if everything else [history.resolve_id(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))
     if everything:
         history.forget_use()
-    if options.json:
-        print_json({"deleted": deleted})
-    else:
-        print(f"Deleted {deleted} {'measurement' if deleted == 1 else 'measurements'}.")
-    return 0
+    return Result({"deleted": deleted}, [f"Deleted {deleted} {'measurement' if deleted == 1 else 'measurements'}."])
 
 
-def _published(*, as_json: bool) -> int:
+def _list_published() -> Result:
     from launcher.tuning.report_published import published_tables
 
     found = published_tables()
-    if as_json:
-        told = [{"id": each.session.id, "about": each.about, "source": each.source} for each in found]
-        print_json({"published": told})
-        return 0
-    print_table([("ID", "ABOUT", "SOURCE"), *((e.session.id, e.about, e.source) for e in found)], indent="")
-    return 0
+    rows = [(each.session.id, each.about, each.source) for each in found]
+    data = [dict(zip(("id", "about", "source"), row, strict=True)) for row in rows]
+    return Result({"published": data}, format_table([("ID", "ABOUT", "SOURCE"), *rows], indent=""))

@@ -5,7 +5,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from launcher.cli.output import parse_count, print_json
+from launcher.cli.output import Result, parse_count, print_result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result | int:
     """Print the log of the running server, or of the last one; with --json one string per line."""
     from launcher.app.running import logs
     from launcher.base.errors import BadOption
@@ -33,26 +33,19 @@ async def run(options: argparse.Namespace) -> int:
     if options.url and (options.file or options.files):
         raise BadOption("--url goes with a server's log alone.", "Leave --file and --files out.")
     if options.files:
-        return _list(as_json=options.json)
+        return await asyncio.to_thread(_list_files)
     if options.report:
-        return await _report(options)
+        return await _make_report(options)
     if options.file:
         for line in await asyncio.to_thread(_lines_of, options.file, options.lines):
-            _print(line, as_json=options.json)
+            print_result(Result(line, [line]), as_json=options.json)
         return 0
     async for line in logs(options.url, lines=options.lines, follow=options.follow):
-        _print(line, as_json=options.json, at_once=options.follow)
+        print_result(Result(line, [line]), as_json=options.json)
     return 0
 
 
-def _print(line: str, *, as_json: bool, at_once: bool = False) -> None:
-    if as_json:
-        print_json(line)
-    else:
-        print(line, flush=at_once)
-
-
-async def _report(options: argparse.Namespace) -> int:
+async def _make_report(options: argparse.Namespace) -> Result:
     from launcher.app.bug_report import REPORT_LINES, bug_report
     from launcher.app.running import logs
 
@@ -61,11 +54,7 @@ async def _report(options: argparse.Namespace) -> int:
     else:
         lines = [line async for line in logs(options.url, lines=max(5_000, options.lines), follow=False)]
     text = await bug_report(lines, most=options.lines if options.lines != 200 else REPORT_LINES)
-    if options.json:
-        print_json({"report": text})
-    else:
-        print(text, end="")
-    return 0
+    return Result({"report": text}, [text.removesuffix("\n")])
 
 
 def _lines_of(path: Path, most: int | None) -> list[str]:
@@ -82,34 +71,26 @@ def _lines_of(path: Path, most: int | None) -> list[str]:
     return lines if most is None else lines[max(0, len(lines) - most) :]
 
 
-def _list(*, as_json: bool) -> int:
+def _list_files() -> Result:
     from launcher.cli.bar import format_size
-    from launcher.cli.layout import print_table
+    from launcher.cli.layout import format_table
     from launcher.engine.server.logs import list_log_files
 
     found = list_log_files()
-    if as_json:
-        print_json(
-            {
-                "files": [
-                    {
-                        "path": str(each.path),
-                        "port": each.port,
-                        "age": each.age,
-                        "bytes": each.bytes,
-                        "modified_s": each.modified_s,
-                    }
-                    for each in found
-                ]
-            }
-        )
-    elif not found:
-        print("No server has run yet, so there is no log.")
-    else:
-        rows = [(str(each.port), _when(each.modified_s), format_size(each.bytes), str(each.path)) for each in found]
-        print_table([("PORT", "WRITTEN", "SIZE", "FILE"), *rows], right={0, 2}, indent="")
-    return 0
+    files = [
+        {
+            "path": str(each.path),
+            "port": each.port,
+            "age": each.age,
+            "bytes": each.bytes,
+            "modified_s": each.modified_s,
+        }
+        for each in found
+    ]
+    rows = [(str(each.port), _format_time(each.modified_s), format_size(each.bytes), str(each.path)) for each in found]
+    table = format_table([("PORT", "WRITTEN", "SIZE", "FILE"), *rows], right={0, 2}, indent="")
+    return Result({"files": files}, table if found else ["No server has run yet, so there is no log."])
 
 
-def _when(time_s: float) -> str:
+def _format_time(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_s))
