@@ -1,25 +1,33 @@
-"""Progress of long work on stderr: a bar in place on a terminal, else a plain line every few seconds."""
+"""Progress of long work: a bar in place on a terminal, a plain line every few seconds elsewhere, or JSON."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
+from launcher.cli.output import Result, print_json, print_result, round_figure
 from launcher.cli.terminal import InPlaceLine, rewrite_line
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
 if TYPE_CHECKING:
+    from launcher.app.first_steps import StepProgress
+    from launcher.fetch.jobs import JobProgress
+    from launcher.fetch.transfer import TransferProgress
+    from launcher.models.pull import PullProgress
     from launcher.tuning.measured_speed import OnRun
     from launcher.tuning.records import Run
 
-_LINE_S, _FRAME_S = 5.0, 0.2
+    ByteProgress = StepProgress | JobProgress | TransferProgress | PullProgress
+
+_LINE_S, _FRAME_S, _EVENT_S = 5.0, 0.2, 0.5
 _LEAST_BAR, _MOST_BAR = 10, 40
 _LONGEST, _LONGEST_NOTE = 200, 2_000
 _GAP = "  "
@@ -93,6 +101,71 @@ class ProgressBar:
             rewrite_line("")
             self._shown_s = None
         self._written = 0
+
+
+class Reporter:
+    """Prints the events of long work: a JSON object each, or lines and a progress bar."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._bar = None if as_json else ProgressBar()
+        self._shown: dict[str, tuple[object, float]] = {}
+
+    def show_event(
+        self,
+        data: Mapping[str, Any] | None,
+        lines: Iterable[str] = (),
+        *,
+        about: str = "",
+        state: object = None,
+    ) -> None:
+        """Print an event; `data` None prints nothing for programs.
+
+        Of frequent events `about` the same thing, lines are printed when their `state` changes, and JSON then and
+        every half second.
+        """
+        if about and not self._is_news(about, state):
+            return
+        if self._bar is None:
+            if data is not None:
+                print_json(data)
+        elif lines := list(lines):
+            self._bar.close()
+            print_result(Result(None, lines), as_json=False)
+
+    def show_progress(
+        self, what: str, progress: ByteProgress, data: Mapping[str, Any] | None, *, state: object = None
+    ) -> None:
+        """Show progress in bytes, which is added to `data`."""
+        done, total, speed, left_s = (
+            progress.done_bytes or 0,
+            progress.bytes,
+            progress.bytes_per_second,
+            progress.seconds_left,
+        )
+        if self._bar is not None:
+            self._bar.show_progress(what, done, total, speed=speed, left_s=left_s, note=progress.note)
+            return
+        figures = {
+            "done_bytes": done,
+            "bytes": total,
+            "bytes_per_second": round_figure(speed),
+            "seconds_left": round_figure(left_s),
+            "note": progress.note or None,
+        }
+        self.show_event(data and {**data, **figures}, about=what, state=(state, bool(progress.note)))
+
+    def _is_news(self, about: str, state: object) -> bool:
+        last, shown_s = self._shown.get(about, (None, -math.inf))
+        now_s = time.monotonic()
+        if state == last and (self._bar is not None or now_s - shown_s < _EVENT_S):
+            return False
+        self._shown[about] = state, now_s
+        return True
+
+    def close(self) -> None:
+        """Clear the bar, so that the next output begins on its own line."""
+        if self._bar is not None:
+            self._bar.close()
 
 
 def format_progress(
