@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions
-from launcher.cli.bar import ProgressBar, format_duration, format_progress, format_size
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json, round_figure
+from launcher.cli.bar import Reporter, format_duration, format_progress, format_size
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Note, Result, round_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobProgress, JobState, QueuePlace, RequestedState
     from launcher.fetch.queue import DownloadQueue, QueueSnapshot
@@ -93,142 +93,92 @@ def job_json(job: Job, now: JobProgress | None) -> dict[str, Any]:
 
 # `mtp-launcher downloads run`: run the queue to its end and print its events.
 
-_EVENT_S = 0.5
-
 
 async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> int:
     """Run the queue to its end."""
-    from launcher.fetch.queue_runner import QueueRunner
+    from launcher.fetch.queue_runner import JobFailed, JobFinished, QueueRunner
 
-    show = _JsonOutput() if options.json else _TextOutput()
+    reporter = Reporter(as_json=options.json)
+    done = failed = 0
+
+    def show_event(event: QueueEvent) -> None:
+        nonlocal done, failed
+        done += isinstance(event, JobFinished)
+        failed += isinstance(event, JobFailed)
+        _show_event(reporter, event)
+
     await asyncio.to_thread(downloads.release_hold)
     try:
-        await QueueRunner(downloads, show.event, at_once=options.at_once).run(until_idle=True)
+        await QueueRunner(downloads, show_event, at_once=options.at_once).run(until_idle=True)
     except asyncio.CancelledError:
-        show.close()
-        if not options.json:
-            print("Stopped: what arrived is kept. `mtp-launcher downloads run` goes on from there.", file=sys.stderr)
+        kept = "Stopped: what arrived is kept. `mtp-launcher downloads run` goes on from there."
+        reporter.show_event(None, [Note(kept)])
         raise
     finally:
-        show.close()
-    look = await asyncio.to_thread(downloads.read_snapshot)
-    if look.jobs.hold is not None:
-        held = LauncherError(
-            look.jobs.hold.title, f"{look.jobs.hold.hint} `mtp-launcher downloads run` goes on.".strip()
-        )
-        held.code = look.jobs.hold.code
+        reporter.close()
+    hold = (await asyncio.to_thread(downloads.read_snapshot)).jobs.hold
+    if hold is not None:
+        held = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` goes on.".strip())
+        held.code = hold.code
         raise held
-    show.end()
-    return 1 if show.failed else 0
+    lines = []
+    if failed:
+        lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` tells more.")]
+    elif not done:
+        lines = [Note("Nothing waits to be downloaded.")]
+    reporter.show_event({"event": "end", "done": done, "failed": failed}, lines)
+    return 1 if failed else 0
 
 
-class _JobCounts:
-    """Counts finished and failed jobs, for text and JSON output."""
+def _show_event(reporter: Reporter, event: QueueEvent) -> None:
+    from launcher.fetch import queue_runner as events
 
-    def __init__(self) -> None:
-        self.done = self.failed = 0
-        self._begun = False
-
-    def count(self, event: QueueEvent) -> None:
-        from launcher.fetch.queue_runner import JobFailed, JobFinished
-
-        self.done += isinstance(event, JobFinished)
-        self.failed += isinstance(event, JobFailed)
-
-
-class _TextOutput(_JobCounts):
-    """Text output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bar = ProgressBar()
-
-    def event(self, event: QueueEvent) -> None:
-        from launcher.fetch.jobs import JobState
-        from launcher.fetch.queue_runner import JobChanged, JobFailed, JobFinished, JobProgressed, QueueNotice
-
-        self.count(event)
-        if isinstance(event, JobProgressed):
-            now, more = event.figures, event.totals.jobs - 1
-            what = event.job.title + (f" (and {more} more)" if more else "")
-            self._bar.show_progress(
-                what, now.done_bytes, now.bytes, speed=now.bytes_per_second, left_s=now.seconds_left, note=now.note
-            )
-        elif isinstance(event, JobFinished):
-            where = (event.job.result or {}).get("path")
-            self._say(f"{event.job.title}: done, and verified.")
-            for note in (event.job.result or {}).get("notes", ()):
-                self._say(f"Note: {note}")
-            if where:
-                print(where, flush=True)
-        elif isinstance(event, JobFailed):
-            self._say(f"{event.job.title}: failed. {event.failure.title} {event.failure.hint}".rstrip())
-        elif isinstance(event, JobChanged):
-            job = event.job
-            if job.state is JobState.WAITING and job.retry_at_s is not None:
-                self._say(f"{job.title}: {failure_reason(job)}")
-            elif job.state in (JobState.PAUSED, JobState.CANCELLED):
-                self._say(f"{job.title}: {describe_state(job)}.")
-        elif isinstance(event, QueueNotice):
-            self._say(f"Note: {event.text}")
-
-    def _say(self, line: str) -> None:
-        self._bar.close()
-        print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def end(self) -> None:
-        if not self.done and not self.failed:
-            print("Nothing waits to be downloaded.", file=sys.stderr)
-        elif self.failed:
-            print(f"{self.done} done, {self.failed} failed: `mtp-launcher downloads` tells more.", file=sys.stderr)
+    if isinstance(event, events.JobProgressed):
+        more = event.totals.jobs - 1
+        what = event.job.title + (f" (and {more} more)" if more else "")
+        left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
+        total = event.job.bytes if event.figures.bytes is None else event.figures.bytes
+        data = {"event": "progress", **job_json(event.job, event.figures), "queue": left}
+        reporter.show_progress(what, replace(event.figures, bytes=total), data)
+    else:
+        reporter.show_event(_event_json(event), _describe_event(event))
 
 
-class _JsonOutput(_JobCounts):
-    """JSON output: one object per line."""
+def _event_json(event: QueueEvent) -> dict[str, Any]:
+    from launcher.fetch import queue_runner as events
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._told_s = float("-inf")
-        self._notes: dict[int, str] = {}
+    match event:
+        case events.JobRemoved():
+            return {"event": "removed", "id": event.job.id}
+        case events.QueueReordered():
+            return {"event": "reordered", "ids": event.ids}
+        case events.QueueHeld():
+            return {"event": "held", "error": failure_json(event.reason)}
+        case events.QueueNotice():
+            return {"event": "notice", "text": event.text}
+    names = {events.JobAdded: "added", events.JobFinished: "done", events.JobFailed: "failed"}
+    return {"event": names.get(type(event), "changed"), **job_json(event.job, None)}
 
-    def event(self, event: QueueEvent) -> None:
-        from launcher.fetch import queue_runner as events
 
-        self.count(event)
-        if isinstance(event, events.JobProgressed):
-            now_s, note = time.monotonic(), event.figures.note
-            # A new standstill is reported at once; a change of its text can wait.
-            news = note and not self._notes.get(event.job.id)
-            self._notes[event.job.id] = note
-            if news or now_s - self._told_s >= _EVENT_S:
-                self._told_s = now_s
-                left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
-                print_json({"event": "progress", **job_json(event.job, event.figures), "queue": left})
-        elif isinstance(event, events.JobFinished):
-            print_json({"event": "done", **job_json(event.job, None)})
-        elif isinstance(event, events.JobFailed):
-            print_json({"event": "failed", **job_json(event.job, None)})
-        elif isinstance(event, events.JobAdded):
-            print_json({"event": "added", **job_json(event.job, None)})
-        elif isinstance(event, events.JobChanged):
-            print_json({"event": "changed", **job_json(event.job, None)})
-        elif isinstance(event, events.JobRemoved):
-            print_json({"event": "removed", "id": event.job.id})
-        elif isinstance(event, events.QueueReordered):
-            print_json({"event": "reordered", "ids": event.ids})
-        elif isinstance(event, events.QueueHeld):
-            print_json({"event": "held", "error": failure_json(event.reason)})
-        else:
-            print_json({"event": "notice", "text": event.text})
+def _describe_event(event: QueueEvent) -> Iterator[str]:
+    from launcher.fetch import queue_runner as events
+    from launcher.fetch.jobs import JobState
 
-    def close(self) -> None:
-        """Do nothing: no line is open."""
-
-    def end(self) -> None:
-        print_json({"event": "end", "done": self.done, "failed": self.failed})
+    match event:
+        case events.JobFinished(job):
+            result = job.result or {}
+            yield Note(f"{job.title}: done, and verified.")
+            yield from (Note(f"Note: {note}") for note in result.get("notes", ()))
+            if path := result.get("path"):
+                yield str(path)
+        case events.JobFailed(job, failure):
+            yield Note(f"{job.title}: failed. {failure.title} {failure.hint}".rstrip())
+        case events.JobChanged(job) if job.state is JobState.WAITING and job.retry_at_s is not None:
+            yield Note(f"{job.title}: {failure_reason(job)}")
+        case events.JobChanged(job) if job.state in (JobState.PAUSED, JobState.CANCELLED):
+            yield Note(f"{job.title}: {describe_state(job)}.")
+        case events.QueueNotice(text):
+            yield Note(f"Note: {text}")
 
 
 _ACTIONS = {
@@ -291,7 +241,7 @@ def _place(text: str) -> QueuePlace:
         raise argparse.ArgumentTypeError(f"{text} is no place: write first, up, down, last or a number") from None
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if a download failed or cannot go on."""
     from launcher.app.downloads import download_queue
 
@@ -301,21 +251,19 @@ async def run(options: argparse.Namespace) -> int:
     if action == "add":
         return await _add(options)
     if action == "list":
-        return await asyncio.to_thread(_list, downloads, as_json=options.json)
+        return await asyncio.to_thread(_list, downloads)
     if action == "clear":
         count = await asyncio.to_thread(downloads.clear, failed=options.failed)
-        if options.json:
-            print_json({"cleared": count})
-        else:
-            print(f"Took {count} out of the list." if count else "There was nothing to take out.")
-        return 0
+        return Result(
+            {"cleared": count}, [f"Took {count} out of the list." if count else "There was nothing to take out."]
+        )
     if action == "move":
         await asyncio.to_thread(downloads.move, options.id, options.place)
-        return await asyncio.to_thread(_list, downloads, as_json=options.json)
-    return await _ask(downloads, options)
+        return await asyncio.to_thread(_list, downloads)
+    return await _request_state(downloads, options)
 
 
-async def _add(options: argparse.Namespace) -> int:
+async def _add(options: argparse.Namespace) -> Result:
     from launcher.app.downloads import add_engine, add_pull
     from launcher.fetch.jobs import JobFailure
 
@@ -341,23 +289,24 @@ async def _add(options: argparse.Namespace) -> int:
             if len(asked) == 1:
                 raise
             failed[what] = error
-    if options.json:
-        refused = [{"what": what, "error": failure_json(JobFailure.from_error(each))} for what, each in failed.items()]
-        fresh = [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]
-        print_json({"added": fresh, **({"failed": refused} if refused else {})})
-        return 1 if failed else 0
+    refused = [{"what": what, "error": failure_json(JobFailure.from_error(each))} for what, each in failed.items()]
+    fresh = [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]
+    data = {"added": fresh, **({"failed": refused} if refused else {})}
+    return Result(data, _describe_added(added, failed), exit_code=1 if failed else 0)
+
+
+def _describe_added(added: Sequence[AddedJob], failed: Mapping[str, LauncherError]) -> Iterator[str]:
     for each in added:
         sized = f" ({format_size(each.job.bytes)})" if each.job.bytes else ""
         place = f"added as number {each.job.id}{sized}" if each.fresh else f"there already: {describe_state(each.job)}"
-        print(f"{each.job.title}: {place}.")
+        yield f"{each.job.title}: {place}."
     for what, wrong in failed.items():
-        print(wrap_text(f"Not added: {wrong.title} {wrong.hint}".rstrip(), f"{one_line(what)}: "), file=sys.stderr)
+        yield Note(wrap_text(f"Not added: {wrong.title} {wrong.hint}".rstrip(), f"{one_line(what)}: "))
     if added:
-        print("`mtp-launcher downloads run` downloads what waits.")
-    return 1 if failed else 0
+        yield "`mtp-launcher downloads run` downloads what waits."
 
 
-async def _ask(downloads: DownloadQueue, options: argparse.Namespace) -> int:
+async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) -> Result:
     """Request a state of downloads; for a running one its process carries it out within half a second."""
     from launcher.fetch.jobs import QUEUED_STATES, JobState, RequestedState
 
@@ -375,15 +324,10 @@ async def _ask(downloads: DownloadQueue, options: argparse.Namespace) -> int:
         jobs = await asyncio.to_thread(downloads.request_state_of_all, wish, states)
     else:
         jobs = await asyncio.to_thread(downloads.request_state, wish, *map(_number, options.which))
-    if options.json:
-        print_json({"jobs": [job_json(job, None) for job in jobs]})
-    elif not jobs:
-        print(f"There is nothing to {options.action}.")
-    for job in () if options.json else jobs:
-        print(f"{job.id}  {job.title}: {describe_state(job)}.")
-    if jobs and wish is RequestedState.RUN and not options.json:
-        _tell_what_next(await asyncio.to_thread(downloads.read_snapshot))
-    return 0
+    lines = [f"{job.id}  {job.title}: {describe_state(job)}." for job in jobs]
+    if jobs and wish is RequestedState.RUN:
+        lines += _describe_next_step(await asyncio.to_thread(downloads.read_snapshot))
+    return Result({"jobs": [job_json(job, None) for job in jobs]}, lines or [f"There is nothing to {options.action}."])
 
 
 def _number(text: str) -> int:
@@ -395,37 +339,39 @@ def _number(text: str) -> int:
         ) from None
 
 
-def _list(downloads: DownloadQueue, *, as_json: bool) -> int:
-    look = downloads.read_snapshot()
-    if as_json:
-        jobs = [job_json(job, look.figures.get(job.id)) for job in look.jobs.jobs]
-        notices = [str(damage) for damage in look.damage]
-        print_json({"jobs": jobs, "held": failure_json(look.jobs.hold), "notices": notices})
-        return 0
-    for damage in look.damage:
-        print(f"Note: {damage}", file=sys.stderr)
-    if not look.jobs.jobs:
-        print("There are no downloads. Add one with `mtp-launcher downloads add MODEL`.")
-        return 0
-    print_table(
-        [
-            (f"{job.id}", state_word(job), job.title, describe_progress(job, look.figures.get(job.id)))
-            for job in look.jobs.jobs
-        ],
-        right=(0,),
-    )
-    for job in look.jobs.jobs:
+def _list(downloads: DownloadQueue) -> Result:
+    queue = downloads.read_snapshot()
+    data = {
+        "jobs": [job_json(job, queue.figures.get(job.id)) for job in queue.jobs.jobs],
+        "held": failure_json(queue.jobs.hold),
+        "notices": [str(damage) for damage in queue.damage],
+    }
+    return Result(data, _describe_queue(queue))
+
+
+def _describe_queue(queue: QueueSnapshot) -> Iterator[str]:
+    for damage in queue.damage:
+        yield Note(f"Note: {damage}")
+    jobs = queue.jobs.jobs
+    if not jobs:
+        yield "There are no downloads. Add one with `mtp-launcher downloads add MODEL`."
+        return
+    rows = [
+        (f"{job.id}", state_word(job), job.title, describe_progress(job, queue.figures.get(job.id))) for job in jobs
+    ]
+    yield from format_table(rows, right=(0,))
+    for job in jobs:
         if job.failure is not None:
-            print(wrap_text(f"{failure_reason(job)} {job.failure.hint}", f"  {job.id}: "))
-    _tell_what_next(look)
-    return 0
+            yield wrap_text(f"{failure_reason(job)} {job.failure.hint}", f"  {job.id}: ")
+    yield from _describe_next_step(queue)
 
 
-def _tell_what_next(look: QueueSnapshot) -> None:
+def _describe_next_step(queue: QueueSnapshot) -> Iterator[str]:
+    """Yield the command that goes on, if nothing downloads now."""
     from launcher.fetch.jobs import JobState
 
-    states = {job.state for job in look.jobs.jobs}
-    if look.jobs.hold is not None:
-        print(f"No download begins: {look.jobs.hold.title} `mtp-launcher downloads run` or `resume all` goes on.")
+    states = {job.state for job in queue.jobs.jobs}
+    if queue.jobs.hold is not None:
+        yield f"No download begins: {queue.jobs.hold.title} `mtp-launcher downloads run` or `resume all` goes on."
     elif JobState.WAITING in states and JobState.RUNNING not in states:
-        print("Nothing downloads now. `mtp-launcher downloads run` does.")
+        yield "Nothing downloads now. `mtp-launcher downloads run` does."

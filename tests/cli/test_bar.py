@@ -6,12 +6,8 @@ import sys
 
 import pytest
 
-from launcher.cli import downloads, pull
-from launcher.cli.bar import ProgressBar, format_share
-from launcher.fetch.jobs import JobList, JobProgress
-from launcher.fetch.queue_runner import JobProgressed, QueueTotals
-from launcher.fetch.transfer import TransferPhase
-from launcher.models.pull import PullProgress
+from launcher.cli.bar import ProgressBar, Reporter, format_share
+from launcher.fetch.jobs import JobProgress
 
 WHY = "models.example did not answer within 30 seconds. The next try is in 4 s."
 
@@ -71,21 +67,15 @@ def test_what_is_missing_is_told_where_rounding_would_hide_it() -> None:
     assert format_share(5, None) == "5 bytes"
 
 
-def test_programs_are_told_at_once_why_a_pull_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    show = pull._JsonOutput()
-    for phase, note in (
-        (TransferPhase.RECEIVING, ""),
-        (TransferPhase.WAITING, WHY),
-        (TransferPhase.WAITING, WHY),
-        (TransferPhase.RECEIVING, ""),
-    ):
-        show.progress(PullProgress(phase, "a.gguf", 1, 1, 5, 10, 0, None, None, note))
-    assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY]
-
-
-def test_programs_are_told_at_once_why_a_download_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    _, added = JobList().add("pull", {}, "a.gguf", size_bytes=10, now_s=0.0)
-    show = downloads._JsonOutput()
+def test_programs_are_told_at_once_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(as_json=True)
     for note in ("", WHY, WHY, ""):
-        show.event(JobProgressed(added.job, JobProgress(5, 10, note=note), QueueTotals(1, 5, None, None)))
-    assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY]
+        reporter.show_progress("a.gguf", JobProgress(5, 10, note=note), {"event": "progress"})
+    assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY, None]
+
+
+def test_lines_are_printed_when_something_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(as_json=False)
+    for percent in (1, 1, 2):
+        reporter.show_event({"percent": percent}, [f"{percent} %"], about="loading", state=percent)
+    assert capsys.readouterr().out == "1 %\n2 %\n"
