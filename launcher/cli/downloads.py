@@ -15,12 +15,12 @@ from launcher.base.text import one_line
 from launcher.cli.actions import add_actions
 from launcher.cli.bar import Reporter, format_duration, format_progress, format_size
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.output import Note, Result, round_figure
+from launcher.cli.output import Note, Result, error_json, round_figure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
-    from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobProgress, JobState, QueuePlace, RequestedState
+    from launcher.fetch.jobs import AddedJob, Job, JobProgress, JobState, QueuePlace, RequestedState
     from launcher.fetch.queue import DownloadQueue, QueueSnapshot
     from launcher.fetch.queue_runner import QueueEvent
 
@@ -67,11 +67,6 @@ def failure_reason(job: Job) -> str:
     return f"{job.failure.title} Trying again in {format_duration(max(job.retry_at_s - time.time(), 0))}."
 
 
-def failure_json(failure: JobFailure | None) -> dict[str, str] | None:
-    """Return a failure as JSON in the common form of errors."""
-    return None if failure is None else {"code": failure.code, "message": failure.title, "hint": failure.hint}
-
-
 def job_json(job: Job, now: JobProgress | None) -> dict[str, Any]:
     """Return a download as JSON; `now` is the progress of a running one."""
     return {
@@ -85,7 +80,7 @@ def job_json(job: Job, now: JobProgress | None) -> dict[str, Any]:
         "bytes_per_second": round_figure(now.bytes_per_second) if now else None,
         "seconds_left": round_figure(now.seconds_left) if now else None,
         "note": (now.note or None) if now else None,
-        "error": failure_json(job.failure),
+        "error": job.failure and error_json(job.failure),
         "retry_at_s": round_figure(job.retry_at_s, 3),
         "result": job.result,
     }
@@ -153,7 +148,7 @@ def _event_json(event: QueueEvent) -> dict[str, Any]:
         case events.QueueReordered():
             return {"event": "reordered", "ids": event.ids}
         case events.QueueHeld():
-            return {"event": "held", "error": failure_json(event.reason)}
+            return {"event": "held", "error": event.reason and error_json(event.reason)}
         case events.QueueNotice():
             return {"event": "notice", "text": event.text}
     names = {events.JobAdded: "added", events.JobFinished: "done", events.JobFailed: "failed"}
@@ -265,7 +260,6 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 async def _add(options: argparse.Namespace) -> Result:
     from launcher.app.downloads import add_engine, add_pull
-    from launcher.fetch.jobs import JobFailure
 
     if not options.what and not options.engine:
         raise BadOption("What is to be downloaded?", "Name models as `mtp-launcher pull` takes them, or --engine.")
@@ -289,7 +283,7 @@ async def _add(options: argparse.Namespace) -> Result:
             if len(asked) == 1:
                 raise
             failed[what] = error
-    refused = [{"what": what, "error": failure_json(JobFailure.from_error(each))} for what, each in failed.items()]
+    refused = [{"what": what, "error": error_json(each)} for what, each in failed.items()]
     fresh = [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]
     data = {"added": fresh, **({"failed": refused} if refused else {})}
     return Result(data, _describe_added(added, failed), exit_code=1 if failed else 0)
@@ -343,7 +337,7 @@ def _list(downloads: DownloadQueue) -> Result:
     queue = downloads.read_snapshot()
     data = {
         "jobs": [job_json(job, queue.figures.get(job.id)) for job in queue.jobs.jobs],
-        "held": failure_json(queue.jobs.hold),
+        "held": queue.jobs.hold and error_json(queue.jobs.hold),
         "notices": [str(damage) for damage in queue.damage],
     }
     return Result(data, _describe_queue(queue))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.bar import ProgressBar, format_size
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json, round_figure
+from launcher.cli.bar import Reporter, format_size
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Note, Result, error_json, round_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from launcher.engine.builds.flags import Flag
     from launcher.engine.builds.found import FoundEngine
     from launcher.engine.builds.install import InstallProgress
     from launcher.engine.builds.installed import EngineStore, InstalledEngine
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from launcher.engine.builds.offers import Offer
     from launcher.engine.builds.self_test import SelfTestResult
 
-_EVENT_S = 0.5
 _ACTIONS = {
     "list": "all engines of this computer: installed, yours, on PATH, in the usual places, built-in",
     "available": "the newest official builds, and what of them suits this computer",
@@ -72,9 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--name", metavar="N", help="what to call it (default: its folder's name)")
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result:
     """Run the action. Exit code 1 if it failed or a test failed, 130 if interrupted."""
-    actions: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
+    actions: dict[str, Callable[[argparse.Namespace], Awaitable[Result]]] = {
         "list": list_engines,
         "flags": list_flags,
         "available": list_available,
@@ -86,32 +85,34 @@ async def run(options: argparse.Namespace) -> int:
     return await actions.get(options.action or "list", _change)(options)
 
 
-async def _install(options: argparse.Namespace) -> int:
+async def _install(options: argparse.Namespace) -> Result:
     from launcher.app.settings import transfer_settings
     from launcher.engine.builds.install import install_build
     from launcher.engine.builds.installed import read_store
 
-    show = _JsonOutput() if options.json else _TextOutput()
+    reporter = Reporter(as_json=options.json)
     try:
         engine = await install_build(
-            options.tag, options.backend, anyway=options.anyway, on_progress=show, settings=transfer_settings()
+            options.tag,
+            options.backend,
+            anyway=options.anyway,
+            on_progress=partial(_show_install, reporter),
+            settings=transfer_settings(),
         )
     except asyncio.CancelledError:
-        show.close()
-        show.interrupted()
+        kept = "What was downloaded is kept, and the same command goes on from there."
+        reporter.show_event({"event": "interrupted"}, [Note(f"Interrupted: nothing was changed. {kept}")])
         raise
     finally:
-        show.close()
+        reporter.close()
     current = read_store().current
-    manifest = engine.manifest
-    if options.json:
-        print_json({"event": "done", "current": current == engine.name, **engine_json(engine)})
-        return 0
-    if manifest is not None and current == engine.name:
-        print(f"{engine.name} is in use now: `mtp-launcher serve` takes it. {_drafts_words(manifest)}".rstrip())
-    elif current != engine.name:
-        print(f"{engine.name} is installed; {engine_words(current)} stays in use.")
-    return 0
+    lines = []
+    if current != engine.name:
+        lines = [f"{engine.name} is installed; {engine_words(current)} stays in use."]
+    elif engine.manifest is not None:
+        drafts = _drafts_words(engine.manifest)
+        lines = [f"{engine.name} is in use now: `mtp-launcher serve` takes it. {drafts}".rstrip()]
+    return Result({"event": "done", "current": current == engine.name, **engine_json(engine)}, lines)
 
 
 def _drafts_words(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest; importing its module only for this would be slow
@@ -120,7 +121,7 @@ def _drafts_words(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest; importin
     return f"Its test: {manifest.accepted} of {manifest.drafted} drafted tokens accepted."
 
 
-async def _change(options: argparse.Namespace) -> int:
+async def _change(options: argparse.Namespace) -> Result:
     """Use, pin, unpin or roll back."""
     from launcher.engine.builds import installed
 
@@ -134,15 +135,12 @@ async def _change(options: argparse.Namespace) -> int:
             store = installed.unpin_engine()
         case _:
             store = installed.roll_back()
-    if options.json:
-        print_json({"current": store.current, "previous": store.previous, "pinned": store.pinned})
-        return 0
-    print(_in_use_line(store))
+    lines = [_in_use_line(store)]
     if before.pinned and not store.pinned and options.action != "unpin":
-        print(f"{before.current} was pinned and is not any more; `mtp-launcher engine pin` pins what is in use.")
+        lines.append(f"{before.current} was pinned and is not any more; `mtp-launcher engine pin` pins what is in use.")
     if fault := fault_in(store):
-        print(f"It is known to be bad: {fault.reason} ({fault.source}).")
-    return 0
+        lines.append(f"It is known to be bad: {fault.reason} ({fault.source}).")
+    return Result({"current": store.current, "previous": store.previous, "pinned": store.pinned}, lines)
 
 
 def _in_use_line(store: EngineStore) -> str:
@@ -152,7 +150,7 @@ def _in_use_line(store: EngineStore) -> str:
     return f"In use: {name}{pinned}.{before}"
 
 
-async def _add(options: argparse.Namespace) -> int:
+async def _add(options: argparse.Namespace) -> Result:
     from launcher.base.paths import expand_user
     from launcher.engine.builds import installed
     from launcher.engine.builds.probe import probe_engine
@@ -160,47 +158,43 @@ async def _add(options: argparse.Namespace) -> int:
     program = await asyncio.to_thread(lambda: installed.find_program(expand_user(options.path).absolute()))
     await probe_engine(program)
     engine = installed.add_engine(program, options.name)
-    if options.json:
-        print_json(engine_json(engine))
-    else:
-        print(f"{engine.name}: {engine.program}\n`mtp-launcher engine use {engine.name}` puts it in use.")
-    return 0
+    return Result(
+        engine_json(engine),
+        [f"{engine.name}: {engine.program}", f"`mtp-launcher engine use {engine.name}` puts it in use."],
+    )
 
 
-async def _remove(options: argparse.Namespace) -> int:
+async def _remove(options: argparse.Namespace) -> Result:
     from launcher.engine.builds import installed
 
     engine, freed = await asyncio.to_thread(installed.remove_engine, options.name)
-    if options.json:
-        print_json({"removed": engine.name, "freed_bytes": freed})
-    elif engine.manifest is None:
-        print(f"{engine.name} is forgotten. Its files stay: {engine.program}")
+    if engine.manifest is None:
+        line = f"{engine.name} is forgotten. Its files stay: {engine.program}"
     else:
-        print(f"{engine.name} is removed, {format_size(freed)} are free again.")
-    return 0
+        line = f"{engine.name} is removed, {format_size(freed)} are free again."
+    return Result({"removed": engine.name, "freed_bytes": freed}, [line])
 
 
-async def _test(options: argparse.Namespace) -> int:
+async def _test(options: argparse.Namespace) -> Result:
     """Test one engine, by default the one that `serve` would use now."""
     from launcher.engine.builds.self_test import check_engine
 
-    show = _JsonOutput() if options.json else _TextOutput()
-    try:
-        name, passed = await check_engine(options.name, on_step=show.step)
-    finally:
-        show.close()
-    if options.json:
-        print_json(_passed_json(name, passed))
-        return 0
+    reporter = Reporter(as_json=options.json)
+    name, passed = await check_engine(
+        options.name, on_step=lambda text: reporter.show_event({"event": "step", "text": text}, [Note(f"{text} ...")])
+    )
+    return Result(_passed_json(name, passed), _describe_passed(name, passed))
+
+
+def _describe_passed(name: str, passed: SelfTestResult) -> Iterator[str]:
     devices = ", ".join(f"{device.name} ({device.description})" for device in passed.devices) or "none"
     rate = f" at {passed.tokens_per_second:,.0f} t/s" if passed.tokens_per_second else ""
-    print(f"{name} works.")
-    print(wrap_text(passed.build.version, "  version  "))
-    print(wrap_text(devices, "  GPUs     "))
-    print(wrap_text(f"{passed.drafts} on the demo model{rate}, in {passed.seconds:.1f} s", "  MTP      "))
+    yield f"{name} works."
+    yield wrap_text(passed.build.version, "  version  ")
+    yield wrap_text(devices, "  GPUs     ")
+    yield wrap_text(f"{passed.drafts} on the demo model{rate}, in {passed.seconds:.1f} s", "  MTP      ")
     for note in passed.notes:
-        print(wrap_text(note, "  note     "))
-    return 0
+        yield wrap_text(note, "  note     ")
 
 
 def _passed_json(name: str, passed: SelfTestResult) -> dict[str, Any]:
@@ -217,81 +211,16 @@ def _passed_json(name: str, passed: SelfTestResult) -> dict[str, Any]:
     }
 
 
-class _TextOutput:
-    """Text output, on stderr."""
-
-    def __init__(self) -> None:
-        self._bar = ProgressBar()
-        self._last = ""
-
-    def __call__(self, progress: InstallProgress) -> None:
-        transfer = progress.transfer
-        if transfer is None:
-            self.close()
-            print(
-                wrap_text(progress.text, "  ") if progress.note else f"{progress.text} ...", file=sys.stderr, flush=True
-            )
-            return
-        if progress.text != self._last:
-            self._last = progress.text
-            self.close()
-            print(f"{progress.text} ...", file=sys.stderr, flush=True)
-        self._bar.show_progress(
-            transfer.phase.value.capitalize(),
-            progress.done_bytes,
-            progress.bytes,
-            speed=transfer.bytes_per_second,
-            note=transfer.note,
-        )
-
-    def step(self, text: str) -> None:
-        print(f"{text} ...", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def interrupted(self) -> None:
-        print(
-            "Interrupted: nothing was changed. What was downloaded is kept, and the same command goes on from there.",
-            file=sys.stderr,
-        )
-
-
-class _JsonOutput:
-    """JSON output: one object per line."""
-
-    def __init__(self) -> None:
-        self._told_s: float | None = None
-
-    def __call__(self, progress: InstallProgress) -> None:
-        transfer = progress.transfer
-        if transfer is None:
-            print_json({"event": "note" if progress.note else "step", "text": progress.text})
-            return
-        now_s = time.monotonic()
-        if self._told_s is not None and now_s - self._told_s < _EVENT_S:
-            return
-        self._told_s = now_s
-        print_json(
-            {
-                "event": "progress",
-                "phase": transfer.phase.name.lower(),
-                "text": progress.text,
-                "done_bytes": progress.done_bytes,
-                "bytes": progress.bytes,
-                "bytes_per_second": round_figure(transfer.bytes_per_second),
-                "note": transfer.note or None,
-            }
-        )
-
-    def step(self, text: str) -> None:
-        print_json({"event": "step", "text": text})
-
-    def close(self) -> None:
-        """Do nothing: no line is open."""
-
-    def interrupted(self) -> None:
-        print_json({"event": "interrupted"})
+def _show_install(reporter: Reporter, progress: InstallProgress) -> None:
+    transfer = progress.transfer
+    if transfer is None:
+        event = {"event": "note" if progress.note else "step", "text": progress.text}
+        reporter.show_event(event, [Note(wrap_text(progress.text, "  ") if progress.note else f"{progress.text} ...")])
+        return
+    reporter.show_event(None, [Note(f"{progress.text} ...")], about="step", state=progress.text)
+    whole = replace(transfer, done_bytes=progress.done_bytes, bytes=progress.bytes, seconds_left=None)
+    data = {"event": "progress", "phase": transfer.phase.name.lower(), "text": progress.text}
+    reporter.show_progress(transfer.phase.value.capitalize(), whole, data)
 
 
 # `mtp-launcher engine list` and `available`, and output shared with the other actions.
@@ -305,38 +234,37 @@ _DAY = 10
 """The length of a date in ISO 8601."""
 
 
-async def list_engines(options: argparse.Namespace) -> int:
-    """Print all engines of this computer."""
+async def list_engines(_options: argparse.Namespace) -> Result:
+    """List all engines of this computer."""
     from launcher.engine.builds.found import find_engines
 
     engines, store = await find_engines()
-    if options.json:
-        print_json(
-            {
-                "current": store.current,
-                "previous": store.previous,
-                "pinned": store.pinned,
-                "engines": [_found_json(each) for each in engines],
-                "notice": store.notice,
-            }
-        )
-        return 0
+    data = {
+        "current": store.current,
+        "previous": store.previous,
+        "pinned": store.pinned,
+        "engines": [_found_json(each) for each in engines],
+        "notice": store.notice,
+    }
+    return Result(data, _describe_engines(engines, store))
+
+
+def _describe_engines(engines: Sequence[FoundEngine], store: EngineStore) -> Iterator[str]:
     if store.notice:
-        print(f"Note: {store.notice}", file=sys.stderr)
-    print_table([("", "NAME", "FROM", "BACKEND", "MTP", "VERSION"), *map(_row, engines)], indent="")
-    print()
+        yield Note(f"Note: {store.notice}")
+    yield from format_table([("", "NAME", "FROM", "BACKEND", "MTP", "VERSION"), *map(_row, engines)], indent="")
+    yield ""
     name = IN_USE_WORDS.get(store.current, store.current)
-    print(wrap_text(f"{name}{', pinned' if store.pinned else ''}.", "In use: "))
+    yield wrap_text(f"{name}{', pinned' if store.pinned else ''}.", "In use: ")
     if store.previous:
-        print(f"`mtp-launcher engine rollback` goes back to {engine_words(store.previous)}.")
+        yield f"`mtp-launcher engine rollback` goes back to {engine_words(store.previous)}."
     if store.current not in IN_USE_WORDS and not any(each.current for each in engines):
-        print("It is not there any more: `mtp-launcher engine rollback`, or `engine use auto`.")
+        yield "It is not there any more: `mtp-launcher engine rollback`, or `engine use auto`."
     for each in engines:
         if each.error is not None:
-            print(wrap_text(f"{each.error.title} {each.error.hint}", f"{each.name}: "))
+            yield wrap_text(f"{each.error.title} {each.error.hint}", f"{each.name}: ")
         if each.fault is not None:
-            print(wrap_text(f"known to be bad: {each.fault.reason} ({each.fault.source}).", f"{each.name}: "))
-    return 0
+            yield wrap_text(f"known to be bad: {each.fault.reason} ({each.fault.source}).", f"{each.name}: ")
 
 
 def _row(engine: FoundEngine) -> tuple[str, ...]:
@@ -354,7 +282,6 @@ def _closing(version: str) -> str:
 
 
 def _found_json(engine: FoundEngine) -> dict[str, Any]:
-    error = engine.error
     return {
         "name": engine.name,
         "from": engine.origin,
@@ -365,12 +292,12 @@ def _found_json(engine: FoundEngine) -> dict[str, Any]:
         "known_bad": None if engine.fault is None else engine.fault.reason,
         "current": engine.current,
         "pinned": engine.pinned,
-        "error": None if error is None else {"code": error.code, "message": error.title, "hint": error.hint},
+        "error": engine.error and error_json(engine.error),
     }
 
 
-async def list_available(options: argparse.Namespace) -> int:
-    """Print the newest builds and their variants for this computer."""
+async def list_available(options: argparse.Namespace) -> Result:
+    """List the newest builds and their variants for this computer."""
     from launcher.base.errors import LauncherError
     from launcher.engine.builds.install import list_available_builds
     from launcher.engine.builds.installed import read_store
@@ -385,30 +312,31 @@ async def list_available(options: argparse.Namespace) -> int:
         releases.notes.append(f"Which build is stable is not known: {error.title}")
     store = read_store()
     installed = {engine.manifest.tag for engine in store.engines if engine.manifest}
-    if options.json:
-        told = [_offer_json(offer, stable, installed) for offer in found]
-        print_json({"stable": stable, "builds": told, "notes": releases.notes})
-        return 0
-    for note in dict.fromkeys(releases.notes):
-        print(wrap_text(note, "Note: "), file=sys.stderr)
+    builds = [_offer_json(offer, stable, installed) for offer in found]
+    lines = [Note(wrap_text(note, "Note: ")) for note in dict.fromkeys(releases.notes)]
+    return Result(
+        {"stable": stable, "builds": builds, "notes": releases.notes},
+        [*lines, *_describe_offers(found, stable, installed)],
+    )
+
+
+def _describe_offers(found: Sequence[Offer], stable: str | None, installed: set[str]) -> Iterator[str]:
     if found:
         header = ("BUILD", "PUBLISHED", "FOR THIS COMPUTER", "SIZE", "")
-        print_table([header, *(_offer_row(offer, stable, installed) for offer in found)], right=(3,), indent="")
+        rows = [_offer_row(offer, stable, installed) for offer in found]
+        yield from format_table([header, *rows], right=(3,), indent="")
         first = next((offer.choice for offer in found if offer.choice), None)
         if first is not None:
-            print()
-            print(wrap_text(" ".join(first.reasons)))
+            yield f"\n{wrap_text(' '.join(first.reasons))}"
         for offer in found:
             if offer.obstacle is not None:
                 named = offer.obstacle.title.startswith(offer.release.tag)
-                print(wrap_text(offer.obstacle.title, "" if named else f"{offer.release.tag}: "))
+                yield wrap_text(offer.obstacle.title, "" if named else f"{offer.release.tag}: ")
     else:
-        print("There are no numbered builds among the releases.")
+        yield "There are no numbered builds among the releases."
     if stable is not None:
-        print(
-            wrap_text(f"`mtp-launcher engine install` takes {stable}, `engine install nightly` the newest.", "Stable: ")
-        )
-    return 0
+        install = f"`mtp-launcher engine install` takes {stable}, `engine install nightly` the newest."
+        yield wrap_text(install, "Stable: ")
 
 
 def _offer_row(offer: Offer, stable: str | None, installed: set[str]) -> tuple[str, ...]:
@@ -456,8 +384,8 @@ def fault_in(store: EngineStore) -> KnownFault | None:
     return next((find_known_fault(each.number) for each in store.engines if each.name == store.current), None)
 
 
-async def list_flags(options: argparse.Namespace) -> int:
-    """Print the flags of the engine that `serve` would use, or of the named one."""
+async def list_flags(options: argparse.Namespace) -> Result:
+    """List the flags of the engine that `serve` would use, or of the named one."""
     from launcher.app.planner import installed_build
     from launcher.engine.builds.flags import read_flags
     from launcher.engine.builds.probe import probe_engine
@@ -466,12 +394,11 @@ async def list_flags(options: argparse.Namespace) -> int:
         await probe_engine(options.engine) if options.engine else await installed_build() or await probe_engine(None)
     )
     found = [flag for flag in await read_flags(build) if flag.matches(" ".join(options.search))]
-    if options.json:
-        print_json({"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in found]})
-        return 0
-    print(f"{build.name} {build.version}: {len(found)} flags")
-    for flag in found:
-        value = f" {flag.value}" if flag.value else ""
-        print(f"\n{', '.join(flag.names)}{value}")
-        print(wrap_text(flag.description, "    ") if flag.description else "    (not explained)")
-    return 0
+    data = {"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in found]}
+    return Result(data, [f"{build.name} {build.version}: {len(found)} flags", *map(_describe_flag, found)])
+
+
+def _describe_flag(flag: Flag) -> str:
+    value = f" {flag.value}" if flag.value else ""
+    description = wrap_text(flag.description, "    ") if flag.description else "    (not explained)"
+    return f"\n{', '.join(flag.names)}{value}\n{description}"

@@ -1,15 +1,20 @@
 """Prints what verbs find and what fails, as text or as JSON; and numbers for both."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
 from launcher.base.text import escape_json, one_line
+
+if TYPE_CHECKING:
+    from launcher.fetch.jobs import JobFailure
 
 _MOST = 2_000
 """The most characters of an error message, which may quote a server or a file."""
@@ -46,11 +51,15 @@ def print_json(data: Any) -> None:  # noqa: ANN401 -- any JSON value
     print(escape_json(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
 
 
+def error_json(error: LauncherError | JobFailure) -> dict[str, Any]:
+    """Return an error as JSON, without its facts."""
+    return {"code": error.code, "message": error.title, "hint": error.hint}
+
+
 def print_error(error: LauncherError, *, as_json: bool) -> None:
     """Print an error: a sentence and the next step on stderr, or one JSON object on stdout."""
     if as_json:
-        facts = dict(error.facts)
-        print_json({"error": {"code": error.code, "message": error.title, "hint": error.hint, "facts": facts}})
+        print_json({"error": {**error_json(error), "facts": dict(error.facts)}})
         return
     print(f"Error: {one_line(error.title, _MOST)}", file=sys.stderr)
     if error.hint:
