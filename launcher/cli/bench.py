@@ -91,8 +91,8 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.session import Session
     from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import LauncherError
+    from launcher.cli.action_commands import actions_json, print_failure
     from launcher.cli.bar import StateLine
-    from launcher.cli.to_do import print_failure
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
 
     if options.list:
@@ -113,7 +113,7 @@ async def run(options: argparse.Namespace) -> int:
         target = await _served(session, options, work)
         return await _measured(target, work, options)
     except LauncherError as error:
-        print_failure(error, session.way, as_json=options.json)
+        print_failure(error, actions_json(error.actions, session.way), as_json=options.json)
         return 1
     finally:
         await session.stop()

@@ -7,9 +7,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+from launcher.cli.action_commands import actions_json, format_fixes
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import print_json
-from launcher.cli.to_do import actions_json, fix_lines
+from launcher.cli.output import Result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +51,8 @@ def _exit_code(text: str) -> int:
     return code
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the first known cause in the log, or the error of a failed start. Exit code 1 if no cause is known."""
+async def run(options: argparse.Namespace) -> Result:
+    """Return the first known cause in the log, or the error of a failed start. Exit code 1 if no cause is known."""
     from launcher.base.threads import run_in_thread
     from launcher.engine.diagnosis.explain import diagnose_log, last_error
     from launcher.engine.diagnosis.log_reading import is_text
@@ -60,67 +60,57 @@ async def run(options: argparse.Namespace) -> int:
     last, begins = await asyncio.to_thread(_last_of, options.log, options.url)
     asked = options.log is not None or options.exit_code is not None
     if last is not None and last.why is not None and not last.explained_by_log and not asked:
-        _print(_untold(last, last.why), last, options)
-        return 0
+        return _report(_untold(last, last.why), last, options)
     name = options.log if options.log is not None or last is None else str(last.log)
     text = await run_in_thread(lambda: _read(name), "log")  # in a thread, because reading a pipe may never end
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
     found = diagnose_log(text, exit_code=exit_code)
-    if found is None or (begins is not None and found.severity != "fatal"):
-        title, said = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
-        if begins is not None:
-            title = f"The server at {begins.url} is {begins.state}, and nothing in its log says that it fails."
-        if options.json:
-            unknown = dict.fromkeys(("code", "cause", "action"))
-            print_json({**unknown, "title": title, "actions": [], "line": said, "log": name})
-        else:
-            print(wrap_text(title))
-            if said:
-                print(wrap_text(said, "  It says: "))
-            _print_source(name, options)
-        return 1
-    _print(found, last, options, said=found.line or last_error(text) or "")
-    return 0
+    if found is not None and (begins is None or found.severity == "fatal"):
+        return _report(found, last, options, error_line=found.line or last_error(text) or "")
+    title, error_line = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
+    if begins is not None:
+        title = f"The server at {begins.url} is {begins.state}, and nothing in its log says that it fails."
+    lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
+    unknown = dict.fromkeys(("code", "cause", "action"))
+    return Result(
+        {**unknown, "title": title, "actions": [], "line": error_line, "log": name},
+        [*lines, *_describe_source(name, options)],
+        exit_code=1,
+    )
 
 
-def _print(found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, said: str = "") -> None:
-    """Print a cause and the suggested fixes."""
+def _report(found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = "") -> Result:
+    """Return a cause and the suggested fixes."""
     from launcher.engine.diagnosis.fix_command import command_for
 
     actions = last.actions if last is not None and last.diagnosis == found.code else found.actions
     start = last.start if last else None
     log = options.log or (str(last.log) if last and last.log else None)
-    if options.json:
-        print_json(
-            {
-                "code": found.code,
-                "title": found.title,
-                "cause": found.cause,
-                "action": actions[0].as_json() if actions else None,
-                "actions": actions_json(actions, lambda action: command_for(action, start)),
-                "hint": found.hint,
-                "severity": found.severity,
-                "other_actions": [action.as_json() for action in actions[1:]],
-                "facts": dict(found.facts),
-                "line": said,
-                "log": log,
-            }
-        )
-        return
-    print(wrap_text(found.title))
-    print(wrap_text(found.cause, "  Why: "))
+    fixes = actions_json(actions, lambda action: command_for(action, start))
+    lines = [wrap_text(found.title), wrap_text(found.cause, "  Why: ")]
     if found.hint:
-        print(wrap_text(found.hint, "  What to do: "))
-    if said:
-        print(wrap_text(said, "  The log: "))
-    for line in fix_lines(actions, lambda action: command_for(action, start)):
-        print(f"  {line}")
-    _print_source(log, options)
+        lines.append(wrap_text(found.hint, "  What to do: "))
+    if error_line:
+        lines.append(wrap_text(error_line, "  The log: "))
+    lines += [f"  {line}" for line in format_fixes(fixes)]
+    data = {
+        "code": found.code,
+        "title": found.title,
+        "cause": found.cause,
+        "action": actions[0].as_json() if actions else None,
+        "actions": fixes,
+        "hint": found.hint,
+        "severity": found.severity,
+        "other_actions": [action.as_json() for action in actions[1:]],
+        "facts": dict(found.facts),
+        "line": error_line,
+        "log": log,
+    }
+    return Result(data, [*lines, *_describe_source(log, options)])
 
 
-def _print_source(log: str | None, options: argparse.Namespace) -> None:
-    if options.log is None and log is not None:
-        print(f"  Read: {log}")
+def _describe_source(log: str | None, options: argparse.Namespace) -> list[str]:
+    return [f"  Read: {log}"] if options.log is None and log is not None else []
 
 
 def _untold(last: LastStart, why: LauncherError) -> Diagnosis:

@@ -6,14 +6,12 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import parse_seconds, print_error, print_json
+from launcher.cli.output import Note, Result, parse_seconds
 from launcher.cli.subject_options import add_changes
 from launcher.models.server_settings import ROWS, format_settings
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "not known"
 _PREVIEW_S = 10.0
-_SHOWN, _LONGEST = 3, 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,53 +40,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Restart the server and print its settings. Exit code 1 also if the old settings are back."""
+async def run(options: argparse.Namespace) -> Result | int:
+    """Restart the server and return its settings. Exit code 1 also if the old settings are back."""
     from launcher.app.running import preview as preview_restart
     from launcher.app.running import restart
     from launcher.base.errors import LauncherError
+    from launcher.cli.action_commands import print_failure
+    from launcher.cli.bar import Reporter
 
     if options.dry_run:
-        told = await preview_restart(options.url, dict(options.changes))
-        if options.json:
-            print_json(told)
-        else:
-            _print_preview(told)
-        return 1 if told["status"] == "TOO BIG" else 0
-    shown = ""
+        preview = await preview_restart(options.url, dict(options.changes))
+        return Result(preview, _describe_preview(preview), exit_code=1 if preview["status"] == "TOO BIG" else 0)
+    reporter = Reporter(as_json=options.json)
+    begun = False
 
-    def show(state: str, _percent: float | None) -> None:
-        nonlocal shown
-        if state != shown and not options.json:
-            print(state.capitalize(), file=sys.stderr, flush=True)
-        shown = state
+    def show_state(state: str, _percent: float | None) -> None:
+        nonlocal begun
+        begun = True
+        reporter.show_event(None, [Note(state.capitalize())], about="state", state=state)
 
     if options.changes and (warning := await _too_big(options)):
         print(wrap_text(warning, "Note: "), file=sys.stderr, flush=True)
     try:
-        told = await restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show)
+        server = await restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show_state)
     except asyncio.CancelledError:
-        if shown:
+        if begun:
             print("The server's program goes on with it: `mtp-launcher status` tells with what.", file=sys.stderr)
         raise
     except LauncherError as error:
-        actions = _with_commands(error, options.url)
-        if options.json:
-            told = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
-            print_json({"error": told | {"actions": actions}})
-            return 1
-        print_error(error, as_json=False)
-        for line in _to_do(actions):
-            print(f"       {line}", file=sys.stderr)
+        print_failure(error, _with_commands(error, options.url), as_json=options.json)
         return 1
-    if options.json:
-        print_json(told)
-    else:
-        settings = {name: value for name, value in told["settings"].items() if name in ROWS and value is not None}
-        extra = told["settings"].get("extra")
-        yours = f" and {shlex.join(extra)}" if extra else ""
-        print(f"{told['url']} is {told['state']} with {format_settings(settings)}{yours}.")
-    return 0
+    settings = {name: value for name, value in server["settings"].items() if name in ROWS and value is not None}
+    extra = server["settings"].get("extra")
+    yours = f" and {shlex.join(extra)}" if extra else ""
+    return Result(server, [f"{server['url']} is {server['state']} with {format_settings(settings)}{yours}."])
 
 
 async def _too_big(options: argparse.Namespace) -> str | None:
@@ -99,12 +83,13 @@ async def _too_big(options: argparse.Namespace) -> str | None:
 
     with suppress(LauncherError, TimeoutError):  # the restart itself reports errors
         async with asyncio.timeout(_PREVIEW_S):
-            told = await preview_restart(options.url, dict(options.changes))
-        if told["status"] == "TOO BIG":
+            preview = await preview_restart(options.url, dict(options.changes))
+        if preview["status"] == "TOO BIG":
+            needed, available = f"{preview['needed_mib']:,}", f"{preview['available_mib']:,} MiB ({preview['place']})"
             return (
-                f"This is too big: it needs {told['needed_mib']:,} of {told['available_mib']:,} MiB ({told['place']})."
+                f"This is too big: it needs {needed} of {available}."
                 " It is tried all the same; the settings before come back if it fails. Largest context that fits: "
-                + (f"{told['largest_context']:,} tokens." if told["largest_context"] else "none.")
+                + (f"{preview['largest_context']:,} tokens." if preview["largest_context"] else "none.")
             )
     return None
 
@@ -121,45 +106,33 @@ def _with_commands(error: LauncherError, url: str | None) -> list[dict[str, Any]
     return actions
 
 
-def _to_do(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield lines for the first fixes, with their command or link, or a note that they are already applied."""
-    offered = (each for each in actions if each["command"] or each.get("link") or each.get("set") == {})
-    for number, action in enumerate(islice(offered, _SHOWN)):
-        done = " (so it runs already)" if action.get("set") == {} else ""
-        yield f"{'Or' if number else 'To do'}: {one_line(str(action['label']), _LONGEST)}{done}"
-        if how := action["command"] or action.get("link"):
-            yield f"  {how}"
-
-
-def _print_preview(told: Mapping[str, Any]) -> None:
-    """Print a preview: changes, memory, restart time. Nothing has been changed."""
-    for change in told["changes"]:
-        old, new = (_word(change[name]) for name in ("old", "new"))
-        print(wrap_text(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}"))
-    if not told["changes"]:
-        loads = told.get("state") in ("preparing", "restarting", "loading", "warming up")
-        print(f"These settings are what {'is being loaded' if loads else 'runs already'}.")
-    if told["status"] is None:
-        print(wrap_text(f"memory   {_UNKNOWN}: {told['unknown'] or '; '.join(told['notes'])}"))
+def _describe_preview(preview: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the changes, the memory and the time of a restart. Nothing has been changed."""
+    for change in preview["changes"]:
+        old, new = (_format_value(change[name]) for name in ("old", "new"))
+        yield wrap_text(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}")
+    if not preview["changes"]:
+        loads = preview.get("state") in ("preparing", "restarting", "loading", "warming up")
+        yield f"These settings are what {'is being loaded' if loads else 'runs already'}."
+    if preview["status"] is None:
+        yield wrap_text(f"memory   {_UNKNOWN}: {preview['unknown'] or '; '.join(preview['notes'])}")
     else:
-        short = f", {told['missing_mib']:,} MiB too few" if told["missing_mib"] else ""
-        print(
-            f"memory   {told['status']}: needs {told['needed_mib']:,} of {told['available_mib']:,} MiB"
-            f" ({told['place']}){short}"
+        short = f", {preview['missing_mib']:,} MiB too few" if preview["missing_mib"] else ""
+        yield (
+            f"memory   {preview['status']}: needs {preview['needed_mib']:,} of {preview['available_mib']:,} MiB"
+            f" ({preview['place']}){short}"
         )
-        largest = f"{told['largest_context']:,} tokens" if told["largest_context"] else "none"
-        print(f"context  largest that fits with these settings, {told['margin_mib']:,} MiB left free: {largest}")
-    seconds = told["restart_s"]
-    times = (
-        f"the median of {told['restart_measured']} here" if told["restart_measured"] > 1 else "as the last time here"
-    )
-    print(f"restart  {f'about {seconds:g} s, {times}' if seconds is not None else f'{_UNKNOWN}: never measured here'}")
-    for warning in told["warnings"]:
-        print(wrap_text(warning, "Note: "))
-    print("Nothing was changed.")
+        largest = f"{preview['largest_context']:,} tokens" if preview["largest_context"] else "none"
+        yield f"context  largest that fits with these settings, {preview['margin_mib']:,} MiB left free: {largest}"
+    seconds, measured = preview["restart_s"], preview["restart_measured"]
+    times = f"the median of {measured} here" if measured > 1 else "as the last time here"
+    yield f"restart  {f'about {seconds:g} s, {times}' if seconds is not None else f'{_UNKNOWN}: never measured here'}"
+    for warning in preview["warnings"]:
+        yield wrap_text(warning, "Note: ")
+    yield "Nothing was changed."
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "default" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -77,8 +77,8 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.start_settings import resolve_start
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
+    from launcher.cli.action_commands import actions_json, print_failure
     from launcher.cli.bar import StateLine
-    from launcher.cli.to_do import print_failure
     from launcher.engine.server.started import require_last_model, save_last_start
     from launcher.engine.server.state import ServerEvent
     from launcher.monitor.health_event import HealthEvent
@@ -124,7 +124,7 @@ async def run(options: argparse.Namespace) -> int:
             print("Ended before the server was ready.", file=sys.stderr, flush=True)
         raise
     except LauncherError as error:
-        print_failure(error, session.way, as_json=options.json)
+        print_failure(error, actions_json(error.actions, session.way), as_json=options.json)
         return 1
     finally:
         await session.stop()
