@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.text import make_visible
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import print_json, round_figure
+from launcher.cli.output import Result, round_figure
 
 if TYPE_CHECKING:
     from launcher.app.doctor import DoctorReport, EngineCheck
@@ -31,52 +32,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="where your model files are")
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the report. Exit code 0 if the demo can run here."""
+async def run(options: argparse.Namespace) -> Result:
+    """Report. Exit code 0 if the demo can run here."""
     if options.copy_wslconfig:
-        return _copy_wslconfig(as_json=options.json)
+        return _copy_wslconfig()
     from launcher.app.doctor import examine_machine
 
     report = await examine_machine(models=options.models, wake=options.wake)
-    if options.json:
-        print_json(_as_json(report))
-        return 0 if report.demo_can_run else 1
-    for what, line in _lines(report):
-        print(wrap_text(line, f"{what:<11}"))
-    for finding in report.findings:
-        print(f"\n{wrap_text(finding.title)}\n{wrap_text(finding.hint, '  ')}")
-    if report.wslconfig is not None:
-        _print_wslconfig(report.wslconfig)
-        print("`mtp-launcher doctor --copy-wslconfig` puts it on the clipboard of Windows; nothing is written.")
-    print("\nThe demo can run." if report.demo_can_run else "\nThe demo cannot run yet.")
-    return 0 if report.demo_can_run else 1
+    return Result(_as_json(report), _format_report(report), exit_code=0 if report.demo_can_run else 1)
 
 
-def _copy_wslconfig(*, as_json: bool) -> int:
+def _copy_wslconfig() -> Result:
     from launcher.app.doctor import suggested_wslconfig
     from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, copy_to_clipboard
 
     suggestion = suggested_wslconfig()
     copy_to_clipboard(suggestion)
-    if as_json:
-        print_json(asdict(suggestion))
-        return 0
-    _print_wslconfig(suggestion)
     paste = f"It is on the clipboard of Windows. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
-    print(wrap_text(f"{paste} {RESTART_HINT}"))
-    return 0
+    return Result(asdict(suggestion), [*_format_wslconfig(suggestion), wrap_text(f"{paste} {RESTART_HINT}")])
 
 
-def _print_wslconfig(suggestion: WslconfigSuggestion) -> None:
+def _format_report(report: DoctorReport) -> Iterator[str]:
+    for what, line in _list_facts(report):
+        yield wrap_text(line, f"{what:<11}")
+    for finding in report.findings:
+        yield f"\n{wrap_text(finding.title)}\n{wrap_text(finding.hint, '  ')}"
+    if report.wslconfig is not None:
+        yield from _format_wslconfig(report.wslconfig)
+        yield "`mtp-launcher doctor --copy-wslconfig` puts it on the clipboard of Windows; nothing is written."
+    yield "\nThe demo can run." if report.demo_can_run else "\nThe demo cannot run yet."
+
+
+def _format_wslconfig(suggestion: WslconfigSuggestion) -> Iterator[str]:
     from launcher.machine.wsl import WSLCONFIG_PATH
 
-    print(f"\nSuggested for {WSLCONFIG_PATH}:\n")
-    print("".join(f"    {make_visible(line)}\n" for line in suggestion.text.splitlines()))
+    yield f"\nSuggested for {WSLCONFIG_PATH}:\n"
+    yield "".join(f"    {make_visible(line)}\n" for line in suggestion.text.splitlines())
     for change in suggestion.changes:
-        print(wrap_text(make_visible(change), "  "))
+        yield wrap_text(make_visible(change), "  ")
 
 
-def _lines(report: DoctorReport) -> list[tuple[str, str]]:
+def _list_facts(report: DoctorReport) -> list[tuple[str, str]]:
     host, machine = report.machine.host, report.machine
     lines = [("System", _system(host)), ("Processor", _processor(host)), ("Memory", _memory(host))]
     for gpu in machine.gpus:

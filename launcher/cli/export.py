@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from launcher.cli.machine_options import (
     serve_options_of,
     wish_of,
 )
-from launcher.cli.output import add_extra_arguments, print_json
+from launcher.cli.output import Note, Result, add_extra_arguments
 from launcher.cli.quantities import parse_int
 from launcher.models.server_settings import ROWS
 
@@ -54,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_extra_arguments(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print or write the exported text."""
+async def run(options: argparse.Namespace) -> Result:
+    """Return or write the exported text."""
     from launcher.base.errors import BadOption
     from launcher.export.render import render_export
 
@@ -68,24 +67,21 @@ async def run(options: argparse.Namespace) -> int:
         execute = 0o111 if options.kind == "script" else 0
         mode = (0o600 | execute & 0o100) if options.with_key else (0o644 | execute)
         _write(options.out, text, mode=mode, force=options.force)
-    if options.json:
-        told = {
-            "kind": options.kind,
-            "text": text,
-            "url": recipe.url,
-            "model": recipe.name,
-            "with_key": options.with_key,
-        }
-        print_json({**told, "file": options.out, "missing": found.missing or None})
-    elif options.out is None:
-        sys.stdout.write(text)
-    else:
-        print(f"Wrote {options.out}.")
-    if found.missing and not options.json:
-        print(f"{found.missing} is not on this machine yet: `{found.command}` gets it.", file=sys.stderr)
-    if options.with_key and not options.json:
-        print("The text holds the API key: whoever reads it can use the server.", file=sys.stderr)
-    return 0
+    data = {
+        "kind": options.kind,
+        "text": text,
+        "url": recipe.url,
+        "model": recipe.name,
+        "with_key": options.with_key,
+        "file": options.out,
+        "missing": found.missing or None,
+    }
+    lines = [text.removesuffix("\n") if options.out is None else f"Wrote {options.out}."]
+    if found.missing:
+        lines.append(Note(f"{found.missing} is not on this machine yet: `{found.command}` gets it."))
+    if options.with_key:
+        lines.append(Note("The text holds the API key: whoever reads it can use the server."))
+    return Result(data, lines)
 
 
 async def _find(options: argparse.Namespace) -> FoundRecipe:
