@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import BadOption
 from launcher.base.units import format_percent
 from launcher.cli import models_local
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Note, Result, error_json
 
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue import Catalogue, ModelEntry
     from launcher.models.hub_figures import RefreshResult
-    from launcher.models.preset import Note, QualityNote, Sampling
+    from launcher.models.preset import Note as ModelNote
+    from launcher.models.preset import QualityNote, Sampling
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _GB = 1e9
@@ -45,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     models_local.allow_any_order(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the list, or the details of one model. Faults in the user's own files are printed beside it."""
+async def run(options: argparse.Namespace) -> Result | int:
+    """Return the list, or the details of one model, with the faults in the user's own files."""
     if options.model in models_local.VERBS:
         return await models_local.run(options)
     if options.which:
@@ -57,25 +57,20 @@ async def run(options: argparse.Namespace) -> int:
         return await _refresh(load_catalogue(hub_figures=False), options)
     catalogue = load_catalogue()
     chosen = catalogue.find(options.model) if options.model else None
-    if options.json:
-        told = {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
-        print_json(told | {"problems": [asdict(problem) for problem in catalogue.problems]})
-        return 0
-    _tell_problems(catalogue)
-    if chosen:
-        _describe(chosen)
-    else:
-        _list(catalogue)
-    return 0
+    data: dict[str, Any] = (
+        {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
+    )
+    data |= {"problems": [asdict(problem) for problem in catalogue.problems]}
+    return Result(data, chain(_describe_problems(catalogue), _describe(chosen) if chosen else _format_list(catalogue)))
 
 
-def _tell_problems(catalogue: Catalogue) -> None:
+def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
     for problem in catalogue.problems:
-        print(f"Left out: {problem}", file=sys.stderr)
+        yield Note(f"Left out: {problem}")
 
 
-async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> int:
-    """Ask the hub about one model or all of them, and print each result. Exit code 1 if any failed."""
+async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> Result:
+    """Ask the hub about one model or all of them. Exit code 1 if any failed."""
     from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
 
@@ -83,14 +78,12 @@ async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> int:
         raise BadOption(f"{options.model} is not from the hub: there is nothing to ask.", "Its files are on this disk.")
     models = [catalogue.find(options.model)] if options.model else list(filter(is_on_hub, catalogue.models))
     outcomes = await asyncio.gather(*(asyncio.to_thread(_ask, model) for model in models))
-    if options.json:
-        told = [_outcome_json(model, outcome) for model, outcome in zip(models, outcomes, strict=True)]
-        print_json({"refreshed": told, "problems": [asdict(problem) for problem in catalogue.problems]})
-    else:
-        _tell_problems(catalogue)
-        for model, outcome in zip(models, outcomes, strict=True):
-            _tell_outcome(model, outcome)
-    return 1 if any(isinstance(outcome, LauncherError) for outcome in outcomes) else 0
+    problems = [asdict(problem) for problem in catalogue.problems]
+    return Result(
+        {"refreshed": list(map(_outcome_json, models, outcomes)), "problems": problems},
+        chain(_describe_problems(catalogue), *map(_describe_outcome, models, outcomes)),
+        exit_code=1 if any(isinstance(outcome, LauncherError) for outcome in outcomes) else 0,
+    )
 
 
 def _ask(model: ModelEntry) -> RefreshResult | LauncherError:
@@ -109,41 +102,40 @@ def _outcome_json(model: ModelEntry, outcome: RefreshResult | LauncherError) -> 
 
     if isinstance(outcome, RefreshResult):
         return asdict(outcome) | {"error": None}
-    told = {"code": outcome.code, "message": outcome.title, "hint": outcome.hint}
     nothing: dict[str, Any] = {"revision": None, "learned": [], "differs": [], "missing": []}
-    return {"model": model.id, "repo": model.repo, **nothing, "error": told}
+    return {"model": model.id, "repo": model.repo, **nothing, "error": error_json(outcome)}
 
 
-def _tell_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError) -> None:
+def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError) -> Iterator[str]:
     from launcher.models.hub_figures import RefreshResult
 
     if not isinstance(outcome, RefreshResult):
-        print(f"{model.id}: {outcome}", file=sys.stderr)
+        yield Note(f"{model.id}: {outcome}")
         return
-    print(f"{model.id}: " + (f"{outcome.repo} at {outcome.revision}" if outcome.repo else "its draft alone is there"))
+    yield f"{model.id}: " + (f"{outcome.repo} at {outcome.revision}" if outcome.repo else "its draft alone is there")
     for file, learned in groupby(outcome.learned, lambda each: each.file):
-        print(f"  known now  {file}: {', '.join(_figure(each.value) for each in learned)}")
+        yield f"  known now  {file}: {', '.join(_figure(each.value) for each in learned)}"
     for each in outcome.differs:
         theirs, ours = _figure(each.hub), _figure(each.catalogue)
-        print(f"  differs    {each.file}: {theirs} there now; the catalogue's {ours} stay, of another upload")
+        yield f"  differs    {each.file}: {theirs} there now; the catalogue's {ours} stay, of another upload"
     for lost in outcome.missing:
-        print(f"  not there  {lost.file}" + ("" if lost.repo == outcome.repo else f" in {lost.repo}"))
+        yield f"  not there  {lost.file}" + ("" if lost.repo == outcome.repo else f" in {lost.repo}")
     if not (outcome.learned or outcome.differs or outcome.missing):
-        print("  nothing that was not known")
+        yield "  nothing that was not known"
 
 
 def _figure(value: int | str) -> str:
     return f"SHA-256 {value[:12]}" if isinstance(value, str) else f"{value:,} bytes"
 
 
-def _list(catalogue: Catalogue) -> None:
+def _format_list(catalogue: Catalogue) -> Iterator[str]:
     head = ("ID", "NAME", "FILES", "SIZES", "DRAFTS BY", "LICENCE")
     rows = [
         (model.id, model.name, str(len(model.files)), _sizes(model), model.speculation or "none", _or(model.licence))
         for model in catalogue.models
     ]
-    print_table([head, *rows], right={2, 3}, indent="")
-    print("\n`mtp-launcher models ID` tells all about one, `mtp-launcher models list` what is on this machine.")
+    yield from format_table([head, *rows], right={2, 3}, indent="")
+    yield "\n`mtp-launcher models ID` tells all about one, `mtp-launcher models list` what is on this machine."
 
 
 def _sizes(model: ModelEntry) -> str:
@@ -154,19 +146,19 @@ def _sizes(model: ModelEntry) -> str:
     return " to ".join(ends) + " GB"
 
 
-def _describe(model: ModelEntry) -> None:
-    print(f"{model.name} ({model.id})")
-    for topic, told in _about(model):
-        print(wrap_text(told, f"  {topic:<9} "))
-    _files(model)
-    _presets(model)
-    _measurements(model)
-    notes: list[Note | QualityNote] = [*model.notes, *model.quality]
+def _describe(model: ModelEntry) -> Iterator[str]:
+    yield f"{model.name} ({model.id})"
+    for topic, text in _list_facts(model):
+        yield wrap_text(text, f"  {topic:<9} ")
+    yield from _format_files(model)
+    yield from _format_presets(model)
+    yield from _format_measurements(model)
+    notes: list[ModelNote | QualityNote] = [*model.notes, *model.quality]
     for note in notes:
-        print(f"\n{wrap_text(note.text)}\n{wrap_text(note.source, '  Source: ')}")
+        yield f"\n{wrap_text(note.text)}\n{wrap_text(note.source, '  Source: ')}"
 
 
-def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
+def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
     from launcher.models.catalogue import SPECULATION
 
     if model.repo:
@@ -190,26 +182,26 @@ def _about(model: ModelEntry) -> Iterator[tuple[str, str]]:
         yield "Shape", "unknown here, read from the file's header"
 
 
-def _files(model: ModelEntry) -> None:
-    print("\n" + wrap_text("Files" + (f" (from {model.files_source})" if model.files_source else "")))
-    notes = _Notes()
+def _format_files(model: ModelEntry) -> Iterator[str]:
+    yield "\n" + wrap_text("Files" + (f" (from {model.files_source})" if model.files_source else ""))
+    notes = _Footnotes()
     rows: list[Sequence[str]] = [("QUANT", "GB", "SHA-256", "NAME", "")]
     for file in model.files:
         sha256 = file.sha256[:12] if file.sha256 else None
-        told = notes.number(file.note, file.source)
-        rows.append((file.quant, _gb(file.size_bytes), _or(sha256), file.file, told))
+        footnote = notes.number(file.note, file.source)
+        rows.append((file.quant, _gb(file.size_bytes), _or(sha256), file.file, footnote))
     for vision in model.mmproj:
         sha256 = vision.sha256[:12] if vision.sha256 else None
         rows.append(("vision", _gb(vision.size_bytes), _or(sha256), vision.file, notes.number("", vision.source)))
-    print_table(rows, right={1})
-    notes.print()
+    yield from format_table(rows, right={1})
+    yield from notes.format_lines()
 
 
-def _presets(model: ModelEntry) -> None:
+def _format_presets(model: ModelEntry) -> Iterator[str]:
     if not model.presets:
         return
-    print("\nPresets")
-    notes = _Notes()
+    yield "\nPresets"
+    notes = _Footnotes()
     head = ("GPU", "FOR", "QUANT", "CONTEXT", "KV", "DRAFT", "CPU-MOE", "UBATCH", "SLOTS", "MIB", "HOST", "MARK", "")
     rows: list[Sequence[str]] = [head]
     for one in model.presets:
@@ -217,32 +209,32 @@ def _presets(model: ModelEntry) -> None:
         host = f"{one.host_memory_gb_min} GB" if one.host_memory_gb_min else ""
         meant = ", ".join((*one.intents, *(() if one.variant == "any" else (one.variant,))))
         counts = [_count(count) for count in (one.draft, one.n_cpu_moe, one.ubatch, one.slots, one.predicted_mib)]
-        told = notes.number(one.note, one.source)
-        rows.append((gpu, meant, one.quant, _count(one.ctx), one.kv, *counts, host, one.mark, told))
-    print_table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
-    notes.print()
+        footnote = notes.number(one.note, one.source)
+        rows.append((gpu, meant, one.quant, _count(one.ctx), one.kv, *counts, host, one.mark, footnote))
+    yield from format_table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
+    yield from notes.format_lines()
 
 
-def _measurements(model: ModelEntry) -> None:
+def _format_measurements(model: ModelEntry) -> Iterator[str]:
     if not model.measurements:
         return
-    print("\nMeasured (tokens per second with and without drafts)")
-    notes = _Notes()
+    yield "\nMeasured (tokens per second with and without drafts)"
+    notes = _Footnotes()
     head = ("GPU", "QUANT", "CONTEXT", "FILLED", "KV", "DRAFT", "CPU-MOE", "T/S", "WITHOUT", "ACCEPTED", "MIB", "")
     rows: list[Sequence[str]] = [head]
     for one in model.measurements:
         speed = _span(one.tokens_per_second, one.tokens_per_second_high, "{:g}".format)
         accepted = _span(one.acceptance, one.acceptance_high, format_percent)
-        told = notes.number(one.note, one.source + (" (little trust)" if one.trust == "low" else ""))
+        footnote = notes.number(one.note, one.source + (" (little trust)" if one.trust == "low" else ""))
         context = (_or(one.quant), _count(one.ctx), _count(one.filled), _or(one.kv))
         results = (speed, _span(one.baseline, None, "{:g}".format), accepted, _count(one.memory_mib))
         gpu = " ".join(filter(None, (one.gpu, one.os)))
-        rows.append((gpu, *context, _count(one.draft), _count(one.n_cpu_moe), *results, told))
-    print_table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
-    notes.print()
+        rows.append((gpu, *context, _count(one.draft), _count(one.n_cpu_moe), *results, footnote))
+    yield from format_table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
+    yield from notes.format_lines()
 
 
-class _Notes:
+class _Footnotes:
     """Footnotes of a table: each text once, with the number that its rows show."""
 
     def __init__(self) -> None:
@@ -252,9 +244,9 @@ class _Notes:
         text = " ".join(filter(None, (note, source and f"Source: {source}.")))
         return self._texts.setdefault(text, f"[{len(self._texts) + 1}]") if text else ""
 
-    def print(self) -> None:
+    def format_lines(self) -> Iterator[str]:
         for text, number in self._texts.items():
-            print(wrap_text(text, f"  {number:>4} "))
+            yield wrap_text(text, f"  {number:>4} ")
 
 
 def _sampling(sampling: Sampling | None) -> str:
@@ -275,7 +267,7 @@ def _or(text: str | None) -> str:
     return text or _UNKNOWN
 
 
-def _span(low: float | None, high: float | None, tell: Callable[[float], str]) -> str:
+def _span(low: float | None, high: float | None, format_value: Callable[[float], str]) -> str:
     if low is None:
         return _UNKNOWN
-    return tell(low) if high is None else f"{tell(low)} to {tell(high)}"
+    return format_value(low) if high is None else f"{format_value(low)} to {format_value(high)}"

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.bar import format_size
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from launcher.models.leftovers import Leftover
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result:
     """List the folders that are searched for models, or add or remove some; files of removed folders stay."""
     from launcher.base.errors import BadOption
     from launcher.models.added_places import add_place, read_added_places, remove_place
@@ -28,30 +28,27 @@ async def run(options: argparse.Namespace) -> int:
             "What is to be done with the folders?", "Write `folders`, `folders add DIR` or `folders remove DIR`."
         )
     changed: list[str] = []
+    lines: list[str] = []
     for text in places:
         done = await asyncio.to_thread(add_place if action == "add" else remove_place, Path(text))
         if not done and action == "remove":
             raise BadOption(f"{text} is not in the list.", "`mtp-launcher models folders` shows it.", path=text)
         changed += [text] if done else []
-        if not options.json:
-            print(f"{text}: {_done(action, done=done)}")
+        lines.append(f"{text}: {_describe_change(action, done=done)}")
     added = await asyncio.to_thread(read_added_places)
-    if options.json:
-        told = [{"path": str(path), "kind": kind, "there": path.exists()} for path, kind in _all(added)]
-        print_json({"folders": told, **({"changed": changed} if places else {})})
-    elif not places:
-        rows = [(kind, "" if path.exists() else "not there now", str(path)) for path, kind in _all(added)]
-        print_table([("WHOSE", "", "FOLDER"), *rows], indent="")
-    return 0
+    folders = [{"path": str(path), "kind": kind, "there": path.exists()} for path, kind in _list_folders(added)]
+    rows = [(str(each["kind"]), "" if each["there"] else "not there now", str(each["path"])) for each in folders]
+    table = format_table([("WHOSE", "", "FOLDER"), *rows], indent="")
+    return Result({"folders": folders, **({"changed": changed} if places else {})}, lines if places else table)
 
 
-def _done(action: str, *, done: bool) -> str:
+def _describe_change(action: str, *, done: bool) -> str:
     if action == "add":
         return "added." if done else "looked at already."
     return "taken out of the list; its files stay."
 
 
-def _all(added: Sequence[Path]) -> list[tuple[Path, str]]:
+def _list_folders(added: Sequence[Path]) -> list[tuple[Path, str]]:
     from launcher.base.paths import models_dir
     from launcher.fetch.hub_cache import cache_roots
 
@@ -74,19 +71,20 @@ def leftover_json(left: Leftover) -> dict[str, Any]:
     }
 
 
-def print_leftovers(found: Sequence[Leftover]) -> None:
-    """Print the leftovers of downloads."""
+def format_leftovers(found: Sequence[Leftover]) -> Iterator[str]:
+    """Yield the leftovers of downloads; nothing if there are none."""
     if not found:
         return
-    print("\nLeft by downloads")
-    print_table([(format_size(each.bytes), _about(each), str(each.path)) for each in found], right={0})
+    yield "\nLeft by downloads"
+    rows = [(format_size(each.bytes), _describe_leftover(each), str(each.path)) for each in found]
+    yield from format_table(rows, right={0})
     for each in found:
         if each.reason:
-            print(wrap_text(each.reason, f"  {each.path.name}: "))
-    print("`mtp-launcher models remove leftovers`, or the name of one, deletes them.")
+            yield wrap_text(each.reason, f"  {each.path.name}: ")
+    yield "`mtp-launcher models remove leftovers`, or the name of one, deletes them."
 
 
-def _about(left: Leftover) -> str:
+def _describe_leftover(left: Leftover) -> str:
     if left.reason is not None or left.kind.value == "bad":
         return "not what it should be"
     whole = f" of {format_size(left.whole_bytes)}" if left.whole_bytes else ""

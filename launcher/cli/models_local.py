@@ -7,24 +7,24 @@ import asyncio
 import re
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.bar import ProgressBar, format_size
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.models_folders import leftover_json, print_leftovers
-from launcher.cli.output import print_json
+from launcher.cli.bar import Reporter, format_size
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.models_folders import format_leftovers, leftover_json
+from launcher.cli.output import Result
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel, VerifiedFile
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
-_EVENT_S = 0.5
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 VERBS = {
     "list": "show the model files on this machine",
@@ -74,7 +74,7 @@ def _helping(prog: str, verb: str) -> argparse.ArgumentParser:
     return helping
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.model` on the models in `options.which`."""
     from launcher.base.errors import BadOption
     from launcher.models.catalogue_load import load_catalogue
@@ -102,7 +102,7 @@ async def run(options: argparse.Namespace) -> int:
     chosen = list(dict.fromkeys(chosen))
     its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
     if verb == "list":
-        return _list(chosen, its, as_json=options.json)
+        return await asyncio.to_thread(_list, chosen, its)
     if verb == "verify":
         return await _verify(chosen, as_json=options.json)
     return await _remove(chosen, its, yes=options.yes, as_json=options.json)
@@ -131,20 +131,20 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _list(models: Sequence[LocalModel], left: Sequence[Leftover], *, as_json: bool) -> int:
-    if as_json:
-        from launcher.engine.server.started import load_last_uses
+def _list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Result:
+    from launcher.engine.server.started import load_last_uses
 
-        used = load_last_uses()
-        told = [_as_json(local, used) for local in models]
-        print_json({"models": told, "leftovers": [leftover_json(each) for each in left]})
-        return 0
-    if not models and left:
-        print_leftovers(left)
-        return 0
+    used = load_last_uses()
+    data = {"models": [_as_json(local, used) for local in models], "leftovers": [leftover_json(each) for each in left]}
+    return Result(data, _format_list(models, left))
+
+
+def _format_list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Iterator[str]:
+    if not models and not left:
+        yield "No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it."
     if not models:
-        print("No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it.")
-        return 0
+        yield from format_leftovers(left)
+        return
     head = ("MODEL", "QUANT", "SIZE", "MTP HEAD", "VERIFIED", "FROM", "FILE")
     rows = [
         (
@@ -158,14 +158,13 @@ def _list(models: Sequence[LocalModel], left: Sequence[Leftover], *, as_json: bo
         )
         for local in models
     ]
-    print_table([head, *rows], right={2}, indent="")
+    yield from format_table([head, *rows], right={2}, indent="")
     for local in models:
         if local.record.problem:
-            print("\n" + wrap_text(f"{local.record.label}: {local.record.problem}"))
-    print_leftovers(left)
+            yield "\n" + wrap_text(f"{local.record.label}: {local.record.problem}")
+    yield from format_leftovers(left)
     total = format_size(sum(map(_bytes_here, models)))
-    print(f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path.")
-    return 0
+    yield f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
 
 
 def _bytes_here(local: LocalModel) -> int:
@@ -204,58 +203,42 @@ def _from(local: LocalModel) -> str:
     return f"{origin} (the hub's cache)" if local.place is Place.CACHE else origin
 
 
-async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> int:
+async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> Result:
     """Verify all files. Exit code 1 if one differs from what is expected, or is missing."""
     from launcher.models.library import Outcome, verify_model
 
-    progress = _Progress(sum(map(_bytes_here, models)), as_json=as_json)
+    reporter = Reporter(as_json=as_json)
+    show_progress = _show_verifying(reporter, sum(map(_bytes_here, models)))
+    verified: list[dict[str, Any]] = []
     bad = False
-    if not models and not as_json:
-        print("No models are on this machine.")
-    told = []
+    read_bytes = 0
     try:
         for local in models:
-            results = await verify_model(local, lambda done, local=local: progress.show(local, done))  # type: ignore[misc]
-            progress.next()
+            results = await verify_model(local, partial(show_progress, local.record.label, read_bytes))
+            read_bytes += _bytes_here(local)
             bad = bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
-            told += [_verified_json(local, each) for each in results]
-            if not as_json:
-                for each in results:
-                    _tell_verified(local, each)
+            verified += [_verified_json(local, each) for each in results]
+            for each in results:
+                reporter.show_event(None, _describe_verified(local, each))
     finally:
-        progress.close()
-    if as_json:
-        print_json({"event": "done", "verified": told})
-    return 1 if bad else 0
+        reporter.close()
+    lines = [] if models else ["No models are on this machine."]
+    return Result({"event": "done", "verified": verified}, lines, exit_code=1 if bad else 0)
 
 
-class _Progress:
-    """Progress of verifying, over all models."""
+def _show_verifying(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:
+    """Return a function that shows how far a model is read, after the bytes `before` of others."""
+    from launcher.fetch.jobs import JobProgress
 
-    def __init__(self, total: int, *, as_json: bool) -> None:
-        self._bar = None if as_json else ProgressBar()
-        self._total, self._before, self._read = total, 0, 0
-        self._began_s, self._told_s = time.monotonic(), 0.0
+    began_s = time.monotonic()
 
-    def show(self, local: LocalModel, done: int) -> None:
-        self._read = done = self._before + done
-        now_s = time.monotonic()
-        speed = done / max(now_s - self._began_s, 1e-3)
-        if self._bar is not None:
-            left_s = (self._total - done) / speed
-            self._bar.show_progress(f"Verifying {local.record.label}", done, self._total, speed=speed, left_s=left_s)
-        elif now_s - self._told_s >= _EVENT_S:
-            self._told_s = now_s
-            what = {"event": "progress", "name": local.record.label, "done_bytes": done, "bytes": self._total}
-            print_json({**what, "bytes_per_second": round(speed)})
+    def show_progress(name: str, before: int, done: int) -> None:
+        done += before
+        speed = done / max(time.monotonic() - began_s, 1e-3)
+        progress = JobProgress(done, total, round(speed), (total - done) / speed if speed else None)
+        reporter.show_progress(f"Verifying {name}", progress, {"event": "progress", "name": name})
 
-    def next(self) -> None:
-        self._before = self._read
-        self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    return show_progress
 
 
 def _verified_json(local: LocalModel, each: VerifiedFile) -> dict[str, Any]:
@@ -263,7 +246,7 @@ def _verified_json(local: LocalModel, each: VerifiedFile) -> dict[str, Any]:
     return {**about, "sha256": each.sha256, "expected": each.expected}
 
 
-def _tell_verified(local: LocalModel, each: VerifiedFile) -> None:
+def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
     from launcher.models.library import Outcome, Place
 
     again = "`mtp-launcher models remove` it and pull it again."
@@ -275,12 +258,12 @@ def _tell_verified(local: LocalModel, each: VerifiedFile) -> None:
         Outcome.MISSING: f"It is not there any more. {again}",
         Outcome.UNKNOWN: f"Nobody says what it should be. Its SHA-256, {found}…, is kept and compared the next time.",
     }
-    print(f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}")
+    yield f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}"
     if each.outcome in words:
-        print(wrap_text(words[each.outcome], " " * 9))
+        yield wrap_text(words[each.outcome], " " * 9)
 
 
-async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool) -> int:
+async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool) -> Result | int:
     """Delete models and leftovers after asking. Exit code 1 if the user declines."""
     from launcher.base.errors import BadOption, ModelInUse
     from launcher.engine.server.in_use import server_using
@@ -301,34 +284,30 @@ async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes
                 path=str(local.path),
             )
     if not models and not left:
-        if as_json:
-            print_json({"removed": [], "freed_bytes": 0})
-        else:
-            print("There is nothing to remove.")
-        return 0
+        return Result({"removed": [], "freed_bytes": 0}, ["There is nothing to remove."])
     paths = [*(path for local in models for path in local.record.paths), *(each.path for each in left)]
-    if not yes and not await _agreed(paths, sum(map(_bytes_here, models)) + sum(each.bytes for each in left), as_json):
+    if not yes and not await _confirm_removal(
+        paths, sum(map(_bytes_here, models)) + sum(each.bytes for each in left), as_json
+    ):
         return 1
     freed = {local: await asyncio.to_thread(remove_model, local) for local in models}
     cleared = {each: await asyncio.to_thread(remove_leftover, each) for each in left}
-    if as_json:
-        told = [
-            {"name": each.record.label, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
-            for each, count in freed.items()
-        ]
-        told += [{"name": each.path.name, "paths": [str(each.path)], "freed_bytes": n} for each, n in cleared.items()]
-        print_json({"removed": told, "freed_bytes": sum(freed.values()) + sum(cleared.values())})
-        return 0
+    removed = [
+        {"name": each.record.label, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
+        for each, count in freed.items()
+    ]
+    removed += [{"name": each.path.name, "paths": [str(each.path)], "freed_bytes": n} for each, n in cleared.items()]
+    freed_bytes = sum(freed.values()) + sum(cleared.values())
+    lines = []
     for local in models:
         outside = "" if local.place is Place.OURS else f" from {local.path.parent}"
-        print(f"Removed {local.record.label}{outside}.")
-    for each in left:
-        print(f"Removed {each.path}.")
-    print(f"{format_size(sum(freed.values()) + sum(cleared.values()))} are free now.")
-    return 0
+        lines.append(f"Removed {local.record.label}{outside}.")
+    lines += [f"Removed {each.path}." for each in left]
+    lines.append(f"{format_size(freed_bytes)} are free now.")
+    return Result({"removed": removed, "freed_bytes": freed_bytes}, lines)
 
 
-async def _agreed(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
+async def _confirm_removal(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
     """Ask the user for consent. Raises BadOption if nobody can be asked."""
     from launcher.base.errors import BadOption
 
