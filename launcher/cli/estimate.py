@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.paths import expand_user
 from launcher.cli.layout import text_columns, wrap_text
 from launcher.cli.machine_options import add_machine_options, add_setting_options, machine_wish, wish_of
-from launcher.cli.output import print_json
+from launcher.cli.output import Result
 from launcher.cli.plan import parts_json, size_text
 from launcher.cli.verdict import MODEL_ALONE, verdict_json, verdict_text
 
@@ -48,8 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: chosen)")
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the memory by part; for a model without a formula, only the engine's figures.
+async def run(options: argparse.Namespace) -> Result:
+    """Return the memory by part; for a model without a formula, only the engine's figures.
 
     Exit code 1 if an engine was to be asked and could not be.
     """
@@ -73,13 +75,14 @@ async def run(options: argparse.Namespace) -> int:
             raise
         estimate, unknown = None, error
     warnings = _warnings(source, setting, here=expand_user(options.model).exists())
-    if options.json:
-        print_json(_as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings})
-    else:
-        _print(source, setting, estimate, unknown, situation, verdict)
-        for warning in warnings:
-            print(f"\n{wrap_text(warning, 'Warning: ')}")
-    return 1 if isinstance(verdict, LauncherError) else 0
+    return Result(
+        _as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings},
+        chain(
+            _format_estimate(source, setting, estimate, unknown, situation, verdict),
+            (f"\n{wrap_text(warning, 'Warning: ')}" for warning in warnings),
+        ),
+        exit_code=1 if isinstance(verdict, LauncherError) else 0,
+    )
 
 
 async def _setting(target: str, source: ModelSource, wish: PlanCriteria, situation: Situation) -> PlanSettings:
@@ -176,37 +179,38 @@ def _status(estimate: MemoryEstimate, situation: Situation) -> str:
     ).value
 
 
-def _print(
+def _format_estimate(
     source: ModelSource,
     setting: PlanSettings,
     estimate: MemoryEstimate | None,
     unknown: LauncherError | None,
     situation: Situation,
     verdict: EngineComparison | LauncherError | None,
-) -> None:
+) -> Iterator[str]:
     from launcher.app.planner import drafts_from_own_file
 
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
-    print(wrap_text(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}"))
+    yield wrap_text(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}")
     settings = (
         f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
         f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}"
     )
-    print(f"{wrap_text(settings)}\n")
+    yield f"{wrap_text(settings)}\n"
     beside = _engine_column(verdict, states=estimate is not None and estimate.parts.recurrent > 0)
     if estimate is None:
-        print(wrap_text(unknown.title if unknown else ""))
+        yield wrap_text(unknown.title if unknown else "")
         for name, figure in beside.items():
-            print(f"  {_NAMES[name]:<24}{figure}")
+            yield f"  {_NAMES[name]:<24}{figure}"
     else:
-        _print_parts(estimate, situation, beside)
+        yield from format_parts(estimate, situation, beside)
     if verdict is not None:
         alone = "" if not setting.draft or drafts_from_own_file(source, setting) else MODEL_ALONE
-        print(f"\n{wrap_text(f'The engine: {verdict_text(verdict, estimate)}{alone}')}")
+        yield f"\n{wrap_text(f'The engine: {verdict_text(verdict, estimate)}{alone}')}"
 
 
-def _print_parts(estimate: MemoryEstimate, situation: Situation, beside: dict[str, str]) -> None:
+def format_parts(estimate: MemoryEstimate, situation: Situation, beside: Mapping[str, str]) -> Iterator[str]:
+    """Yield the memory by part and in total; `beside` are an engine's figures for some parts."""
     from launcher.models.memory import ENCODER_MIB
 
     backend, total = estimate.setting.backend, estimate.parts.total
@@ -214,23 +218,23 @@ def _print_parts(estimate: MemoryEstimate, situation: Situation, beside: dict[st
         if size:
             line = f"  {_NAMES[name]:<24}{size / _MIB:>12,.1f} MiB{beside.get(name, '')}"
             note = " with the KV cache" if name == "recurrent" and beside else ""
-            print(line + note if len(line + note) <= text_columns() else f"{line}\n{note:>{len(line)}}")
-    print(f"  {'together':<24}{total / _MIB:>12,.1f} MiB")
+            yield line + note if len(line + note) <= text_columns() else f"{line}\n{note:>{len(line)}}"
+    yield f"  {'together':<24}{total / _MIB:>12,.1f} MiB"
     where = "host memory available" if backend == "cpu" else "GPU memory free"
     lacking = -(-estimate.needed_bytes // _MIB) - situation.free_mib
     short = f"  {lacking:,} too few" if lacking > 0 else ""
-    print(f"  {where:<24}{situation.free_mib:>10,}   MiB{short}")
-    print(f"  {'verdict':<24}{_status(estimate, situation):>12}")
+    yield f"  {where:<24}{situation.free_mib:>10,}   MiB{short}"
+    yield f"  {'verdict':<24}{_status(estimate, situation):>12}"
     if backend != "cpu":
-        print(f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB")
+        yield f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB"
     for note in situation.own_notes:
-        print(f"\n{wrap_text(note)}")
+        yield f"\n{wrap_text(note)}"
     if estimate.parts.mmproj:
         told = f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers."
-        print(f"\n{wrap_text(told)}")
+        yield f"\n{wrap_text(told)}"
     if not estimate.compute_exact:
         told = "The compute buffer is a guess for this architecture or backend: --ask-engine knows better."
-        print(f"\n{wrap_text(told)}")
+        yield f"\n{wrap_text(told)}"
 
 
 def _engine_column(verdict: EngineComparison | LauncherError | None, *, states: bool) -> dict[str, str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.layout import print_table, wrap_text
+from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
-from launcher.cli.output import add_extra_arguments, print_json, round_figure
+from launcher.cli.output import Note, Result, add_extra_arguments, round_figure
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
@@ -167,8 +166,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_extra_arguments(parser)
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the plans. Exit code 0 if one can be recommended, 1 if all are too big or no engine could be asked."""
+async def run(options: argparse.Namespace) -> Result:
+    """Return the plans. Exit code 0 if one can be recommended, 1 if all are too big or no engine could be asked."""
     from launcher.app import planner
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
@@ -177,9 +176,6 @@ async def run(options: argparse.Namespace) -> int:
     wish, machine = wish_of(options), machine_wish(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
-    if not options.json:
-        for problem in problems:  # printed first: one of them may explain why a model is missing below
-            print(f"Left out: {problem}", file=sys.stderr)
     served: str | None = None
     if named := options.what or options.model:
         from launcher.models.gguf import check_complete, read_model
@@ -204,23 +200,34 @@ async def run(options: argparse.Namespace) -> int:
         plans = tuple(map(_with_kept(own), plans))
     engine = await planner.planned_engine(machine, situation)
     verdict = await _ask(plans[0], machine) if options.ask_engine and plans else None
-    if options.json:
-        told = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
-        if verdict is not None:
-            from launcher.cli.verdict import verdict_json
+    data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
+    if verdict is not None:
+        from launcher.cli.verdict import verdict_json
 
-            told[0] |= verdict_json(verdict)
-        unknown = [asdict(each) for each in left_out]
-        faults = [asdict(problem) for problem in problems]
-        print_json({"machine": _machine_json(situation), "plans": told, "unplanned": unknown, "problems": faults})
-    else:
-        _print_machine(situation)
+        data[0] |= verdict_json(verdict)
+
+    def format_lines() -> Iterator[str]:
+        for problem in problems:  # first, because one of them may explain why a model is missing below
+            yield Note(f"Left out: {problem}")
+        yield from _describe_machine(situation)
         if plans:
-            _describe(plans[0], engine, options, verdict, served=None if situation.described else served)
-        _print_others(plans[1:])
-        _print_unplanned(left_out, named=wish.model is not None)
+            yield from _describe_plan(
+                plans[0], engine, options, verdict, served=None if situation.described else served
+            )
+        yield from _format_others(plans[1:])
+        yield from _format_unplanned(left_out, named=wish.model is not None)
+
     possible = any(plan.status is not Status.TOO_BIG for plan in plans)
-    return 0 if possible and not isinstance(verdict, LauncherError) else 1
+    return Result(
+        {
+            "machine": _machine_json(situation),
+            "plans": data,
+            "unplanned": [asdict(each) for each in left_out],
+            "problems": [asdict(problem) for problem in problems],
+        },
+        format_lines(),
+        exit_code=0 if possible and not isinstance(verdict, LauncherError) else 1,
+    )
 
 
 def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
@@ -348,38 +355,38 @@ def _command(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         return planner.plan_arguments(plan, other, extra, rpc=rpc), [f"{error} The engine in use cannot run this plan."]
 
 
-def _print_others(plans: Sequence[Plan]) -> None:
+def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     from launcher.app import planner
 
     if not plans:
         return
-    print("\nOther plans")
+    yield "\nOther plans"
     rows = []
     for plan in plans:
         size, memory = size_text(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
         here = "here" if planner.downloaded_file(plan) else ""
         rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory, here))
-    print_table(rows, right={3, 5})
-    print(wrap_text("`--model ID --quant Q` tells all about one of them, `--json` about all."))
+    yield from format_table(rows, right={3, 5})
+    yield wrap_text("`--model ID --quant Q` tells all about one of them, `--json` about all.")
 
 
-def _print_unplanned(left_out: tuple[UnplannedFile, ...], *, named: bool) -> None:
-    """Print each of them if the user has named the model, else all in one sentence."""
+def _format_unplanned(left_out: tuple[UnplannedFile, ...], *, named: bool) -> Iterator[str]:
+    """Yield each of them if the user has named the model, else all in one sentence."""
     if not left_out:
         return
     if named:
         for each in left_out:
             name = " ".join(filter(None, (each.model, each.quant)))
-            print(f"\n{wrap_text(f'Not planned: {name}: {each.reason}. {each.remedy}')}")
+            yield f"\n{wrap_text(f'Not planned: {name}: {each.reason}. {each.remedy}')}"
         return
     names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in left_out)
     ask = (
         "; `mtp-launcher models --refresh` asks the hub" if any("--refresh" in each.remedy for each in left_out) else ""
     )
-    print(f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{ask}.')}")
+    yield f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{ask}.')}"
 
 
-def _print_machine(situation: Situation) -> None:
+def _describe_machine(situation: Situation) -> Iterator[str]:
     on_cpu = situation.backend == "cpu"
     if on_cpu:
         name = "No GPU that can be used: the processor" if situation.no_gpu else "The processor"
@@ -389,9 +396,9 @@ def _print_machine(situation: Situation) -> None:
         name = f"{f'{situation.gpus} x ' if situation.gpus > 1 else ''}{situation.gpu_name}"
     host = "" if situation.host_mib is None or on_cpu else f"; {situation.host_mib:,} MiB of host memory"
     free = f"{situation.free_mib:,} MiB free, {situation.margin_mib:,} of them to stay free"
-    print(wrap_text(f"{name} ({situation.backend}): {free}{host}"))
+    yield wrap_text(f"{name} ({situation.backend}): {free}{host}")
     for note in (*situation.notes, *situation.own_notes):
-        print(wrap_text(note))
+        yield wrap_text(note)
 
 
 def _drafts(setting: PlanSettings, none: str) -> str:
@@ -419,15 +426,15 @@ def size_text(size_bytes: int | None) -> str:
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
 
 
-def _describe(
+def _describe_plan(
     plan: Plan,
     engine: PlannedEngine,
     options: argparse.Namespace,
     verdict: EngineComparison | LauncherError | None,
     *,
     served: str | None,
-) -> None:
-    """Print all details of a plan. `served` is the quantisation that `serve ID` would use here, if the ID leaves it
+) -> Iterator[str]:
+    """Yield all details of a plan. `served` is the quantisation that `serve ID` would use here, if the ID leaves it
     open.
     """
     from launcher.app import planner
@@ -435,14 +442,14 @@ def _describe(
 
     setting = plan.setting
     name = f"{plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}"
-    print(f"\n{wrap_text(name, f'{plan.status.value}  ')}")
+    yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
     mtp = _drafts(setting, "MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
     tail = f"ubatch {setting.ubatch}{slots}{experts}{split}"
-    _row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {tail}")
+    yield _format_row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {tail}")
     parts = ", ".join(
         f"{name.replace('_', ' ').replace('kv', 'KV')} {size / _MIB:,.0f}"
         for name, size in plan.estimate.parts.as_dict().items()
@@ -451,40 +458,42 @@ def _describe(
     guesses = [] if plan.estimate.weights_exact else ["weights by the file's size: its header is not read yet"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
     told = f" ({'; '.join(guesses)})" if guesses else ""
-    _row("memory", f"{plan.required_mib:,} MiB: {parts}{told}")
+    yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{told}")
     if verdict is not None:
         from launcher.cli.verdict import MODEL_ALONE, verdict_text
 
         alone = "" if _drafts_inside(plan) or not setting.draft else MODEL_ALONE
-        _row("engine", verdict_text(verdict, plan.estimate) + alone)
-    _rows("why", plan.reasons)
+        yield _format_row("engine", verdict_text(verdict, plan.estimate) + alone)
+    yield from _format_rows("why", plan.reasons)
     extra = options.extra
     words, lack = _command(plan, engine, [], options.rpc)
-    _rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
+    yield from _format_rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
     measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
-    _rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
+    yield from _format_rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
-        _row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
+        yield _format_row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
     here = planner.downloaded_file(plan)
     if plan.entry.repo is None and here:
-        _row("file", str(here))
+        yield _format_row("file", str(here))
     if plan.entry.repo:
         get = f"mtp-launcher pull {plan.entry.id}:{plan.file.quant}"
-        _row("file", f"{plan.entry.repo}:{plan.file.file}")
-        _row("", f"on this machine: {here}" if here else f"`{get}` gets it")
+        yield _format_row("file", f"{plan.entry.repo}:{plan.file.file}")
+        yield _format_row("", f"on this machine: {here}" if here else f"`{get}` gets it")
     if served and served != plan.file.quant:
         model, quant = plan.entry.id, plan.file.quant
-        _row("", f"`mtp-launcher serve {model}` starts {served}, which is here; `serve {model}:{quant}` starts this.")
+        yield _format_row(
+            "", f"`mtp-launcher serve {model}` starts {served}, which is here; `serve {model}:{quant}` starts this."
+        )
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
-        _row("", f"{repo}:{projector.file}")
-    _row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
+        yield _format_row("", f"{repo}:{projector.file}")
+    yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 
 
-def _rows(label: str, texts: Iterable[str]) -> None:
+def _format_rows(label: str, texts: Iterable[str]) -> Iterator[str]:
     for index, text in enumerate(texts):
-        _row(label if not index else "", text)
+        yield _format_row(label if not index else "", text)
 
 
-def _row(label: str, text: str) -> None:
-    print(wrap_text(text, f"  {label:<9} "))
+def _format_row(label: str, text: str) -> str:
+    return wrap_text(text, f"  {label:<9} ")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.app.planner import estimate_by_formula, read_source
-from launcher.cli.estimate import _print_parts
+from launcher.cli.estimate import format_parts
 from launcher.models.gguf import read_header, read_raw_header
 from launcher.models.memory import PlanSettings
 from launcher.models.situation import describe_machine
@@ -139,14 +139,13 @@ class TestText:
         assert "too few" in told.split("GPU memory free")[1].splitlines()[0]
         assert "too few" not in run(sparse, "--gpu-memory", "24").stdout
 
-    def test_what_one_of_several_gpus_lacks_is_said(self, sparse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_what_one_of_several_gpus_lacks_is_said(self, sparse: Path) -> None:
         cards = (22_000, 4_000)
         setting = PlanSettings(context=32_768, backend="cuda", gpus=2, gpu_free_mib=cards, tensor_split="1,1")
         found = estimate_by_formula(read_source(str(sparse)), setting)
         assert found.parts.total < 26_000 * 2**20 < found.needed_bytes
         here = replace(describe_machine(24), free_mib=26_000, gpus=2, gpu_free_mib=cards)
-        _print_parts(found, here, {})
-        told = capsys.readouterr().out
+        told = "\n".join(format_parts(found, here, {}))
         assert f"{-(-found.needed_bytes // 2**20) - 26_000:,} too few" in told
         assert "TOO BIG" in told
 
