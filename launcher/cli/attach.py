@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.bar import parse_rounds, show_rounds
 from launcher.cli.key_options import add_key_options, key_or_ours
-from launcher.cli.output import parse_number, print_json, round_figure
+from launcher.cli.output import Result, parse_number, print_result, round_figure
 
 if TYPE_CHECKING:
     from launcher.app.attach import AttachedServer, ServerOffer
     from launcher.monitor.monitor import MonitorSnapshot
-    from launcher.tuning.measured_speed import Figure
+    from launcher.tuning.measured_speed import Figure, MeasuredSpeed
+    from launcher.tuning.workloads import Workload
 
 _PERIOD_S = 2.0
 _WORKLOAD = "mixed"
@@ -37,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result | int:
     """Print the server's capabilities, then watch it; exit code 1 when it stops answering."""
     from launcher.app.attach import attach_server, parse_address
     from launcher.app.tuner_kept import check_no_tune
@@ -52,55 +54,64 @@ async def run(options: argparse.Namespace) -> int:
     async with attach_server(address, key) as server:
         if options.bench:
             return await _bench(server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json)
-        _tell(server.offer, as_json=options.json)
+        offer = Result(_offer_json(server.offer), _describe_offer(server.offer))
         if options.once:
-            return 0
+            return offer
+        print_result(offer, as_json=options.json)
         try:
             return await _watch(server, seconds=options.seconds, as_json=options.json)
         except asyncio.CancelledError:
             return 0  # Ctrl-C is the usual way to end it
 
 
-async def _bench(server: AttachedServer, name: str, *, runs: int, as_json: bool) -> int:
-    """Measure the server and print the result; with --json one object at the end."""
+async def _bench(server: AttachedServer, name: str, *, runs: int, as_json: bool) -> Result:
+    """Measure the server."""
     from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
     from launcher.tuning.workloads import load_workload
 
     work = load_workload(name)
-
-    def figure(found: Figure | None) -> dict[str, float | int | None] | None:
-        return (
-            None
-            if found is None
-            else {"mean": round_figure(found.mean), "stdev": round_figure(found.stdev), "runs": found.runs}
-        )
-
     if not as_json:
-        _tell(server.offer, as_json=False)
+        print("\n".join(_describe_offer(server.offer)), flush=True)
     async with attached_bench(server) as bench:
         with show_rounds(runs, quiet=as_json) as show:
-            told = await measure_attached(bench, work, runs=runs, on_run=show)
-    why = unknown_reasons(told)
-    drafts = told.acceptance
-    if as_json:
-        rates = {"prefill_per_second": figure(told.prefill), "decode_per_second": figure(told.decode)}
-        about = {"url": server.offer.url, "model": server.offer.model, "workload": work.name, "clock": told.clock}
-        first = {"first_token_s": told.first_token and {"mean": round_figure(told.first_token.mean, 4)}}
-        drafted = {"draft_n": drafts and drafts.drafted, "draft_n_accepted": drafts and drafts.accepted}
-        share = {"acceptance": round_figure(drafts.rate, 4) if drafts else None}
-        print_json({**about, **rates, **first, **drafted, **share, "unknown": why})
-        return 0
-    whose = "the server's own timings" if told.clock == "engine" else "the clock on the wall here: the way there counts"
-    print(f"\nBy {whose}; {work.title.lower()} prompts, the first reply is thrown away.")
-    for key, found in (("prefill", told.prefill), ("decode", told.decode)):
-        print(f"  {key:<12} {_rate(found) if found else why[key]}")
-    print(f"  {'first token':<12} {f'{told.first_token.mean:.3f} s' if told.first_token else why['first_token']}")
-    rate = drafts.rate if drafts else None
-    print(f"  {'drafts':<12} {why.get('acceptance') if rate is None else f'{100 * rate:.1f} % accepted'}")
-    return 0
+            speed = await measure_attached(bench, work, runs=runs, on_run=show)
+    why = unknown_reasons(speed)
+    drafts = speed.acceptance
+    data = {
+        "url": server.offer.url,
+        "model": server.offer.model,
+        "workload": work.name,
+        "clock": speed.clock,
+        "prefill_per_second": _figure_json(speed.prefill),
+        "decode_per_second": _figure_json(speed.decode),
+        "first_token_s": speed.first_token and {"mean": round_figure(speed.first_token.mean, 4)},
+        "draft_n": drafts and drafts.drafted,
+        "draft_n_accepted": drafts and drafts.accepted,
+        "acceptance": round_figure(drafts.rate, 4) if drafts else None,
+        "unknown": why,
+    }
+    return Result(data, _describe_speed(speed, work, why))
 
 
-def _rate(found: Figure) -> str:
+def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
+    if figure is None:
+        return None
+    return {"mean": round_figure(figure.mean), "stdev": round_figure(figure.stdev), "runs": figure.runs}
+
+
+def _describe_speed(speed: MeasuredSpeed, work: Workload, why: Mapping[str, str]) -> Iterator[str]:
+    clock = (
+        "the server's own timings" if speed.clock == "engine" else "the clock on the wall here: the way there counts"
+    )
+    yield f"\nBy {clock}; {work.title.lower()} prompts, the first reply is thrown away."
+    for key, found in (("prefill", speed.prefill), ("decode", speed.decode)):
+        yield f"  {key:<12} {_format_rate(found) if found else why[key]}"
+    yield f"  {'first token':<12} {f'{speed.first_token.mean:.3f} s' if speed.first_token else why['first_token']}"
+    rate = speed.acceptance.rate if speed.acceptance else None
+    yield f"  {'drafts':<12} {why.get('acceptance') if rate is None else f'{100 * rate:.1f} % accepted'}"
+
+
+def _format_rate(found: Figure) -> str:
     spread = "" if found.stdev is None else f" ± {found.stdev:.1f}"
     return f"{found.mean:.1f}{spread} tokens/s ({found.runs} runs)"
 
@@ -128,50 +139,55 @@ async def _watch(server: AttachedServer, *, seconds: float | None, as_json: bool
             status = server.status
             if status.state is ServerState.FAILED and status.error is not None:
                 raise status.error
-            _tell_sample(status.state, latest[0] if latest else None, server.offer, as_json=as_json)
+            print_result(_sample_result(status.state, latest[0] if latest else None, server.offer), as_json=as_json)
     finally:
         await monitor.end()
     return 0
 
 
-def _tell(offer: ServerOffer, *, as_json: bool) -> None:
-    if as_json:
-        told = {"url": offer.url, "kind": _kind(offer), "models": offer.models, "engine": offer.engine}
-        figures = {"ctx": offer.context, "slots": offer.slots, "speculative": offer.drafts}
-        watched = {"healthy": offer.healthy, "metrics": offer.counts}
-        print_json({**told, **figures, **watched, "not_offered": dict(offer.missing)})
-        return
+def _offer_json(offer: ServerOffer) -> dict[str, Any]:
+    return {
+        "url": offer.url,
+        "kind": _kind(offer),
+        "models": offer.models,
+        "engine": offer.engine,
+        "ctx": offer.context,
+        "slots": offer.slots,
+        "speculative": offer.drafts,
+        "healthy": offer.healthy,
+        "metrics": offer.counts,
+        "not_offered": dict(offer.missing),
+    }
+
+
+def _describe_offer(offer: ServerOffer) -> Iterator[str]:
     unknown = "not told"
     drafts = unknown if offer.drafts is None else "on" if offer.drafts else "off"
-    print(f"{offer.url}/v1  {_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}")
-    print(f"  models       {one_line(', '.join(offer.models)) or unknown}")
-    context = unknown if offer.context is None else f"{offer.context:,} tokens a slot"
-    print(f"  context      {context}")
-    print(f"  slots        {unknown if offer.slots is None else offer.slots}")
-    print(f"  speculation  {drafts}")
+    yield f"{offer.url}/v1  {_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
+    yield f"  models       {one_line(', '.join(offer.models)) or unknown}"
+    yield f"  context      {unknown if offer.context is None else f'{offer.context:,} tokens a slot'}"
+    yield f"  slots        {unknown if offer.slots is None else offer.slots}"
+    yield f"  speculation  {drafts}"
     for path, why in offer.missing.items():
-        print(f"  {path:<12} {why}")
+        yield f"  {path:<12} {why}"
 
 
 def _kind(offer: ServerOffer) -> str:
     return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
 
 
-def _tell_sample(state: str, sample: MonitorSnapshot | None, offer: ServerOffer, *, as_json: bool) -> None:
-    rate = sample.readings.get("tokens_per_second") if sample and offer.counts else None
-    share = sample.readings.get("acceptance_percent") if sample and offer.counts else None
-    if as_json:
-        figures = {
-            "tokens_per_second": round_figure(rate.value) if rate else None,
-            "acceptance_percent": round_figure(share.value) if share else None,
-        }
-        print_json({"state": state, **figures})
-        return
+def _sample_result(state: str, sample: MonitorSnapshot | None, offer: ServerOffer) -> Result:
+    readings = sample.readings if sample and offer.counts else {}
+    rate, share = (
+        reading.value if (reading := readings.get(name)) else None
+        for name in ("tokens_per_second", "acceptance_percent")
+    )
     parts = [state]
     if not offer.counts:
         parts.append("tokens/s not offered")
-    elif rate is not None and rate.value is not None:
-        parts.append(f"{rate.value:.1f} tokens/s")
-        if share is not None and share.value is not None:
-            parts.append(f"{share.value:.0f} % of drafts accepted")
-    print("  ".join(parts), flush=True)
+    elif rate is not None:
+        parts.append(f"{rate:.1f} tokens/s")
+        if share is not None:
+            parts.append(f"{share:.0f} % of drafts accepted")
+    data = {"state": state, "tokens_per_second": round_figure(rate), "acceptance_percent": round_figure(share)}
+    return Result(data, ["  ".join(parts)])

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.base.text import visible_reply
 from launcher.cli.key_options import add_key_options, key_for
-from launcher.cli.output import parse_number, print_json, round_figure
+from launcher.cli.output import Note, Result, parse_number, round_figure
 from launcher.cli.quantities import parse_int
 
 
@@ -45,8 +45,8 @@ def _text(text: str) -> str:
     return text
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the reply as it streams, then its figures on stderr; with --json one object at the end."""
+async def run(options: argparse.Namespace) -> Result:
+    """Print the reply as it streams, and return its figures; for --json the text is among them."""
     from launcher.app import settings
     from launcher.app.serving import chat
     from launcher.app.settings_declared import SYSTEM_PROMPT
@@ -74,23 +74,17 @@ async def run(options: argparse.Namespace) -> int:
 
     key = key_for(options.url, options)
     reply = await chat(request, url=options.url, api_key=key, on_delta=show)
-    if options.json:
-        timings, drafts = reply.timings, reply.acceptance
-        print_json(
-            {
-                "text": reply.text,
-                "reasoning": reply.reasoning,
-                "finish_reason": reply.finish_reason,
-                "first_token_s": round_figure(reply.first_token_s, 3),
-                "predicted_n": timings.predicted_n if timings else None,
-                "tokens_per_second": round_figure(timings.tokens_per_second if timings else None),
-                "draft_n": drafts.drafted,
-                "draft_n_accepted": drafts.accepted,
-                "acceptance": round_figure(drafts.rate, 4),
-                "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
-            }
-        )
-    else:
-        print()
-        print(f"\n{reply.line}", file=sys.stderr)
-    return 0
+    timings, drafts = reply.timings, reply.acceptance
+    data = {
+        "text": reply.text,
+        "reasoning": reply.reasoning,
+        "finish_reason": reply.finish_reason,
+        "first_token_s": round_figure(reply.first_token_s, 3),
+        "predicted_n": timings.predicted_n if timings else None,
+        "tokens_per_second": round_figure(timings.tokens_per_second if timings else None),
+        "draft_n": drafts.drafted,
+        "draft_n_accepted": drafts.accepted,
+        "acceptance": round_figure(drafts.rate, 4),
+        "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
+    }
+    return Result(data, ["", Note(f"\n{reply.line}")])

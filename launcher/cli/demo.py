@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.base.units import format_percent, format_rate
-from launcher.cli.output import parse_number, print_json, round_figure
+from launcher.cli.output import Result, parse_number, round_figure
 
 if TYPE_CHECKING:  # imported by the verb itself, so that --help stays fast
     from launcher.app.demonstration import DemoReport
@@ -21,13 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=parse_number, metavar="N", help="go on asking for N seconds, in the terminal")
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Run the demo and print its measurements."""
+async def run(options: argparse.Namespace) -> Result:
+    """Run the demo and return its measurements."""
     from launcher.app import demonstration
 
     if options.json:
-        print_json(_as_json(await demonstration.run_demo(seconds=options.seconds)))
-        return 0
+        return Result(_as_json(await demonstration.run_demo(seconds=options.seconds)))
     from launcher.cli.bar import StateLine
     from launcher.engine.server.client import Delta
     from launcher.machine.host import read_host
@@ -47,8 +46,12 @@ async def run(options: argparse.Namespace) -> int:
         on_delta=show_delta,
         on_reply=lambda reply: print(f"\n\n  {reply.line}"),
     )
+    return Result(_as_json(report), [_describe_report(report)])
+
+
+def _describe_report(report: DemoReport) -> str:
     by_position = ", ".join(format_percent(share) for share in report.acceptance.rates_by_position)
-    print(
+    return (
         f"\n{report.engine} engine {report.engine_version}, model {report.model}: ready after {report.ready_s:.1f} s,"
         f" {report.predicted_n} tokens at {format_rate(report.tokens_per_second)}."
         f"\nDrafts accepted: {format_percent(report.acceptance.rate)} ({report.acceptance.accepted} of"
@@ -57,7 +60,6 @@ async def run(options: argparse.Namespace) -> int:
         "\n\nNext: `mtp-launcher serve --model demo` keeps it running for other programs;"
         " `mtp-launcher serve --model FILE.gguf` serves your own model."
     )
-    return 0
 
 
 def _as_json(report: DemoReport) -> dict[str, object]:
