@@ -7,15 +7,15 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import health_line, wrap_text
 from launcher.cli.machine_options import add_setting, serve_options_of, settings_given
-from launcher.cli.output import add_extra_arguments, print_json
+from launcher.cli.output import Note, Result, add_extra_arguments, print_result
 from launcher.cli.quantities import parse_int, parse_workers
 from launcher.models.server_settings import ROWS, format_settings
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.app.session import Session
     from launcher.app.start_settings import Start
     from launcher.models.memory import PlanSettings
+    from launcher.monitor.health_event import HealthEvent
 
 _MOST_FIXES = 3
 
@@ -80,18 +81,6 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.cli.action_commands import actions_json, print_failure
     from launcher.cli.bar import StateLine
     from launcher.engine.server.started import require_last_model, save_last_start
-    from launcher.engine.server.state import ServerEvent
-    from launcher.monitor.health_event import HealthEvent
-
-    states = StateLine()
-
-    def show(event: ServerEvent) -> None:
-        if not options.json:
-            states.show_event(event)
-
-    def show_health(event: HealthEvent) -> None:
-        if not options.json:
-            print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
     model = require_last_model() if options.last else options.what or options.model
     try:
@@ -105,7 +94,8 @@ async def run(options: argparse.Namespace) -> int:
     except LauncherError as error:
         save_last_start(None, None, error)
         raise
-    session = Session(port=options.port, shared=options.lan, on_event=show, on_health=show_health)
+    on_event, on_health = (None, None) if options.json else (StateLine().show_event, _print_health)
+    session = Session(port=options.port, shared=options.lan, on_event=on_event, on_health=on_health)
     counting = UseCounting(session)
     try:
         start = partial(
@@ -118,10 +108,8 @@ async def run(options: argparse.Namespace) -> int:
         )
         await _serve(session, start, resolved, options)
     except asyncio.CancelledError:
-        if options.json:
-            print_json({"state": "stopped"})
-        else:
-            print("Ended before the server was ready.", file=sys.stderr, flush=True)
+        ended = Result({"state": "stopped"}, [Note("Ended before the server was ready.")])
+        print_result(ended, as_json=options.json)
         raise
     except LauncherError as error:
         print_failure(error, actions_json(error.actions, session.way), as_json=options.json)
@@ -130,6 +118,10 @@ async def run(options: argparse.Namespace) -> int:
         await session.stop()
         await counting.close()
     return 0
+
+
+def _print_health(event: HealthEvent) -> None:
+    print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
 
 async def _serve(
@@ -148,7 +140,8 @@ async def _serve(
         try:
             await start()
             await asyncio.to_thread(save_last_model, resolved.named)
-            _announce(session, resolved, as_json=options.json)
+            ready = Result(_ready_json(session, resolved), _describe_server(session, resolved))
+            print_result(ready, as_json=options.json)
             try:
                 await _advise(session, as_json=options.json)
                 error = await session.wait_until_ended()
@@ -169,44 +162,48 @@ async def _serve(
             start = partial(session.fix, action)
 
 
-def _announce(server: Session, resolved: Start, *, as_json: bool) -> None:
+def _ready_json(session: Session, start: Start) -> dict[str, Any]:
     from launcher.app.sharing import shared_urls
     from launcher.app.start_settings import Origin
 
-    supervisor = server.supervisor
-    endpoint, launch = supervisor.endpoint, supervisor.launch
-    if as_json:
-        ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
-        shared = {"lan": shared_urls(endpoint.port)} if endpoint.shared else {}
-        tuned = {"settings": resolved.settings_from(Origin.TUNED), "note": resolved.preset_line}
-        preset = {"preset": tuned} if resolved.preset_line else {}
-        notices = {"notices": [asdict(notice) for notice in resolved.notices]} if resolved.notices else {}
-        print_json({**ready, "launcher_pid": os.getpid(), **shared, **preset, **notices})
-        return
+    supervisor, endpoint = session.supervisor, session.supervisor.endpoint
+    ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
+    shared = {"lan": shared_urls(endpoint.port)} if endpoint.shared else {}
+    tuned = {"settings": start.settings_from(Origin.TUNED), "note": start.preset_line}
+    preset = {"preset": tuned} if start.preset_line else {}
+    notices = {"notices": [asdict(notice) for notice in start.notices]} if start.notices else {}
+    return {**ready, "launcher_pid": os.getpid(), **shared, **preset, **notices}
+
+
+def _describe_server(session: Session, start: Start) -> Iterator[str]:
+    from launcher.app.start_settings import Origin
+
+    endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     if launch is None:
         return
-    limits, kept = format_settings(launch.limits), format_settings(resolved.settings_from(Origin.KEPT))
+    limits, kept = format_settings(launch.limits), format_settings(start.settings_from(Origin.KEPT))
     draft = launch.options.draft
     setting = launch.setting("cpu")
     mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
-    print(
-        f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
-        f"\n  address  {endpoint.url}/v1"
-        f"\n  API key  {endpoint.api_key}"
-        f"\n  settings {mtp}, context {launch.context}, {setting.slots} slot{'' if setting.slots == 1 else 's'}"
-        f"\n  context  {_full(setting, launch.options.extra)}"
-        f"\n  memory   KV cache {setting.kv}, ubatch {setting.ubatch}"
-        + (f"\n  limits   {limits}: the host has no more memory to spare" if limits else "")
-        + (f"\n  workers  {', '.join(launch.options.rpc)} (RPC)" if launch.options.rpc else "")
-        + (f"\n  preset   {resolved.preset_line}" if resolved.preset_line else "")
-        + (f"\n  kept     {kept} as the last time; --defaults leaves that out" if kept else "")
-        + (f"\n  yours    {shlex.join(launch.options.extra)}" if launch.options.extra else "")
-        + (f"\n  note     {launch.note}" if launch.note else "")
-        + f"\n  log      {supervisor.log.path}"
-        + (f"\n{sharing_words(endpoint.port)}" if endpoint.shared else "")
-        + "\nCtrl-C stops it.",
-        flush=True,
-    )
+    yield f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
+    rows = {
+        "address": f"{endpoint.url}/v1",
+        "API key": endpoint.api_key,
+        "settings": f"{mtp}, context {launch.context}, {setting.slots} slot{'' if setting.slots == 1 else 's'}",
+        "context": _describe_full_context(setting, launch.options.extra),
+        "memory": f"KV cache {setting.kv}, ubatch {setting.ubatch}",
+        "limits": limits and f"{limits}: the host has no more memory to spare",
+        "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
+        "preset": start.preset_line,
+        "kept": kept and f"{kept} as the last time; --defaults leaves that out",
+        "yours": shlex.join(launch.options.extra),
+        "note": launch.note,
+        "log": session.supervisor.log.path,
+    }
+    yield from (f"  {name:<8} {text}" for name, text in rows.items() if text)
+    if endpoint.shared:
+        yield describe_sharing(endpoint.port)
+    yield "Ctrl-C stops it."
 
 
 async def _advise(session: Session, *, as_json: bool) -> None:
@@ -220,7 +217,7 @@ async def _advise(session: Session, *, as_json: bool) -> None:
         print(f"Advice: {advice.sentence} {retry}", file=sys.stderr, flush=True)
 
 
-def _full(setting: PlanSettings, extra: Sequence[str]) -> str:
+def _describe_full_context(setting: PlanSettings, extra: Sequence[str]) -> str:
     """Return a sentence on what happens when a slot's context is full."""
     each = f"{setting.slot_context} tokens{' a slot' if setting.slots > 1 else ''}"
     if "--context-shift" in extra:
@@ -228,11 +225,8 @@ def _full(setting: PlanSettings, extra: Sequence[str]) -> str:
     return f"{each}; a reply that fills them ends there, nothing of the chat is dropped"
 
 
-# Output of `serve --lan`: the addresses for other computers, and the security implications.
-
-
-def sharing_words(port: int) -> str:
-    """Return the text for the terminal."""
+def describe_sharing(port: int) -> str:
+    """Return the addresses for other computers, and what sharing means for security."""
     from launcher.app.sharing import read_share_info
 
     found = read_share_info(port)
