@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
-import time
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.units import format_rate
-from launcher.cli.bar import ProgressBar
+from launcher.cli.bar import Reporter
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import INTENTS
-from launcher.cli.output import print_error, print_json, round_figure
+from launcher.cli.output import Note, print_error, round_figure
 from launcher.cli.quantities import parse_int
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from launcher.models.plan import Plan
     from launcher.monitor.reply import Reply
 
-_EVENT_S = 0.5
 _DEMO = "`mtp-launcher demo` shows all of it on a small built-in model, with neither a GPU nor the network."
 _WORDS = {
     "engine": "Engine",
@@ -61,40 +60,40 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.base.errors import LauncherError
     from launcher.engine.server.started import save_last_model
 
-    show: _TextOutput | _JsonOutput = _JsonOutput() if options.json else _TextOutput()
-    aim, plan = await _aim(options)
-    show.begin(aim, plan)
+    reporter = Reporter(as_json=options.json)
+    request, plan = await _make_request(options)
+    reporter.show_event(_plan_json(request, plan), _describe_plan(request, plan))
     session = Session(port=options.port)
     counting = UseCounting(session)
     ready = False
     try:
-        reply = await perform_first_start(aim, server_starter(session), show.step)
+        reply = await perform_first_start(request, server_starter(session), partial(_show_step, reporter))
         ready = True
-        await asyncio.to_thread(save_last_model, aim.model)
-        show.ready(session, reply)
+        await asyncio.to_thread(save_last_model, request.model)
+        reporter.show_event(_ready_json(session, reply), [_describe_ready(session, reply)])
         if (error := await session.wait_until_ended()) is not None:
             raise error
         return 0
     except asyncio.CancelledError:
-        show.close()
         if ready:
             return 0  # SIGINT and SIGTERM are the normal end
-        show.paused()
+        paused = Note("Paused: what arrived is kept. The same command goes on from there.")
+        reporter.show_event({"event": "paused"}, [paused])
         raise
     except LauncherError as error:
-        show.close()
+        reporter.close()
         if ready or not _needs_the_network(error):
             raise
         print_error(error, as_json=options.json)
-        show.demo()
+        reporter.show_event(None, [Note(f"       {_DEMO}")])
         return 1
     finally:
-        show.close()
+        reporter.close()
         await session.stop()
         await counting.close()
 
 
-async def _aim(options: argparse.Namespace) -> tuple[StartRequest, Plan | None]:
+async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan | None]:
     """Return the start request and its plan. Raises NothingFits with alternatives."""
     from launcher.app import planner
     from launcher.app.first_checks import StartRequest, start_request_of
@@ -135,136 +134,91 @@ def _needs_the_network(error: LauncherError) -> bool:
     return isinstance(error, Offline | Unreachable | RateLimited)
 
 
-def describe_step(told: StepProgress) -> str:
+def describe_step(progress: StepProgress) -> str:
     """Return the result of a step as text."""
     parts: list[str] = []
-    if told.how is not None:
-        parts.append(str(told.how))
-    if told.drafted:
-        parts.append(f"{told.accepted} of {told.drafted} drafted tokens accepted")
-    if told.tokens_per_second is not None:
-        parts.append(format_rate(told.tokens_per_second))
+    if progress.how is not None:
+        parts.append(str(progress.how))
+    if progress.drafted:
+        parts.append(f"{progress.accepted} of {progress.drafted} drafted tokens accepted")
+    if progress.tokens_per_second is not None:
+        parts.append(format_rate(progress.tokens_per_second))
     return ", ".join(parts)
 
 
-class _TextOutput:
-    """Text output: a line for each finished step, and a bar or a percentage while it runs."""
-
-    def __init__(self) -> None:
-        self._bar = ProgressBar()
-        self._last: dict[str, tuple[object, str]] = {}
-
-    def begin(self, aim: StartRequest, plan: Plan | None) -> None:
-        if plan is None:
-            print(aim.model, file=sys.stderr)
-            return
+def _plan_json(request: StartRequest, plan: Plan | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"event": "plan", "model": request.model}
+    if plan is not None:
         setting = plan.setting
-        drafts = f"draft {setting.draft}" if setting.draft else "MTP off"
-        needs = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
-        what = f"{plan.entry.name}, {plan.file.quant}, context {setting.context:,}, KV {setting.kv}, {drafts}: {needs}"
-        print(wrap_text(what), file=sys.stderr)
-        for reason in plan.reasons[:2]:
-            print(wrap_text(reason, "  "), file=sys.stderr)
-
-    def step(self, told: StepProgress) -> None:
-        from launcher.app.first_steps import Stage
-
-        name = _WORDS[told.step]
-        if told.stage is Stage.RUNNING and told.done_bytes is not None and not told.how:
-            self._bar.show_progress(
-                name,
-                told.done_bytes,
-                told.bytes,
-                speed=told.bytes_per_second,
-                left_s=told.seconds_left,
-                note=told.note,
-            )
-            return
-        if told.stage not in (Stage.RUNNING, Stage.DONE):
-            return
-        said = describe_step(told) if told.stage is Stage.DONE else " ".join(filter(None, (told.note, told.how)))
-        news = (told.stage, said)
-        if self._last.get(told.step) == news or (told.stage is Stage.RUNNING and not said):
-            return
-        self._last[told.step] = news
-        self._bar.close()
-        line = ", ".join(filter(None, (told.subject, said or "done")))
-        print(f"{name + ':':<10} {line}", file=sys.stderr, flush=True)
-
-    def ready(self, session: Session, reply: Reply) -> None:
-        endpoint = session.supervisor.endpoint
-        launch = session.supervisor.launch
-        name = launch.header.name if launch else ""
-        first = f"first token {reply.first_token_s:.2f} s" if reply.first_token_s is not None else ""
-        print(
-            f"\n{name} is ready. {first}"
-            f"\n  address  {endpoint.url}/v1"
-            f"\n  API key  {endpoint.api_key}"
-            "\nCtrl-C stops it.",
-            flush=True,
-        )
-
-    def paused(self) -> None:
-        print("Paused: what arrived is kept. The same command goes on from there.", file=sys.stderr)
-
-    def demo(self) -> None:
-        print(f"       {_DEMO}", file=sys.stderr)
-
-    def close(self) -> None:
-        self._bar.close()
+        data |= {"ctx": setting.context, "kv": setting.kv, "draft": setting.draft, "backend": setting.backend}
+        data |= {"status": plan.status.value, "required_mib": plan.required_mib, "free_mib": plan.free_mib}
+    return data
 
 
-class _JsonOutput:
-    """JSON output: one object per line."""
+def _describe_plan(request: StartRequest, plan: Plan | None) -> Iterator[str]:
+    if plan is None:
+        yield Note(request.model)
+        return
+    setting = plan.setting
+    drafts = f"draft {setting.draft}" if setting.draft else "MTP off"
+    needs = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
+    what = f"{plan.entry.name}, {plan.file.quant}, context {setting.context:,}, KV {setting.kv}, {drafts}: {needs}"
+    yield Note(wrap_text(what))
+    for reason in plan.reasons[:2]:
+        yield Note(wrap_text(reason, "  "))
 
-    def __init__(self) -> None:
-        self._told_s: dict[str, float] = {}
-        self._last: dict[str, object] = {}
 
-    def begin(self, aim: StartRequest, plan: Plan | None) -> None:
-        told: dict[str, Any] = {"event": "plan", "model": aim.model}
-        if plan is not None:
-            setting = plan.setting
-            told |= {"ctx": setting.context, "kv": setting.kv, "draft": setting.draft, "backend": setting.backend}
-            told |= {"status": plan.status.value, "required_mib": plan.required_mib, "free_mib": plan.free_mib}
-        print_json(told)
+def _show_step(reporter: Reporter, progress: StepProgress) -> None:
+    """Show a line for each finished step, and a bar or a percentage while it runs."""
+    from launcher.app.first_steps import Stage
 
-    def step(self, told: StepProgress) -> None:
-        now_s, kind = time.monotonic(), (told.stage, told.how)
-        if self._last.get(told.step) == kind and now_s - self._told_s.get(told.step, 0.0) < _EVENT_S:
-            return
-        self._last[told.step], self._told_s[told.step] = kind, now_s
-        print_json(
-            {
-                "event": "step",
-                "step": told.step.value,
-                "stage": told.stage.value,
-                "subject": told.subject or None,
-                "how": told.how,
-                "note": told.note or None,
-                "done_bytes": told.done_bytes,
-                "bytes": told.bytes,
-                "bytes_per_second": round_figure(told.bytes_per_second),
-                "seconds_left": round_figure(told.seconds_left),
-                "percent": round_figure(told.percent),
-                "draft_n": told.drafted,
-                "draft_n_accepted": told.accepted,
-                "tokens_per_second": round_figure(told.tokens_per_second),
-                "error": told.error.code if told.error else None,
-            }
-        )
+    name, running = _WORDS[progress.step], progress.stage is Stage.RUNNING
+    data, state = _step_json(progress), (progress.stage, progress.how)
+    if running and progress.done_bytes is not None and not progress.how:
+        reporter.show_progress(name, progress, data, state=state)
+        return
+    result = " ".join(filter(None, (progress.note, progress.how))) if running else describe_step(progress) or "done"
+    lines = []
+    if result and progress.stage in (Stage.RUNNING, Stage.DONE):
+        lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (progress.subject, result)))}")]
+    reporter.show_event(data, lines, about=name, state=(*state, progress.note))
 
-    def ready(self, session: Session, reply: Reply) -> None:
-        endpoint = session.supervisor.endpoint
-        ready = {"event": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "launcher_pid": os.getpid()}
-        pid = session.supervisor.engine_pid
-        print_json(ready | {"pid": pid, "first_token_s": round_figure(reply.first_token_s, 3), "text": reply.text})
 
-    def paused(self) -> None:
-        print_json({"event": "paused"})
+def _step_json(progress: StepProgress) -> dict[str, Any]:
+    return {
+        "event": "step",
+        "step": progress.step.value,
+        "stage": progress.stage.value,
+        "subject": progress.subject or None,
+        "how": progress.how,
+        "note": progress.note or None,
+        "done_bytes": progress.done_bytes,
+        "bytes": progress.bytes,
+        "bytes_per_second": round_figure(progress.bytes_per_second),
+        "seconds_left": round_figure(progress.seconds_left),
+        "percent": round_figure(progress.percent),
+        "draft_n": progress.drafted,
+        "draft_n_accepted": progress.accepted,
+        "tokens_per_second": round_figure(progress.tokens_per_second),
+        "error": progress.error.code if progress.error else None,
+    }
 
-    def demo(self) -> None:
-        """Do nothing: a program finds the demo in --help."""
 
-    def close(self) -> None:
-        """Do nothing: no line is open."""
+def _describe_ready(session: Session, reply: Reply) -> str:
+    endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
+    name = launch.header.name if launch else ""
+    first = f"first token {reply.first_token_s:.2f} s" if reply.first_token_s is not None else ""
+    return f"\n{name} is ready. {first}\n  address  {endpoint.url}/v1\n  API key  {endpoint.api_key}\nCtrl-C stops it."
+
+
+def _ready_json(session: Session, reply: Reply) -> dict[str, Any]:
+    endpoint = session.supervisor.endpoint
+    return {
+        "event": "ready",
+        "url": endpoint.url,
+        "api_key": endpoint.api_key,
+        "launcher_pid": os.getpid(),
+        "pid": session.supervisor.engine_pid,
+        "first_token_s": round_figure(reply.first_token_s, 3),
+        "text": reply.text,
+    }
