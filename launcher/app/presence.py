@@ -60,8 +60,8 @@ class Controlled(Protocol):
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server. See Session.stop."""
 
-    def way(self, action: Action) -> FixCommand:
-        """Return the command or link for an action. See Session.way."""
+    def command_for_action(self, action: Action) -> FixCommand:
+        """Return the command or link for an action. See Session.command_for_action."""
 
 
 class RemoteControl:
@@ -139,7 +139,7 @@ class RemoteControl:
         running, launch = supervisor.options, supervisor.launch
         rests = supervisor.status.state not in SERVING
         if rests or running is None or launch is None or not changes_settings(action):
-            how = self._session.way(action)
+            how = self._session.command_for_action(action)
             return action.as_json() | {"set": None, "command": how.command, "link": how.link}
         changes = None
         with suppress(ActionImpossible):

@@ -225,7 +225,7 @@ class Session:
             await self.start(base.options, chosen=base.settings, named=base.model)
             raise
 
-    def way(self, action: Action) -> FixCommand:
+    def command_for_action(self, action: Action) -> FixCommand:
         """Return the command that applies an action, or the link to open; neither when only the user can do it."""
         return command_for(action, self._start_to_fix(action))
 

@@ -113,7 +113,7 @@ async def run(options: argparse.Namespace) -> int:
         target = await _served(session, options, work)
         return await _measured(target, work, options)
     except LauncherError as error:
-        print_failure(error, actions_json(error.actions, session.way), as_json=options.json)
+        print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
         return 1
     finally:
         await session.stop()

@@ -112,7 +112,7 @@ async def run(options: argparse.Namespace) -> int:
         print_result(ended, as_json=options.json)
         raise
     except LauncherError as error:
-        print_failure(error, actions_json(error.actions, session.way), as_json=options.json)
+        print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
         return 1
     finally:
         await session.stop()
@@ -151,7 +151,9 @@ async def _serve(
                 return
             raise error
         except LauncherError as failed:
-            able = (each for each in failed.actions if changes_settings(each) and session.way(each).steps)
+            able = (
+                each for each in failed.actions if changes_settings(each) and session.command_for_action(each).steps
+            )
             if not options.fix or (action := next(able, None)) is None:
                 raise
             if not fixes:

@@ -122,7 +122,7 @@ class ServerService:
     async def fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
         session = self._running_session()
-        link = session.way(action).link
+        link = session.command_for_action(action).link
         if link is not None:
             self._post(LinkRequested(link))
         else:

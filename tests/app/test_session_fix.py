@@ -122,8 +122,8 @@ async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
         try:
             with pytest.raises(PortBusy) as failed:
                 await session.start(options)
-            assert session.way(failed.value.actions[0]).command is not None
-            assert "--port" not in str(session.way(failed.value.actions[0]).command)
+            assert session.command_for_action(failed.value.actions[0]).command is not None
+            assert "--port" not in str(session.command_for_action(failed.value.actions[0]).command)
             await session.fix(failed.value.actions[0])
             assert running(session)
             assert session.supervisor.endpoint.port != port
