@@ -47,10 +47,10 @@ def _fix_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str
         case _ if changes_settings(action):
             if start is not None:
                 with suppress(ActionImpossible):
-                    yield start.changed(apply_action(action, start.options, context=start.context)).words
+                    yield start.changed(apply_action(action, start.options, context=start.context)).command_words
         case ActionKind.OTHER_PORT | ActionKind.RESTART as kind:
             if start is not None:
-                yield (start if kind is ActionKind.RESTART else replace(start, port=None)).words
+                yield (start if kind is ActionKind.RESTART else replace(start, port=None)).command_words
         case ActionKind.OTHER_ENGINE_BUILD:
             backend = _BACKENDS.get(str(given.get("backend")))
             yield (PROGRAM, "engine", "install", *(("--backend", backend) if backend else ()))

@@ -84,7 +84,7 @@ class StartRequest:
         return {name: row.value_in(self.options) for name, row in ROWS.items() if row.attribute in self.chosen}
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def command_words(self) -> tuple[str, ...]:
         """The words of the command line that repeats this start."""
         given = {name: value for name, value in self.settings.items() if value is not None}
         kept = load_settings(self.options.model).keys() - given.keys()

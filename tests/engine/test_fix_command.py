@@ -27,21 +27,21 @@ def action(kind: ActionKind, **parameters: Value) -> Action:
 
 def test_a_start_is_written_as_its_user_did() -> None:
     wanted = "mtp-launcher serve m:Q4 --ctx 65536 --kv q8_0 --port 9001 -- --jinja -x 1"
-    assert quote_command(start(port=9_001).words) == wanted
+    assert quote_command(start(port=9_001).command_words) == wanted
 
 
 def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
     options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
-    words = StartRequest.of(options, named=None, chosen=None, port=None, shared=True).words
+    words = StartRequest.of(options, named=None, chosen=None, port=None, shared=True).command_words
     wanted = "--engine /e/llama-server --ctx 65536 --kv q8_0 --draft 3 --rpc a:1,b:2 --lan"
     assert " ".join(words) == f"mtp-launcher serve /models/m.gguf {wanted}"
 
 
 def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
     save_settings(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
-    assert "--defaults" in start().words
+    assert "--defaults" in start().command_words
     save_settings(OPTIONS.model, {"ctx": 4_096})
-    assert "--defaults" not in start().words
+    assert "--defaults" not in start().command_words
 
 
 @pytest.mark.parametrize(
