@@ -207,7 +207,7 @@ def _run_explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
     except LauncherError as error:
         print_error(error, as_json=options.json)
         if options.verb == "gui":
-            _show_unseen(error)
+            _show_dialog(error)
     except OSError as error:
         unnamed = error.filename is None and not isinstance(error, TimeoutError)  # a timeout is a lock's
         if isinstance(error, BrokenPipeError) or (unnamed and options.verb in _ANSWERING):
@@ -236,8 +236,9 @@ def _without_proc() -> "LauncherError | None":
     )
 
 
-def _show_unseen(error: "LauncherError") -> None:
-    from launcher.cli import unseen
+def _show_dialog(error: "LauncherError") -> None:
+    """Show an error of the window in a dialog if nobody sees the output."""
+    from launcher.cli import error_dialog
 
-    if unseen.started_from_a_menu():
-        unseen.show_dialog(error)
+    if error_dialog.is_started_from_menu():
+        error_dialog.show_dialog(error)

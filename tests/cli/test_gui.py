@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli import gui, unseen
+from launcher.cli import error_dialog, gui
 from launcher.machine import surroundings
 
 PLATFORM = "QT_QPA_PLATFORM"
@@ -77,11 +77,11 @@ def test_who_started_it_is_told_by_the_environment(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], *, expected: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert unseen.started_from_a_menu(environment) is expected
+    assert error_dialog.is_started_from_menu(environment) is expected
 
 
 def test_in_a_terminal_its_user_sees_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     controlling, terminal = os.openpty()
     with os.fdopen(controlling), os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
-        assert not unseen.started_from_a_menu({"XDG_ACTIVATION_TOKEN": "token"})
+        assert not error_dialog.is_started_from_menu({"XDG_ACTIVATION_TOKEN": "token"})

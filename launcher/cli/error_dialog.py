@@ -24,7 +24,7 @@ _DIALOGS = (
 _ERROR_ICON = 0x10
 
 
-def started_from_a_menu(environment: Mapping[str, str] = os.environ) -> bool:
+def is_started_from_menu(environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if a desktop started this process, so that its output goes to no terminal.
 
     GLib's launchers pass the pid of the process that they start, and others pass a startup token for its window; a
