@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Result
+
+if TYPE_CHECKING:
+    from launcher.tuning.history_records import Session
+    from launcher.tuning.report import SessionComparison
 
 _WHAT = (
     'a measurement as `history` shows it, "last", published:NAME, or a file that was exported or shared; '
@@ -24,36 +30,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", help="the same")
 
 
-async def run(options: argparse.Namespace) -> int:
+async def run(options: argparse.Namespace) -> Result:
     """Compare the two; exit code 0 whatever the result."""
     return await asyncio.to_thread(_run, options)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from launcher.base.text import one_line, visible_reply
+def _run(options: argparse.Namespace) -> Result:
     from launcher.tuning.history import History, load_session, parse_session_choice
-    from launcher.tuning.history_environment import join_clauses
     from launcher.tuning.report import compare_sessions
-    from launcher.tuning.report_export import interval_text, session_title
-    from launcher.tuning.statistics import INTERVAL_NOTE
 
     named = [parse_session_choice(text) for text in (options.first, options.second)]
     with History() as history:
         first, second = (load_session(history, name) for name, _ in named)
     found = compare_sessions(first, second, named[0][1], named[1][1])
-    if options.json:
-        print_json(found.as_json())
-        return 0
+    return Result(found.as_json(), _format_comparison(first, second, found))
+
+
+def _format_comparison(first: Session, second: Session, found: SessionComparison) -> Iterator[str]:
+    from launcher.base.text import one_line, visible_reply
+    from launcher.tuning.history_environment import join_clauses
+    from launcher.tuning.report_export import interval_text, session_title
+    from launcher.tuning.statistics import INTERVAL_NOTE
+
     for letter, session in (("A", first), ("B", second)):
-        print(f"{letter}  {session.id}  {one_line(session_title(session))}")
+        yield f"{letter}  {session.id}  {one_line(session_title(session))}"
     for difference in found.differences:
-        print(wrap_text(join_clauses([difference]), "   different: "))
+        yield wrap_text(join_clauses([difference]), "   different: ")
     rows = [("SETTINGS", "A TOKENS/S", "B TOKENS/S", "B AGAINST A")]
     for each in found.rows:
         ratio = each.sentence or "one of them has no run that counts"
         rows.append((each.label, interval_text(each.first.decode), interval_text(each.second.decode), ratio))
-    print_table(rows, right={1, 2})
-    print(wrap_text(INTERVAL_NOTE, "  "))
+    yield from format_table(rows, right={1, 2})
+    yield wrap_text(INTERVAL_NOTE, "  ")
     for note in found.notes:
-        print(wrap_text(visible_reply(note), "  "))
-    return 0
+        yield wrap_text(visible_reply(note), "  ")
