@@ -42,7 +42,7 @@ class ProgressBar:
         self._moves = sys.stderr.isatty()
         self._shown_s: float | None = None if self._moves else time.monotonic()
         self._written = 0
-        self._note = self._told_above = ""
+        self._note = self._above = ""
 
     def show_progress(
         self,
@@ -63,7 +63,7 @@ class ProgressBar:
             self._shown_s = None
         self._note = note
         if not note:
-            self._told_above = ""
+            self._above = ""
         if self._shown_s is not None and now_s - self._shown_s < (_FRAME_S if self._moves else _LINE_S):
             return
         self._shown_s = now_s
@@ -75,7 +75,7 @@ class ProgressBar:
         columns = shutil.get_terminal_size().columns - 1
         above = bool(note) and len(f"{what}: {fields[-1]}") > columns
         if above:
-            self._tell_above(what, fields.pop(), now_s)
+            self._print_above(what, fields.pop(), now_s)
         tail = _GAP.join(fields)
         room = columns - len(what) - max(len(tail), _USUAL_TAIL) - 4
         if total and room >= _LEAST_BAR:
@@ -87,12 +87,12 @@ class ProgressBar:
         rewrite_line(f"{line}{' ' * (self._written - len(line))}")
         self._written = len(line)
 
-    def _tell_above(self, what: str, note: str, now_s: float) -> None:
+    def _print_above(self, what: str, note: str, now_s: float) -> None:
         """Print a note that does not fit on the line; the bar goes on below it."""
-        if note != self._told_above:
+        if note != self._above:
             self.close()
             print(wrap_text(f"{what}: {note}"), file=sys.stderr)
-            self._told_above, self._shown_s = note, now_s
+            self._above, self._shown_s = note, now_s
 
     def close(self) -> None:
         """Clear the bar, so that the next output begins on its own line."""

@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace) -> Result:
     last, begins = await asyncio.to_thread(_last_of, options.log, options.url)
     asked = options.log is not None or options.exit_code is not None
     if last is not None and last.why is not None and not last.explained_by_log and not asked:
-        return _report(_untold(last, last.why), last, options)
+        return _report(_diagnose_failed_start(last, last.why), last, options)
     name = options.log if options.log is not None or last is None else str(last.log)
     text = await run_in_thread(lambda: _read(name), "log")  # in a thread, because reading a pipe may never end
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
@@ -113,7 +113,7 @@ def _describe_source(log: str | None, options: argparse.Namespace) -> list[str]:
     return [f"  Read: {log}"] if options.log is None and log is not None else []
 
 
-def _untold(last: LastStart, why: LauncherError) -> Diagnosis:
+def _diagnose_failed_start(last: LastStart, why: LauncherError) -> Diagnosis:
     """Return the diagnosis of a start whose log names no cause, from the error that its user saw."""
     from launcher.engine.diagnosis.explain import Diagnosis
 

@@ -80,7 +80,7 @@ def _list_facts(report: DoctorReport) -> list[tuple[str, str]]:
     if machine.no_gpu_because:
         lines.append(("GPU", f"none: {machine.no_gpu_because}"))
     if report.situation is not None:
-        lines += [("" if at else "Memory", text) for at, text in enumerate(_for_models(report.situation))]
+        lines += [("" if at else "Memory", text) for at, text in enumerate(_describe_memory(report.situation))]
     lines.append(
         ("Engine fit", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
     )
@@ -126,17 +126,17 @@ def _gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
         "asleep" if gpu.asleep else "",
         "lights a display" if gpu.display_active else "",
     ]
-    return [", ".join(filter(None, facts)), *_now(gpu, report)]
+    return [", ".join(filter(None, facts)), *_describe_activity(gpu, report)]
 
 
-def _for_models(situation: Situation) -> tuple[str, ...]:
+def _describe_memory(situation: Situation) -> tuple[str, ...]:
     """Return the memory available for models, as plans count it, and the part that our own servers use."""
     where = "of host memory" if situation.backend == "cpu" else "of GPU memory"
-    told = f"{situation.free_mib:,} MiB {where} for models, {situation.margin_mib:,} of them to stay free"
-    return (told, *situation.own_notes)
+    summary = f"{situation.free_mib:,} MiB {where} for models, {situation.margin_mib:,} of them to stay free"
+    return (summary, *situation.own_notes)
 
 
-def _now(gpu: Gpu, report: DoctorReport) -> list[str]:
+def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
     """Return the GPU's current readings and programs, if any are known."""
     readings, activity = report.inspected.get(gpu.id, ({}, None))
     shown = [
@@ -176,7 +176,7 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
     return {
         "demo_can_run": report.demo_can_run,
         "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.lacks},
-        "gpus": [asdict(gpu) | _now_as_json(gpu, report) for gpu in machine.gpus],
+        "gpus": [asdict(gpu) | _activity_json(gpu, report) for gpu in machine.gpus],
         "memory": report.situation.memory_json() if report.situation else None,
         "no_gpu_because": machine.no_gpu_because,
         "gpus_absent": dict(machine.absent),
@@ -205,9 +205,9 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
     }
 
 
-def _now_as_json(gpu: Gpu, report: DoctorReport) -> dict[str, object]:
+def _activity_json(gpu: Gpu, report: DoctorReport) -> dict[str, object]:
     if gpu.id not in report.inspected:
         return {"readings": None, "activity": None}
     readings, activity = report.inspected[gpu.id]
-    told = {name: {"value": round_figure(each.value), "absent": each.absent} for name, each in readings.items()}
-    return {"readings": told, "activity": asdict(activity)}
+    values = {name: {"value": round_figure(each.value), "absent": each.absent} for name, each in readings.items()}
+    return {"readings": values, "activity": asdict(activity)}

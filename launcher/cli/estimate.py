@@ -145,7 +145,7 @@ def _as_json(
     situation: Situation,
     verdict: EngineComparison | LauncherError | None,
 ) -> dict[str, object]:
-    told: dict[str, object] = {
+    data: dict[str, object] = {
         "name": source.model.name,
         "architecture": source.model.architecture,
         "bytes": source.model.file_bytes,
@@ -168,7 +168,7 @@ def _as_json(
         "memory": situation.memory_json(),
         "exact": estimate.exact if estimate else None,
     }
-    return told | (verdict_json(verdict) if verdict else {})
+    return data | (verdict_json(verdict) if verdict else {})
 
 
 def _status(estimate: MemoryEstimate, situation: Situation) -> str:
@@ -230,11 +230,11 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, beside: Mapping
     for note in situation.own_notes:
         yield f"\n{wrap_text(note)}"
     if estimate.parts.mmproj:
-        told = f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers."
-        yield f"\n{wrap_text(told)}"
+        note = f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers."
+        yield f"\n{wrap_text(note)}"
     if not estimate.compute_exact:
-        told = "The compute buffer is a guess for this architecture or backend: --ask-engine knows better."
-        yield f"\n{wrap_text(told)}"
+        note = "The compute buffer is a guess for this architecture or backend: --ask-engine knows better."
+        yield f"\n{wrap_text(note)}"
 
 
 def _engine_column(verdict: EngineComparison | LauncherError | None, *, states: bool) -> dict[str, str]:

@@ -57,11 +57,11 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
 
 def add_setting(parser: argparse._ActionsContainer, row: ServerSetting, *, default: str = "") -> None:
     """Declare the option of a server setting; `default` is shown as its default value."""
-    told = f"{row.help} (default: {default})" if default else row.help
+    help_text = f"{row.help} (default: {default})" if default else row.help
     if row.kind == "switch":
-        parser.add_argument(row.option, action=argparse.BooleanOptionalAction, help=told)
+        parser.add_argument(row.option, action=argparse.BooleanOptionalAction, help=help_text)
     else:
-        parser.add_argument(row.option, type=_READ[row.kind], metavar=row.metavar, help=told)
+        parser.add_argument(row.option, type=_READ[row.kind], metavar=row.metavar, help=help_text)
 
 
 def settings_given(options: argparse.Namespace) -> dict[str, Value]:

@@ -233,18 +233,18 @@ async def run(options: argparse.Namespace) -> Result:
 def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
     """Return a function that replaces a plan by the one with the user's own settings, as far as they fit."""
 
-    def mine(plan: Plan) -> Plan:
+    def replace_plan(plan: Plan) -> Plan:
         kept = next((each for each in own if each.planned is plan), None)
         if kept is None or not kept.settings:
             return plan
         found = kept.mine or plan
         used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
         gone = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
-        told = [f"As it was served the last time: {used}; --defaults leaves that out."] if used else []
-        told += [f"What you set the last time does not fit now: {gone}."] if gone else []
-        return replace(found, reasons=(*told, *found.reasons))
+        reasons = [f"As it was served the last time: {used}; --defaults leaves that out."] if used else []
+        reasons += [f"What you set the last time does not fit now: {gone}."] if gone else []
+        return replace(found, reasons=(*reasons, *found.reasons))
 
-    return mine
+    return replace_plan
 
 
 async def _ask(plan: Plan, machine: MachineWish) -> EngineComparison | LauncherError:
@@ -457,8 +457,8 @@ def _describe_plan(
     )
     guesses = [] if plan.estimate.weights_exact else ["weights by the file's size: its header is not read yet"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
-    told = f" ({'; '.join(guesses)})" if guesses else ""
-    yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{told}")
+    caveats = f" ({'; '.join(guesses)})" if guesses else ""
+    yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{caveats}")
     if verdict is not None:
         from launcher.cli.verdict import MODEL_ALONE, verdict_text
 

@@ -102,7 +102,7 @@ def _as_json(standing: SettingState) -> dict[str, Any]:
     from launcher.app import settings
 
     declared = standing.setting
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "name": declared.name,
         "kind": declared.kind,
         "value": standing.value,
@@ -112,10 +112,10 @@ def _as_json(standing: SettingState) -> dict[str, Any]:
         "applies": declared.applies,
     }
     if declared.choices:
-        told["choices"] = [each for each, _ in declared.choices]
+        data["choices"] = [each for each, _ in declared.choices]
     if declared.kind == "number":
-        told |= {"least": declared.least, "most": declared.most, "unit": declared.unit}
-    return told | ({"note": standing.note} if standing.note else {})
+        data |= {"least": declared.least, "most": declared.most, "unit": declared.unit}
+    return data | ({"note": standing.note} if standing.note else {})
 
 
 def _format_value(standing: SettingState, value: object) -> str:

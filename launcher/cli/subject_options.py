@@ -159,10 +159,10 @@ def kept_words(kept: str, *, complete: bool) -> str:
     return f"{interrupted}Kept as {kept}: `mtp-launcher history show {kept}`."
 
 
-def round_significant(told: Any) -> Any:  # noqa: ANN401 -- any JSON value
+def round_significant(data: Any) -> Any:  # noqa: ANN401 -- any JSON value
     """Return JSON with floats rounded to six significant digits."""
-    if isinstance(told, float):
-        return float(f"{told:.6g}")
-    if isinstance(told, dict):
-        return {name: round_significant(value) for name, value in told.items()}
-    return [round_significant(value) for value in told] if isinstance(told, list | tuple) else told
+    if isinstance(data, float):
+        return float(f"{data:.6g}")
+    if isinstance(data, dict):
+        return {name: round_significant(value) for name, value in data.items()}
+    return [round_significant(value) for value in data] if isinstance(data, list | tuple) else data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.output import round_figure
+from launcher.cli.output import error_json, round_figure
 
 if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison
@@ -20,8 +20,7 @@ def verdict_json(verdict: EngineComparison | LauncherError) -> dict[str, Any]:
     from launcher.base.errors import LauncherError
 
     if isinstance(verdict, LauncherError):
-        told = {"code": verdict.code, "message": verdict.title, "hint": verdict.hint}
-        return {"engine": None, "engine_error": told, "difference_percent": None, "flagged": False}
+        return {"engine": None, "engine_error": error_json(verdict), "difference_percent": None, "flagged": False}
     engine = verdict.engine
     return {
         "engine": {
@@ -49,13 +48,13 @@ def verdict_text(verdict: EngineComparison | LauncherError, estimate: MemoryEsti
     if isinstance(verdict, LauncherError):
         return f"could not be asked. {verdict} The formula's figures stand."
     engine = verdict.engine
-    told = f"{engine.total_mib:,} MiB by {engine.engine} ({engine.backend}, asked in {engine.seconds:.1f} s)"
+    text = f"{engine.total_mib:,} MiB by {engine.engine} ({engine.backend}, asked in {engine.seconds:.1f} s)"
     percent = verdict.difference_percent
     if percent is None:
-        return f"{told}; there is no formula to compare it with."
-    told += f"; the formula for {engine.backend} says {abs(percent):.2f} % {'less' if percent < 0 else 'more'}"
-    told += ", too far apart: believe the engine." if verdict.flagged else "."
-    return " ".join(filter(None, (told, _other_backend(verdict, estimate))))
+        return f"{text}; there is no formula to compare it with."
+    text += f"; the formula for {engine.backend} says {abs(percent):.2f} % {'less' if percent < 0 else 'more'}"
+    text += ", too far apart: believe the engine." if verdict.flagged else "."
+    return " ".join(filter(None, (text, _other_backend(verdict, estimate))))
 
 
 def _other_backend(verdict: EngineComparison, estimate: MemoryEstimate | None) -> str:
