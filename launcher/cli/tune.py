@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.layout import print_table, wrap_text
+from launcher.cli.bar import Reporter
+from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import serve_options_of
-from launcher.cli.output import print_json, round_figure
+from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.quantities import parse_minutes as budget
 from launcher.cli.quantities import parse_tokens
 from launcher.cli.subject_options import add_engine, add_model
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.app.tuner_kept import SavedTune
     from launcher.app.tuner_space import PreparedTune
@@ -53,90 +53,81 @@ def three_digits(value: float) -> str:
     return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
 
 
-class TextOutput:
-    """Text output: a line for each trial, then the verdict."""
+class TrialReporter:
+    """Prints a line or a JSON object for each finished trial."""
 
-    def __init__(self, prepared: PreparedTune, done: int) -> None:
+    def __init__(self, prepared: PreparedTune, done: int, *, as_json: bool) -> None:
+        self._reporter = Reporter(as_json=as_json)
         self._prepared = prepared
         self._left_s = prepared.budget_s
         self._trials = 0
-        self._planned = bool(done)
+        self._is_timed = bool(done)
 
-    def take(self, event: TuneEvent) -> None:
-        """Print a finished trial."""
+    def show_event(self, event: TuneEvent) -> None:
+        """Print a finished trial; after the first one also the expected duration, now that a start was measured."""
         from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
 
         if isinstance(event, TrialPlanned):
             self._left_s = event.left_s
-        if isinstance(event, TrialMeasured | TrialFailed):
-            self._trials = len(event.state.trials)
-            trial, goal = event.trial, self._prepared.goal
-            told = trial_json(trial, goal)
-            figure = trial.error or f"{_figure(told['value'])} {goal.unit}"
-            share = "" if told["acceptance"] is None else f", {100 * told['acceptance']:.0f} % accepted"
-            left_s = max(0.0, self._left_s - trial.seconds)
-            words = settings_words(trial.settings, self._prepared.space.baseline)
-            line = f"{self._trials:>3}  {_STAGES[trial.stage.value]:<10}  {words:<24}  {one_line(figure, 300)}{share}"
-            print(f"{line}  ({minutes_text(left_s)} left)", flush=True)
-            if not self._planned and trial.error is None:
-                self._planned = True
-                print(wrap_text(time_words(self._prepared.with_measured_times([trial])), "  time      "), flush=True)
+        if not isinstance(event, TrialMeasured | TrialFailed):
+            return
+        self._trials = len(event.state.trials)
+        data = trial_json(event.trial, self._prepared.goal)
+        lines = [self._describe_trial(event.trial, data)]
+        if not self._is_timed and event.trial.error is None:
+            self._is_timed = True
+            lines.append(wrap_text(time_words(self._prepared.with_measured_times([event.trial])), "  time      "))
+        self._reporter.show_event({"event": "trial", **data}, lines)
 
-    def paused(self) -> None:
+    def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
+        figure = trial.error or f"{_figure(data['value'])} {self._prepared.goal.unit}"
+        share = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
+        left_s = max(0.0, self._left_s - trial.seconds)
+        words = settings_words(trial.settings, self._prepared.space.baseline)
+        line = f"{self._trials:>3}  {_STAGES[trial.stage.value]:<10}  {words:<24}  {one_line(figure, 300)}{share}"
+        return f"{line}  ({minutes_text(left_s)} left)"
+
+    def show_pause(self) -> None:
         """Print that the tune is paused."""
         kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
         go_on = " Go on with `mtp-launcher tune --continue`." if self._trials else ""
-        print(f"Paused: {kept}.{go_on}", file=sys.stderr, flush=True)
-
-    def end(self, verdict: Verdict, *, applied: bool) -> None:
-        """Print the verdict."""
-        from launcher.app.tuner import is_decided
-        from launcher.tuning.verdict import tabulate_trials
-
-        goal, home = self._prepared.goal, self._prepared.space.baseline
-        rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
-        for each in tabulate_trials(verdict.trials, goal):
-            known = (
-                each.low is not None and each.high is not None and each.starts > 2
-            )  # two starts are too few for an interval
-            reach = f"± {_figure(((each.high or 0) - (each.low or 0)) / 2)}" if known else _UNKNOWN
-            words = settings_words(each.settings, home)
-            figure = _figure(each.value)
-            rows.append((words, figure, reach, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
-        print()
-        print_table(rows, right={1, 2, 3, 4})
-        print()
-        print(wrap_text(verdict.sentence))
-        print_level(verdict.as_json())
-        if verdict.because:
-            print(wrap_text(f"Why: {verdict.because}"))
-        model = self._prepared.model
-        print(next_words(model, applied=applied) if is_decided(verdict.as_json()) else more_words(model))
+        self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{go_on}")])
 
 
-class JsonOutput:
-    """JSON output: an object for the plan, for each trial, and one with everything at the end."""
+def make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Result:
+    """Return the verdict with all trials."""
+    trials = [trial_json(trial, prepared.goal) for trial in verdict.trials]
+    return Result(
+        {"verdict": verdict.as_json(), "trials": trials, "applied": applied},
+        _format_verdict(verdict, prepared, applied=applied),
+    )
 
-    def __init__(self, prepared: PreparedTune) -> None:
-        self._prepared = prepared
-        self._trials = 0
 
-    def take(self, event: TuneEvent) -> None:
-        """Print a finished trial."""
-        from launcher.tuning.tuner import TrialFailed, TrialMeasured
+def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
+    from launcher.app.tuner import is_decided
+    from launcher.tuning.verdict import tabulate_trials
 
-        if isinstance(event, TrialMeasured | TrialFailed):
-            self._trials = len(event.state.trials)
-            print_json({"event": "trial", **trial_json(event.trial, self._prepared.goal)})
-
-    def paused(self) -> None:
-        """Print that the tune is paused."""
-        print_json({"event": "paused", "trials": self._trials})
-
-    def end(self, verdict: Verdict, *, applied: bool) -> None:
-        """Print the verdict."""
-        trials = [trial_json(trial, self._prepared.goal) for trial in verdict.trials]
-        print_json({"verdict": verdict.as_json(), "trials": trials, "applied": applied})
+    goal, home = prepared.goal, prepared.space.baseline
+    rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
+    for each in tabulate_trials(verdict.trials, goal):
+        known = (
+            each.low is not None and each.high is not None and each.starts > 2
+        )  # two starts are too few for an interval
+        reach = f"± {_figure(((each.high or 0) - (each.low or 0)) / 2)}" if known else _UNKNOWN
+        words = settings_words(each.settings, home)
+        figure = _figure(each.value)
+        rows.append((words, figure, reach, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
+    yield ""
+    yield from format_table(rows, right={1, 2, 3, 4})
+    yield ""
+    yield wrap_text(verdict.sentence)
+    yield from _describe_confidence(verdict.as_json())
+    if verdict.because:
+        yield wrap_text(f"Why: {verdict.because}")
+    if is_decided(verdict.as_json()):
+        yield next_words(prepared.model, applied=applied)
+    else:
+        yield more_words(prepared.model)
 
 
 def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
@@ -186,11 +177,13 @@ def minutes_text(seconds: float) -> str:
     return f"{whole // 3_600} h" + (f" {whole % 3_600 // 60} min" if whole % 3_600 // 60 else "")
 
 
-def print_level(verdict: Mapping[str, Any]) -> None:
-    """Print the confidence of the intervals in a verdict's sentence; the table's are not for claims and are less
-    sure."""
+def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the confidence of the intervals in a verdict's sentence.
+
+    The table's intervals are less sure, and not for claims.
+    """
     if verdict["speedup"] is not None or verdict["gain"] is not None:
-        print(wrap_text("(These ranges hold with 95 % confidence, all of them together.)"))
+        yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
 
 
 AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
@@ -281,37 +274,35 @@ def _mix(text: str) -> tuple[int, int]:
     return mix
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Print the plan, tune, and print the verdict. Ctrl-C pauses."""
+async def run(options: argparse.Namespace) -> Result | int:
+    """Print the plan, tune, and return the verdict. Ctrl-C pauses."""
     from launcher.app.session import Session
     from launcher.app.tuner import is_decided, run_tune, save_winner
     from launcher.app.tuner_kept import check_no_tune
 
     kept = await asyncio.to_thread(_kept, options) if options.go_on else None
     if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
-        return _ended(kept, options)
+        return _make_ended_result(kept, options)
     await asyncio.to_thread(check_no_tune)
     prepared = await _prepared(options, kept)
-    await _show_plan(prepared, kept, as_json=options.json)
-    if options.vary and not options.json:
-        _show_unvaried(prepared, _names(options.vary))
+    plan = await _describe_plan(prepared, kept, names=_names(options.vary or "none"))
+    print_result(plan, as_json=options.json)
     if not (options.yes or options.json or kept) and can_ask() and not await confirm("Begin?", usual=True):
         return 1
     done = len(kept.state.trials) if kept else 0
-    show = TextOutput(prepared, done) if not options.json else JsonOutput(prepared)
+    reporter = TrialReporter(prepared, done, as_json=options.json)
     session = Session()
     try:
-        verdict = await run_tune(session, prepared, show.take, resume=kept)
+        verdict = await run_tune(session, prepared, reporter.show_event, resume=kept)
     except asyncio.CancelledError:
-        show.paused()
+        reporter.show_pause()
         raise
     finally:
         await session.stop()
     applied = options.apply and is_decided(verdict.as_json())
     if applied:
         await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
-    show.end(verdict, applied=applied)
-    return 0
+    return make_result(verdict, prepared, applied=applied)
 
 
 def _kept(options: argparse.Namespace) -> SavedTune:
@@ -358,25 +349,18 @@ def _has_more_time(kept: SavedTune, options: argparse.Namespace) -> bool:
     return undecided and options.budget is not None and 60 * options.budget > kept.budget_s
 
 
-def _ended(kept: SavedTune, options: argparse.Namespace) -> int:
-    """Print the verdict of the last tune; with --apply store its recommended settings."""
+def _make_ended_result(kept: SavedTune, options: argparse.Namespace) -> Result:
+    """Return the verdict of the last tune; with --apply store its recommended settings."""
     from launcher.app.tuner import is_decided, save_winner
 
     verdict = dict(kept.verdict or {})
     applied = options.apply and is_decided(verdict)
     if applied:
         save_winner(kept.options, verdict["settings"])
-    if options.json:
-        trials = [trial_json(trial, kept.goal) for trial in kept.state.trials]
-        print_json({"verdict": verdict, "trials": trials, "applied": applied})
-        return 0
-    print(wrap_text(str(verdict["sentence"])))
-    print_level(verdict)
-    if is_decided(verdict):
-        print(next_words(kept.model, applied=applied))
-    else:
-        print(more_words(kept.model))
-    return 0
+    trials = [trial_json(trial, kept.goal) for trial in kept.state.trials]
+    next_step = next_words(kept.model, applied=applied) if is_decided(verdict) else more_words(kept.model)
+    lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict), next_step]
+    return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
 async def _prepared(options: argparse.Namespace, kept: SavedTune | None) -> PreparedTune:
@@ -413,8 +397,8 @@ def _goal(options: argparse.Namespace) -> Goal:
     return Goal(aim, *(options.mix or ()))
 
 
-async def _show_plan(prepared: PreparedTune, kept: SavedTune | None, *, as_json: bool) -> None:
-    """Print the plan and the expected duration, before anything is started."""
+async def _describe_plan(prepared: PreparedTune, kept: SavedTune | None, *, names: Sequence[str]) -> Result:
+    """Return the plan and the expected duration; `names` are the settings that the user wants to vary."""
     from launcher.app.tuner_kept import load_tune
     from launcher.engine.server import registry
 
@@ -422,42 +406,38 @@ async def _show_plan(prepared: PreparedTune, kept: SavedTune | None, *, as_json:
     old = None if kept else await asyncio.to_thread(load_tune, prepared.options.model)
     replaced = old if old is not None and old.verdict is None else None
     done = len(kept.state.trials) if kept else 0
-    if as_json:
-        told = {"event": "plan", **prepared.as_json(), "done": done, "servers": [each.url for each in others]}
-        print_json({**told, "replaces": len(replaced.state.trials) if replaced else None})
-        return
+    data = {
+        "event": "plan",
+        **prepared.as_json(),
+        "done": done,
+        "servers": [each.url for each in others],
+        "replaces": len(replaced.state.trials) if replaced else None,
+    }
     work = prepared.workload
-    print(f"Tune {one_line(prepared.model)} for {work.title.lower()}, by {AIM_WORDS[prepared.goal.aim.value]}")
-    print(f"  prompts   {len(work.prompts)}, {sum(each.tokens for each in work.prompts):,} tokens of replies a round")
     varied = ", ".join(f"{name_words(axis.name)} {join_values(axis.values)}" for axis in prepared.space.axes)
     drafts = prepared.space.drafts
-    print(wrap_text(f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}", "  tried     "))
+    rows = [
+        ("prompts", f"{len(work.prompts)}, {sum(each.tokens for each in work.prompts):,} tokens of replies a round"),
+        ("tried", f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}"),
+    ]
     if kept:
-        print(f"  done      {done} starts, {minutes_text(kept.state.used_s)}")
-    print(wrap_text(time_words(prepared), "  time      "))
+        rows.append(("done", f"{done} starts, {minutes_text(kept.state.used_s)}"))
+    rows.append(("time", time_words(prepared)))
     if replaced is not None:
         lost = f"{len(replaced.state.trials)} starts, {minutes_text(replaced.state.used_s)}"
-        print(
-            wrap_text(
-                f"This replaces the paused tune of this model ({lost}). To go on with that instead: "
-                f"`mtp-launcher tune {shell_word(prepared.model)} --continue`.",
-                "  note      ",
-            )
-        )
-    for each in others:
-        print(
-            wrap_text(f"The server at {each.url} runs meanwhile, takes memory and may slow this down.", "  note      ")
-        )
-    sys.stdout.flush()
+        instead = f"`mtp-launcher tune {shell_word(prepared.model)} --continue`"
+        note = f"This replaces the paused tune of this model ({lost}). To go on with that instead: {instead}."
+        rows.append(("note", note))
+    rows += [
+        ("note", f"The server at {each.url} runs meanwhile, takes memory and may slow this down.") for each in others
+    ]
+    axes = {axis.name for axis in prepared.space.axes}
+    if lone := [name_words(name) for name in names if name not in axes]:
+        note = f"{', '.join(lone)}: this model, engine and computer leave nothing to choose, so it is not varied."
+        rows.append(("note", note))
+    head = f"Tune {one_line(prepared.model)} for {work.title.lower()}, by {AIM_WORDS[prepared.goal.aim.value]}"
+    return Result(data, [head, *(wrap_text(text, f"  {label:<9} ") for label, text in rows)])
 
 
 def _names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip().lower().replace("-", "_") for name in text.split(",")]
-
-
-def _show_unvaried(prepared: PreparedTune, names: Sequence[str]) -> None:
-    """Print the requested settings that have only one possible value."""
-    varied = {axis.name for axis in prepared.space.axes}
-    if lone := [name_words(name) for name in names if name not in varied]:
-        said = f"{', '.join(lone)}: this model, engine and computer leave nothing to choose, so it is not varied."
-        print(wrap_text(said, "  note      "), flush=True)
