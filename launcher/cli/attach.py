@@ -28,14 +28,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="its address, such as http://192.168.1.20:8080")
     add_key_options(parser)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="only look, do not watch")
+    how.add_argument("--once", action="store_true", help="show what it is, and do not watch it")
     how.add_argument("--seconds", type=parse_number, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
-    how.add_argument("--bench", action="store_true", help="measure how fast it is with the prompts of a workload")
+    how.add_argument("--bench", action="store_true", help="measure its speed with the prompts of a workload")
     parser.add_argument(
         "--runs", type=parse_rounds, metavar="N", help="with --bench: ask each prompt N times (default 3)"
     )
     parser.add_argument(
-        "--workload", metavar="W", help=f"with --bench: what to ask, see `bench --help` (default {_WORKLOAD})"
+        "--workload", metavar="W", help=f"with --bench: the prompts, see `bench --list` (default {_WORKLOAD})"
     )
 
 
@@ -100,10 +100,8 @@ def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
 
 
 def _describe_speed(speed: MeasuredSpeed, work: Workload, why: Mapping[str, str]) -> Iterator[str]:
-    clock = (
-        "the server's own timings" if speed.clock == "engine" else "the clock on the wall here: the way there counts"
-    )
-    yield f"\nBy {clock}; {work.title.lower()} prompts, the first reply is thrown away."
+    clock = "the server" if speed.clock == "engine" else "this computer, with the time on the network"
+    yield f"\nTimed by {clock}; {work.title.lower()} prompts, the first reply is left out."
     for key, found in (("prefill", speed.prefill), ("decode", speed.decode)):
         yield f"  {key:<12} {_format_rate(found) if found else why[key]}"
     yield f"  {'first token':<12} {f'{speed.first_token.mean:.3f} s' if speed.first_token else why['first_token']}"
@@ -127,7 +125,7 @@ async def _watch(server: AttachedServer, *, seconds: float | None, as_json: bool
 
     if not server.offer.counts and server.offer.healthy is None:
         if not as_json:
-            print("It offers nothing that could be watched: neither /metrics nor /health.")
+            print("This server cannot be watched: it offers neither /metrics nor /health.")
         return 0
     monitor = Monitor(keep)
     monitor.begin(server)
@@ -161,7 +159,7 @@ def _offer_json(offer: ServerOffer) -> dict[str, Any]:
 
 
 def _describe_offer(offer: ServerOffer) -> Iterator[str]:
-    unknown = "not told"
+    unknown = "not reported"
     drafts = unknown if offer.drafts is None else "on" if offer.drafts else "off"
     yield f"{offer.url}/v1  {_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
     yield f"  models       {one_line(', '.join(offer.models)) or unknown}"
@@ -184,7 +182,7 @@ def _sample_result(state: str, sample: MonitorSnapshot | None, offer: ServerOffe
     )
     parts = [state]
     if not offer.counts:
-        parts.append("tokens/s not offered")
+        parts.append("tokens/s not reported")
     elif rate is not None:
         parts.append(f"{rate:.1f} tokens/s")
         if share is not None:

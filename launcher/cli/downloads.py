@@ -106,7 +106,7 @@ async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> in
     try:
         await QueueRunner(downloads, show_event, at_once=options.at_once).run(until_idle=True)
     except asyncio.CancelledError:
-        kept = "Stopped: what arrived is kept. `mtp-launcher downloads run` goes on from there."
+        kept = "Stopped. Received data is kept; `mtp-launcher downloads run` resumes."
         reporter.show_event(None, [Note(kept)])
         raise
     finally:
@@ -118,9 +118,9 @@ async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> in
         raise held
     lines = []
     if failed:
-        lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` tells more.")]
+        lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` shows why.")]
     elif not done:
-        lines = [Note("Nothing waits to be downloaded.")]
+        lines = [Note("Nothing waits in the queue.")]
     reporter.show_event({"event": "end", "done": done, "failed": failed}, lines)
     return 1 if failed else 0
 
@@ -177,15 +177,15 @@ def _describe_event(event: QueueEvent) -> Iterator[str]:
 
 
 _ACTIONS = {
-    "list": "show all downloads, and how far they are",
-    "run": "download what waits, one after the other, until nothing waits",
-    "add": "put models or an engine at the end of the queue",
-    "pause": "stop downloads for now; what arrived is kept",
-    "resume": "let paused downloads go on",
-    "cancel": "give downloads up",
+    "list": "list all downloads with their progress",
+    "run": "download everything that waits in the queue",
+    "add": "add models or an engine to the queue",
+    "pause": "pause downloads; received data is kept",
+    "resume": "resume paused downloads",
+    "cancel": "cancel downloads",
     "retry": "try failed or cancelled downloads again",
     "move": "change the order",
-    "clear": "take out what is done or cancelled",
+    "clear": "remove finished and cancelled downloads from the list",
 }
 
 
@@ -196,14 +196,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions[name].add_argument("which", nargs="+", metavar="ID", help='numbers as `downloads` shows them, or "all"')
     _configure_add(actions["add"])
     actions["run"].add_argument(
-        "--at-once", type=_positive, default=1, metavar="N", help="downloads that run at the same time (default 1)"
+        "--at-once", type=_positive, default=1, metavar="N", help="number of parallel downloads (default 1)"
     )
-    actions["cancel"].add_argument("--discard", action="store_true", help="remove what arrived of them, too")
+    actions["cancel"].add_argument("--discard", action="store_true", help="also delete the received data")
     actions["move"].add_argument("id", type=_positive, metavar="ID")
     actions["move"].add_argument(
         "place", metavar="PLACE", type=_place, help="first, up, down, last, or the number of the place"
     )
-    actions["clear"].add_argument("--failed", action="store_true", help="take out what failed, too")
+    actions["clear"].add_argument("--failed", action="store_true", help="also remove failed downloads")
 
 
 def _configure_add(parser: argparse.ArgumentParser) -> None:
@@ -233,7 +233,7 @@ def _place(text: str) -> QueuePlace:
     try:
         return _positive(text)
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text} is no place: write first, up, down, last or a number") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a position: write first, up, down, last or a number") from None
 
 
 async def run(options: argparse.Namespace) -> Result | int:
@@ -250,7 +250,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     if action == "clear":
         count = await asyncio.to_thread(downloads.clear, failed=options.failed)
         return Result(
-            {"cleared": count}, [f"Took {count} out of the list." if count else "There was nothing to take out."]
+            {"cleared": count}, [f"Removed {count} from the list." if count else "There was nothing to remove."]
         )
     if action == "move":
         await asyncio.to_thread(downloads.move, options.id, options.place)
@@ -262,9 +262,9 @@ async def _add(options: argparse.Namespace) -> Result:
     from launcher.app.downloads import add_engine, add_pull
 
     if not options.what and not options.engine:
-        raise BadOption("What is to be downloaded?", "Name models as `mtp-launcher pull` takes them, or --engine.")
+        raise BadOption("Nothing was named to download.", "Name models as `mtp-launcher pull` takes them, or --engine.")
     if options.sha256 and len(options.what) != 1:
-        raise BadOption("--sha256 is one file's.", "Add the files one by one.")
+        raise BadOption("--sha256 is for a single file.", "Add the files one by one.")
     if options.backend and not options.engine:
         raise BadOption("--backend goes with --engine.", "Add --engine, or leave --backend out.")
     about = {"to": options.to, "sha256": options.sha256, "revision": options.revision, "vision": options.vision}
@@ -292,12 +292,16 @@ async def _add(options: argparse.Namespace) -> Result:
 def _describe_added(added: Sequence[AddedJob], failed: Mapping[str, LauncherError]) -> Iterator[str]:
     for each in added:
         sized = f" ({format_size(each.job.bytes)})" if each.job.bytes else ""
-        place = f"added as number {each.job.id}{sized}" if each.fresh else f"there already: {describe_state(each.job)}"
+        place = (
+            f"added as number {each.job.id}{sized}"
+            if each.fresh
+            else f"already in the list: {describe_state(each.job)}"
+        )
         yield f"{each.job.title}: {place}."
     for what, wrong in failed.items():
         yield Note(wrap_text(f"Not added: {wrong.title} {wrong.hint}".rstrip(), f"{one_line(what)}: "))
     if added:
-        yield "`mtp-launcher downloads run` downloads what waits."
+        yield "Start with `mtp-launcher downloads run`."
 
 
 async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) -> Result:
@@ -329,7 +333,7 @@ def _number(text: str) -> int:
         return _positive(text)
     except argparse.ArgumentTypeError:
         raise BadOption(
-            f"{text} is no download's number.", '`mtp-launcher downloads` shows them, or write "all".'
+            f"{text} is not the number of a download.", '`mtp-launcher downloads` shows them, or write "all".'
         ) from None
 
 
@@ -366,6 +370,7 @@ def _describe_next_step(queue: QueueSnapshot) -> Iterator[str]:
 
     states = {job.state for job in queue.jobs.jobs}
     if queue.jobs.hold is not None:
-        yield f"No download begins: {queue.jobs.hold.title} `mtp-launcher downloads run` or `resume all` goes on."
+        title = queue.jobs.hold.title
+        yield f"Downloads are on hold: {title} Resume with `mtp-launcher downloads run` or `resume all`."
     elif JobState.WAITING in states and JobState.RUNNING not in states:
-        yield "Nothing downloads now. `mtp-launcher downloads run` does."
+        yield "No download is running. Start with `mtp-launcher downloads run`."

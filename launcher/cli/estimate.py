@@ -45,9 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE | REPO:FILE", help="a .gguf file, or OWNER/NAME:FILE.gguf on the hub")
     add_machine_options(parser)
     add_setting_options(parser)
-    parser.add_argument("--mmproj", metavar="FILE | REPO:FILE", help="a vision projector beside it")
-    parser.add_argument("--ask-engine", action="store_true", help="let the engine judge: its own figures beside")
-    parser.add_argument("--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: chosen)")
+    parser.add_argument("--mmproj", metavar="FILE | REPO:FILE", help="a vision projector to load with it")
+    parser.add_argument("--ask-engine", action="store_true", help="also show the figures of llama-server itself")
+    parser.add_argument("--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: a suitable one)")
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -70,7 +70,7 @@ async def run(options: argparse.Namespace) -> Result:
         estimate, unknown = planner.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
         if isinstance(verdict, LauncherError):
-            raise GeometryUnknown(error.title, f"The engine could not tell either: {verdict}") from verdict
+            raise GeometryUnknown(error.title, f"The engine could not estimate it either: {verdict}") from verdict
         if verdict is None:
             raise
         estimate, unknown = None, error
@@ -111,8 +111,8 @@ def _warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list
         try:
             check_complete(part)
         except ModelBroken as error:
-            remedy = error.hint if here else "It is not whole on the hub."
-            found.append(f"{error.title} {remedy} The figures are those of the whole file.")
+            remedy = error.hint if here else "It is incomplete on the hub."
+            found.append(f"{error.title} {remedy} The figures are for the complete file.")
     trained = source.model.trained_context
     if trained and setting.slot_context > trained:
         found.append(f"The context is longer than the {trained:,} tokens that the model was trained for.")
@@ -230,10 +230,10 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, beside: Mapping
     for note in situation.own_notes:
         yield f"\n{wrap_text(note)}"
     if estimate.parts.mmproj:
-        note = f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess, for its encoder's buffers."
+        note = f"{ENCODER_MIB} MiB of the vision projector's memory are a guess, for its encoder's buffers."
         yield f"\n{wrap_text(note)}"
     if not estimate.compute_exact:
-        note = "The compute buffer is a guess for this architecture or backend: --ask-engine knows better."
+        note = "The compute buffer is a guess for this architecture or backend; --ask-engine gives its exact size."
         yield f"\n{wrap_text(note)}"
 
 

@@ -50,7 +50,9 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.model in models_local.VERBS:
         return await models_local.run(options)
     if options.which:
-        raise BadOption(f"One model is told at a time: {options.model} or {options.which[0]}?", "Name one.")
+        raise BadOption(
+            f"Only one model can be shown at a time, not {options.model} and {options.which[0]}.", "Name one."
+        )
     from launcher.models.catalogue_load import load_catalogue
 
     if options.refresh:
@@ -135,7 +137,7 @@ def _format_list(catalogue: Catalogue) -> Iterator[str]:
         for model in catalogue.models
     ]
     yield from format_table([head, *rows], right={2, 3}, indent="")
-    yield "\n`mtp-launcher models ID` tells all about one, `mtp-launcher models list` what is on this machine."
+    yield "\n`mtp-launcher models ID` shows one in detail, `mtp-launcher models list` those on this machine."
 
 
 def _sizes(model: ModelEntry) -> str:

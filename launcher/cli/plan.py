@@ -151,12 +151,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
     add_setting_options(parser)
-    parser.add_argument(
-        "--no-preset", action="store_true", help="do not plan by what a tune of this machine found best"
-    )
-    parser.add_argument(
-        "--defaults", action="store_true", help="do not plan by the settings that a model was served with the last time"
-    )
+    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
+    parser.add_argument("--defaults", action="store_true", help="ignore the settings of a model's last start")
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument(
         "--ask-engine",
@@ -367,7 +363,7 @@ def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
         here = "here" if planner.downloaded_file(plan) else ""
         rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory, here))
     yield from format_table(rows, right={3, 5})
-    yield wrap_text("`--model ID --quant Q` tells all about one of them, `--json` about all.")
+    yield wrap_text("`--model ID --quant Q` shows one in detail, `--json` all of them.")
 
 
 def _format_unplanned(left_out: tuple[UnplannedFile, ...], *, named: bool) -> Iterator[str]:

@@ -34,9 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=Path, metavar="DIR", help="the folder for it (default: the one for models)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
     parser.add_argument("--sha256", metavar="HEX", help="what the file's SHA-256 must be")
-    parser.add_argument("--vision", action="store_true", help="with the model's vision projector")
-    parser.add_argument("--limit", type=_rate, metavar="MB/S", help="receive no faster than this")
-    parser.epilog = "Interrupt it whenever you like: the same command goes on where it was."
+    parser.add_argument("--vision", action="store_true", help="also download the model's vision projector")
+    parser.add_argument("--limit", type=_rate, metavar="MB/S", help="the highest speed")
+    parser.epilog = "You can interrupt it at any time: the same command resumes."
 
 
 def _rate(text: str) -> int:
@@ -152,17 +152,17 @@ def _progress_json(progress: PullProgress) -> dict[str, Any]:
 
 def _describe_pause(done: int, total: int | None) -> Note:
     if not done:
-        return Note("Ended before anything arrived. The same command begins.")
-    return Note(f"Paused: {format_share(done, total)} are kept. The same command goes on from there.")
+        return Note("Stopped before any data was received.")
+    return Note(f"Paused: {format_share(done, total)} are kept. The same command resumes.")
 
 
 def _describe_result(pulled: PullResult) -> Iterator[str]:
     origins = {file.origin for file in pulled.files}
     received = sum(file.received_bytes for file in pulled.files)
     if origins == {"here"}:
-        yield Note("It is here already, and verified.")
+        yield Note("Already downloaded, and verified.")
     elif origins == {"cache"}:
-        yield Note("It is in the cache of the hub's tools already: verified, and used there.")
+        yield Note("Found in the Hugging Face cache: verified, and used there.")
     else:
         speed = f" at {format_size(int(received / pulled.seconds))}/s" if received and pulled.seconds > 0 else ""
         kept = f" beside {format_size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""

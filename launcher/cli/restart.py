@@ -26,17 +26,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_changes(
         parser,
-        f"another setting: {', '.join(row.spelling for row in ROWS.values())} or extra (arguments of your own, as one"
-        " line); may be given more than once",
+        f"the setting to change: {', '.join(row.spelling for row in ROWS.values())} or extra (your own arguments for"
+        " llama-server, as one line); may be given more than once",
     )
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
-        "--drain", type=parse_seconds, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
+        "--drain",
+        type=parse_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="let running requests finish, for so long at most",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="change nothing: say what it would cost, whether it fits, how long it takes",
+        help="change nothing: show the effects, whether it fits, and how long it takes",
     )
 
 
@@ -65,7 +69,9 @@ async def run(options: argparse.Namespace) -> Result | int:
         server = await restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show_state)
     except asyncio.CancelledError:
         if begun:
-            print("The server's program goes on with it: `mtp-launcher status` tells with what.", file=sys.stderr)
+            print(
+                "The restart goes on in the server's program: `mtp-launcher status` shows the result.", file=sys.stderr
+            )
         raise
     except LauncherError as error:
         print_failure(error, _with_commands(error, options.url), as_json=options.json)
@@ -86,10 +92,10 @@ async def _too_big(options: argparse.Namespace) -> str | None:
             preview = await preview_restart(options.url, dict(options.changes))
         if preview["status"] == "TOO BIG":
             needed, available = f"{preview['needed_mib']:,}", f"{preview['available_mib']:,} MiB ({preview['place']})"
+            largest = f"{preview['largest_context']:,} tokens" if preview["largest_context"] else "none"
             return (
-                f"This is too big: it needs {needed} of {available}."
-                " It is tried all the same; the settings before come back if it fails. Largest context that fits: "
-                + (f"{preview['largest_context']:,} tokens." if preview["largest_context"] else "none.")
+                f"This is too big: it needs {needed} of {available}. It is tried anyway; if it fails, the previous"
+                f" settings come back. Largest context that fits: {largest}."
             )
     return None
 
@@ -113,7 +119,7 @@ def _describe_preview(preview: Mapping[str, Any]) -> Iterator[str]:
         yield wrap_text(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}")
     if not preview["changes"]:
         loads = preview.get("state") in ("preparing", "restarting", "loading", "warming up")
-        yield f"These settings are what {'is being loaded' if loads else 'runs already'}."
+        yield f"The server {'is loading' if loads else 'runs'} with these settings already."
     if preview["status"] is None:
         yield wrap_text(f"memory   {_UNKNOWN}: {preview['unknown'] or '; '.join(preview['notes'])}")
     else:
@@ -125,7 +131,7 @@ def _describe_preview(preview: Mapping[str, Any]) -> Iterator[str]:
         largest = f"{preview['largest_context']:,} tokens" if preview["largest_context"] else "none"
         yield f"context  largest that fits with these settings, {preview['margin_mib']:,} MiB left free: {largest}"
     seconds, measured = preview["restart_s"], preview["restart_measured"]
-    times = f"the median of {measured} here" if measured > 1 else "as the last time here"
+    times = f"the median of {measured} restarts" if measured > 1 else "as the last time"
     yield f"restart  {f'about {seconds:g} s, {times}' if seconds is not None else f'{_UNKNOWN}: never measured here'}"
     for warning in preview["warnings"]:
         yield wrap_text(warning, "Note: ")

@@ -48,23 +48,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat-template-file", type=Path, metavar="FILE", help="a chat template in place of the model's own"
     )
-    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the last one)")
     parser.add_argument(
-        "--lan", action="store_true", help="let other computers of the network in, with the key, until this run ends"
+        "--lan", action="store_true", help="share with the local network while it runs; clients need the API key"
     )
     parser.add_argument(
         "--rpc", type=parse_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
-    parser.add_argument(
-        "--defaults", action="store_true", help="do not take the settings that this model was served with the last time"
-    )
-    parser.add_argument(
-        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
-    )
+    parser.add_argument("--defaults", action="store_true", help="ignore the settings of this model's last start")
+    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="when it fails, change the settings as is proposed and start again, three times at most",
+        help="after a failed start, apply the suggested change and try again, three times at most",
     )
     add_extra_arguments(parser)
 
@@ -108,7 +104,7 @@ async def run(options: argparse.Namespace) -> int:
         )
         await _serve(session, start, resolved, options)
     except asyncio.CancelledError:
-        ended = Result({"state": "stopped"}, [Note("Ended before the server was ready.")])
+        ended = Result({"state": "stopped"}, [Note("Stopped before the server was ready.")])
         print_result(ended, as_json=options.json)
         raise
     except LauncherError as error:
@@ -157,10 +153,10 @@ async def _serve(
             if not options.fix or (action := next(able, None)) is None:
                 raise
             if not fixes:
-                print(f"--fix makes {_MOST_FIXES} changes at most, and has made them.", file=sys.stderr, flush=True)
+                print(f"--fix tries {_MOST_FIXES} changes at most, and all were tried.", file=sys.stderr, flush=True)
                 raise
             fixes -= 1
-            print(f"{failed.title}\nMended by: {action.label}.", file=sys.stderr, flush=True)
+            print(f"{failed.title}\nFixed by: {action.label}.", file=sys.stderr, flush=True)
             start = partial(session.fix, action)
 
 
@@ -194,10 +190,10 @@ def _describe_server(session: Session, start: Start) -> Iterator[str]:
         "settings": f"{mtp}, context {launch.context}, {setting.slots} slot{'' if setting.slots == 1 else 's'}",
         "context": _describe_full_context(setting, launch.options.extra),
         "memory": f"KV cache {setting.kv}, ubatch {setting.ubatch}",
-        "limits": limits and f"{limits}: the host has no more memory to spare",
+        "limits": limits and f"{limits}, to fit into host memory",
         "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
         "preset": start.preset_line,
-        "kept": kept and f"{kept} as the last time; --defaults leaves that out",
+        "kept": kept and f"{kept}, from the last start; --defaults ignores that",
         "yours": shlex.join(launch.options.extra),
         "note": launch.note,
         "log": session.supervisor.log.path,
@@ -221,10 +217,10 @@ async def _advise(session: Session, *, as_json: bool) -> None:
 
 def _describe_full_context(setting: PlanSettings, extra: Sequence[str]) -> str:
     """Return a sentence on what happens when a slot's context is full."""
-    each = f"{setting.slot_context} tokens{' a slot' if setting.slots > 1 else ''}"
+    each = f"{setting.slot_context} tokens{' per slot' if setting.slots > 1 else ''}"
     if "--context-shift" in extra:
-        return f"{each}; the oldest half of a full one is dropped, as you wish"
-    return f"{each}; a reply that fills them ends there, nothing of the chat is dropped"
+        return f"{each}; when full, the oldest half is dropped (--context-shift)"
+    return f"{each}; when full, the reply ends, and nothing of the chat is dropped"
 
 
 def describe_sharing(port: int) -> str:
@@ -235,7 +231,8 @@ def describe_sharing(port: int) -> str:
     urls = [f"{url}/v1" for url in found.urls]
     where = f" with the network: {' and '.join(urls)}." if urls else ", but this computer has no address in a network."
     meaning = (
-        f"Shared{where} Whoever has the key can use the server, and whoever can listen on the network reads the"
-        " key and all that is said, because nothing is encrypted: share where you trust all. It ends with this run."
+        f"Shared{where} Anyone with the API key can use the server. The traffic is not encrypted: others on the"
+        " network can read the key and all messages, so share only where you trust everyone. Sharing ends when the"
+        " server stops."
     )
     return "\n".join(filter(None, [wrap_text(meaning), found.hint]))

@@ -9,7 +9,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
-        "--drain", type=parse_seconds, default=0.0, metavar="SECONDS", help="let the requests it has end, but no longer"
+        "--drain",
+        type=parse_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="let running requests finish, for so long at most",
     )
 
 

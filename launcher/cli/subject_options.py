@@ -54,9 +54,7 @@ def add_settings(parser: argparse.ArgumentParser, *without: str) -> None:
         f"serve it with this setting: {', '.join(row.spelling for row in ROWS.values() if row.name not in without)} or"
         " extra; may be given more than once",
     )
-    parser.add_argument(
-        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
-    )
+    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
 
 
 def add_subject_options(parser: argparse.ArgumentParser) -> None:

@@ -90,7 +90,7 @@ class TrialReporter:
     def show_pause(self) -> None:
         """Print that the tune is paused."""
         kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
-        go_on = " Go on with `mtp-launcher tune --continue`." if self._trials else ""
+        go_on = " Resume with `mtp-launcher tune --continue`." if self._trials else ""
         self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{go_on}")])
 
 
@@ -191,14 +191,14 @@ AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy"
 
 def more_words(model: str) -> str:
     """Return a sentence on giving an undecided tune more time."""
-    return f"More time: `mtp-launcher tune {shell_word(model)} --continue --budget MIN`, counted from its beginning."
+    return f"To give it more time in total: `mtp-launcher tune {shell_word(model)} --continue --budget MIN`."
 
 
 def next_words(model: str, *, applied: bool) -> str:
     """Return a sentence on the next step after a verdict."""
     if applied:
-        return f"It is kept: `mtp-launcher serve {shell_word(model)}` starts the model so."
-    return f"Keep it for the model's next start: `mtp-launcher tune {shell_word(model)} --continue --apply`."
+        return f"Saved: `mtp-launcher serve {shell_word(model)}` uses these settings."
+    return f"Save these settings for the next start: `mtp-launcher tune {shell_word(model)} --continue --apply`."
 
 
 def shell_word(model: str) -> str:
@@ -234,33 +234,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--goal", choices=AIMS, help="tokens/s, time to the whole answer, or tokens per joule (default: speed)"
     )
     parser.add_argument(
-        "--mix", type=_mix, metavar="PROMPT:REPLY", help="with --goal answer: the tokens of your own requests: 4K:300"
+        "--mix",
+        type=_mix,
+        metavar="PROMPT:REPLY",
+        help="with --goal answer: prompt and reply tokens of your requests, such as 4K:300",
     )
-    parser.add_argument("--budget", type=budget, metavar="MIN", help=f"the most minutes (default {USUAL_MIN:.0f})")
+    parser.add_argument("--budget", type=budget, metavar="MIN", help=f"time limit in minutes (default {USUAL_MIN:.0f})")
     parser.add_argument(
         "--workload", metavar="W", help="code, prose, reasoning, ..., or a file of prompts (default: code)"
     )
     parser.add_argument(
         "--vary",
         metavar="NAME,...",
-        help="what may change beside the draft length: kv, ubatch, n-cpu-moe, threads, p-min, draft-sampling, ngram, "
-        "or none (default: what is likely to matter here)",
+        help="settings to try besides the draft length: kv, ubatch, n-cpu-moe, threads, p-min, draft-sampling, ngram, "
+        "or none (default: those likely to matter here)",
     )
     parser.add_argument(
-        "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as it was served last)"
+        "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as in its last start)"
     )
     add_engine(parser)
     parser.add_argument(
         "--continue",
         dest="go_on",
         action="store_true",
-        help="go on with the model's tune, or the newest that was interrupted",
+        help="resume the model's tune, or the newest interrupted one",
     )
-    parser.add_argument("--apply", action="store_true", help="keep what is recommended for the model's next start")
-    parser.add_argument("--yes", action="store_true", help="begin without asking")
+    parser.add_argument("--apply", action="store_true", help="save the recommended settings for the model's next start")
+    parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.epilog = (
-        "It starts the model again and again, with MTP and without. Ctrl-C pauses it; --continue goes on. With "
-        "--continue --apply what the last tune recommended is kept."
+        "It starts the model repeatedly, with and without MTP. Ctrl-C pauses it, --continue resumes it. --continue "
+        "--apply saves what the last tune recommended."
     )
 
 
@@ -320,13 +323,13 @@ def _kept(options: argparse.Namespace) -> SavedTune:
     given = ("goal", "mix", "workload", "vary", "ctx", "engine")
     if named := [name for name in given if getattr(options, name) is not None]:
         raise BadOption(
-            f"--continue goes on with the same questions; {', '.join(named)} cannot be changed.",
+            f"--continue resumes a tune as it was begun; {', '.join(named)} cannot be changed.",
             "Leave that out, or begin a new tune without --continue.",
         )
     tunes = load_tunes()
     if not tunes:
         raise BadOption(
-            "There is no tune to go on with.",
+            "There is no tune to resume.",
             f"Begin one: `mtp-launcher tune {shell_word(options.model) if options.model else 'MODEL'}`.",
         )
     if options.model is not None:
@@ -334,7 +337,7 @@ def _kept(options: argparse.Namespace) -> SavedTune:
         if kept is None:
             others = ", ".join(one_line(each.model) for each in tunes)
             raise BadOption(
-                f"There is no tune of {one_line(options.model)} to go on with; there is one of {others}.",
+                f"There is no tune of {one_line(options.model)} to resume; there is one of {others}.",
                 f"Begin one: `mtp-launcher tune {shell_word(options.model)}`.",
             )
         return kept
@@ -393,7 +396,7 @@ def _goal(options: argparse.Namespace) -> Goal:
 
     aim = Aim(options.goal or "speed")
     if options.mix and aim is not Aim.ANSWER:
-        raise BadOption("--mix says what an answer is made of.", "Add --goal answer.")
+        raise BadOption("--mix is for --goal answer.", "Add --goal answer.")
     return Goal(aim, *(options.mix or ()))
 
 
@@ -426,14 +429,14 @@ async def _describe_plan(prepared: PreparedTune, kept: SavedTune | None, *, name
     if replaced is not None:
         lost = f"{len(replaced.state.trials)} starts, {minutes_text(replaced.state.used_s)}"
         instead = f"`mtp-launcher tune {shell_word(prepared.model)} --continue`"
-        note = f"This replaces the paused tune of this model ({lost}). To go on with that instead: {instead}."
+        note = f"This replaces the paused tune of this model ({lost}). To resume that instead: {instead}."
         rows.append(("note", note))
     rows += [
-        ("note", f"The server at {each.url} runs meanwhile, takes memory and may slow this down.") for each in others
+        ("note", f"The server at {each.url} is running: it takes memory and may slow down the tune.") for each in others
     ]
     axes = {axis.name for axis in prepared.space.axes}
     if lone := [name_words(name) for name in names if name not in axes]:
-        note = f"{', '.join(lone)}: this model, engine and computer leave nothing to choose, so it is not varied."
+        note = f"{', '.join(lone)}: not varied, because this model, engine and computer allow only one value."
         rows.append(("note", note))
     head = f"Tune {one_line(prepared.model)} for {work.title.lower()}, by {AIM_WORDS[prepared.goal.aim.value]}"
     return Result(data, [head, *(wrap_text(text, f"  {label:<9} ") for label, text in rows)])

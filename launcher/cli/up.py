@@ -44,12 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='a model of the catalogue, a .gguf file, or "demo" (default: the one that `plan` recommends)',
     )
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
-    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the one of last time)")
+    parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the last one)")
     parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
-    parser.add_argument(
-        "--no-preset", action="store_true", help="do not take the settings that a tune of this machine found best"
-    )
-    parser.epilog = "Interrupt it whenever you like: the same command goes on where it was. Ctrl-C stops the server."
+    parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
+    parser.epilog = "You can interrupt it at any time: the same command resumes. Ctrl-C stops the server."
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -77,7 +75,7 @@ async def run(options: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         if ready:
             return 0  # SIGINT and SIGTERM are the normal end
-        paused = Note("Paused: what arrived is kept. The same command goes on from there.")
+        paused = Note("Paused. Received data is kept; the same command resumes.")
         reporter.show_event({"event": "paused"}, [paused])
         raise
     except LauncherError as error:

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list copies of your files from before updates, and how to go back to them",
     )
-    parser.epilog = "Interrupt the download whenever you like: the same command goes on where it was."
+    parser.epilog = "You can interrupt the download at any time: the same command resumes."
 
 
 async def run(options: argparse.Namespace) -> Result:

@@ -87,7 +87,7 @@ def test_the_empty_list() -> None:
     assert "no downloads" in run().stdout
     assert answer() == answer("list") == {"jobs": [], "held": None, "notices": []}
     nothing = run("run")
-    assert (nothing.returncode, nothing.stderr) == (0, "Nothing waits to be downloaded.\n")
+    assert (nothing.returncode, nothing.stderr) == (0, "Nothing waits in the queue.\n")
 
 
 def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, checksum: str, home: Path) -> None:
@@ -97,9 +97,9 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
     told = run("add", server.url("order", "none", "c.gguf"), "--sha256", checksum)
     assert "c.gguf: added as number 3." in told.stdout
     again = run("add", server.url("order", "none", "a.gguf"), "--sha256", checksum)
-    assert "a.gguf: there already: waiting." in again.stdout
+    assert "a.gguf: already in the list: waiting." in again.stdout
     assert [job["id"] for job in answer("move", "3", "first")["jobs"]] == [3, 1, 2]
-    assert "Nothing downloads now. `mtp-launcher downloads run` does." in run().stdout
+    assert "No download is running. Start with `mtp-launcher downloads run`." in run().stdout
     worked = run("run")
     assert worked.returncode == 0, worked.stderr
     files = [Path(line) for line in worked.stdout.splitlines()]
@@ -108,7 +108,7 @@ def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, che
     assert worked.stderr.count("done, and verified.") == 3
     listed = run().stdout
     assert listed.count("done") == 3
-    assert run("clear").stdout == "Took 3 out of the list.\n"
+    assert run("clear").stdout == "Removed 3 from the list.\n"
     assert states() == []
 
 
@@ -121,7 +121,7 @@ def test_one_that_is_wrong_keeps_no_other_out_of_the_list() -> None:
     assert failed == {wrong: "bad_option", "no-such-id": "model_unknown"}
     told = run("add", wrong, "--engine")
     assert told.returncode == 1
-    assert "there already: waiting." in told.stdout
+    assert "already in the list: waiting." in told.stdout
     assert f"{wrong}: Not added: Nobody says what a.invalid should send." in " ".join(told.stderr.split())
 
 
@@ -138,10 +138,10 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
         assert process.wait(20) == 0
     assert "paused, 4.0 MB are kept" in run("pause", "all").stdout
     assert states() == [(number, "paused")]
-    assert run("run").stderr == "Nothing waits to be downloaded.\n"
+    assert run("run").stderr == "Nothing waits in the queue.\n"
     resumed = run("resume", "all").stdout
     assert "waiting" in resumed
-    assert resumed.endswith("Nothing downloads now. `mtp-launcher downloads run` does.\n")
+    assert resumed.endswith("No download is running. Start with `mtp-launcher downloads run`.\n")
     with working() as process:
         done = until(process, "done")
         assert process.wait(20) == 0
@@ -186,7 +186,7 @@ def test_a_failed_one_is_told_and_tried_again_and_the_next_is_done(server: FileS
     failed, done = answer("list")["jobs"]
     assert (failed["state"], done["state"]) == ("failed", "done")
     assert failed["error"]["message"] in " ".join(run().stdout.split())
-    assert run("clear").stdout == "Took 1 out of the list.\n"
+    assert run("clear").stdout == "Removed 1 from the list.\n"
     assert "waiting" in run("retry", "all").stdout
     assert run("run").returncode == 0
 
@@ -211,7 +211,7 @@ def test_a_full_disk_holds_the_queue_and_running_it_again_goes_on(
     whole = json.loads(file.read_bytes())
     whole["hold"] = {"code": "disk_full", "title": "The disk is full.", "hint": "Make room.", "temporary": False}
     file.write_text(json.dumps(whole))
-    assert "No download begins: The disk is full." in run().stdout
+    assert "Downloads are on hold: The disk is full." in run().stdout
     assert answer("list")["held"]["code"] == "disk_full"
     assert run("run").returncode == 0
     assert answer("list")["held"] is None
@@ -241,8 +241,8 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
     ("arguments", "code", "why"),
     [
         (["pause", "7"], 1, "There is no download 7."),
-        (["pause", "x"], 1, "x is no download's number."),
-        (["add"], 1, "What is to be downloaded?"),
+        (["pause", "x"], 1, "x is not the number of a download."),
+        (["add"], 1, "Nothing was named to download."),
         (["add", "https://a.invalid/a.gguf"], 1, "Nobody says what a.invalid should send."),
         (["add", "demo", "--backend", "cuda"], 1, "--backend goes with --engine."),
         (["move", "1", "sideways"], 2, "sideways is no place"),
@@ -260,4 +260,4 @@ def test_what_cannot_be_meant_is_told(arguments: list[str], code: int, why: str)
 def test_nothing_to_do_is_no_error() -> None:
     for verb in ("pause", "resume", "cancel", "retry"):
         assert run(verb, "all").stdout == f"There is nothing to {verb}.\n"
-    assert run("clear").stdout == "There was nothing to take out.\n"
+    assert run("clear").stdout == "There was nothing to remove.\n"

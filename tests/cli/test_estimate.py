@@ -342,7 +342,7 @@ class TestCutShort:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "demo.gguf").write_bytes(demo_model.read_bytes()[:-1_000])
         (warning,) = answer("somebody/cut:demo.gguf", "--gpu-memory", "24")["warnings"]
-        assert "It is not whole on the hub." in warning
+        assert "It is incomplete on the hub." in warning
 
 
 class TestWithoutAFormula:
@@ -373,7 +373,7 @@ class TestWithoutAFormula:
         engine = program(tmp_path / "engine", "sys.exit(3)")
         error = complaint(strange, "--gpu-memory", "24", "--engine", engine)
         assert error["code"] == "geometry_unknown"
-        assert error["hint"].startswith("The engine could not tell either: The engine ended with exit code 3")
+        assert error["hint"].startswith("The engine could not estimate it either: The engine ended with exit code 3")
         assert "--ask-engine" not in error["hint"]
         assert "formula's figures" not in error["hint"]
 

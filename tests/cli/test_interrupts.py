@@ -119,7 +119,7 @@ def test_a_server_that_is_not_ready_yet_is_said_to_be_interrupted(
         output, told = process.communicate(timeout=20)
     assert process.returncode == 128 + number
     assert output == ('{"state": "stopped"}\n' if form else "")
-    assert ("Ended before the server was ready.\n" in told) is not bool(form)
+    assert ("Stopped before the server was ready.\n" in told) is not bool(form)
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.02])

@@ -96,7 +96,7 @@ class TestWhatIsSaid:
         assert "\r" not in told.stderr
         again = run("pull", f"{REPO}:{FILE}")
         assert (again.returncode, again.stdout) == (0, told.stdout)
-        assert "It is here already, and verified." in again.stderr
+        assert "Already downloaded, and verified." in again.stderr
 
     def test_the_file_that_suits_this_machine(self, mine: str, target: Path) -> None:
         told = run("pull", mine)
@@ -227,7 +227,7 @@ class TestAnInterruption:
         assert bars
         assert max(map(len, bars)) < 72
         assert "Paused: 4." in told
-        assert "The same command goes on from there." in told
+        assert "The same command resumes." in told
         assert "Traceback" not in told
 
 

@@ -62,7 +62,7 @@ def test_a_restart_goes_on_when_its_reader_leaves_and_says_so(
             assert restart.stderr is not None
             while restart.stderr.readline() != "Loading\n":
                 assert restart.poll() is None
-            assert "is being loaded." in run("restart", "--set", "ctx=2K", "--dry-run").stdout
+            assert "is loading with these settings already." in run("restart", "--set", "ctx=2K", "--dry-run").stdout
             restart.send_signal(signal.SIGINT)
             assert "goes on with it" in restart.stderr.read()
             assert restart.wait(20) == 130

@@ -38,7 +38,7 @@ def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
     assert lines[2].startswith("memory   FITS: needs ")
     assert lines[3].startswith("context  largest that fits with these settings, ")
     assert lines[4].startswith("restart  about ")
-    assert lines[4].endswith(" s, as the last time here")
+    assert lines[4].endswith(" s, as the last time")
     assert lines[-1] == "Nothing was changed."
     assert "already" in run("restart", "--dry-run").stdout
     (running,) = json.loads(run("status", "--json").stdout)

@@ -49,7 +49,7 @@ def test_a_budget_that_holds_no_verdict_ends_after_the_first_trial(quick: list[s
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("  time      ") == 2  # the guess, and the plan as it was measured
     assert "(as measured here)" in " ".join(done.stdout.split())
-    assert "  note      n-cpu-moe: this model, engine and computer leave nothing to choose" in done.stdout
+    assert "  note      n-cpu-moe: not varied, because this model, engine and computer" in done.stdout
     assert "  1  first look  off " in done.stdout
     assert "  2  " not in done.stdout
     assert "Undecided: the time was too short." in done.stdout
@@ -119,7 +119,7 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
                 again.send_signal(signal.SIGINT)
         said = again.stderr.read()
     assert any(line.startswith("  done      ") for line in lines)
-    assert "Go on with `mtp-launcher tune --continue`." in said
+    assert "Resume with `mtp-launcher tune --continue`." in said
     assert beside.returncode == 1
     assert "tuning on this computer" in beside.stderr
     assert second.returncode == 1
@@ -156,8 +156,8 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--continue"], "no tune to go on with"),
-        (["demo", "--continue", "--apply"], "no tune to go on with"),
+        (["--continue"], "no tune to resume"),
+        (["demo", "--continue", "--apply"], "no tune to resume"),
         (["demo", "--goal", "energy"], "no power sensor here"),
         (["--yes"], "`mtp-launcher tune MODEL`"),
         (["demo", "--workload", "poetry"], "poetry is no workload"),

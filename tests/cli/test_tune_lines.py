@@ -24,7 +24,7 @@ def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
     for said in (more_words(path), next_words(path, applied=False), next_words(path, applied=True)):
         verb = shlex.split(said.split("`")[1])
         assert path in verb
-    assert next_words("demo", applied=True) == "It is kept: `mtp-launcher serve demo` starts the model so."
+    assert next_words("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
 
 
 def prepared_at(rate: float, restart_s: float) -> Any:  # noqa: ANN401 -- as much of Prepared as is told

@@ -101,15 +101,15 @@ def test_with_fix_it_mends_itself_and_says_how() -> None:
         process.terminate()
         process.wait(20)
         told = process.stderr.read()
-    assert "Mended by: Start without --warp-speed.\n" in told
-    assert "Mended by: Use a context of " in told
+    assert "Fixed by: Start without --warp-speed.\n" in told
+    assert "Fixed by: Use a context of " in told
 
 
 def test_fixing_ends_after_three() -> None:
     bad = ["--warp", "--warq", "--warr", "--wars"]
     failed = run(*COMMAND, "serve", "demo", "--fix", "--", *bad)
     assert failed.returncode == 1
-    assert failed.stderr.count("Mended by: ") == 3
+    assert failed.stderr.count("Fixed by: ") == 3
     assert "--fix makes 3 changes at most, and has made them.\n" in failed.stderr
     assert "Error: The engine does not know the flag --wars." in failed.stderr
 
