@@ -53,18 +53,20 @@ async def run(options: argparse.Namespace) -> Result | int:
     key = await key_or_ours(options.url, options)
     async with attach_server(address, key) as server:
         if options.bench:
-            return await _bench(server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json)
+            return await _measure_server(
+                server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json
+            )
         offer = Result(_offer_json(server.offer), _describe_offer(server.offer))
         if options.once:
             return offer
         print_result(offer, as_json=options.json)
         try:
-            return await _watch(server, seconds=options.seconds, as_json=options.json)
+            return await _watch_server(server, seconds=options.seconds, as_json=options.json)
         except asyncio.CancelledError:
             return 0  # Ctrl-C is the usual way to end it
 
 
-async def _bench(server: AttachedServer, name: str, *, runs: int, as_json: bool) -> Result:
+async def _measure_server(server: AttachedServer, name: str, *, runs: int, as_json: bool) -> Result:
     """Measure the server."""
     from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
     from launcher.tuning.workloads import load_workload
@@ -114,7 +116,7 @@ def _format_rate(found: Figure) -> str:
     return f"{found.mean:.1f}{spread} tokens/s ({found.runs} runs)"
 
 
-async def _watch(server: AttachedServer, *, seconds: float | None, as_json: bool) -> int:
+async def _watch_server(server: AttachedServer, *, seconds: float | None, as_json: bool) -> int:
     from launcher.engine.server.state import ServerState
     from launcher.monitor.monitor import Monitor
 
@@ -146,7 +148,7 @@ async def _watch(server: AttachedServer, *, seconds: float | None, as_json: bool
 def _offer_json(offer: ServerOffer) -> dict[str, Any]:
     return {
         "url": offer.url,
-        "kind": _kind(offer),
+        "kind": _name_kind(offer),
         "models": offer.models,
         "engine": offer.engine,
         "ctx": offer.context,
@@ -161,7 +163,7 @@ def _offer_json(offer: ServerOffer) -> dict[str, Any]:
 def _describe_offer(offer: ServerOffer) -> Iterator[str]:
     unknown = "not reported"
     drafts = unknown if offer.drafts is None else "on" if offer.drafts else "off"
-    yield f"{offer.url}/v1  {_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
+    yield f"{offer.url}/v1  {_name_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
     yield f"  models       {one_line(', '.join(offer.models)) or unknown}"
     yield f"  context      {unknown if offer.context is None else f'{offer.context:,} tokens a slot'}"
     yield f"  slots        {unknown if offer.slots is None else offer.slots}"
@@ -170,7 +172,7 @@ def _describe_offer(offer: ServerOffer) -> Iterator[str]:
         yield f"  {path:<12} {why}"
 
 
-def _kind(offer: ServerOffer) -> str:
+def _name_kind(offer: ServerOffer) -> str:
     return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
 
 

@@ -31,12 +31,12 @@ async def run(options: argparse.Namespace) -> Result:
         removed = autostart.switch_off()
         lines = ["No server starts at login any more. Removed:", *removed] if removed else ["It was off."]
         return Result({"on": False, "removed": removed}, lines)
-    state = autostart.switch_on(_model(options.model)) if options.what == "on" else autostart.read_autostart()
+    state = autostart.switch_on(_resolve_model(options.model)) if options.what == "on" else autostart.read_autostart()
     data = {"on": state.on, "places": state.places, "command": state.command}
     return Result(data, _format_state(state))
 
 
-def _model(name: str | None) -> str | None:
+def _resolve_model(name: str | None) -> str | None:
     """Return the model's name in a form that works from another folder. Raises the errors of naming it for `serve`."""
     from launcher.app.start_settings import options_for
     from launcher.base.paths import expand_user

@@ -68,7 +68,7 @@ class ProgressBar:
             return
         self._shown_s = now_s
         what = one_line(what, _LONGEST)
-        fields = _fields(done, total, speed=speed, left_s=left_s, note=one_line(note, _LONGEST_NOTE))
+        fields = _list_fields(done, total, speed=speed, left_s=left_s, note=one_line(note, _LONGEST_NOTE))
         if not self._moves:
             print(f"{what}: {_GAP.join(fields)}", file=sys.stderr, flush=True)
             return
@@ -83,7 +83,7 @@ class ProgressBar:
             full = min(length * done // total, length)
             line = f"{what} [{'#' * full}{'.' * (length - full)}] {tail}"
         else:
-            line = _fitted(what, fields, columns, keep_last=bool(note) and not above)
+            line = _fit_fields(what, fields, columns, keep_last=bool(note) and not above)
         rewrite_line(f"{line}{' ' * (self._written - len(line))}")
         self._written = len(line)
 
@@ -172,10 +172,10 @@ def format_progress(
     done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> str:
     """Return bytes done of a total, with speed and time left if known."""
-    return _GAP.join(_fields(done, total, speed=speed, left_s=left_s, note=note))
+    return _GAP.join(_list_fields(done, total, speed=speed, left_s=left_s, note=note))
 
 
-def _fields(
+def _list_fields(
     done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> list[str]:
     parts = [f"{100 * done // total} %"] if total else []
@@ -189,7 +189,7 @@ def _fields(
     return parts
 
 
-def _fitted(what: str, fields: list[str], columns: int, *, keep_last: bool) -> str:
+def _fit_fields(what: str, fields: list[str], columns: int, *, keep_last: bool) -> str:
     """Return as many whole fields as fit; with `keep_last` the last one has priority."""
     kept = list(fields)
     while len(kept) > 1 and len(f"{what} {_GAP.join(kept)}") > columns:

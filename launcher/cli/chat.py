@@ -12,10 +12,10 @@ from launcher.cli.quantities import parse_int
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("prompt", type=_prompt, help="what to ask; - reads it from standard input")
+    parser.add_argument("prompt", type=_parse_prompt, help="what to ask; - reads it from standard input")
     parser.add_argument("--url", help="which server, when more than one runs; or one that others started")
     add_key_options(parser)
-    parser.add_argument("--system", type=_text, metavar="TEXT", help="a system prompt")
+    parser.add_argument("--system", type=_parse_text, metavar="TEXT", help="a system prompt")
     parser.add_argument("--max-tokens", type=parse_int, metavar="N", help="end the reply after N tokens")
     parser.add_argument("--temperature", type=parse_number, metavar="T", help="sampling temperature")
     parser.add_argument(
@@ -23,19 +23,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _prompt(text: str) -> str:
+def _parse_prompt(text: str) -> str:
     """Return the prompt. Standard input is read here, before the loop runs, so that Ctrl-C can end it."""
     if text != "-":
-        return _text(text)
+        return _parse_text(text)
     if sys.stdin is None:
         raise argparse.ArgumentTypeError("standard input is closed")
     try:
-        return _text(sys.stdin.read())
+        return _parse_text(sys.stdin.read())
     except UnicodeDecodeError as error:
         raise argparse.ArgumentTypeError(f"standard input is not text: {error}") from error
 
 
-def _text(text: str) -> str:
+def _parse_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -43,33 +43,39 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if a search found nothing or the user declined."""
     if options.action == "delete" and not await may_delete(options, "conversations"):
         return 1
-    return await asyncio.to_thread(_run, options)
+    return await asyncio.to_thread(_run_action, options)
 
 
-def _run(options: argparse.Namespace) -> Result:
+def _run_action(options: argparse.Namespace) -> Result:
     from launcher.conversations.store import Conversations
 
     with Conversations() as conversations:
         if conversations.notice:
             print(f"Note: {conversations.notice}", file=sys.stderr)
-        action = {"list": _list, "show": _show, "search": _search, "export": _export, "delete": _delete}[options.action]
+        action = {
+            "list": _list_conversations,
+            "show": _show_conversation,
+            "search": _search_conversations,
+            "export": _export_conversation,
+            "delete": _delete_conversations,
+        }[options.action]
         return action(conversations, options)
 
 
-def _list(conversations: Conversations, _options: argparse.Namespace) -> Result:
+def _list_conversations(conversations: Conversations, _options: argparse.Namespace) -> Result:
     found = conversations.list_all()
     head = ("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL")
-    lines = format_table([head, *map(_row, found)], right={2}, indent="")
+    lines = format_table([head, *map(_format_row, found)], right={2}, indent="")
     none = ["No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none."]
     return Result({"conversations": [asdict(each) for each in found]}, lines if found else none)
 
 
-def _row(each: ConversationSummary) -> tuple[str, ...]:
+def _format_row(each: ConversationSummary) -> tuple[str, ...]:
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed_s))
     return each.id, changed, str(each.messages), each.title, each.model
 
 
-def _show(conversations: Conversations, options: argparse.Namespace) -> Result:
+def _show_conversation(conversations: Conversations, options: argparse.Namespace) -> Result:
     from launcher.conversations.export import as_json_object, as_markdown
 
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
@@ -77,7 +83,7 @@ def _show(conversations: Conversations, options: argparse.Namespace) -> Result:
     return Result(as_json_object(conversation), [visible_reply(text) if sys.stdout.isatty() else text])
 
 
-def _search(conversations: Conversations, options: argparse.Namespace) -> Result:
+def _search_conversations(conversations: Conversations, options: argparse.Namespace) -> Result:
     hits = conversations.search(" ".join(options.words))
     data = [asdict(hit.conversation) | {"excerpt": hit.excerpt} for hit in hits]
     return Result({"hits": data}, _format_hits(hits), exit_code=0 if hits else 1)
@@ -92,7 +98,7 @@ def _format_hits(hits: Sequence[SearchHit]) -> Iterator[str]:
             yield wrap_text(one_line(hit.excerpt), " " * 14)
 
 
-def _export(conversations: Conversations, options: argparse.Namespace) -> Result:
+def _export_conversation(conversations: Conversations, options: argparse.Namespace) -> Result:
     from launcher.conversations.export import find_writer
 
     write = find_writer(options.to)
@@ -103,7 +109,7 @@ def _export(conversations: Conversations, options: argparse.Namespace) -> Result
     return Result({"id": conversation.id, "path": str(options.to), "messages": count}, [line])
 
 
-def _delete(conversations: Conversations, options: argparse.Namespace) -> Result:
+def _delete_conversations(conversations: Conversations, options: argparse.Namespace) -> Result:
     ids = (
         [each.id for each in conversations.list_all()]
         if is_all(options)

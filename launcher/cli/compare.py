@@ -32,10 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Compare the two; exit code 0 whatever the result."""
-    return await asyncio.to_thread(_run, options)
+    return await asyncio.to_thread(_compare_named, options)
 
 
-def _run(options: argparse.Namespace) -> Result:
+def _compare_named(options: argparse.Namespace) -> Result:
     from launcher.tuning.history import History, load_session, parse_session_choice
     from launcher.tuning.report import compare_sessions
 

@@ -60,13 +60,15 @@ async def run(options: argparse.Namespace) -> Result:
     last, begins = await asyncio.to_thread(_last_of, options.log, options.url)
     asked = options.log is not None or options.exit_code is not None
     if last is not None and last.why is not None and not last.explained_by_log and not asked:
-        return _report(_diagnose_failed_start(last, last.why), last, options)
+        return _make_report(_diagnose_failed_start(last, last.why), last, options)
     name = options.log if options.log is not None or last is None else str(last.log)
-    text = await run_in_thread(lambda: _read(name), "log")  # in a thread, because reading a pipe may never end
+    text = await run_in_thread(
+        lambda: _read_named_log(name), "log"
+    )  # in a thread, because reading a pipe may never end
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
     found = diagnose_log(text, exit_code=exit_code)
     if found is not None and (begins is None or found.severity == "fatal"):
-        return _report(found, last, options, error_line=found.line or last_error(text) or "")
+        return _make_report(found, last, options, error_line=found.line or last_error(text) or "")
     title, error_line = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
     if begins is not None:
         title = f"The server at {begins.url} is {begins.state}, and nothing in its log says that it fails."
@@ -79,7 +81,9 @@ async def run(options: argparse.Namespace) -> Result:
     )
 
 
-def _report(found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = "") -> Result:
+def _make_report(
+    found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
+) -> Result:
     """Return a cause and the suggested fixes."""
     from launcher.engine.diagnosis.fix_command import command_for
 
@@ -158,7 +162,7 @@ def _server_of(log: Path | None) -> Entry | None:
     return registry.find_server(None) if entry is not None and entry.state not in _BEGINNING else entry
 
 
-def _read(name: str) -> str:
+def _read_named_log(name: str) -> str:
     from launcher.base.errors import BadOption
     from launcher.base.paths import expand_user
     from launcher.engine.diagnosis.log_reading import read_log

@@ -74,29 +74,33 @@ def _format_wslconfig(suggestion: WslconfigSuggestion) -> Iterator[str]:
 
 def _list_facts(report: DoctorReport) -> list[tuple[str, str]]:
     host, machine = report.machine.host, report.machine
-    lines = [("System", _system(host)), ("Processor", _processor(host)), ("Memory", _memory(host))]
+    lines = [
+        ("System", _describe_system(host)),
+        ("Processor", _describe_processor(host)),
+        ("Memory", _describe_host_memory(host)),
+    ]
     for gpu in machine.gpus:
-        lines += [("GPU", text) for text in _gpu(gpu, report)]
+        lines += [("GPU", text) for text in _describe_gpu(gpu, report)]
     if machine.no_gpu_because:
         lines.append(("GPU", f"none: {machine.no_gpu_because}"))
     if report.situation is not None:
-        lines += [("" if at else "Memory", text) for at, text in enumerate(_describe_memory(report.situation))]
+        lines += [("" if at else "Memory", text) for at, text in enumerate(_describe_model_memory(report.situation))]
     lines.append(
         ("Engine fit", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
     )
-    lines += [("Engine", _engine(engine)) for engine in report.engines]
-    lines += [("Disk", _disk(what, disk)) for what, disk in report.disks.items()]
+    lines += [("Engine", _describe_engine(engine)) for engine in report.engines]
+    lines += [("Disk", _describe_disk(what, disk)) for what, disk in report.disks.items()]
     lines.append(("Display", host.display or "none"))
     return [(what, line.rstrip()) for what, line in lines]
 
 
-def _system(host: Host) -> str:
+def _describe_system(host: Host) -> str:
     inside = [f"WSL{host.wsl}" if host.wsl else "", f"in {host.container}" if host.container else ""]
     power = {True: "on battery", False: "", None: ""}[host.on_battery]
     return ", ".join([host.system, *filter(None, [*inside, power])])
 
 
-def _processor(host: Host) -> str:
+def _describe_processor(host: Host) -> str:
     if host.cpu_features is None:
         features = f"instructions unknown: {host.absent['cpu_features']}"
     else:
@@ -105,12 +109,12 @@ def _processor(host: Host) -> str:
     return f"{host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {features}{lacks}"
 
 
-def _memory(host: Host) -> str:
+def _describe_host_memory(host: Host) -> str:
     limit = ", all that its control group allows" if host.memory_limit_bytes else ""
     return f"{host.memory_bytes / _MIB:,.0f} MiB{limit}, {host.available_bytes / _MIB:,.0f} MiB available"
 
 
-def _gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
+def _describe_gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
     memory = f"memory unknown ({gpu.absent.get('memory_bytes', '')})"
     if gpu.memory_bytes is not None:
         free = "" if gpu.free_bytes is None else f", {gpu.free_bytes / _MIB:,.0f} MiB free"
@@ -129,7 +133,7 @@ def _gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
     return [", ".join(filter(None, facts)), *_describe_activity(gpu, report)]
 
 
-def _describe_memory(situation: Situation) -> tuple[str, ...]:
+def _describe_model_memory(situation: Situation) -> tuple[str, ...]:
     """Return the memory available for models, as plans count it, and the part that our own servers use."""
     where = "of host memory" if situation.backend == "cpu" else "of GPU memory"
     summary = f"{situation.free_mib:,} MiB {where} for models, {situation.margin_mib:,} of them to stay free"
@@ -157,7 +161,7 @@ def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
     return [f"  now: {', '.join(facts)}"] if facts else []
 
 
-def _engine(engine: EngineCheck) -> str:
+def _describe_engine(engine: EngineCheck) -> str:
     if engine.build is None:
         return f"{engine.place}: cannot be used"
     from launcher.app.doctor import gpu_devices
@@ -166,7 +170,7 @@ def _engine(engine: EngineCheck) -> str:
     return f"{engine.place}: {engine.build.version}, {engine.devices_absent or devices}"
 
 
-def _disk(what: str, disk: Disk) -> str:
+def _describe_disk(what: str, disk: Disk) -> str:
     free = disk.absent.get("free_bytes") if disk.free_bytes is None else f"{disk.free_bytes / _GB:,.1f} GB free"
     return f"{what}: {disk.folder}, {free}" + (f", {disk.file_system}" if disk.file_system else "")
 

@@ -196,12 +196,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions[name].add_argument("which", nargs="+", metavar="ID", help='numbers as `downloads` shows them, or "all"')
     _configure_add(actions["add"])
     actions["run"].add_argument(
-        "--at-once", type=_positive, default=1, metavar="N", help="number of parallel downloads (default 1)"
+        "--at-once", type=_parse_positive, default=1, metavar="N", help="number of parallel downloads (default 1)"
     )
     actions["cancel"].add_argument("--discard", action="store_true", help="also delete the received data")
-    actions["move"].add_argument("id", type=_positive, metavar="ID")
+    actions["move"].add_argument("id", type=_parse_positive, metavar="ID")
     actions["move"].add_argument(
-        "place", metavar="PLACE", type=_place, help="first, up, down, last, or the number of the place"
+        "place", metavar="PLACE", type=_parse_place, help="first, up, down, last, or the number of the place"
     )
     actions["clear"].add_argument("--failed", action="store_true", help="also remove failed downloads")
 
@@ -220,18 +220,18 @@ def _configure_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", metavar="B", help="the engine's backend (default: what suits this computer)")
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
     return int(text)
 
 
-def _place(text: str) -> QueuePlace:
+def _parse_place(text: str) -> QueuePlace:
     words: dict[str, QueuePlace] = {"first": "first", "up": "up", "down": "down", "last": "last"}
     if text in words:
         return words[text]
     try:
-        return _positive(text)
+        return _parse_positive(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text} is not a position: write first, up, down, last or a number") from None
 
@@ -244,9 +244,9 @@ async def run(options: argparse.Namespace) -> Result | int:
     if action == "run":
         return await run_queue(downloads, options)
     if action == "add":
-        return await _add(options)
+        return await _add_downloads(options)
     if action == "list":
-        return await asyncio.to_thread(_list, downloads)
+        return await asyncio.to_thread(_list_downloads, downloads)
     if action == "clear":
         count = await asyncio.to_thread(downloads.clear, failed=options.failed)
         return Result(
@@ -254,11 +254,11 @@ async def run(options: argparse.Namespace) -> Result | int:
         )
     if action == "move":
         await asyncio.to_thread(downloads.move, options.id, options.place)
-        return await asyncio.to_thread(_list, downloads)
+        return await asyncio.to_thread(_list_downloads, downloads)
     return await _request_state(downloads, options)
 
 
-async def _add(options: argparse.Namespace) -> Result:
+async def _add_downloads(options: argparse.Namespace) -> Result:
     from launcher.app.downloads import add_engine, add_pull
 
     if not options.what and not options.engine:
@@ -321,23 +321,23 @@ async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) 
     if "all" in options.which:
         jobs = await asyncio.to_thread(downloads.request_state_of_all, wish, states)
     else:
-        jobs = await asyncio.to_thread(downloads.request_state, wish, *map(_number, options.which))
+        jobs = await asyncio.to_thread(downloads.request_state, wish, *map(_parse_id, options.which))
     lines = [f"{job.id}  {job.title}: {describe_state(job)}." for job in jobs]
     if jobs and wish is RequestedState.RUN:
         lines += _describe_next_step(await asyncio.to_thread(downloads.read_snapshot))
     return Result({"jobs": [job_json(job, None) for job in jobs]}, lines or [f"There is nothing to {options.action}."])
 
 
-def _number(text: str) -> int:
+def _parse_id(text: str) -> int:
     try:
-        return _positive(text)
+        return _parse_positive(text)
     except argparse.ArgumentTypeError:
         raise BadOption(
             f"{text} is not the number of a download.", '`mtp-launcher downloads` shows them, or write "all".'
         ) from None
 
 
-def _list(downloads: DownloadQueue) -> Result:
+def _list_downloads(downloads: DownloadQueue) -> Result:
     queue = downloads.read_snapshot()
     data = {
         "jobs": [job_json(job, queue.figures.get(job.id)) for job in queue.jobs.jobs],

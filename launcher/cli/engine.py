@@ -77,15 +77,15 @@ async def run(options: argparse.Namespace) -> Result:
         "list": list_engines,
         "flags": list_flags,
         "available": list_available,
-        "install": _install,
-        "add": _add,
-        "remove": _remove,
-        "test": _test,
+        "install": _install_engine,
+        "add": _add_engine,
+        "remove": _remove_engine,
+        "test": _test_engine,
     }
-    return await actions.get(options.action or "list", _change)(options)
+    return await actions.get(options.action or "list", _change_engine_in_use)(options)
 
 
-async def _install(options: argparse.Namespace) -> Result:
+async def _install_engine(options: argparse.Namespace) -> Result:
     from launcher.app.settings import transfer_settings
     from launcher.engine.builds.install import install_build
     from launcher.engine.builds.installed import read_store
@@ -108,20 +108,20 @@ async def _install(options: argparse.Namespace) -> Result:
     current = read_store().current
     lines = []
     if current != engine.name:
-        lines = [f"{engine.name} is installed; {engine_words(current)} stays in use."]
+        lines = [f"{engine.name} is installed; {describe_engine_name(current)} stays in use."]
     elif engine.manifest is not None:
-        drafts = _drafts_words(engine.manifest)
+        drafts = _describe_drafts(engine.manifest)
         lines = [f"{engine.name} is in use now: `mtp-launcher serve` takes it. {drafts}".rstrip()]
     return Result({"event": "done", "current": current == engine.name, **engine_json(engine)}, lines)
 
 
-def _drafts_words(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest; importing its module only for this would be slow
+def _describe_drafts(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest; importing its module only for this would be slow
     if not manifest.drafted:
         return ""
     return f"Its test: {manifest.accepted} of {manifest.drafted} drafted tokens accepted."
 
 
-async def _change(options: argparse.Namespace) -> Result:
+async def _change_engine_in_use(options: argparse.Namespace) -> Result:
     """Use, pin, unpin or roll back."""
     from launcher.engine.builds import installed
 
@@ -135,22 +135,22 @@ async def _change(options: argparse.Namespace) -> Result:
             store = installed.unpin_engine()
         case _:
             store = installed.roll_back()
-    lines = [_in_use_line(store)]
+    lines = [_describe_engine_in_use(store)]
     if before.pinned and not store.pinned and options.action != "unpin":
         lines.append(f"{before.current} was pinned and is not any more; `mtp-launcher engine pin` pins what is in use.")
-    if fault := fault_in(store):
+    if fault := find_fault(store):
         lines.append(f"It is known to be bad: {fault.reason} ({fault.source}).")
     return Result({"current": store.current, "previous": store.previous, "pinned": store.pinned}, lines)
 
 
-def _in_use_line(store: EngineStore) -> str:
+def _describe_engine_in_use(store: EngineStore) -> str:
     name = IN_USE_WORDS.get(store.current, store.current)
     pinned = ", pinned" if store.pinned else ""
-    before = f" Before: {engine_words(store.previous)}." if store.previous else ""
+    before = f" Before: {describe_engine_name(store.previous)}." if store.previous else ""
     return f"In use: {name}{pinned}.{before}"
 
 
-async def _add(options: argparse.Namespace) -> Result:
+async def _add_engine(options: argparse.Namespace) -> Result:
     from launcher.base.paths import expand_user
     from launcher.engine.builds import installed
     from launcher.engine.builds.probe import probe_engine
@@ -164,7 +164,7 @@ async def _add(options: argparse.Namespace) -> Result:
     )
 
 
-async def _remove(options: argparse.Namespace) -> Result:
+async def _remove_engine(options: argparse.Namespace) -> Result:
     from launcher.engine.builds import installed
 
     engine, freed = await asyncio.to_thread(installed.remove_engine, options.name)
@@ -175,7 +175,7 @@ async def _remove(options: argparse.Namespace) -> Result:
     return Result({"removed": engine.name, "freed_bytes": freed}, [line])
 
 
-async def _test(options: argparse.Namespace) -> Result:
+async def _test_engine(options: argparse.Namespace) -> Result:
     """Test one engine, by default the one that `serve` would use now."""
     from launcher.engine.builds.self_test import check_engine
 
@@ -252,12 +252,12 @@ async def list_engines(_options: argparse.Namespace) -> Result:
 def _describe_engines(engines: Sequence[FoundEngine], store: EngineStore) -> Iterator[str]:
     if store.notice:
         yield Note(f"Note: {store.notice}")
-    yield from format_table([("", "NAME", "FROM", "BACKEND", "MTP", "VERSION"), *map(_row, engines)], indent="")
+    yield from format_table([("", "NAME", "FROM", "BACKEND", "MTP", "VERSION"), *map(_format_row, engines)], indent="")
     yield ""
     name = IN_USE_WORDS.get(store.current, store.current)
     yield wrap_text(f"{name}{', pinned' if store.pinned else ''}.", "In use: ")
     if store.previous:
-        yield f"`mtp-launcher engine rollback` goes back to {engine_words(store.previous)}."
+        yield f"`mtp-launcher engine rollback` goes back to {describe_engine_name(store.previous)}."
     if store.current not in IN_USE_WORDS and not any(each.current for each in engines):
         yield "It is not there any more: `mtp-launcher engine rollback`, or `engine use auto`."
     for each in engines:
@@ -267,17 +267,17 @@ def _describe_engines(engines: Sequence[FoundEngine], store: EngineStore) -> Ite
             yield wrap_text(f"known to be bad: {each.fault.reason} ({each.fault.source}).", f"{each.name}: ")
 
 
-def _row(engine: FoundEngine) -> tuple[str, ...]:
+def _format_row(engine: FoundEngine) -> tuple[str, ...]:
     mark = "*" if engine.current else ""
     mtp = {True: "yes", False: "no", None: _UNKNOWN}[engine.mtp]
     if engine.fault is not None:
         mtp = "bad"
     backends = _UNKNOWN if engine.backends is None else ", ".join(engine.backends)
     version = engine.build.version if engine.build else "does not work"
-    return mark, engine.name, engine.origin, backends, mtp, version.partition(", commit")[0] + _closing(version)
+    return mark, engine.name, engine.origin, backends, mtp, version.partition(", commit")[0] + _close_bracket(version)
 
 
-def _closing(version: str) -> str:
+def _close_bracket(version: str) -> str:
     return ")" if ", commit" in version and "(" in version.partition(", commit")[0] else ""
 
 
@@ -366,7 +366,7 @@ def _offer_json(offer: Offer, stable: str | None, installed: set[str]) -> dict[s
     }
 
 
-def engine_words(name: str) -> str:
+def describe_engine_name(name: str) -> str:
     """Return an engine's name for use in a sentence."""
     return {"auto": "the usual choice (auto)", "built-in": "the built-in engine"}.get(name, name)
 
@@ -377,7 +377,7 @@ def engine_json(engine: InstalledEngine) -> dict[str, Any]:
     return {"name": engine.name, "path": str(engine.program), **manifest}
 
 
-def fault_in(store: EngineStore) -> KnownFault | None:
+def find_fault(store: EngineStore) -> KnownFault | None:
     """Return the known fault of the engine in use, or None."""
     from launcher.engine.builds.known_bad import find_known_fault
 

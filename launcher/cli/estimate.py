@@ -61,11 +61,13 @@ async def run(options: argparse.Namespace) -> Result:
     wish, machine = wish_of(options), machine_wish(options)
     situation = await planner.read_situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
-    setting = await _setting(options.model, source, wish, situation)
+    setting = await _settings_for_start(options.model, source, wish, situation)
     if options.mmproj:
         size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
-    verdict = await _ask(source, setting, options.engine, machine) if options.ask_engine or options.engine else None
+    verdict = (
+        await _ask_engine(source, setting, options.engine, machine) if options.ask_engine or options.engine else None
+    )
     try:
         estimate, unknown = planner.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
@@ -74,7 +76,7 @@ async def run(options: argparse.Namespace) -> Result:
         if verdict is None:
             raise
         estimate, unknown = None, error
-    warnings = _warnings(source, setting, here=expand_user(options.model).exists())
+    warnings = _list_warnings(source, setting, here=expand_user(options.model).exists())
     return Result(
         _as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings},
         chain(
@@ -85,7 +87,9 @@ async def run(options: argparse.Namespace) -> Result:
     )
 
 
-async def _setting(target: str, source: ModelSource, wish: PlanCriteria, situation: Situation) -> PlanSettings:
+async def _settings_for_start(
+    target: str, source: ModelSource, wish: PlanCriteria, situation: Situation
+) -> PlanSettings:
     """Return the server settings of a start: those of the model's plan, or for a file not on this machine its
     defaults."""
     from launcher.app import planner
@@ -101,7 +105,7 @@ async def _setting(target: str, source: ModelSource, wish: PlanCriteria, situati
     return plan.setting if plan else planner.setting_for(source.model, wish, situation)
 
 
-def _warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list[str]:
+def _list_warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list[str]:
     """Return warnings: truncated files, here or on the hub, and a context beyond the trained one."""
     from launcher.base.errors import ModelBroken
     from launcher.models.gguf import check_complete
@@ -119,7 +123,7 @@ def _warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list
     return found
 
 
-async def _ask(
+async def _ask_engine(
     source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineWish
 ) -> EngineComparison | LauncherError:
     """Ask an engine; return the error if it cannot be asked. Raises EngineMissing if the user named a wrong engine."""
@@ -164,14 +168,14 @@ def _as_json(
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
         "needed_mib": -(-estimate.needed_bytes // _MIB) if estimate else None,
-        "status": _status(estimate, situation) if estimate else None,
+        "status": _fit_status(estimate, situation) if estimate else None,
         "memory": situation.memory_json(),
         "exact": estimate.exact if estimate else None,
     }
     return data | (verdict_json(verdict) if verdict else {})
 
 
-def _status(estimate: MemoryEstimate, situation: Situation) -> str:
+def _fit_status(estimate: MemoryEstimate, situation: Situation) -> str:
     from launcher.models.plan import fit_status
 
     return fit_status(
@@ -224,7 +228,7 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, beside: Mapping
     lacking = -(-estimate.needed_bytes // _MIB) - situation.free_mib
     short = f"  {lacking:,} too few" if lacking > 0 else ""
     yield f"  {where:<24}{situation.free_mib:>10,}   MiB{short}"
-    yield f"  {'verdict':<24}{_status(estimate, situation):>12}"
+    yield f"  {'verdict':<24}{_fit_status(estimate, situation):>12}"
     if backend != "cpu":
         yield f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB"
     for note in situation.own_notes:

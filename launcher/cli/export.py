@@ -60,13 +60,13 @@ async def run(options: argparse.Namespace) -> Result:
 
     if options.shell is not None and options.kind not in _FOR_SHELLS:
         raise BadOption(f"--shell means nothing for {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
-    found = await _find(options)
+    found = await _find_recipe(options)
     recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
     text = render_export(options.kind, recipe, for_shell=options.shell)
     if options.out is not None:
         execute = 0o111 if options.kind == "script" else 0
         mode = (0o600 | execute & 0o100) if options.with_key else (0o644 | execute)
-        _write(options.out, text, mode=mode, force=options.force)
+        _write_export(options.out, text, mode=mode, force=options.force)
     data = {
         "kind": options.kind,
         "text": text,
@@ -84,7 +84,7 @@ async def run(options: argparse.Namespace) -> Result:
     return Result(data, lines)
 
 
-async def _find(options: argparse.Namespace) -> FoundRecipe:
+async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
     from launcher.app import recipes
     from launcher.app.start_settings import resolve_start
     from launcher.base.errors import BadOption
@@ -140,7 +140,7 @@ def _first_given(options: argparse.Namespace, names: Iterable[str]) -> str | Non
     return next((f"--{name.replace('_', '-')}" for name in given), None)
 
 
-def _write(path: Path, text: str, *, mode: int, force: bool) -> None:
+def _write_export(path: Path, text: str, *, mode: int, force: bool) -> None:
     from launcher.base.errors import FileInTheWay, TargetUnusable
     from launcher.base.files import write_atomically
     from launcher.base.paths import expand_user

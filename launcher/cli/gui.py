@@ -27,18 +27,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--theme", choices=("light", "dark"), help="hold to a theme (default: the system's)")
     parser.add_argument("--page", choices=PAGES, help="the page to open on (default: the last one)")
     parser.add_argument("--language", choices=tuple(LANGUAGES), help="language of the window (default: the system's)")
-    parser.add_argument("--scale", type=_scale, metavar="PERCENT", help="size of the text, 80 to 200 (default 100)")
-    parser.add_argument("--size", type=_size, metavar="WxH", help="size of the window in pixels")
+    parser.add_argument(
+        "--scale", type=_parse_scale, metavar="PERCENT", help="size of the text, 80 to 200 (default 100)"
+    )
+    parser.add_argument("--size", type=_parse_size, metavar="WxH", help="size of the window in pixels")
     parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window and leave")
 
 
-def _scale(text: str) -> int:
+def _parse_scale(text: str) -> int:
     if not text.isdecimal() or not 80 <= int(text) <= 200:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size of text from 80 to 200")
     return int(text)
 
 
-def _size(text: str) -> str:
+def _parse_size(text: str) -> str:
     if not re.fullmatch(r"[1-9]\d{2,3}x[1-9]\d{2,3}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1280x800")
     return text

@@ -38,9 +38,9 @@ _SENTENCE = 90
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.epilog = "bench, tune, curve and endure put measurements in. `mtp-launcher compare A B` compares two."
-    _take_filters(parser)
+    _add_filters(parser)
     actions = add_actions(parser, _ACTIONS)
-    _take_filters(actions["list"], default=argparse.SUPPRESS)
+    _add_filters(actions["list"], default=argparse.SUPPRESS)
     for name in ("show", "export", "share"):
         actions[name].add_argument("id", metavar="ID", help=_WHAT)
     for name in ("export", "share"):
@@ -48,22 +48,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_deletion(actions["delete"], 'as `history` shows them, or "all", with all counts of use')
 
 
-def _take_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
+def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
     parser.add_argument("--model", metavar="TEXT", default=default, help="only models with this in name or quant")
     parser.add_argument("--kind", metavar="VERB", default=default, help="only bench, tune, curve or endure")
     parser.add_argument(
-        "--since", type=_since, metavar="DATE", default=default, help="only since a day, 2026-11-21, or for days: 7d"
+        "--since",
+        type=_parse_since,
+        metavar="DATE",
+        default=default,
+        help="only since a day, 2026-11-21, or for days: 7d",
     )
-    parser.add_argument("--most", type=_most, metavar="N", default=default, help="no more than N")
+    parser.add_argument("--most", type=_parse_most, metavar="N", default=default, help="no more than N")
 
 
-def _most(text: str) -> int:
+def _parse_most(text: str) -> int:
     if not (most := parse_count(text)):
         raise argparse.ArgumentTypeError("it is 1 or more")
     return most
 
 
-def _since(text: str) -> float:
+def _parse_since(text: str) -> float:
     """Return a time in seconds since the epoch: the start of a local day, or some days ago."""
     if text.lower().endswith("d") and text[:-1].isdecimal():
         days = min(int(text[:-1]), 36_500)
@@ -78,10 +82,10 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`."""
     if options.action == "delete" and not await may_delete(options, "measurements, and all counts of use"):
         return 1
-    return await asyncio.to_thread(_run, options)
+    return await asyncio.to_thread(_run_action, options)
 
 
-def _run(options: argparse.Namespace) -> Result:
+def _run_action(options: argparse.Namespace) -> Result:
     from launcher.tuning.history import History
 
     if options.action == "published":
@@ -89,11 +93,17 @@ def _run(options: argparse.Namespace) -> Result:
     with History() as history:
         if history.notice:
             print(f"Note: {history.notice}", file=sys.stderr)
-        action = {"list": _list, "show": _show, "export": _export, "share": _share, "delete": _delete}[options.action]
+        action = {
+            "list": _list_measurements,
+            "show": _show_measurement,
+            "export": _export_measurement,
+            "share": _share_measurement,
+            "delete": _delete_measurements,
+        }[options.action]
         return action(history, options)
 
 
-def _list(history: History, options: argparse.Namespace) -> Result:
+def _list_measurements(history: History, options: argparse.Namespace) -> Result:
     found = history.find(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
     filtered = any(value is not None for value in (options.kind, options.model, options.since))
     return Result({"measurements": [asdict(each) for each in found]}, _format_list(found, filtered=filtered))
@@ -102,14 +112,14 @@ def _list(history: History, options: argparse.Namespace) -> Result:
 def _format_list(found: Sequence[Summary], *, filtered: bool) -> Iterator[str]:
     if found:
         head = ("ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT")
-        yield from format_table([head, *map(_row, found)], right={5, 6}, indent="")
+        yield from format_table([head, *map(_format_row, found)], right={5, 6}, indent="")
     elif filtered:
         yield "Nothing of that kind was measured."
     else:
         yield "Nothing was measured yet. `mtp-launcher tune` does."
 
 
-def _row(each: Summary) -> tuple[str, ...]:
+def _format_row(each: Summary) -> tuple[str, ...]:
     from launcher.tuning.history_environment import ModelFacts
 
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.began_s))
@@ -127,7 +137,7 @@ def _row(each: Summary) -> tuple[str, ...]:
     )
 
 
-def _show(history: History, options: argparse.Namespace) -> Result:
+def _show_measurement(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.history import CUT_OFF, load_session
     from launcher.tuning.report import report_data
     from launcher.tuning.report_export import baseline_report
@@ -162,21 +172,23 @@ def _format_session(session: Session, report: Report, sentence: str) -> Iterator
     yield from format_table([(name, text) for name, text in session_facts(session).items()])
 
 
-def _export(history: History, options: argparse.Namespace) -> Result:
+def _export_measurement(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.report_export import writer_for
 
-    return _write(history, options, writer_for(options.to))
+    return _write_measurement(history, options, writer_for(options.to))
 
 
-def _share(history: History, options: argparse.Namespace) -> Result:
+def _share_measurement(history: History, options: argparse.Namespace) -> Result:
     from launcher.tuning.session_file import anonymous_json
 
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
-    return _write(history, options, anonymous_json, least=1)
+    return _write_measurement(history, options, anonymous_json, least=1)
 
 
-def _write(history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0) -> Result:
+def _write_measurement(
+    history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0
+) -> Result:
     from launcher.tuning.history import load_session
 
     session = load_session(history, options.id)
@@ -189,7 +201,7 @@ def _write(history: History, options: argparse.Namespace, write: Callable[[Sessi
     return Result({"id": session.id, "path": str(options.to), "runs": len(session.runs)}, [line])
 
 
-def _delete(history: History, options: argparse.Namespace) -> Result:
+def _delete_measurements(history: History, options: argparse.Namespace) -> Result:
     everything = is_all(options)
     ids = [each.id for each in history.find()] if everything else [history.resolve_id(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))

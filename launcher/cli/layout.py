@@ -52,7 +52,7 @@ def format_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), 
     """
     rows = [[one_line(cell, _LONGEST_CELL) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    groups = list(_groups(widths, max(_terminal_columns() or _ENDLESS, _LEAST) - len(indent)))
+    groups = list(_group_columns(widths, max(_terminal_columns() or _ENDLESS, _LEAST) - len(indent)))
     for row in rows:
         cells = [
             text.rjust(width) if column in right else text.ljust(width)
@@ -64,7 +64,7 @@ def format_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), 
                 yield indent + ("    " if number else "") + line
 
 
-def _groups(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+def _group_columns(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     """Yield the columns for each line; lines after the first are indented by four."""
     group: list[int] = []
     left = room

@@ -56,14 +56,16 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.models.catalogue_load import load_catalogue
 
     if options.refresh:
-        return await _refresh(load_catalogue(hub_figures=False), options)
+        return await _refresh_figures(load_catalogue(hub_figures=False), options)
     catalogue = load_catalogue()
     chosen = catalogue.find(options.model) if options.model else None
     data: dict[str, Any] = (
         {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
     )
     data |= {"problems": [asdict(problem) for problem in catalogue.problems]}
-    return Result(data, chain(_describe_problems(catalogue), _describe(chosen) if chosen else _format_list(catalogue)))
+    return Result(
+        data, chain(_describe_problems(catalogue), _describe_model(chosen) if chosen else _format_list(catalogue))
+    )
 
 
 def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
@@ -71,7 +73,7 @@ def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
         yield Note(f"Left out: {problem}")
 
 
-async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> Result:
+async def _refresh_figures(catalogue: Catalogue, options: argparse.Namespace) -> Result:
     """Ask the hub about one model or all of them. Exit code 1 if any failed."""
     from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
@@ -79,7 +81,7 @@ async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> Result:
     if options.model and not is_on_hub(catalogue.find(options.model)):
         raise BadOption(f"{options.model} is not from the hub: there is nothing to ask.", "Its files are on this disk.")
     models = [catalogue.find(options.model)] if options.model else list(filter(is_on_hub, catalogue.models))
-    outcomes = await asyncio.gather(*(asyncio.to_thread(_ask, model) for model in models))
+    outcomes = await asyncio.gather(*(asyncio.to_thread(_ask_hub, model) for model in models))
     problems = [asdict(problem) for problem in catalogue.problems]
     return Result(
         {"refreshed": list(map(_outcome_json, models, outcomes)), "problems": problems},
@@ -88,7 +90,7 @@ async def _refresh(catalogue: Catalogue, options: argparse.Namespace) -> Result:
     )
 
 
-def _ask(model: ModelEntry) -> RefreshResult | LauncherError:
+def _ask_hub(model: ModelEntry) -> RefreshResult | LauncherError:
     """Ask the hub about one model. An error in the user's settings concerns all models, and is raised."""
     from launcher.base.errors import ModelMissing, Refused, Unreachable
     from launcher.models.hub_figures import refresh_figures
@@ -116,9 +118,9 @@ def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError)
         return
     yield f"{model.id}: " + (f"{outcome.repo} at {outcome.revision}" if outcome.repo else "its draft alone is there")
     for file, learned in groupby(outcome.learned, lambda each: each.file):
-        yield f"  known now  {file}: {', '.join(_figure(each.value) for each in learned)}"
+        yield f"  known now  {file}: {', '.join(_format_figure(each.value) for each in learned)}"
     for each in outcome.differs:
-        theirs, ours = _figure(each.hub), _figure(each.catalogue)
+        theirs, ours = _format_figure(each.hub), _format_figure(each.catalogue)
         yield f"  differs    {each.file}: {theirs} there now; the catalogue's {ours} stay, of another upload"
     for lost in outcome.missing:
         yield f"  not there  {lost.file}" + ("" if lost.repo == outcome.repo else f" in {lost.repo}")
@@ -126,29 +128,36 @@ def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError)
         yield "  nothing that was not known"
 
 
-def _figure(value: int | str) -> str:
+def _format_figure(value: int | str) -> str:
     return f"SHA-256 {value[:12]}" if isinstance(value, str) else f"{value:,} bytes"
 
 
 def _format_list(catalogue: Catalogue) -> Iterator[str]:
     head = ("ID", "NAME", "FILES", "SIZES", "DRAFTS BY", "LICENCE")
     rows = [
-        (model.id, model.name, str(len(model.files)), _sizes(model), model.speculation or "none", _or(model.licence))
+        (
+            model.id,
+            model.name,
+            str(len(model.files)),
+            _format_sizes(model),
+            model.speculation or "none",
+            _or_unknown(model.licence),
+        )
         for model in catalogue.models
     ]
     yield from format_table([head, *rows], right={2, 3}, indent="")
     yield "\n`mtp-launcher models ID` shows one in detail, `mtp-launcher models list` those on this machine."
 
 
-def _sizes(model: ModelEntry) -> str:
+def _format_sizes(model: ModelEntry) -> str:
     known = sorted(file.size_bytes for file in model.files if file.size_bytes)
     if not known:
         return "unknown"
-    ends = dict.fromkeys(_gb(size) for size in (known[0], known[-1]))
+    ends = dict.fromkeys(_format_gb(size) for size in (known[0], known[-1]))
     return " to ".join(ends) + " GB"
 
 
-def _describe(model: ModelEntry) -> Iterator[str]:
+def _describe_model(model: ModelEntry) -> Iterator[str]:
     yield f"{model.name} ({model.id})"
     for topic, text in _list_facts(model):
         yield wrap_text(text, f"  {topic:<9} ")
@@ -169,11 +178,11 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
     yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown here"
     if model.speculation:
         way = SPECULATION[model.speculation]
-        draft = f", {model.draft.file} ({_gb(model.draft.size_bytes)} GB)" if model.draft else ""
+        draft = f", {model.draft.file} ({_format_gb(model.draft.size_bytes)} GB)" if model.draft else ""
         yield "Drafts by", f"{way.summary} (--spec-type {way.spec_type}){draft}"
     if model.sampling:
-        yield "Sampling", f"thinking: {_sampling(model.sampling.thinking)}"
-        yield "", f"no thinking: {_sampling(model.sampling.no_thinking)}"
+        yield "Sampling", f"thinking: {_format_sampling(model.sampling.thinking)}"
+        yield "", f"no thinking: {_format_sampling(model.sampling.no_thinking)}"
         yield "", f"from {model.sampling.source}"
     if shape := model.geometry:
         experts = f", {shape.experts} experts of which {shape.experts_used} work" if shape.experts else ""
@@ -191,10 +200,12 @@ def _format_files(model: ModelEntry) -> Iterator[str]:
     for file in model.files:
         sha256 = file.sha256[:12] if file.sha256 else None
         footnote = notes.number(file.note, file.source)
-        rows.append((file.quant, _gb(file.size_bytes), _or(sha256), file.file, footnote))
+        rows.append((file.quant, _format_gb(file.size_bytes), _or_unknown(sha256), file.file, footnote))
     for vision in model.mmproj:
         sha256 = vision.sha256[:12] if vision.sha256 else None
-        rows.append(("vision", _gb(vision.size_bytes), _or(sha256), vision.file, notes.number("", vision.source)))
+        rows.append(
+            ("vision", _format_gb(vision.size_bytes), _or_unknown(sha256), vision.file, notes.number("", vision.source))
+        )
     yield from format_table(rows, right={1})
     yield from notes.format_lines()
 
@@ -210,9 +221,11 @@ def _format_presets(model: ModelEntry) -> Iterator[str]:
         gpu = f"{one.memory_gb} GB" if one.memory_gb else "any"
         host = f"{one.host_memory_gb_min} GB" if one.host_memory_gb_min else ""
         meant = ", ".join((*one.intents, *(() if one.variant == "any" else (one.variant,))))
-        counts = [_count(count) for count in (one.draft, one.n_cpu_moe, one.ubatch, one.slots, one.predicted_mib)]
+        counts = [
+            _format_count(count) for count in (one.draft, one.n_cpu_moe, one.ubatch, one.slots, one.predicted_mib)
+        ]
         footnote = notes.number(one.note, one.source)
-        rows.append((gpu, meant, one.quant, _count(one.ctx), one.kv, *counts, host, one.mark, footnote))
+        rows.append((gpu, meant, one.quant, _format_count(one.ctx), one.kv, *counts, host, one.mark, footnote))
     yield from format_table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
     yield from notes.format_lines()
 
@@ -225,13 +238,13 @@ def _format_measurements(model: ModelEntry) -> Iterator[str]:
     head = ("GPU", "QUANT", "CONTEXT", "FILLED", "KV", "DRAFT", "CPU-MOE", "T/S", "WITHOUT", "ACCEPTED", "MIB", "")
     rows: list[Sequence[str]] = [head]
     for one in model.measurements:
-        speed = _span(one.tokens_per_second, one.tokens_per_second_high, "{:g}".format)
-        accepted = _span(one.acceptance, one.acceptance_high, format_percent)
+        speed = _format_span(one.tokens_per_second, one.tokens_per_second_high, "{:g}".format)
+        accepted = _format_span(one.acceptance, one.acceptance_high, format_percent)
         footnote = notes.number(one.note, one.source + (" (little trust)" if one.trust == "low" else ""))
-        context = (_or(one.quant), _count(one.ctx), _count(one.filled), _or(one.kv))
-        results = (speed, _span(one.baseline, None, "{:g}".format), accepted, _count(one.memory_mib))
+        context = (_or_unknown(one.quant), _format_count(one.ctx), _format_count(one.filled), _or_unknown(one.kv))
+        results = (speed, _format_span(one.baseline, None, "{:g}".format), accepted, _format_count(one.memory_mib))
         gpu = " ".join(filter(None, (one.gpu, one.os)))
-        rows.append((gpu, *context, _count(one.draft), _count(one.n_cpu_moe), *results, footnote))
+        rows.append((gpu, *context, _format_count(one.draft), _format_count(one.n_cpu_moe), *results, footnote))
     yield from format_table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
     yield from notes.format_lines()
 
@@ -251,25 +264,25 @@ class _Footnotes:
             yield wrap_text(text, f"  {number:>4} ")
 
 
-def _sampling(sampling: Sampling | None) -> str:
+def _format_sampling(sampling: Sampling | None) -> str:
     if sampling is None:
         return "nothing advised"
     return ", ".join(f"{name} {value:g}" for name, value in asdict(sampling).items() if value is not None)
 
 
-def _gb(size_bytes: int | None) -> str:
+def _format_gb(size_bytes: int | None) -> str:
     return _UNKNOWN if size_bytes is None else f"{size_bytes / _GB:.2f}"
 
 
-def _count(count: int | None) -> str:
+def _format_count(count: int | None) -> str:
     return _UNKNOWN if count is None else f"{count:,}"
 
 
-def _or(text: str | None) -> str:
+def _or_unknown(text: str | None) -> str:
     return text or _UNKNOWN
 
 
-def _span(low: float | None, high: float | None, format_value: Callable[[float], str]) -> str:
+def _format_span(low: float | None, high: float | None, format_value: Callable[[float], str]) -> str:
     if low is None:
         return _UNKNOWN
     return format_value(low) if high is None else f"{format_value(low)} to {format_value(high)}"

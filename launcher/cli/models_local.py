@@ -49,14 +49,14 @@ def allow_any_order(parser: argparse.ArgumentParser) -> None:
         words[:cut] = sorted(words[:cut], key=lambda word: not word.startswith("-"))
         verb = next((word for word in words if not word.startswith("-")), None)
         if verb in VERBS and not {"-h", "--help"}.isdisjoint(words[:cut]):
-            _helping(parser.prog, verb).print_help()
+            _make_help_parser(parser.prog, verb).print_help()
             parser.exit()
         return parse(words, namespace)
 
     parser.parse_known_args = parse_reordered  # type: ignore[method-assign,assignment]
 
 
-def _helping(prog: str, verb: str) -> argparse.ArgumentParser:
+def _make_help_parser(prog: str, verb: str) -> argparse.ArgumentParser:
     summary = VERBS[verb]
     helping = argparse.ArgumentParser(prog=f"{prog} {verb}", description=f"{summary[0].upper()}{summary[1:]}.")
     if verb == "folders":
@@ -102,10 +102,10 @@ async def run(options: argparse.Namespace) -> Result | int:
     chosen = list(dict.fromkeys(chosen))
     its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
     if verb == "list":
-        return await asyncio.to_thread(_list, chosen, its)
+        return await asyncio.to_thread(_list_models, chosen, its)
     if verb == "verify":
-        return await _verify(chosen, as_json=options.json)
-    return await _remove(chosen, its, yes=options.yes, as_json=options.json)
+        return await _verify_models(chosen, as_json=options.json)
+    return await _remove_models(chosen, its, yes=options.yes, as_json=options.json)
 
 
 def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Result:
+def _list_models(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Result:
     from launcher.engine.server.started import load_last_uses
 
     used = load_last_uses()
@@ -151,9 +151,9 @@ def _format_list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Iter
             local.record.model or _PART.sub("", local.path.stem),
             _kind_or_quant(local),
             format_size(local.record.bytes),
-            _head(local),
-            _verified(local),
-            _from(local),
+            _describe_head(local),
+            _describe_verification(local),
+            _describe_origin(local),
             str(local.path),
         )
         for local in models
@@ -178,13 +178,13 @@ def _kind_or_quant(local: LocalModel) -> str:
     return "vision" if local.record.kind == "mmproj" else local.record.kind
 
 
-def _head(local: LocalModel) -> str:
+def _describe_head(local: LocalModel) -> str:
     if local.record.kind != "model":
         return ""
     return {"present": "yes", "none": "no", "promised": "lost", None: _UNKNOWN}[local.record.head]
 
 
-def _verified(local: LocalModel) -> str:
+def _describe_verification(local: LocalModel) -> str:
     from launcher.models.library import State
 
     words = {State.DAMAGED: "damaged", State.MISSING: "missing", State.UNVERIFIED: "never"}
@@ -195,7 +195,7 @@ def _verified(local: LocalModel) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(local.verified_s))
 
 
-def _from(local: LocalModel) -> str:
+def _describe_origin(local: LocalModel) -> str:
     from launcher.models.library import Place
 
     record = local.record
@@ -203,7 +203,7 @@ def _from(local: LocalModel) -> str:
     return f"{origin} (the hub's cache)" if local.place is Place.CACHE else origin
 
 
-async def _verify(models: Sequence[LocalModel], *, as_json: bool) -> Result:
+async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Result:
     """Verify all files. Exit code 1 if one differs from what is expected, or is missing."""
     from launcher.models.library import Outcome, verify_model
 
@@ -263,7 +263,9 @@ def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
         yield wrap_text(words[each.outcome], " " * 9)
 
 
-async def _remove(models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool) -> Result | int:
+async def _remove_models(
+    models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool
+) -> Result | int:
     """Delete models and leftovers after asking. Exit code 1 if the user declines."""
     from launcher.base.errors import BadOption, ModelInUse
     from launcher.engine.server.in_use import server_using

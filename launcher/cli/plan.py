@@ -115,9 +115,11 @@ def uncounted_arguments(extra: Sequence[str]) -> list[str]:
     if not found:
         return []
     ours = dict.fromkeys(filter(None, found.values()))
-    remedy = f" {_listed(list(ours))} before the -- would be counted." if ours else ""
+    remedy = f" {_join_words(list(ours))} before the -- would be counted." if ours else ""
     be = "is" if len(found) == 1 else "are"
-    return [f"Your own {_listed(list(found))} {be} not counted in these figures, and can change the memory.{remedy}"]
+    return [
+        f"Your own {_join_words(list(found))} {be} not counted in these figures, and can change the memory.{remedy}"
+    ]
 
 
 def _memory_flags(extra: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -130,7 +132,7 @@ def _memory_flags(extra: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield flag, _OPTIONS[name]
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
@@ -195,7 +197,7 @@ async def run(options: argparse.Namespace) -> Result:
         )
         plans = tuple(map(_with_kept(own), plans))
     engine = await planner.planned_engine(machine, situation)
-    verdict = await _ask(plans[0], machine) if options.ask_engine and plans else None
+    verdict = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
     data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
     if verdict is not None:
         from launcher.cli.verdict import verdict_json
@@ -243,7 +245,7 @@ def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
     return replace_plan
 
 
-async def _ask(plan: Plan, machine: MachineWish) -> EngineComparison | LauncherError:
+async def _ask_engine(plan: Plan, machine: MachineWish) -> EngineComparison | LauncherError:
     """Ask an engine about a plan; return the error if it cannot be asked."""
     from launcher.app import planner
     from launcher.base.errors import LauncherError
@@ -289,7 +291,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
     from launcher.models.speed import comparable_rate, describe_measurement
 
     setting, host = plan.setting, plan.estimate.host
-    words, lack = _command(plan, engine, extra, rpc)
+    words, lack = _make_command(plan, engine, extra, rpc)
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -339,7 +341,9 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
     }
 
 
-def _command(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]) -> tuple[list[str], list[str]]:
+def _make_command(
+    plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """Return the command line of a plan, and what the installed build lacks for it."""
     from launcher.app import planner
     from launcher.base.errors import EngineUnsuitable
@@ -361,7 +365,7 @@ def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     for plan in plans:
         size, memory = size_text(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
         here = "here" if planner.downloaded_file(plan) else ""
-        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _short(plan), memory, here))
+        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _describe_briefly(plan), memory, here))
     yield from format_table(rows, right={3, 5})
     yield wrap_text("`--model ID --quant Q` shows one in detail, `--json` all of them.")
 
@@ -397,15 +401,15 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
         yield wrap_text(note)
 
 
-def _drafts(setting: PlanSettings, none: str) -> str:
+def _describe_drafts(setting: PlanSettings, none: str) -> str:
     if not setting.draft:
         return none
     return "drafts from repeats" if setting.ngrams else f"draft {setting.draft}"
 
 
-def _short(plan: Plan) -> str:
+def _describe_briefly(plan: Plan) -> str:
     setting = plan.setting
-    words = [f"{setting.context:,}", setting.kv, _drafts(setting, "no MTP")]
+    words = [f"{setting.context:,}", setting.kv, _describe_drafts(setting, "no MTP")]
     if setting.ubatch != 512:
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
@@ -441,7 +445,7 @@ def _describe_plan(
     yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
-    mtp = _drafts(setting, "MTP off")
+    mtp = _describe_drafts(setting, "MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
     tail = f"ubatch {setting.ubatch}{slots}{experts}{split}"
@@ -462,7 +466,7 @@ def _describe_plan(
         yield _format_row("engine", verdict_text(verdict, plan.estimate) + alone)
     yield from _format_rows("why", plan.reasons)
     extra = options.extra
-    words, lack = _command(plan, engine, [], options.rpc)
+    words, lack = _make_command(plan, engine, [], options.rpc)
     yield from _format_rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
     measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
     yield from _format_rows("measured", measured or ["nobody published a run near this one: its speed is not known"])

@@ -40,11 +40,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Run the action `options.action`."""
-    verb = {"list": _list, "export": _export, "import": _import, "forget": _forget}[options.action]
+    verb = {"list": _list_presets, "export": _export_preset, "import": _import_preset, "forget": _forget_preset}[
+        options.action
+    ]
     return await verb(options)
 
 
-async def _list(_options: argparse.Namespace) -> Result:
+async def _list_presets(_options: argparse.Namespace) -> Result:
     from launcher.app.machine_presets import outdated_presets
     from launcher.machine.machine import read_machine
     from launcher.tuning.machine_preset import load_presets, preset_data
@@ -75,7 +77,7 @@ def _describe_state(preset: MachinePreset, changed: Sequence[str]) -> str:
     return "measured here with what is here now"
 
 
-async def _export(options: argparse.Namespace) -> Result:
+async def _export_preset(options: argparse.Namespace) -> Result:
     from launcher.tuning.machine_preset import load_preset_by_name
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
@@ -84,7 +86,7 @@ async def _export(options: argparse.Namespace) -> Result:
     return Result({"model": preset.model.words, "path": str(options.to)}, [line])
 
 
-async def _import(options: argparse.Namespace) -> Result:
+async def _import_preset(options: argparse.Namespace) -> Result:
     from launcher.app.bench import options_with
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.machine_preset import preset_for_model, read_preset, save_preset
@@ -107,7 +109,7 @@ async def _import(options: argparse.Namespace) -> Result:
     return Result(data, [wrap_text(text)])
 
 
-async def _forget(options: argparse.Namespace) -> Result:
+async def _forget_preset(options: argparse.Namespace) -> Result:
     from launcher.tuning.machine_preset import delete_preset, load_preset_by_name
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)

@@ -35,11 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
     parser.add_argument("--sha256", metavar="HEX", help="what the file's SHA-256 must be")
     parser.add_argument("--vision", action="store_true", help="also download the model's vision projector")
-    parser.add_argument("--limit", type=_rate, metavar="MB/S", help="the highest speed")
+    parser.add_argument("--limit", type=_parse_rate, metavar="MB/S", help="the highest speed")
     parser.epilog = "You can interrupt it at any time: the same command resumes."
 
 
-def _rate(text: str) -> int:
+def _parse_rate(text: str) -> int:
     rate = parse_number(text)
     if not rate > 0:
         raise argparse.ArgumentTypeError(f"{text} is no speed; write it in MB per second, like 5 or 0.5")
@@ -57,7 +57,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.models.pull import pull, unfinished_bytes
 
     catalogue = load_catalogue()
-    text, choice = await _choose(options, catalogue)
+    text, choice = await _choose_model(options, catalogue)
     settings = replace(transfer_settings(), bytes_per_second=options.limit) if options.limit else transfer_settings()
     reporter = Reporter(as_json=options.json)
     ask = partial(
@@ -88,7 +88,7 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _choose(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, FileChoice | None]:
+async def _choose_model(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, FileChoice | None]:
     """Return the model to download, with the quantisation that suits this machine if the user left it open."""
     from launcher.app.planner import choose_file
     from launcher.models.download_target import find_catalogue_model

@@ -102,7 +102,7 @@ async def run(options: argparse.Namespace) -> int:
             named=model,
             notices=resolved.notices,
         )
-        await _serve(session, start, resolved, options)
+        await _start_and_wait(session, start, resolved, options)
     except asyncio.CancelledError:
         ended = Result({"state": "stopped"}, [Note("Stopped before the server was ready.")])
         print_result(ended, as_json=options.json)
@@ -120,7 +120,7 @@ def _print_health(event: HealthEvent) -> None:
     print(health_line(event.finding.as_json(), cleared=event.cleared), file=sys.stderr, flush=True)
 
 
-async def _serve(
+async def _start_and_wait(
     session: Session,
     start: Callable[[], Awaitable[None]],
     resolved: Start,
@@ -139,7 +139,7 @@ async def _serve(
             ready = Result(_ready_json(session, resolved), _describe_server(session, resolved))
             print_result(ready, as_json=options.json)
             try:
-                await _advise(session, as_json=options.json)
+                await _print_advice(session, as_json=options.json)
                 error = await session.wait_until_ended()
             except asyncio.CancelledError:
                 return  # SIGINT and SIGTERM are the normal end
@@ -204,7 +204,7 @@ def _describe_server(session: Session, start: Start) -> Iterator[str]:
     yield "Ctrl-C stops it."
 
 
-async def _advise(session: Session, *, as_json: bool) -> None:
+async def _print_advice(session: Session, *, as_json: bool) -> None:
     """Print advice from earlier use with these settings, if there is any."""
     from launcher.app.use_counting import advice_for
 

@@ -40,10 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Run the action `options.action`."""
-    return await asyncio.to_thread(_run, options)
+    return await asyncio.to_thread(_run_action, options)
 
 
-def _run(options: argparse.Namespace) -> Result:
+def _run_action(options: argparse.Namespace) -> Result:
     from launcher.app import settings
 
     if options.action == "list":

@@ -34,21 +34,22 @@ _STAGES = {"probe": "first look", "explore": "explore", "verify": "compare", "co
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
-def time_words(prepared: PreparedTune) -> str:
+def describe_duration(prepared: PreparedTune) -> str:
     """Return the expected duration of a tune as text."""
     from launcher.tuning.plan_of_trials import grace_s
 
-    plan = prepared.plan
+    plan, budget_s = prepared.plan, prepared.budget_s
     how = "as measured here" if prepared.measured else "a guess"
     start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
+    rate = round_to_three_digits(prepared.rate)
     return (
-        f"about {minutes_text(plan.seconds)}, {minutes_text(prepared.budget_s)} at most (a trial under way may take "
-        f"{minutes_text(grace_s(prepared.budget_s))} more): {plan.starts} starts of "
-        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {three_digits(prepared.rate)} tokens/s"
+        f"about {format_minutes(plan.seconds)}, {format_minutes(budget_s)} at most (a trial under way may take "
+        f"{format_minutes(grace_s(budget_s))} more): {plan.starts} starts of "
+        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {rate} tokens/s"
     )
 
 
-def three_digits(value: float) -> str:
+def round_to_three_digits(value: float) -> str:
     """Return a number with three significant digits, written in full: 1,200, not 1.2e+03."""
     return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
 
@@ -76,16 +77,18 @@ class TrialReporter:
         lines = [self._describe_trial(event.trial, data)]
         if not self._is_timed and event.trial.error is None:
             self._is_timed = True
-            lines.append(wrap_text(time_words(self._prepared.with_measured_times([event.trial])), "  time      "))
+            lines.append(
+                wrap_text(describe_duration(self._prepared.with_measured_times([event.trial])), "  time      ")
+            )
         self._reporter.show_event({"event": "trial", **data}, lines)
 
     def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
-        figure = trial.error or f"{_figure(data['value'])} {self._prepared.goal.unit}"
+        figure = trial.error or f"{_format_figure(data['value'])} {self._prepared.goal.unit}"
         share = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
         left_s = max(0.0, self._left_s - trial.seconds)
-        words = settings_words(trial.settings, self._prepared.space.baseline)
+        words = describe_settings(trial.settings, self._prepared.space.baseline)
         line = f"{self._trials:>3}  {_STAGES[trial.stage.value]:<10}  {words:<24}  {one_line(figure, 300)}{share}"
-        return f"{line}  ({minutes_text(left_s)} left)"
+        return f"{line}  ({format_minutes(left_s)} left)"
 
     def show_pause(self) -> None:
         """Print that the tune is paused."""
@@ -113,9 +116,9 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
         known = (
             each.low is not None and each.high is not None and each.starts > 2
         )  # two starts are too few for an interval
-        reach = f"± {_figure(((each.high or 0) - (each.low or 0)) / 2)}" if known else _UNKNOWN
-        words = settings_words(each.settings, home)
-        figure = _figure(each.value)
+        reach = f"± {_format_figure(((each.high or 0) - (each.low or 0)) / 2)}" if known else _UNKNOWN
+        words = describe_settings(each.settings, home)
+        figure = _format_figure(each.value)
         rows.append((words, figure, reach, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
     yield ""
     yield from format_table(rows, right={1, 2, 3, 4})
@@ -125,9 +128,9 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
     if is_decided(verdict.as_json()):
-        yield next_words(prepared.model, applied=applied)
+        yield describe_next_step(prepared.model, applied=applied)
     else:
-        yield more_words(prepared.model)
+        yield describe_more_time(prepared.model)
 
 
 def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
@@ -156,18 +159,18 @@ def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
     }
 
 
-def settings_words(settings: Settings, home: Mapping[str, object]) -> str:
+def describe_settings(settings: Settings, home: Mapping[str, object]) -> str:
     """Return settings as short text: the draft length, and the differences from the baseline."""
     from launcher.tuning.space import DRAFT, draft_of
 
     draft = draft_of(settings)
     others = [
-        f"{name_words(name)} {value}" for name, value in settings.items() if name != DRAFT and value != home.get(name)
+        f"{format_name(name)} {value}" for name, value in settings.items() if name != DRAFT and value != home.get(name)
     ]
     return ", ".join([f"draft {draft}" if draft else "off", *others])
 
 
-def minutes_text(seconds: float) -> str:
+def format_minutes(seconds: float) -> str:
     """Return a time as text: 40 s, 3 min, 3 min 20 s, 2 h 5 min."""
     whole = round(seconds)
     if whole < 60:
@@ -189,24 +192,24 @@ def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
 AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
 
 
-def more_words(model: str) -> str:
+def describe_more_time(model: str) -> str:
     """Return a sentence on giving an undecided tune more time."""
-    return f"To give it more time in total: `mtp-launcher tune {shell_word(model)} --continue --budget MIN`."
+    return f"To give it more time in total: `mtp-launcher tune {quote_model(model)} --continue --budget MIN`."
 
 
-def next_words(model: str, *, applied: bool) -> str:
+def describe_next_step(model: str, *, applied: bool) -> str:
     """Return a sentence on the next step after a verdict."""
     if applied:
-        return f"Saved: `mtp-launcher serve {shell_word(model)}` uses these settings."
-    return f"Save these settings for the next start: `mtp-launcher tune {shell_word(model)} --continue --apply`."
+        return f"Saved: `mtp-launcher serve {quote_model(model)}` uses these settings."
+    return f"Save these settings for the next start: `mtp-launcher tune {quote_model(model)} --continue --apply`."
 
 
-def shell_word(model: str) -> str:
+def quote_model(model: str) -> str:
     """Return a model's name or path quoted for a shell."""
     return shlex.quote(one_line(model))
 
 
-def name_words(name: str) -> str:
+def format_name(name: str) -> str:
     """Return a setting's name as the command line spells it."""
     return name.replace("_", "-")
 
@@ -216,7 +219,7 @@ def join_values(values: tuple[object, ...]) -> str:
     return "/".join(map(str, values))
 
 
-def _figure(value: float | None) -> str:
+def _format_figure(value: float | None) -> str:
     if value is None:
         return _UNKNOWN
     return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
@@ -235,7 +238,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mix",
-        type=_mix,
+        type=_parse_mix,
         metavar="PROMPT:REPLY",
         help="with --goal answer: prompt and reply tokens of your requests, such as 4K:300",
     )
@@ -267,7 +270,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _mix(text: str) -> tuple[int, int]:
+def _parse_mix(text: str) -> tuple[int, int]:
     prompt, colon, reply = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError("write tokens of the prompt and of the reply, such as 4K:300")
@@ -283,12 +286,12 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.app.tuner import is_decided, run_tune, save_winner
     from launcher.app.tuner_kept import check_no_tune
 
-    kept = await asyncio.to_thread(_kept, options) if options.go_on else None
+    kept = await asyncio.to_thread(_load_kept_tune, options) if options.go_on else None
     if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
         return _make_ended_result(kept, options)
     await asyncio.to_thread(check_no_tune)
-    prepared = await _prepared(options, kept)
-    plan = await _describe_plan(prepared, kept, names=_names(options.vary or "none"))
+    prepared = await _prepare_tune(options, kept)
+    plan = await _describe_plan(prepared, kept, names=_parse_names(options.vary or "none"))
     print_result(plan, as_json=options.json)
     if not (options.yes or options.json or kept) and can_ask() and not await confirm("Begin?", usual=True):
         return 1
@@ -308,7 +311,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     return make_result(verdict, prepared, applied=applied)
 
 
-def _kept(options: argparse.Namespace) -> SavedTune:
+def _load_kept_tune(options: argparse.Namespace) -> SavedTune:
     """Return the tune to continue: the model's, else the newest unfinished one, else the newest for its verdict.
 
     With --apply it is the newest with a verdict to apply. Raises BadOption if there is none, or if other options would
@@ -330,7 +333,7 @@ def _kept(options: argparse.Namespace) -> SavedTune:
     if not tunes:
         raise BadOption(
             "There is no tune to resume.",
-            f"Begin one: `mtp-launcher tune {shell_word(options.model) if options.model else 'MODEL'}`.",
+            f"Begin one: `mtp-launcher tune {quote_model(options.model) if options.model else 'MODEL'}`.",
         )
     if options.model is not None:
         kept = load_tune(options_for(options.model, ServeOptions).model)
@@ -338,7 +341,7 @@ def _kept(options: argparse.Namespace) -> SavedTune:
             others = ", ".join(one_line(each.model) for each in tunes)
             raise BadOption(
                 f"There is no tune of {one_line(options.model)} to resume; there is one of {others}.",
-                f"Begin one: `mtp-launcher tune {shell_word(options.model)}`.",
+                f"Begin one: `mtp-launcher tune {quote_model(options.model)}`.",
             )
         return kept
     if options.apply and tunes[0].verdict is not None and is_decided(tunes[0].verdict):
@@ -361,12 +364,14 @@ def _make_ended_result(kept: SavedTune, options: argparse.Namespace) -> Result:
     if applied:
         save_winner(kept.options, verdict["settings"])
     trials = [trial_json(trial, kept.goal) for trial in kept.state.trials]
-    next_step = next_words(kept.model, applied=applied) if is_decided(verdict) else more_words(kept.model)
+    next_step = (
+        describe_next_step(kept.model, applied=applied) if is_decided(verdict) else describe_more_time(kept.model)
+    )
     lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict), next_step]
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
-async def _prepared(options: argparse.Namespace, kept: SavedTune | None) -> PreparedTune:
+async def _prepare_tune(options: argparse.Namespace, kept: SavedTune | None) -> PreparedTune:
     from launcher.app.start_settings import resolve_start
     from launcher.app.tuner_space import prepare_tune
     from launcher.base.errors import ModelMissing
@@ -377,7 +382,7 @@ async def _prepared(options: argparse.Namespace, kept: SavedTune | None) -> Prep
         budget_s = kept.budget_s if options.budget is None else 60 * options.budget
         found = await prepare_tune(kept.model, kept.options, kept.workload, kept.goal, budget_s, space=kept.space)
         return found.with_measured_times(kept.state.trials)
-    goal = _goal(options)
+    goal = _make_goal(options)
     try:
         model = options.model or await asyncio.to_thread(require_last_model)
     except ModelMissing as error:
@@ -385,12 +390,12 @@ async def _prepared(options: argparse.Namespace, kept: SavedTune | None) -> Prep
     usual = await resolve_start(
         model, {"ctx": options.ctx}, lambda path: serve_options_of(options, path), use_tuned=False
     )
-    vary = None if options.vary is None else _names(options.vary)
+    vary = None if options.vary is None else _parse_names(options.vary)
     asked = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
     return await prepare_tune(model, usual.options, asked, goal, 60 * (options.budget or USUAL_MIN), vary=vary)
 
 
-def _goal(options: argparse.Namespace) -> Goal:
+def _make_goal(options: argparse.Namespace) -> Goal:
     from launcher.base.errors import BadOption
     from launcher.tuning.goal import Aim, Goal
 
@@ -417,30 +422,30 @@ async def _describe_plan(prepared: PreparedTune, kept: SavedTune | None, *, name
         "replaces": len(replaced.state.trials) if replaced else None,
     }
     work = prepared.workload
-    varied = ", ".join(f"{name_words(axis.name)} {join_values(axis.values)}" for axis in prepared.space.axes)
+    varied = ", ".join(f"{format_name(axis.name)} {join_values(axis.values)}" for axis in prepared.space.axes)
     drafts = prepared.space.drafts
     rows = [
         ("prompts", f"{len(work.prompts)}, {sum(each.tokens for each in work.prompts):,} tokens of replies a round"),
         ("tried", f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}"),
     ]
     if kept:
-        rows.append(("done", f"{done} starts, {minutes_text(kept.state.used_s)}"))
-    rows.append(("time", time_words(prepared)))
+        rows.append(("done", f"{done} starts, {format_minutes(kept.state.used_s)}"))
+    rows.append(("time", describe_duration(prepared)))
     if replaced is not None:
-        lost = f"{len(replaced.state.trials)} starts, {minutes_text(replaced.state.used_s)}"
-        instead = f"`mtp-launcher tune {shell_word(prepared.model)} --continue`"
+        lost = f"{len(replaced.state.trials)} starts, {format_minutes(replaced.state.used_s)}"
+        instead = f"`mtp-launcher tune {quote_model(prepared.model)} --continue`"
         note = f"This replaces the paused tune of this model ({lost}). To resume that instead: {instead}."
         rows.append(("note", note))
     rows += [
         ("note", f"The server at {each.url} is running: it takes memory and may slow down the tune.") for each in others
     ]
     axes = {axis.name for axis in prepared.space.axes}
-    if lone := [name_words(name) for name in names if name not in axes]:
+    if lone := [format_name(name) for name in names if name not in axes]:
         note = f"{', '.join(lone)}: not varied, because this model, engine and computer allow only one value."
         rows.append(("note", note))
     head = f"Tune {one_line(prepared.model)} for {work.title.lower()}, by {AIM_WORDS[prepared.goal.aim.value]}"
     return Result(data, [head, *(wrap_text(text, f"  {label:<9} ") for label, text in rows)])
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip().lower().replace("-", "_") for name in text.split(",")]

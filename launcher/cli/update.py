@@ -37,7 +37,7 @@ async def run(options: argparse.Namespace) -> Result:
         return _list_copies()
     newest = await check_for_update()
     if options.install and newest.is_newer:
-        return await _install(newest, as_json=options.json)
+        return await _install_release(newest, as_json=options.json)
     return Result(_as_json(newest), [*_describe_release(newest), *_describe_artefact(newest)])
 
 
@@ -80,7 +80,7 @@ def _describe_artefact(newest: NewestRelease) -> Iterator[str]:
         yield wrap_text(f"`mtp-launcher update --install` gets and installs it ({artefact.name}, {size}).")
 
 
-async def _install(newest: NewestRelease, *, as_json: bool) -> Result:
+async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
     from launcher.updates.install import download_update, install_update
     from launcher.updates.way import InstallMethod
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.tune import AIMS, minutes_text, settings_words
+from launcher.cli.tune import AIMS, describe_settings, format_minutes
 from launcher.tuning.goal import Aim
 from tests import forked
 
@@ -180,7 +180,7 @@ def test_wrong_usage(wrong: list[str]) -> None:
 
 def test_settings_and_times_in_words() -> None:
     home = {"n_cpu_moe": 22, "p_min": 0.0}
-    assert settings_words({"draft": 0, "n_cpu_moe": 22, "p_min": 0.0}, home) == "off"
-    assert settings_words({"draft": 2, "n_cpu_moe": 20, "p_min": 0.5}, home) == "draft 2, n-cpu-moe 20, p-min 0.5"
-    assert [minutes_text(s) for s in (9, 60, 200, 7_500)] == ["9 s", "1 min", "3 min 20 s", "2 h 5 min"]
+    assert describe_settings({"draft": 0, "n_cpu_moe": 22, "p_min": 0.0}, home) == "off"
+    assert describe_settings({"draft": 2, "n_cpu_moe": 20, "p_min": 0.5}, home) == "draft 2, n-cpu-moe 20, p-min 0.5"
+    assert [format_minutes(s) for s in (9, 60, 200, 7_500)] == ["9 s", "1 min", "3 min 20 s", "2 h 5 min"]
     assert set(AIMS) == set(Aim)
