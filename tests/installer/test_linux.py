@@ -27,6 +27,7 @@ POSIX = (
     ROOT / ".ci" / "deb.d" / "prove",
     ROOT / ".ci" / "install-sh.d" / "bare",
     Path(__file__).with_name("fake_uv"),
+    Path(__file__).with_name("fake_python"),
 )
 BASH = (
     LINUX / "build-wheel",

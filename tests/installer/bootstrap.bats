@@ -1,0 +1,69 @@
+# What ./start does to have its Python packages, with small programs in the places of python3 and uv.
+
+setup() {
+    ROOT=$BATS_TEST_DIRNAME/../..
+    export FAKE_UV=$BATS_TEST_DIRNAME/fake_uv FAKE_LOG=$BATS_TEST_TMPDIR/log UV_CACHE_DIR=$BATS_TEST_TMPDIR/cache
+    mkdir "$BATS_TEST_TMPDIR/bin" "$BATS_TEST_TMPDIR/checkout"
+    cd "$BATS_TEST_TMPDIR/checkout"
+    for each in scripts installer resources requirements.lock pyproject.toml hatch_build.py; do
+        ln -s "$ROOT/$each" .
+    done
+    cp "$BATS_TEST_DIRNAME/fake_python" "$BATS_TEST_TMPDIR/bin/python3"
+    chmod 755 "$BATS_TEST_TMPDIR/bin/python3"
+    for each in sh cat cksum sed head env mkdir cp chmod; do # and no uv, whatever this computer has
+        ln -s "$(command -v "$each")" "$BATS_TEST_TMPDIR/bin/"
+    done
+}
+
+install_packages() {
+    run env PATH="$BATS_TEST_TMPDIR/bin" sh -c '. scripts/bootstrap.sh; install_python requirements.lock'
+    echo "$output"
+    [ "$status" -eq 0 ]
+}
+
+@test "uv from the package index installs what the lock file names, by its hashes" {
+    install_packages
+    grep -q "^uv pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
+    grep -q "^uv pip install .*--editable" "$FAKE_LOG"
+    ! grep -q "^pip" "$FAKE_LOG"
+    grep -qx "uv==[0-9.]* --hash=sha256:[0-9a-f]\{64\}" .venv/uv.lock
+}
+
+@test "a uv on PATH is taken" {
+    cp "$FAKE_UV" "$BATS_TEST_TMPDIR/bin/uv"
+    chmod 755 "$BATS_TEST_TMPDIR/bin/uv"
+    install_packages
+    grep -q "^uv pip install" "$FAKE_LOG"
+    [ ! -e .venv/bin/uv ]
+}
+
+@test "uv installs from where pip would, and asks no configuration of its own" {
+    touch uv.toml
+    FAKE_PIP_CONFIG="global.index-url='https://mirror.example/simple'" install_packages
+    grep -qx "index https://mirror.example/simple" "$FAKE_LOG"
+    ! grep -q "^pip" "$FAKE_LOG"
+}
+
+@test "pip installs by the same hashes where there is no uv" {
+    FAKE_NO_UV=1 install_packages
+    ! grep -q "^uv" "$FAKE_LOG"
+    grep -q "^pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
+    grep -q "^pip install .*--editable" "$FAKE_LOG"
+}
+
+@test "pip installs by the same hashes where uv does not start" {
+    FAKE_STARTS_NOT=1 install_packages
+    grep -q "^pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
+}
+
+@test "pip installs by the same hashes where uv fails" {
+    FAKE_FULL=1 install_packages
+    grep -q "^pip install .*--require-hashes --only-binary :all: -r requirements.lock" "$FAKE_LOG"
+}
+
+@test "what is installed is not installed again" {
+    install_packages
+    rm "$FAKE_LOG"
+    install_packages
+    [ ! -e "$FAKE_LOG" ]
+}
