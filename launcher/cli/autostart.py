@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("what", choices=("on", "off", "status"), nargs="?", default="status", help="default: status")
     parser.add_argument(
-        "--model", metavar="ID[:QUANT] | FILE", help="with on: what to serve (default: what was served last)"
+        "--model", metavar="ID[:QUANT] | FILE", help="with on: the model to serve (default: the last one)"
     )
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from launcher.conversations.store import Conversations
 
 _ACTIONS = {
-    "list": "show all conversations, the one that was changed last first",
+    "list": "list all conversations, the latest first",
     "show": "print a conversation",
-    "search": "find conversations that hold all of these words",
+    "search": "find conversations that contain all of these words",
     "export": "write a conversation into a file: .md, .json or .txt",
     "delete": "delete conversations; nothing of them stays in the file",
 }
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The window keeps its conversations; `mtp-launcher chat` in a terminal keeps none."
     actions = add_actions(parser, _ACTIONS)
     for name in ("show", "export"):
-        actions[name].add_argument("id", metavar="ID", help="as `chats` shows it, or how it begins")
+        actions[name].add_argument("id", metavar="ID", help="as `chats` shows it, or its beginning")
     actions["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
     add_target(actions["export"])
     add_deletion(actions["delete"], 'as `chats` shows them, or "all"')

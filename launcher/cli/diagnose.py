@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcher.engine.server.started import LastStart
 
 _UNNAMED = "The log names no cause that is known."
-_NO_TEXT = "This is no log: it is not a text."
+_NO_TEXT = "This is not a log: it is not a text file."
 _BEGINNING = ("preparing", "loading", "warming up")
 _EXIT_CODES = range(-(2**31), 2**32)
 """Exit codes of Windows have 32 bits and are written with or without a sign."""
@@ -33,11 +33,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "log",
         metavar="LOGFILE",
         nargs="?",
-        help="what llama-server wrote, plain or JSON lines; - for standard input (default: the last start's log)",
+        help="a log of llama-server, plain or JSON lines; - for standard input (default: the last start's log)",
     )
     which.add_argument("--url", help="the log of the server at this address")
     parser.add_argument(
-        "--exit-code", type=_exit_code, metavar="N", help="how it ended, if you know: negative or 128 + N for signal N"
+        "--exit-code",
+        type=_exit_code,
+        metavar="N",
+        help="its exit code, if you know it: negative or 128 + N for signal N",
     )
 
 

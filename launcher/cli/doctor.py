@@ -25,7 +25,7 @@ _MIB, _GB = 2**20, 10**9
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("--wake", action="store_true", help="wake a GPU that sleeps, to look at it too")
+    parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
     parser.add_argument(
         "--copy-wslconfig", action="store_true", help="in WSL: put the suggested .wslconfig on the clipboard of Windows"
     )

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _ACTIONS = {
     "list": "all engines of this computer: installed, yours, on PATH, in the usual places, built-in",
-    "available": "the newest official builds, and what of them suits this computer",
+    "available": "list the newest official builds, and which of them suit this computer",
     "install": "download an official build, verify it, test it, and put it in use",
     "use": "put an engine in use: a name, auto (the usual choice) or built-in",
     "pin": "keep an engine in use whatever is installed later (the one in use by default)",
     "unpin": "end the pin",
-    "rollback": "put the engine in use that was before",
+    "rollback": "go back to the engine that was in use before",
     "remove": "remove an installed engine, or forget one of yours",
-    "add": "take in an engine of your own by its path, such as a fork's",
-    "flags": "list the flags that an engine has, as its own --help tells them",
+    "add": "add your own llama-server by its path, such as a fork's",
+    "flags": "list the flags of an engine, from its own --help",
     "test": "test an engine: version, GPU, MTP on the demo model",
 }
 
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         if name in ("pin", "test"):
             action.add_argument("name", nargs="?", metavar="NAME", help="as `engine list` shows it (default: in use)")
         if name == "flags":
-            action.add_argument("search", nargs="*", metavar="WORD", help="only those that have these words")
+            action.add_argument("search", nargs="*", metavar="WORD", help="only flags with these words")
             action.add_argument("--engine", type=Path, metavar="PATH", help="a llama-server, or an installed engine")
         if name == "add":
             action.add_argument("path", type=Path, metavar="PATH", help="a llama-server, or the folder that has it")

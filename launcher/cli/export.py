@@ -35,7 +35,7 @@ _FOR_SHELLS = ("command", "script")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--model", metavar="ID[:QUANT] | FILE", help="what would be served (default: what runs now)")
+    parser.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the model to serve (default: the running server)")
     parser.add_argument("--url", help="which running server, when more than one runs")
     parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
@@ -46,8 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--shell", choices=("bash", "powershell"), help="for command and script (default: this system's)"
     )
     parser.add_argument("--with-key", action="store_true", help="write the API key into the text")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there; a file that is there stays")
-    parser.add_argument("--force", action="store_true", help="with --out, replace the file that is there")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, which must not exist yet")
+    parser.add_argument("--force", action="store_true", help="with --out: replace an existing file")
     add_setting_options(parser)
     add_machine_options(parser)
     add_extra_arguments(parser)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from launcher.tuning.report import Report
 
 _ACTIONS = {
-    "list": "list what was measured, the newest first",
+    "list": "list all measurements, the newest first",
     "show": "show a measurement: figures by setting, and where they were measured",
     "export": "write a measurement into a file: .md, .csv (a line for each run) or .json",
     "share": "write a measurement into a .json file without personal data",
     "delete": "delete measurements",
     "published": "list the published tables that measurements can be compared with",
 }
-_WHAT = 'as `history` shows it, or how it begins; "last"; published:NAME; or a file that was exported or shared'
+_WHAT = 'as `history` shows it, or its beginning; "last"; published:NAME; or a file that was exported or shared'
 _SENTENCE = 90
 
 
@@ -114,9 +114,9 @@ def _format_list(found: Sequence[Summary], *, filtered: bool) -> Iterator[str]:
         head = ("ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT")
         yield from format_table([head, *map(_format_row, found)], right={5, 6}, indent="")
     elif filtered:
-        yield "Nothing of that kind was measured."
+        yield "No measurement matches."
     else:
-        yield "Nothing was measured yet. `mtp-launcher tune` does."
+        yield "Nothing was measured yet. Measure with `mtp-launcher tune`."
 
 
 def _format_row(each: Summary) -> tuple[str, ...]:

@@ -58,4 +58,4 @@ def _format_keys(
         about = "replaced" if replaced else "running" if each.port in running else "not running"
         yield f"{each.url}/v1  {about}{f'  API key  {each.api_key}' if show_key else ''}"
         if running.get(each.port, each.api_key) != each.api_key:
-            yield "  It still runs with the key before: `mtp-launcher stop`, then `serve`, takes the new one."
+            yield "  It still uses the old key: `mtp-launcher stop`, then `serve`, starts it with the new one."

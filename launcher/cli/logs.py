@@ -10,16 +10,16 @@ from launcher.cli.output import Result, parse_count, print_result
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until the server ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new lines, too, until the server ends")
     parser.add_argument(
-        "--lines", type=parse_count, default=200, metavar="N", help="how many lines to begin with (200)"
+        "--lines", type=parse_count, default=200, metavar="N", help="begin with the last N lines (default 200)"
     )
     parser.add_argument("--url", help="which server, when more than one runs")
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--files", action="store_true", help="list the log files that lie here")
+    other.add_argument("--files", action="store_true", help="list the log files on this machine")
     other.add_argument("--file", type=Path, metavar="PATH", help="show this log file")
     parser.add_argument(
-        "--report", action="store_true", help="print what a bug report should hold, without keys, tokens and names"
+        "--report", action="store_true", help="print a text for a bug report, without keys, tokens and names"
     )
 
 

@@ -33,7 +33,7 @@ _READ: Mapping[str, Callable[[str], object]] = {
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe another machine."""
-    group = parser.add_argument_group("the machine", "This one as it is now, unless it is described.")
+    group = parser.add_argument_group("machine", "This machine as it is now, unless another one is described.")
     group.add_argument("--gpu-memory", type=parse_gib, metavar="GIB", help="describe a GPU by its size: 16, 16GB")
     group.add_argument(
         "--free-memory", type=parse_mib, metavar="MIB", help="free GPU memory (default: read, or usable part)"
@@ -49,7 +49,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that fix server settings."""
-    group = parser.add_argument_group("the setting", "What is given is kept; the rest is chosen.")
+    group = parser.add_argument_group("server settings", "Given values are kept, the others are recommended.")
     for row in ROWS.values():
         add_setting(group, row)
     group.add_argument("--no-mtp", action="store_true", help="MTP off")

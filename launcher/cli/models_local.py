@@ -28,9 +28,9 @@ _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 VERBS = {
     "list": "show the model files on this machine",
-    "verify": "read model files again, and compare them with what they should be",
-    "remove": "delete models of this machine, or what downloads have left, after asking",
-    "folders": "list the folders that models are looked for in; with add or remove and a folder, change that",
+    "verify": "check model files against their checksums",
+    "remove": "delete models, or leftovers of downloads, after asking",
+    "folders": "list the folders that are searched for models; add or remove folders",
 }
 
 

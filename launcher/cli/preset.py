@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from launcher.tuning.machine_preset import MachinePreset
 
 _ACTIONS = {
-    "list": "list the presets, and whether they hold for what is here now",
+    "list": "list the presets, and whether they still match this machine",
     "export": "write a preset into a .json file for others, without personal data",
-    "import": "take in a preset of another machine; it is used once measurements here confirm it",
-    "forget": "forget a preset",
+    "import": "import a preset of another machine; it is used once measurements here confirm it",
+    "forget": "delete a preset",
 }
 
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name in ("export", "forget"):
         actions[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
     add_target(actions["export"])
-    actions["import"].add_argument("file", type=Path, metavar="FILE", help="what `preset export` wrote")
+    actions["import"].add_argument("file", type=Path, metavar="FILE", help="a file of `preset export`")
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -98,11 +98,11 @@ async def _import_preset(options: argparse.Namespace) -> Result:
     if own is not None and own.verified:
         raise BadOption(
             f"There is a preset for {preset.model.words} already, and it was measured here.",
-            "`mtp-launcher preset forget` takes it away first.",
+            "Delete it first: `mtp-launcher preset forget`.",
         )
     await asyncio.to_thread(save_preset, preset)
     text = (
-        f"Taken in for {one_line(preset.model.words)}: {one_line(settings_line(preset.settings))}."
+        f"Imported for {one_line(preset.model.words)}: {one_line(settings_line(preset.settings))}."
         " It is used once measurements here confirm it: `mtp-launcher tune` makes them."
     )
     data = {"model": preset.model.words, "settings": preset.settings, "verified": False}

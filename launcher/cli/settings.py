@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from launcher.app.settings import SettingsSnapshot, SettingState
 
 _ACTIONS = {
-    "list": "show all settings, what they are and what they may be",
+    "list": "list all settings with their values and limits",
     "get": "print the value of one",
-    "set": "choose a value",
+    "set": "change a value",
     "reset": "go back to the default",
 }
 _APPLIES = {
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, action in actions.items():
         if name != "list":
             action.add_argument("name", metavar="NAME", help="such as window.theme, or theme alone")
-    actions["set"].add_argument("value", metavar="VALUE", help="as `settings list` tells")
+    actions["set"].add_argument("value", metavar="VALUE", help="as `settings list` shows")
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -59,7 +59,7 @@ def _run_action(options: argparse.Namespace) -> Result:
         standing = settings.reset_setting(declared.name)
     lines = [f"{declared.name} is {_format_value(standing, standing.value)}. {_APPLIES[declared.applies]}"]
     if standing.overridden:
-        lines.append(f"Until then {declared.variable} goes before it, as long as that is set.")
+        lines.append(f"As long as {declared.variable} is set, it overrides this.")
     return Result(_as_json(standing), lines)
 
 
@@ -88,7 +88,7 @@ def _format_settings(found: SettingsSnapshot, token: str | None) -> Iterator[str
         yield f"  {each.setting.name} = {_format_value(each, each.value)}{changed}"
         yield wrap_text(f"{each.setting.sentence}{_format_limits(each)}", "    ")
         if each.overridden:
-            yield wrap_text(f"{each.setting.variable} is set, and goes before the file.", "    ")
+            yield wrap_text(f"{each.setting.variable} is set, and overrides the file.", "    ")
         if each.note:
             yield f"    {one_line(each.note)}"
     where = {"HF_TOKEN": "found in HF_TOKEN", "file": "found where the hub's own tools keep it"}.get(

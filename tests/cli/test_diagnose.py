@@ -126,7 +126,7 @@ def test_what_is_no_text_is_not_echoed() -> None:
     told = diagnose("-", "--json", standard_input=random.Random(1).randbytes(2**20))
     answer = json.loads(told.stdout)
     assert (answer["code"], answer["line"]) == (None, None)
-    assert answer["title"] == "This is no log: it is not a text."
+    assert answer["title"] == "This is not a log: it is not a text file."
 
 
 def test_of_a_line_without_an_end_only_the_beginning_is_read(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
         (["add"], 1, "Nothing was named to download."),
         (["add", "https://a.invalid/a.gguf"], 1, "Nobody says what a.invalid should send."),
         (["add", "demo", "--backend", "cuda"], 1, "--backend goes with --engine."),
-        (["move", "1", "sideways"], 2, "sideways is no place"),
+        (["move", "1", "sideways"], 2, "sideways is not a position"),
         (["move", "0", "first"], 2, "0 is no number from 1 on"),
         (["run", "--at-once", "none"], 2, "none is no number from 1 on"),
         (["fly"], 2, "invalid choice"),

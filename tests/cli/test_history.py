@@ -52,7 +52,7 @@ def test_filters_before_and_after_the_action(two: tuple[str, str], filters: list
 
 
 def test_a_filter_that_leaves_nothing_says_so(two: tuple[str, str]) -> None:
-    assert run("history", "--kind", "endure").stdout == "Nothing of that kind was measured.\n"
+    assert run("history", "--kind", "endure").stdout == "No measurement matches.\n"
     wrong = run("history", "--since", "yesterday")
     assert wrong.returncode == 2
     assert "is not a day such as 2026-11-21" in wrong.stderr

@@ -83,7 +83,7 @@ def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() 
         return httpx.get(f"{ready['url']}/v1/models", headers=headers, trust_env=False).status_code
 
     before, told = served("keys", "replace")
-    assert "still runs with the key before" in told
+    assert "still uses the old key" in told
     serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
         assert program.stdout

@@ -100,4 +100,4 @@ def test_other_verbs_go_by_the_folder_for_models(home: Path, tmp_path: Path) -> 
     listed = run("list", "--json", verb="models").stdout
     assert str(folder) in listed
     theirs = run("set", "models.folder", str(folder), MTP_LAUNCHER_MODELS=str(tmp_path / "theirs"))
-    assert "MTP_LAUNCHER_MODELS goes before it" in theirs.stdout
+    assert "As long as MTP_LAUNCHER_MODELS is set, it overrides this." in theirs.stdout
