@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.fetch.jobs import JobProgress
     from launcher.fetch.transfer import TransferProgress
     from launcher.models.pull import PullProgress
-    from launcher.tuning.measured_speed import OnRun
+    from launcher.tuning.measuring_loop import OnRun
     from launcher.tuning.records import Run
 
     ByteProgress = StepProgress | JobProgress | TransferProgress | PullProgress

@@ -11,14 +11,10 @@ from typing import Any
 from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.monitor.meter import Acceptance, sum_acceptance
+from launcher.tuning.measuring_loop import REPEATS, after_rounds, order_of_round, serve_settings, visit_rounds
 from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.space import DRAFT
 from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
-
-# Measuring loop: settings are served in turns, forwards and backwards, so that steady drift cancels out.
-
-_TRIES = 3
-"""Most attempts for a point in one round while its replies are disturbed."""
 
 PromptsAt = Callable[[int], Awaitable[Sequence[Prompt]]]
 """Returns the prompts to send at once at a place of the axis. Awaited while a server runs, which may count tokens."""
@@ -73,11 +69,12 @@ OnCurveProgress = Callable[[CurveProgress], None]
 
 @dataclass(slots=True)
 class _StartTimes:
-    """Seconds that a start and its points took so far.
+    """A start, and the seconds that its starts and points took so far.
 
     `failed` is the reason why it cannot be served, and `failed_in` the round in which that was found.
     """
 
+    start: CurveStart
     points_left: int
     starts: list[float] = field(default_factory=list)
     points: list[float] = field(default_factory=list)
@@ -85,91 +82,90 @@ class _StartTimes:
     failed_in: int | None = None
 
 
+@dataclass(slots=True)
 class _CurveMeasurement:
-    def __init__(
-        self, bench: Bench, starts: Sequence[CurveStart], rounds: int, on_taken: OnRoundPoint, on_step: OnCurveProgress
-    ) -> None:
-        self._bench, self._starts, self._rounds = bench, starts, rounds
-        self._on_taken, self._on_step = on_taken, on_step
-        self._times = [_StartTimes(rounds * len(start.places)) for start in starts]
-        self._number = 0
+    bench: Bench
+    starts: Sequence[_StartTimes]
+    prompts_at: PromptsAt
+    warm_up: Prompt
+    rounds: int
+    on_taken: OnRoundPoint
+    on_step: OnCurveProgress
+    seed: int
+    number: int = 0
 
-    async def measure_start(self, index: int, turn: int, prompts_at: PromptsAt, warm_up: Prompt, seed: int) -> None:
+    async def measure_start(self, times: _StartTimes, number: int) -> None:
         """Serve a start's settings and measure its places, in this round's direction.
 
         If the server ended meanwhile, it is started again before the next place.
         """
-        start, times = self._starts[index], self._times[index]
-        places = start.places if turn % 2 == 0 else start.places[::-1]
-        for number, place in enumerate(places):
+        start, turn = times.start, number - 1
+        for index, place in enumerate(order_of_round(start.places, number)):
             if times.failed is None:
                 self._report_progress(start, place)
-                spent_s = await self._serve(start, times, warm_up, seed)
-                if not number:
+                spent_s = await self._serve(times, turn)
+                if not index:
                     times.starts.append(spent_s)
             if times.failed is not None:
                 if times.failed_in in (None, turn):
                     times.failed_in = turn
-                    self._record_point(RoundPoint(self._number, turn, start.series, place, error=times.failed))
+                    self._record_point(RoundPoint(self.number, turn, start.series, place, error=times.failed))
                 continue
             self._report_progress(start, place)
-            began_s = self._bench.now_s()
-            self._record_point(await self._measure_point(start, place, turn, prompts_at, seed))
-            times.points.append(self._bench.now_s() - began_s)
+            began_s = self.bench.now_s()
+            self._record_point(await self._measure_point(start, place, turn))
+            times.points.append(self.bench.now_s() - began_s)
             times.points_left -= 1
 
-    async def _serve(self, start: CurveStart, times: _StartTimes, warm_up: Prompt, seed: int) -> float:
+    async def _serve(self, times: _StartTimes, turn: int) -> float:
         """Serve a start's settings unless they are already served. Return the seconds that took.
 
         Keep the reason if it fails.
         """
-        began_s = self._bench.now_s()
+        began_s = self.bench.now_s()
         try:
-            if await self._bench.become(start.settings):
-                await self._bench.run(warm_up, seed=seed)
+            await serve_settings(self.bench, times.start.settings, self.warm_up, self.seed + turn)
         except Superseded:
             raise
         except LauncherError as error:
             times.failed, times.points_left = error.title, 0
-        return self._bench.now_s() - began_s
+        return self.bench.now_s() - began_s
 
-    async def _measure_point(
-        self, start: CurveStart, place: int, turn: int, prompts_at: PromptsAt, seed: int
-    ) -> RoundPoint:
+    async def _measure_point(self, start: CurveStart, place: int, turn: int) -> RoundPoint:
         again: tuple[Run, ...] = ()
         try:
-            prompts = await prompts_at(place)
+            prompts = await self.prompts_at(place)
         except Superseded:
             raise
         except LauncherError as error:
-            return RoundPoint(self._number, turn, start.series, place, error=error.title)
-        for left in reversed(range(_TRIES)):
-            asked = [self._bench.run(prompt, seed=seed + number) for number, prompt in enumerate(prompts)]
-            runs = tuple(await asyncio.gather(*asked))
+            return RoundPoint(self.number, turn, start.series, place, error=error.title)
+        for left in reversed(range(1 + REPEATS)):
+            requests = [self.bench.run(prompt, seed=self.seed + turn + index) for index, prompt in enumerate(prompts)]
+            runs = tuple(await asyncio.gather(*requests))
             span_s = max(run.began_s + run.wall_s for run in runs) - min(run.began_s for run in runs)
             if not left or not any(run.spoilt for run in runs):
                 break
             again += runs
         failed = next((run.error for run in runs if run.error is not None), None)
-        return RoundPoint(self._number, turn, start.series, place, runs, span_s, again, failed)
+        return RoundPoint(self.number, turn, start.series, place, runs, span_s, again, failed)
 
     def _record_point(self, taken: RoundPoint) -> None:
-        self._number += 1
-        self._on_taken(taken)
+        self.number += 1
+        self.on_taken(taken)
 
     def _report_progress(self, start: CurveStart, place: int) -> None:
-        left = sum(times.points_left for times in self._times)
-        self._on_step(CurveProgress(self._number, self._number + left, start.series, place, self._left_s()))
+        left = sum(times.points_left for times in self.starts)
+        self.on_step(CurveProgress(self.number, self.number + left, start.series, place, self._left_s()))
 
     def _left_s(self) -> float | None:
         """Return the estimated remaining seconds, from earlier starts and points. None before each was done once."""
         seconds = 0.0
-        for start, times in zip(self._starts, self._times, strict=True):
+        for times in self.starts:
             if times.failed is not None:
                 continue
-            if len(times.points) < len(start.places):
+            if len(times.points) < len(times.start.places):
                 return None
-            seconds += fmean(times.starts) * (self._rounds - len(times.starts))
+            seconds += fmean(times.starts) * (self.rounds - len(times.starts))
             seconds += fmean(times.points) * times.points_left
         return seconds
 
@@ -187,16 +183,15 @@ async def measure_curve(
 ) -> None:
     """Measure every place of every start once a round. Every second round goes backwards.
 
-    After each start `warm_up` is sent and its reply discarded. Disturbed points are repeated, twice at most. A round
-    has one seed for all series. Settings that cannot be served are a result and are not tried again. When this is
-    cancelled, `on_taken` has received everything measured so far. Raises Superseded when another operation takes the
-    server.
+    After each start `warm_up` is sent with a short reply, which is discarded. Disturbed points are repeated, twice at
+    most. A round has one seed for all series. Settings that cannot be served are a result and are not tried again. When
+    this is cancelled, `on_taken` has received everything measured so far. Raises Superseded when another operation
+    takes the server.
     """
-    taking = _CurveMeasurement(bench, starts, rounds, on_taken, on_step)
-    for turn in range(rounds):
-        order = range(len(starts))
-        for index in order if turn % 2 == 0 else reversed(order):
-            await taking.measure_start(index, turn, prompts_at, warm_up, seed + turn)
+    subjects = [_StartTimes(start, rounds * len(start.places)) for start in starts]
+    curve = _CurveMeasurement(bench, subjects, prompts_at, warm_up, rounds, on_taken, on_step, seed)
+    for number, start in visit_rounds(subjects, after_rounds(rounds)):
+        await curve.measure_start(start, number)
 
 
 NO_MTP = "no MTP"

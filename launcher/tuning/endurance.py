@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import Message, join_messages, message
+from launcher.tuning.measuring_loop import after_seconds, visit_rounds, warm_up
 from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.statistics import CONFIDENCE, Interval, ratio_of_logs, t_quantile
 
@@ -246,17 +247,19 @@ async def sustain_load(
     fails, and what Bench.become raises.
     """
     await bench.become(settings)
-    warm = await bench.run(replace(prompt, tokens=min(prompt.tokens, _TOKENS[0])), seed=seed)
+    warm = await warm_up(bench, prompt, seed, _TOKENS[0])
     if warm.error is not None:
         raise NothingMeasured(message("The server does not answer: {error}", error=warm.error), message("See its log."))
     tokens = (warm.decode_rate or 0.0) * min(_REPLY_S, seconds / (2 * FEWEST_REPLIES))
-    asked = replace(prompt, tokens=min(prompt.tokens, max(_TOKENS[0], min(_TOKENS[1], round(tokens)))))
-    began_s, errors = bench.now_s(), 0
-    while bench.now_s() - began_s < seconds and errors < _ERRORS_IN_A_ROW:
-        run = await bench.run(asked, seed=seed)
+    measured = replace(prompt, tokens=min(prompt.tokens, max(_TOKENS[0], min(_TOKENS[1], round(tokens)))))
+    errors = 0
+    for _ in visit_rounds([measured], after_seconds(bench, seconds)):
+        run = await bench.run(measured, seed=seed)
         on_run(run)
         errors = errors + 1 if run.error is not None else 0
-        if 0 < errors < _ERRORS_IN_A_ROW:
+        if errors == _ERRORS_IN_A_ROW:
+            break
+        if errors:
             await bench.become(settings)  # restarts the server if it ended
 
 

@@ -1,16 +1,15 @@
 """Measurement of the settings in use: a warm-up, then rounds until the interval is narrow enough or time is over."""
 
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Literal
 
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import join_messages, message
 from launcher.monitor.meter import Acceptance, sum_acceptance
-from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
+from launcher.tuning.measuring_loop import OnRun, after_rounds, send_prompts, visit_rounds, warm_up
 from launcher.tuning.records import Bench, Prompt, Run
 from launcher.tuning.statistics import Interval, rate_interval
 
@@ -18,11 +17,6 @@ WIDTH = 0.03
 """Largest half width of the interval, as a share of the mean, at which a measurement ends."""
 MINIMUM, MOST = 3, 30
 """Least and most rounds. With two rounds, Student's t would reach 12.7 standard errors to each side."""
-_REPEATS = 2
-"""Most repetitions of disturbed prompts in a round."""
-
-OnRun = Callable[[Run, int], None]
-"""Gets each run, and the number of its round from 1 (0: the warm-up)."""
 
 
 class EndReason(StrEnum):
@@ -123,7 +117,7 @@ async def measure_speed(
     *,
     width: float = WIDTH,
     budget_s: float = float("inf"),
-    on_run: OnRun | None = None,
+    on_run: OnRun = lambda *_: None,
     minimum: int = MINIMUM,
     most: int = MOST,
     seed: int = 0,
@@ -141,55 +135,32 @@ async def measure_speed(
     this.
     """
     began_s = bench.now_s()
-    first = await send_warm_up(bench, prompts, seed)
-    _report_run(on_run, 0, first)
+    first = await warm_up(bench, prompts[0], seed)
+    on_run(first, 0)
     runs: list[Run] = []
-    rounds: list[float] = []
+    rates: list[float] = []
     ended = EndReason.FAILED if first.error else EndReason.MOST
-    for number in range(1, most + 1) if not first.error else ():
+    for number, _ in visit_rounds([bench], after_rounds(0 if first.error else most)):
         round_s = bench.now_s()
-        done = await send_round(bench, prompts, seed + number, partial(_report_run, on_run, number))
+        done = await send_prompts(bench, prompts, seed, number, on_run)
         runs += done
         if any(run.error for run in done):
             ended = EndReason.FAILED
             break
         if (rate := round_rate(done, prompts)) is not None:
-            rounds.append(rate)
-        if number >= minimum and (not rounds or _is_narrow(rounds, width)):
-            ended = EndReason.NARROW if rounds else EndReason.UNKNOWN
+            rates.append(rate)
+        if number >= minimum and (not rates or _is_narrow(rates, width)):
+            ended = EndReason.NARROW if rates else EndReason.UNKNOWN
             break
         now_s = bench.now_s()
         if number < most and now_s - began_s + (now_s - round_s) > budget_s:
             ended = EndReason.BUDGET
             break
-    measured = MeasuredSpeed(tuple(runs), rate_interval(rounds) if rounds else None, ended)
+    measured = MeasuredSpeed(tuple(runs), rate_interval(rates) if rates else None, ended)
     if not measured.answered:
         why = next((run.error or run.spoilt for run in (first, *runs) if run.error or run.spoilt), "")
         raise NothingMeasured(join_messages(message("Nothing could be measured."), why))
     return measured
-
-
-async def send_warm_up(bench: Bench, prompts: Sequence[Prompt], seed: int) -> Run:
-    """Send one short request to warm up. Only an error in its run matters."""
-    return await bench.run(replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens)), seed=seed)
-
-
-async def send_round(bench: Bench, prompts: Sequence[Prompt], seed: int, tell: Callable[[Run], None]) -> list[Run]:
-    """Send every prompt once, then repeat the disturbed ones. Stops at the first request that fails."""
-    runs: list[Run] = []
-    left = list(prompts)
-    for _ in range(1 + _REPEATS):
-        spoilt = []
-        for prompt in left:
-            run = await bench.run(prompt, seed=seed)
-            runs.append(run)
-            tell(run)
-            if run.error:
-                return runs
-            if run.spoilt:
-                spoilt.append(prompt)
-        left = spoilt
-    return runs
 
 
 def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
@@ -203,8 +174,3 @@ def _is_narrow(rounds: Sequence[float], width: float) -> bool:
         return False
     interval = rate_interval(rounds)
     return interval.half_width <= width * interval.estimate
-
-
-def _report_run(on_run: OnRun | None, number: int, run: Run) -> None:
-    if on_run is not None:
-        on_run(run, number)

@@ -8,14 +8,15 @@ from functools import partial
 
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import message
-from launcher.tuning.measured_speed import EndReason, MeasuredSpeed, round_rate, send_round, send_warm_up
+from launcher.tuning.measured_speed import EndReason, MeasuredSpeed, round_rate
+from launcher.tuning.measuring_loop import after_rounds, send_prompts, visit_rounds, warm_up
 from launcher.tuning.records import Bench, Prompt, Run
 from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
+from launcher.tuning.timed_request import token_rate
 
 ROUNDS = 6
 """Enough rounds for three pairs in each order, which allows removing the effect of the order."""
 _FEWEST_PAIRS = 3
-_FEWEST_TOKENS = 5
 
 OnTurn = Callable[[str, Run, int], None]
 """Gets a server's name, its run, and the number of the round from 1 (0: the warm-up)."""
@@ -51,28 +52,22 @@ async def compare_servers(
     further requests; the others go on. Raises NothingMeasured when no server can be measured.
     """
     errors: dict[str, str] = {}
+    done: list[dict[str, list[Run]]] = [{} for _ in range(rounds)]
+
+    def add_run(name: str, run: Run, number: int) -> None:
+        on_turn(name, run, number)
+        if run.error:
+            errors[name] = run.error
+
     for name, bench in benches.items():
-        first = await send_warm_up(bench, prompts, seed)
-        on_turn(name, first, 0)
-        if first.error:
-            errors[name] = first.error
-    done: list[dict[str, list[Run]]] = []
-    for number in range(1, rounds + 1):
-        done.append({})
-        for name in benches if number % 2 else reversed(list(benches)):
-            if name in errors:
-                continue
-            runs = await send_round(benches[name], prompts, seed + number, partial(_report_run, on_turn, name, number))
-            done[-1][name] = runs
-            if error := next((run.error for run in runs if run.error), None):
-                errors[name] = error
+        add_run(name, await warm_up(bench, prompts[0], seed), 0)
+    for number, name in visit_rounds(list(benches), after_rounds(rounds)):
+        if name not in errors:
+            on_run = partial(add_run, name)
+            done[number - 1][name] = await send_prompts(benches[name], prompts, seed, number, on_run)
     if not any(run.error is None for each in done for runs in each.values() for run in runs):
         raise NothingMeasured(message("No server could be measured."), next(iter(errors.values()), ""))
     return _standings(list(benches), _by_one_clock(done), prompts, errors)
-
-
-def _report_run(on_turn: OnTurn, name: str, number: int, run: Run) -> None:
-    on_turn(name, run, number)
 
 
 def _standings(
@@ -116,10 +111,9 @@ def _by_client_clock(run: Run) -> Run:
     first_s = run.first_token_s
     if first_s is None or run.error:
         return replace(run, clock="wall")
-    writing_s, written = run.wall_s - first_s, run.reply_tokens - 1
     return replace(
         run,
         clock="wall",
-        prefill_rate=run.prompt_tokens / first_s if run.prompt_tokens >= _FEWEST_TOKENS and first_s > 0 else None,
-        decode_rate=written / writing_s if written >= _FEWEST_TOKENS and writing_s > 0 else None,
+        prefill_rate=token_rate(run.prompt_tokens, first_s),
+        decode_rate=token_rate(run.reply_tokens - 1, run.wall_s - first_s),
     )

@@ -14,12 +14,12 @@ from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded, TuneMismatch
 from launcher.base.messages import join_messages, message
 from launcher.tuning.goal import Goal
+from launcher.tuning.measuring_loop import after_rounds, send_prompts, serve_settings, visit_rounds
 from launcher.tuning.plan_of_trials import (
     FEWEST_PAIRS,
     MOST_CANDIDATES,
     MOST_PAIRS,
     MOST_PASSES,
-    WARM_UP_TOKENS,
     balanced_orders,
     best_passes,
     count_starts,
@@ -109,8 +109,8 @@ OnEvent = Callable[[TuneEvent], None]
 
 # One trial: a start, a discarded warm-up reply, then every prompt, with disturbed ones repeated.
 
-_REPEATS = 2
 _MOST_SPOILT = 0.3
+"""Largest share of disturbed replies in a trial, though one is always allowed."""
 _WANT_OF_MEMORY = {
     ActionKind.SMALLER_CONTEXT,
     ActionKind.OTHER_KV_TYPE,
@@ -135,42 +135,44 @@ async def run_trial(
     """
     began_s = bench.now_s()
 
-    def done(start_s: float, runs: Sequence[Run], error: str | None = None, fault: Fault = Fault.NONE) -> Trial:
+    def build_trial(start_s: float, runs: Sequence[Run], error: str | None = None, fault: Fault = Fault.NONE) -> Trial:
         seconds = bench.now_s() - began_s
         if error is not None:
             runs = [replace(run, spoilt=error) if run.counts else run for run in runs]
         return Trial(number, stage, dict(settings), began_s, seconds, start_s, tuple(runs), error, fault)
 
     try:
-        start_s = await bench.become(settings)
+        start_s = await serve_settings(bench, settings, prompts[0], seed)
     except Superseded:
         raise
     except LauncherError as error:
         memory = any(action.kind in _WANT_OF_MEMORY for action in error.actions)
-        return done(bench.now_s() - began_s, (), error.title, Fault.MEMORY if memory else Fault.FAILED)
-    if start_s:
-        warm_up = replace(prompts[0], tokens=min(WARM_UP_TOKENS, prompts[0].tokens))
-        await bench.run(warm_up, seed=seed)
+        return build_trial(bench.now_s() - began_s, (), error.title, Fault.MEMORY if memory else Fault.FAILED)
     runs: list[Run] = []
-    spoilt, most = 0, max(1, _MOST_SPOILT * passes * len(prompts))
-    for turn in range(passes):
-        for prompt in prompts:
-            for _ in range(1 + _REPEATS):
-                run = await bench.run(prompt, seed=seed + turn)
-                runs.append(run)
-                if run.error is not None:
-                    return done(start_s, runs, run.error, Fault.FAILED)
-                if run.spoilt is None:
-                    break
-                spoilt += 1
-                if spoilt > most:  # the rest is probably disturbed, too, without a sensor showing it
-                    return done(
-                        start_s,
-                        runs,
-                        join_messages(message("Too many of its runs were spoilt."), run.spoilt),
-                        Fault.SPOILT,
-                    )
-    return done(start_s, runs)
+    most_spoilt = max(1, _MOST_SPOILT * passes * len(prompts))
+
+    def add_run(run: Run) -> bool:
+        runs.append(run)
+        return bool(_find_fault(runs, most_spoilt))
+
+    for passed, prompt in visit_rounds(prompts, after_rounds(passes), there_and_back=False):
+        await send_prompts(bench, [prompt], seed, passed - 1, gives_up=add_run)
+        if _find_fault(runs, most_spoilt):
+            break
+    match fault := _find_fault(runs, most_spoilt):
+        case Fault.FAILED:
+            return build_trial(start_s, runs, runs[-1].error, fault)
+        case Fault.SPOILT:
+            why = join_messages(message("Too many of its runs were spoilt."), runs[-1].spoilt or "")
+            return build_trial(start_s, runs, why, fault)
+    return build_trial(start_s, runs)
+
+
+def _find_fault(runs: Sequence[Run], most_spoilt: float) -> Fault:
+    """Return the fault of a trial's latest run. After many disturbed ones, the rest probably is, too, unnoticed."""
+    if runs[-1].error is not None:
+        return Fault.FAILED
+    return Fault.SPOILT if sum(run.spoilt is not None for run in runs) > most_spoilt else Fault.NONE
 
 
 # A tune in progress: its budget, its trials, and rounds of them that give pairs.

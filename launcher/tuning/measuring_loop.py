@@ -1,0 +1,94 @@
+"""Measuring loop: subjects are visited in rounds until a stop rule ends it; a visit serves settings and sends requests.
+
+Benchmarks, comparisons, curves, sustained load and the trials of a tune differ in their subjects and stop rules.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
+from launcher.tuning.records import Bench, Prompt, Run, Settings
+
+REPEATS = 2
+"""Most repetitions of a request whose reply was disturbed."""
+
+OnRun = Callable[[Run, int], None]
+"""Gets each run, and the number of its round from 1 (0: the warm-up)."""
+Subject = TypeVar("Subject")
+StopRule = Callable[[int], object]
+"""Returns whether a measurement ends after so many rounds. Asked before each round."""
+
+
+def visit_rounds(
+    subjects: Sequence[Subject], stop_rule: StopRule, *, there_and_back: bool = True
+) -> Iterator[tuple[int, Subject]]:
+    """Yield all subjects once a round, with the number of the round from 1, until the stop rule ends it.
+
+    With `there_and_back` every second round goes backwards, so that steady drift cancels out between subjects.
+    """
+    done = 0
+    while not stop_rule(done):
+        done += 1
+        for subject in order_of_round(subjects, done) if there_and_back else subjects:
+            yield done, subject
+
+
+def order_of_round(subjects: Sequence[Subject], number: int) -> Sequence[Subject]:
+    """Return the subjects in the order of a round: forwards in the first, backwards in the second, and so on."""
+    return subjects if number % 2 else subjects[::-1]
+
+
+def after_rounds(rounds: int) -> StopRule:
+    """Return the rule that ends a measurement after a fixed number of rounds."""
+    return lambda done: done >= rounds
+
+
+def after_seconds(bench: Bench, seconds: float) -> StopRule:
+    """Return the rule that starts no round when so many seconds from now are over."""
+    began_s = bench.now_s()
+    return lambda _: bench.now_s() - began_s >= seconds
+
+
+async def serve_settings(bench: Bench, settings: Settings, prompt: Prompt, seed: int) -> float:
+    """Serve settings, and warm up a server that was started for them. Return the seconds of the start, else 0.
+
+    Raises what Bench.become raises.
+    """
+    if start_s := await bench.become(settings):
+        await warm_up(bench, prompt, seed)
+    return start_s
+
+
+async def warm_up(bench: Bench, prompt: Prompt, seed: int, tokens: int = WARM_UP_TOKENS) -> Run:
+    """Send a prompt with a short reply, which is not counted."""
+    return await bench.run(replace(prompt, tokens=min(tokens, prompt.tokens)), seed=seed)
+
+
+async def send_prompts(
+    bench: Bench,
+    prompts: Sequence[Prompt],
+    seed: int,
+    number: int,
+    on_run: OnRun = lambda *_: None,
+    *,
+    gives_up: Callable[[Run], bool] = lambda run: run.error is not None,
+) -> list[Run]:
+    """Send every prompt once, then repeat the disturbed ones. Ends after a run for which `gives_up` is true.
+
+    All requests of a round have the same seed: `seed` plus the number of the round.
+    """
+    runs: list[Run] = []
+    left = list(prompts)
+    for _ in range(1 + REPEATS):
+        spoilt = []
+        for prompt in left:
+            run = await bench.run(prompt, seed=seed + number)
+            runs.append(run)
+            on_run(run, number)
+            if gives_up(run):
+                return runs
+            if run.spoilt:
+                spoilt.append(prompt)
+        left = spoilt
+    return runs
