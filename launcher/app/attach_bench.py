@@ -12,12 +12,11 @@ from launcher.base.messages import join_messages, message
 from launcher.engine.server.client import ChatRequest, Delta
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply, read_reply
-from launcher.tuning.disturbances import RunSensors
-from launcher.tuning.measured_speed import MeasuredSpeed, OnRun, measure_speed
-from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests
+from launcher.tuning.measured_speed import MeasuredSpeed, measure_speed
+from launcher.tuning.measuring_loop import OnRun
 from launcher.tuning.records import Prompt, Run, Settings
 from launcher.tuning.sized_prompts import fill_prompts
-from launcher.tuning.timed_request import build_request, run_from_reply
+from launcher.tuning.timed_request import RequestTimer, build_request
 from launcher.tuning.workloads import Workload
 
 _CHARACTERS_A_TOKEN = 1_000
@@ -43,8 +42,7 @@ class AttachedBench:
         self.monitor = Monitor()
         self.error: LauncherError | None = None
         self._settings = dict(settings or {})
-        self._beside = RunSensors(self.monitor, lambda: server.engine_pid)
-        self._others = OtherRequests(server.counters)
+        self._timer = RequestTimer(self.monitor, lambda: server.engine_pid, server.counters)
         self._spoilt = spoilt
         self._counts = True
 
@@ -66,22 +64,19 @@ class AttachedBench:
 
         Other servers than llama-server get a different beginning for each seed, so that no cache has the prompt.
         """
-        before, began_s = self._beside.take_snapshot(), self.now_s()
         self.error = None
-        try:
-            async with self._others.observe() as asking:
-                began_s = self.now_s()
-                asking.reply = reply = await self._ask(prompt, seed)
-                wall_s = self.now_s() - began_s
-        except LauncherError as error:
-            self.error = error
-            return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
-        run = self._beside.add_sensor_values(
-            run_from_reply(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before
-        )
-        if run.spoilt is None and asking.disturbed:
-            return replace(run, spoilt=OTHERS_ASKED)
-        return replace(run, spoilt=run.spoilt or await self._spoilt()) if self._spoilt is not None else run
+
+        async def send() -> Reply:
+            try:
+                return await self._ask(prompt, seed)
+            except LauncherError as error:
+                self.error = error
+                raise
+
+        run = await self._timer.time_request(prompt, self._settings, send)
+        if self._spoilt is None or run.error is not None or run.spoilt is not None:
+            return run
+        return replace(run, spoilt=await self._spoilt())
 
     async def _ask(self, prompt: Prompt, seed: int) -> Reply:
         if self.server.offer.is_llama_server:
@@ -160,7 +155,7 @@ def _plain_request(prompt: Prompt, seed: int) -> ChatRequest:
 
 
 async def measure_attached(
-    bench: AttachedBench, work: Workload, *, runs: int, on_run: OnRun | None = None
+    bench: AttachedBench, work: Workload, *, runs: int, on_run: OnRun = lambda *_: None
 ) -> MeasuredSpeed:
     """Send every prompt `runs` times, after one warm-up reply that does not count.
 

@@ -1,20 +1,18 @@
 """The real bench: a session's server, which gets settings and requests, with sensor values for each reply."""
 
 import time
-from dataclasses import replace
 
 from launcher.app.session import Session
-from launcher.base.errors import BadOption, LauncherError, ServerNotFound, Superseded
+from launcher.base.errors import BadOption, ServerNotFound, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import SERVING
 from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
+from launcher.monitor.reply import Reply
 from launcher.monitor.traffic import Counters, read_counters
-from launcher.tuning.disturbances import RunSensors
-from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests
 from launcher.tuning.records import Prompt, Run, Settings
-from launcher.tuning.timed_request import build_request, run_from_reply
+from launcher.tuning.timed_request import RequestTimer, build_request
 
 
 class SessionBench:
@@ -30,8 +28,7 @@ class SessionBench:
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
         self._asked: int | None = None
-        self._beside = RunSensors(session.monitor, self._engine_pid)
-        self._others = OtherRequests(self._counters)
+        self._timer = RequestTimer(session.monitor, self._engine_pid, self._counters)
 
     def now_s(self) -> float:
         """Return the monitor's time in seconds."""
@@ -58,21 +55,16 @@ class SessionBench:
 
         Raises Superseded when another operation stopped the server or gave it other settings.
         """
-        before, began_s = self._beside.take_snapshot(), self.now_s()
-        try:
+
+        async def send() -> Reply:
             if self._served is None:
                 raise ServerNotFound(message("The bench serves nothing."), message("Give it settings first."))
-            async with self._others.observe() as asking:
-                began_s = self.now_s()
-                asking.reply = reply = await self.session.ask(build_request(prompt, seed=seed))
-                wall_s = self.now_s() - began_s
-        except LauncherError as error:
+            return await self.session.ask(build_request(prompt, seed=seed))
+
+        run = await self._timer.time_request(prompt, self._settings, send)
+        if run.error is not None:
             self._check_ours()
-            return Run(prompt.name, self._settings, began_s, self.now_s() - began_s, error=error.title)
-        run = self._beside.add_sensor_values(
-            run_from_reply(prompt, self._settings, reply, began_s=began_s, wall_s=wall_s), before
-        )
-        return replace(run, spoilt=OTHERS_ASKED) if asking.disturbed and run.spoilt is None else run
+        return run
 
     async def close(self) -> None:
         """Stop the server."""

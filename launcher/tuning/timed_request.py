@@ -1,11 +1,45 @@
-"""Turn a prompt into a request, and its reply into a run. Shared by all servers that are measured."""
+"""One timed request: a prompt becomes a request, its reply a run with sensor values and the disturbances meanwhile."""
 
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from launcher.base.errors import LauncherError
 from launcher.engine.server.client import ChatRequest
+from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply
+from launcher.tuning.disturbances import RunSensors
+from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests, ReadCounters
 from launcher.tuning.records import Prompt, Run, Settings
 
 _FEWEST = 5
 """Least tokens for a rate; over fewer it is meaningless."""
+
+
+class RequestTimer:
+    """Times requests to one server, which may be several at once.
+
+    `monitor` gives sensor values; `engine_pid` returns the engine's process id, None if unknown; `counters` reads the
+    server's counters, which show requests of others.
+    """
+
+    def __init__(self, monitor: Monitor, engine_pid: Callable[[], int | None], counters: ReadCounters) -> None:
+        self._sensors = RunSensors(monitor, engine_pid)
+        self._others = OtherRequests(counters)
+
+    async def time_request(self, prompt: Prompt, settings: Settings, send: Callable[[], Awaitable[Reply]]) -> Run:
+        """Send a request and return its run. A LauncherError that `send` raises becomes the run's error."""
+        before, began_s = self._sensors.take_snapshot(), time.monotonic()
+        try:
+            async with self._others.observe() as observed:
+                began_s = time.monotonic()
+                observed.reply = reply = await send()
+                wall_s = time.monotonic() - began_s
+        except LauncherError as error:
+            return Run(prompt.name, settings, began_s, time.monotonic() - began_s, error=error.title)
+        run = run_from_reply(prompt, settings, reply, began_s=began_s, wall_s=wall_s)
+        run = self._sensors.add_sensor_values(run, before)
+        return replace(run, spoilt=OTHERS_ASKED) if observed.disturbed and run.spoilt is None else run
 
 
 def build_request(prompt: Prompt, *, seed: int) -> ChatRequest:
@@ -36,7 +70,7 @@ def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s:
             prompt_tokens=timings.prompt_n,
             cached_tokens=timings.cache_n,
             reply_tokens=timings.predicted_n,
-            prefill_rate=_rate(timings.prompt_n, timings.prompt_ms / 1_000),
+            prefill_rate=token_rate(timings.prompt_n, timings.prompt_ms / 1_000),
             decode_rate=timings.tokens_per_second,
             first_token_s=reply.first_token_s,
             acceptance=acceptance,
@@ -49,14 +83,14 @@ def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s:
         wall_s=wall_s,
         prompt_tokens=reply.prompt_tokens or 0,
         reply_tokens=reply.completion_tokens or 0,
-        prefill_rate=_rate(reply.prompt_tokens, reply.first_token_s),
-        decode_rate=_rate((reply.completion_tokens or 1) - 1, writing_s),
+        prefill_rate=token_rate(reply.prompt_tokens, reply.first_token_s),
+        decode_rate=token_rate((reply.completion_tokens or 1) - 1, writing_s),
         first_token_s=reply.first_token_s,
         acceptance=acceptance,
         clock="wall",
     )
 
 
-def _rate(tokens: int | None, seconds: float | None) -> float | None:
+def token_rate(tokens: int | None, seconds: float | None) -> float | None:
     """Return tokens per second. None when either is unknown or there are fewer than 5 tokens."""
-    return tokens / seconds if tokens is not None and tokens >= _FEWEST and seconds else None
+    return tokens / seconds if tokens is not None and tokens >= _FEWEST and seconds and seconds > 0 else None
