@@ -3,8 +3,8 @@
 import asyncio
 import re
 import shlex
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,10 @@ from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import Entry
 from launcher.models.gguf import read_model
 from launcher.monitor.health_event import Code
-from launcher.tuning.history import HistoryWriter
+from launcher.tuning.history import SessionRecord, record_session
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
-from launcher.tuning.measured_speed import MINIMUM, MOST, WIDTH, MeasuredSpeed, OnRun, measure_speed
+from launcher.tuning.measured_speed import MINIMUM, MOST, WIDTH, MeasuredSpeed, measure_speed
+from launcher.tuning.measuring_loop import OnRun
 from launcher.tuning.records import Bench, Prompt, Run, Settings, Value
 from launcher.tuning.server_comparison import OnTurn, ServerStanding, compare_servers
 from launcher.tuning.sized_prompts import TokenCounter, fill_prompts
@@ -193,31 +194,31 @@ async def run_benchmark(target: BenchmarkTarget, wanted: BenchmarkRequest, on_ru
 
     Raises NothingMeasured, and BadOption for prompts that cannot have their size.
     """
-    work, settings = wanted.workload, target.settings
+    work = wanted.workload
     prompts = await fill_prompts(work.prompts, target.server)
     minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (MINIMUM, MOST, wanted.width)
-    async with _recording([target], work) as record:
+    async with _recording([target], work) as records:
+        record = records.get(target.url)
 
-        def take(run: Run, number: int) -> None:
-            record.add_run(target, run, number)
+        def record_run(run: Run, number: int) -> None:
+            if record and number:
+                record.add(run)
             on_run(run, number)
 
-        try:
-            measured = await measure_speed(
-                target.bench,
-                prompts,
-                width=width,
-                budget_s=wanted.budget_s,
-                on_run=take,
-                minimum=minimum,
-                most=most,
-            )
-        except NothingMeasured as error:
-            record.finish(target, {"error": error.title, "sentence": error.title})
-            raise
-        told = Benchmark(measured, work, target.environment, settings, target.url, record.ids.get(target.url))
-        record.finish(target, {**told.as_json(), "sentence": told.sentence})
-    return told
+        measured = await measure_speed(
+            target.bench,
+            prompts,
+            width=width,
+            budget_s=wanted.budget_s,
+            on_run=record_run,
+            minimum=minimum,
+            most=most,
+        )
+        kept = record.id if record else None
+        benchmark = Benchmark(measured, work, target.environment, target.settings, target.url, kept)
+        if record:
+            record.finish({**benchmark.as_json(), "sentence": benchmark.sentence})
+    return benchmark
 
 
 async def compare_targets(
@@ -231,24 +232,18 @@ async def compare_targets(
     if len({target.url for target in targets}) < len(targets):
         raise BadOption(message("A server cannot be compared with itself."), message("Name each server once."))
     prompts = await _sized_by_any(work, targets)
-    by_url = {target.url: target for target in targets}
+    benches = {target.url: target.bench for target in targets}
+    async with _recording(targets, work) as records:
 
-    async with _recording(targets, work) as record:
-
-        def take(url: str, run: Run, number: int) -> None:
-            record.add_run(by_url[url], run, number)
+        def record_run(url: str, run: Run, number: int) -> None:
+            if number and url in records:
+                records[url].add(run)
             on_turn(url, run, number)
 
-        benches = {url: each.bench for url, each in by_url.items()}
-        try:
-            found = await compare_servers(benches, prompts, rounds=rounds, on_turn=take)
-        except NothingMeasured as error:
-            for target in targets:
-                record.finish(target, {"error": error.title, "sentence": error.title})
-            raise
-        for each in found:
-            record.finish(by_url[each.name], {"against": [url for url in by_url if url != each.name]})
-    return found
+        standings = await compare_servers(benches, prompts, rounds=rounds, on_turn=record_run)
+        for url, record in records.items():
+            record.finish({"against": [other for other in benches if other != url]})
+    return standings
 
 
 async def _sized_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> tuple[Prompt, ...]:
@@ -258,40 +253,23 @@ async def _sized_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> t
     return await fill_prompts(work.prompts, targets[-1].server)
 
 
-class _Record:
-    """Records runs in the history while they are measured. Logs a warning where that fails."""
-
-    def __init__(self, targets: Sequence[BenchmarkTarget], work: Workload) -> None:
-        self._writer = HistoryWriter()
-        self.ids = {
-            each.url: self._writer.begin(KIND, each.environment, each.settings, workload=work.name)
+@asynccontextmanager
+async def _recording(targets: Sequence[BenchmarkTarget], work: Workload) -> AsyncIterator[dict[str, SessionRecord]]:
+    """Record targets in the history, by address. Those on other computers are left out."""
+    async with AsyncExitStack() as stack:
+        records = {
+            each.url: await stack.enter_async_context(
+                record_session(KIND, each.environment, each.settings, workload=work.name)
+            )
             for each in targets
             if each.here
         }
-
-    def add_run(self, target: BenchmarkTarget, run: Run, number: int) -> None:
-        if number and target.url in self.ids:
-            self._writer.add(self.ids[target.url], run)
-
-    def finish(self, target: BenchmarkTarget, result: Mapping[str, Any]) -> None:
-        if target.url in self.ids:
-            self._writer.finish(self.ids[target.url], result)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-@asynccontextmanager
-async def _recording(targets: Sequence[BenchmarkTarget], work: Workload) -> AsyncIterator[_Record]:
-    record = _Record(targets, work)
-    try:
-        yield record
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        for target in targets:
-            record.finish(target, {"ended": "stopped", "sentence": message("Ended by you before it was done.")})
-        raise
-    finally:
-        await asyncio.shield(asyncio.to_thread(record.close))
+        try:
+            yield records
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            for record in records.values():
+                record.finish({"ended": "stopped", "sentence": message("Ended by you before it was done.")})
+            raise
 
 
 def _chosen(options: ServeOptions) -> dict[str, Value]:

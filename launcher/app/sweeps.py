@@ -1,8 +1,8 @@
 """Curves and sustained load on a session's server, recorded in the history."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,9 +40,8 @@ from launcher.tuning.curves import (
     summarize_curve,
 )
 from launcher.tuning.endurance import OnRun, judge_endurance, sustain_load
-from launcher.tuning.history import HistoryWriter
+from launcher.tuning.history import record_session
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
 from launcher.tuning.records import Prompt, Run, Value
 from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.space import DRAFT
@@ -151,32 +150,29 @@ async def run_sweep(
     `curves.measure_curve` raises, and errors of the engine.
     """
     bench = _Bench(session, sweep.subject.options, named=sweep.subject.named)
-    record = await _Record.begin(CURVE, sweep.subject, sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}")
-    on_begun(record.id)
     found: list[RoundPoint] = list(sweep.gaps)
 
-    def keep(taken: RoundPoint) -> None:
-        found.append(taken)
-        record.add(list_runs([taken]))
-        on_taken(taken)
+    def build_result() -> dict[str, Any]:
+        curve = build_curve(sweep.axis, found)
+        return {**curve.as_json(), "sentence": join_messages(*summarize_curve(curve)[:1])}
 
-    warm_up = replace(sweep.prompt, name="warm-up", tokens=min(WARM_UP_TOKENS, sweep.prompt.tokens))
-    complete = False
-    try:
+    settings, work = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
+    async with _recording(CURVE, sweep.subject, settings, work, on_begun, build_result) as add_run:
+
+        def record_point(taken: RoundPoint) -> None:
+            found.append(taken)
+            for run in list_runs([taken]):
+                add_run(run)
+            on_taken(taken)
+
         await measure_curve(
             bench,
             sweep.starts,
             _prompts_at(sweep, session),
-            warm_up,
+            sweep.prompt,
             rounds=sweep.rounds,
-            on_taken=keep,
+            on_taken=record_point,
             on_step=on_step,
-        )
-        complete = True
-    finally:
-        curve = build_curve(sweep.axis, found)
-        await record.end(
-            {**curve.as_json(), "complete": complete, "sentence": join_messages(*summarize_curve(curve)[:1])}
         )
 
 
@@ -235,44 +231,40 @@ async def run_endurance(
     """
     bench = _Bench(session, subject.options, named=subject.named)
     settings = {**subject.settings, DRAFT: draft}
-    record = await _Record.begin(ENDURE, subject, settings, f"{workload.name}, load")
-    on_begun(record.id)
     runs: list[Run] = []
+    work = f"{workload.name}, load"
+    async with _recording(
+        ENDURE, subject, settings, work, on_begun, lambda: judge_endurance(runs).as_json()
+    ) as add_run:
 
-    def keep(run: Run) -> None:
-        runs.append(run)
-        record.add([run])
-        on_run(run)
+        def record_run(run: Run) -> None:
+            runs.append(run)
+            add_run(run)
+            on_run(run)
 
-    complete = False
-    try:
-        await sustain_load(bench, settings, workload.prompts[0], seconds, on_run=keep)
-        complete = True
-    finally:
-        await record.end({**judge_endurance(runs).as_json(), "complete": complete})
+        await sustain_load(bench, settings, workload.prompts[0], seconds, on_run=record_run)
 
 
-class _Record:
-    """Records a measurement in the history. A failure to write does not stop the measurement."""
+@asynccontextmanager
+async def _recording(
+    kind: str,
+    subject: SweepModel,
+    settings: Mapping[str, Value],
+    work: str,
+    on_begun: OnBegun,
+    build_result: Callable[[], Mapping[str, Any]],
+) -> AsyncIterator[Callable[[Run], None]]:
+    """Yield a function that records a run in the history. The result is recorded also if the block is cancelled.
 
-    def __init__(self, writer: HistoryWriter, id: str) -> None:  # noqa: A002
-        self._writer, self.id = writer, id
-
-    @classmethod
-    async def begin(cls, kind: str, subject: SweepModel, settings: Mapping[str, Value], work: str) -> "_Record":
-        """Begin a session in the history.
-
-        `work` extends the workload's name, so that these runs are not taken for its replies.
-        """
-        launch: Launch = await launch_plan(replace(subject.options, draft=0), Endpoint(0, ""))
-        environment = await asyncio.to_thread(Environment.for_launch, launch)
-        writer = HistoryWriter()
-        return cls(writer, writer.begin(kind, environment, settings, workload=work))
-
-    def add(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            self._writer.add(self.id, run)
-
-    async def end(self, result: Mapping[str, Any]) -> None:
-        self._writer.finish(self.id, result)
-        await asyncio.shield(asyncio.to_thread(self._writer.close))
+    `work` extends the workload's name, so that these runs are not taken for its replies.
+    """
+    launch: Launch = await launch_plan(replace(subject.options, draft=0), Endpoint(0, ""))
+    environment = await asyncio.to_thread(Environment.for_launch, launch)
+    async with record_session(kind, environment, settings, workload=work) as record:
+        on_begun(record.id)
+        complete = False
+        try:
+            yield record.add
+            complete = True
+        finally:
+            record.finish({**build_result(), "complete": complete})

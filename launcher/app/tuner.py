@@ -19,7 +19,7 @@ from launcher.engine.server.launch import Launch
 from launcher.engine.settings import load_settings, save_settings
 from launcher.models.server_settings import ROWS
 from launcher.models.server_settings import Value as Setting
-from launcher.tuning.history import History, HistoryWriter, history_file
+from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.machine_preset import save_tuned_preset
 from launcher.tuning.records import Settings
@@ -119,24 +119,25 @@ async def _tune_workload(
 ) -> Verdict:
     workload = resume.workload if resume else await _fill_workload(bench, prepared)
     environment = await asyncio.to_thread(Environment.for_launch, prepared.launch)
-    record = _Record(prepared, workload, environment, resume)
-
-    def tell(event: TuneEvent) -> None:
-        record.record_event(event)
-        on_event(event)
-
     state = resume.state if resume else None
-    try:
-        verdict = await tune(
-            bench, prepared.space, workload, prepared.goal, prepared.budget_s, on_event=tell, resume=state
-        )
+    off, reopened = prepared.space.baseline_settings(), resume.session if resume else None
+    async with record_session("tune", environment, off, workload=workload.name, reopened=reopened) as session:
+        record = _Record(session, prepared, workload, resume)
+
+        def record_event(event: TuneEvent) -> None:
+            record.add_event(event)
+            on_event(event)
+
+        try:
+            verdict = await tune(
+                bench, prepared.space, workload, prepared.goal, prepared.budget_s, on_event=record_event, resume=state
+            )
+        except NothingMeasured:
+            with suppress(OSError):
+                delete_tune(prepared.options.model)  # there is nothing to continue
+            raise
         record.end(verdict)
         return verdict
-    except NothingMeasured as error:
-        record.fail(error)
-        raise
-    finally:
-        await asyncio.shield(asyncio.to_thread(record.close))
 
 
 async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workload:
@@ -165,16 +166,10 @@ class _Record:
     """
 
     def __init__(
-        self, prepared: PreparedTune, workload: Workload, environment: Environment, resume: SavedTune | None
+        self, session: SessionRecord, prepared: PreparedTune, workload: Workload, resume: SavedTune | None
     ) -> None:
-        self._writer = HistoryWriter()
+        self._session = session
         self._done = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
-        if resume is None:
-            off = prepared.space.baseline_settings()
-            session = self._writer.begin("tune", environment, off, workload=workload.name)
-        else:
-            session = resume.session
-            self._writer.reopen(session)
         self._kept = SavedTune(
             model=prepared.model,
             options=prepared.options,
@@ -183,33 +178,23 @@ class _Record:
             budget_s=prepared.budget_s,
             space=prepared.space,
             state=resume.state if resume else TuneState({}, 0, ()),
-            session=session,
+            session=session.id,
         )
 
-    def record_event(self, event: TuneEvent) -> None:
+    def add_event(self, event: TuneEvent) -> None:
         """Save a new trial. The replayed trials of a continued tune are skipped."""
         if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._done:
             for run in event.trial.runs:
-                self._writer.add(self._kept.session, run)
+                self._session.add(run)
             self._save(event.state)
         elif isinstance(event, Paused):
-            self._writer.finish(self._kept.session, {"sentence": PAUSED})
+            self._session.finish({"sentence": PAUSED})
 
     def end(self, verdict: Verdict) -> None:
         """Save the verdict."""
         told = verdict.as_json()
-        self._writer.finish(self._kept.session, {**told, "goal": self._kept.goal.aim.value})
+        self._session.finish({**told, "goal": self._kept.goal.aim.value})
         self._save(replace(self._kept.state, trials=verdict.trials), told)
-
-    def fail(self, error: LauncherError) -> None:
-        """Record that nothing could be measured. There is nothing to continue."""
-        self._writer.finish(self._kept.session, {"error": error.title, "sentence": error.title})
-        with suppress(OSError):
-            delete_tune(self._kept.options.model)
-
-    def close(self) -> None:
-        """Finish writing the history."""
-        self._writer.close()
 
     def _save(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
         self._kept = self._kept.with_state(state, verdict)

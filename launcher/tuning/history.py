@@ -1,5 +1,6 @@
 """History of measurements: every run with its settings and its environment, in a SQLite file of this computer."""
 
+import asyncio
 import json
 import logging
 import os
@@ -7,8 +8,8 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from launcher.base.database import open_database, transaction
-from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, ResultMissing
+from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, NothingMeasured, ResultMissing
 from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
 from launcher.base.paths import data_dir, expand_user
@@ -390,6 +391,45 @@ class HistoryWriter:
                 self._failed(error)
         if history is not None:
             history.close()
+
+
+class SessionRecord:
+    """One measurement that is being recorded. A failure to write does not stop the measurement."""
+
+    def __init__(self, writer: HistoryWriter, session: str) -> None:
+        self._writer, self.id = writer, session
+        self._finished = False
+
+    def add(self, run: Run) -> None:
+        """Add a run."""
+        self._writer.add(self.id, run)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """End the measurement. Only the first result is kept."""
+        if not self._finished:
+            self._writer.finish(self.id, result)
+        self._finished = True
+
+
+@asynccontextmanager
+async def record_session(
+    kind: str, environment: Environment, settings: Settings, *, workload: str, reopened: str | None = None
+) -> AsyncIterator[SessionRecord]:
+    """Record a measurement in the history, in a new session or in `reopened`. See History.add_session.
+
+    NothingMeasured is recorded as the result. Everything is written before the block ends, also when it is cancelled.
+    """
+    writer = HistoryWriter()
+    if reopened is not None:
+        writer.reopen(reopened)
+    record = SessionRecord(writer, reopened or writer.begin(kind, environment, settings, workload=workload))
+    try:
+        yield record
+    except NothingMeasured as error:
+        record.finish({"error": error.title, "sentence": error.title})
+        raise
+    finally:
+        await asyncio.shield(asyncio.to_thread(writer.close))
 
 
 # Sessions named by users: by id, as a file, or as a published table.
