@@ -21,6 +21,7 @@ from launcher.tuning.records import Run, Settings, Value
 from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
 from launcher.tuning.statistics import (
     CONFIDENCE,
+    Figure,
     Interval,
     Pair,
     paired_speedup,
@@ -189,38 +190,6 @@ def _rates(runs: Sequence[Run]) -> dict[str, list[float]]:
         if run.counts and run.decode_rate:
             found.setdefault(run.prompt, []).append(run.decode_rate)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Mean of `n` values and their spread. Standard deviation and interval are None for a single value."""
-
-    mean: float
-    stdev: float | None
-    low: float | None
-    high: float | None
-    least: float
-    most: float
-    n: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Figure | None":
-        """Return the figure of the known values, none of which may be negative. None without any."""
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        n = len(known)
-        mean = math.fsum(known) / n
-        if n < 2:
-            return cls(mean, None, None, None, mean, mean, 1)
-        stdev = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))  # 20 times as fast as fractions
-        reach = t_quantile((1 + CONFIDENCE) / 2, n - 1) * stdev / math.sqrt(n)
-        return cls(mean, stdev, max(0.0, mean - reach), mean + reach, min(known), max(known), n)
-
-    @property
-    def span(self) -> float:
-        """Difference between the greatest and the least value."""
-        return self.most - self.least
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from launcher.base.units import format_percent
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run
-from launcher.tuning.report import Figure, Report, Row, build_report, figures_by_prompt, percent_faster, settings_line
+from launcher.tuning.report import Report, Row, build_report, figures_by_prompt, percent_faster, settings_line
 from launcher.tuning.session_file import session_json
-from launcher.tuning.statistics import Interval, plus_minus
+from launcher.tuning.statistics import Figure, Interval, plus_minus
 
 TABLE_HEAD = ("SETTINGS", "TOKENS/S", "RUNS", "STDEV", "ACCEPTED", "FIRST TOKEN", "AGAINST THE BASELINE")
 _FIGURES = (

@@ -6,7 +6,7 @@ far from 1, and noise that grows with the speed has one spread.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -81,6 +81,38 @@ def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Int
     logs = mean_interval([math.log(rate) for rate in rates], confidence)
     mean, reach = statistics.fmean(rates), logs.high - logs.estimate
     return Interval(mean, mean * math.exp(-reach), mean * _exp(reach), logs.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Mean of `n` values and their spread. Standard deviation and interval are None for a single value."""
+
+    mean: float
+    stdev: float | None
+    low: float | None
+    high: float | None
+    least: float
+    most: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> "Figure | None":
+        """Return the figure of the known values, none of which may be negative. None without any."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        n = len(known)
+        mean = math.fsum(known) / n
+        if n < 2:
+            return cls(mean, None, None, None, mean, mean, 1)
+        stdev = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))  # 20 times as fast as fractions
+        reach = t_quantile((1 + CONFIDENCE) / 2, n - 1) * stdev / math.sqrt(n)
+        return cls(mean, stdev, max(0.0, mean - reach), mean + reach, min(known), max(known), n)
+
+    @property
+    def span(self) -> float:
+        """Difference between the greatest and the least value."""
+        return self.most - self.least
 
 
 def plus_minus(interval: Interval, digits: int = 1) -> str:

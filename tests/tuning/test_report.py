@@ -13,7 +13,6 @@ from scipy import stats
 
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.report import (
-    Figure,
     build_report,
     common_settings,
     figures_by_prompt,
@@ -25,7 +24,7 @@ from launcher.tuning.report import (
     welch_ratio,
 )
 from launcher.tuning.report_export import interval_text
-from launcher.tuning.statistics import Interval, rate_interval
+from launcher.tuning.statistics import Figure, Interval, rate_interval
 from tests.tuning.measured import OFF, ON, run
 
 BASE, FAST = (50.0, 52.0, 51.0, 49.5), (70.0, 69.0, 72.5, 71.0)

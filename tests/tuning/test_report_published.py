@@ -6,8 +6,9 @@ import pytest
 
 from launcher.base.errors import ResultMissing
 from launcher.tuning.records import Run
-from launcher.tuning.report import Figure, build_report, speedup_of_runs
+from launcher.tuning.report import build_report, speedup_of_runs
 from launcher.tuning.report_published import KIND, Published, Stated, published_table, published_tables
+from launcher.tuning.statistics import Figure
 
 ALL = [(table, stated) for table in published_tables() for stated in table.stated]
 
