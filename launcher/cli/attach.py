@@ -16,7 +16,8 @@ from launcher.cli.output import Result, parse_number, print_result, round_figure
 if TYPE_CHECKING:
     from launcher.app.attach import AttachedServer, ServerOffer
     from launcher.monitor.monitor import MonitorSnapshot
-    from launcher.tuning.measured_speed import Figure, MeasuredSpeed
+    from launcher.tuning.measured_speed import MeasuredSpeed
+    from launcher.tuning.statistics import Figure
     from launcher.tuning.workloads import Workload
 
 _PERIOD_S = 2.0
@@ -98,7 +99,7 @@ async def _measure_server(server: AttachedServer, name: str, *, runs: int, as_js
 def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
     if figure is None:
         return None
-    return {"mean": round_figure(figure.mean), "stdev": round_figure(figure.stdev), "runs": figure.runs}
+    return {"mean": round_figure(figure.mean), "stdev": round_figure(figure.stdev), "runs": figure.n}
 
 
 def _describe_speed(speed: MeasuredSpeed, work: Workload, why: Mapping[str, str]) -> Iterator[str]:
@@ -113,7 +114,7 @@ def _describe_speed(speed: MeasuredSpeed, work: Workload, why: Mapping[str, str]
 
 def _format_rate(found: Figure) -> str:
     spread = "" if found.stdev is None else f" ± {found.stdev:.1f}"
-    return f"{found.mean:.1f}{spread} tokens/s ({found.runs} runs)"
+    return f"{found.mean:.1f}{spread} tokens/s ({found.n} runs)"
 
 
 async def _watch_server(server: AttachedServer, *, seconds: float | None, as_json: bool) -> int:

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from launcher.app.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
     from launcher.app.session import Session
     from launcher.engine.server.registry import Entry
-    from launcher.tuning.measured_speed import Figure, MeasuredSpeed
+    from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.records import Run
     from launcher.tuning.server_comparison import ServerStanding
+    from launcher.tuning.statistics import Figure
     from launcher.tuning.workloads import Workload
 
 _WITHIN, _BUDGET_MIN = 3.0, 5.0
@@ -293,7 +294,7 @@ def _speed(found: MeasuredSpeed) -> str:
         if "±" in reach:
             said += f" (95 % interval of the mean of {interval.n} rounds{whose})"
     spread = f"; standard deviation {decode.stdev:.1f}" if decode.stdev is not None else ""
-    return f"{said}{spread} over {decode.runs} replies"
+    return f"{said}{spread} over {decode.n} replies"
 
 
 def _by_prompt(counted: tuple[Run, ...]) -> str:

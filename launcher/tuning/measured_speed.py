@@ -11,7 +11,7 @@ from launcher.base.messages import join_messages, message
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.measuring_loop import OnRun, after_rounds, send_prompts, visit_rounds, warm_up
 from launcher.tuning.records import Bench, Prompt, Run
-from launcher.tuning.statistics import Interval, rate_interval
+from launcher.tuning.statistics import Figure, Interval, rate_interval
 
 WIDTH = 0.03
 """Largest half width of the interval, as a share of the mean, at which a measurement ends."""
@@ -27,23 +27,6 @@ class EndReason(StrEnum):
     BUDGET = "budget"
     FAILED = "failed"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Mean of some runs, and their standard deviation (None for a single run)."""
-
-    mean: float
-    stdev: float | None
-    runs: int
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> "Figure | None":
-        """Return the figure of the known values. None without any."""
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> 
     assert told.decode
     assert told.prefill
     assert told.first_token
-    assert told.decode.runs == told.prefill.runs == 2 * len(MIXED.prompts)
+    assert told.decode.n == told.prefill.n == 2 * len(MIXED.prompts)
     assert 0 < told.decode.mean <= 19 / (9 * 0.005)  # it cannot be quicker than it was sent
     assert 0 < told.prefill.mean <= 50 / 0.005
     assert told.first_token.mean >= 0.005

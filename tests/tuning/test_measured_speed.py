@@ -10,8 +10,9 @@ import scipy.stats  # type: ignore[import-untyped]
 
 from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.measured_speed import EndReason, Figure, MeasuredSpeed, measure_speed
+from launcher.tuning.measured_speed import EndReason, MeasuredSpeed, measure_speed
 from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.statistics import Figure
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))
 DRAFTS = Acceptance(60, 45, (30, 30), (25, 20))
@@ -68,7 +69,7 @@ async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
     assert bench.asked == [("a", 40, 24), *((name, seed, 100) for seed in (41, 42, 43) for name in "ab")]
     assert told == [0, 1, 1, 2, 2, 3, 3]
     assert measured.ended is EndReason.NARROW
-    assert measured.decode == Figure(50.0, 0.0, 6)
+    assert measured.decode == Figure.of([50.0] * 6)
     assert measured.acceptance
     assert measured.acceptance.drafted == 6 * DRAFTS.drafted
     assert measured.acceptance.accepted_by_position == (150, 120)
@@ -122,7 +123,7 @@ async def test_what_was_spoilt_is_asked_again_at_its_rounds_end_and_not_counted(
     bench = Timed(lambda ask: 5.0 if hot(ask) else 50.0, hot)
     measured = await measure_speed(bench, PROMPTS)
     assert [name for name, seed, _ in bench.asked if seed == 2] == ["a", "b", "a"]
-    assert measured.decode == Figure(50.0, 0.0, 6)
+    assert measured.decode == Figure.of([50.0] * 6)
     assert len(measured.runs) == 7
 
 
@@ -169,12 +170,3 @@ def test_figures_of_energy_are_sums_and_not_means_of_ratios() -> None:
     assert measured.hottest_c == 71.0
     assert measured.power is None
     assert MeasuredSpeed((run(80, None, None),), None, EndReason.MOST).tokens_per_joule is None
-
-
-def test_a_figure_of_one_run_has_no_spread() -> None:
-    assert Figure.of([2.0]) == Figure(2.0, None, 1)
-    found = Figure.of([1.0, None, 3.0])
-    assert found
-    assert (found.mean, found.runs) == (2.0, 2)
-    assert found.stdev == pytest.approx(2**0.5)
-    assert Figure.of([None]) is None
