@@ -7,6 +7,7 @@ from typing import Any
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.tuning.records import Run
+from launcher.tuning.statistics import mean_of_known
 
 _JOULES_PER_KWH = 3_600_000.0
 _MILLION = 1_000_000
@@ -123,8 +124,8 @@ def cost_of(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Co
 def _energy(runs: Sequence[Run], seconds: float) -> float | None:
     if len(runs) == 1 and runs[0].energy_j is not None:
         return runs[0].energy_j
-    powers = [run.power_w for run in runs if run.power_w is not None]
-    return sum(powers) / len(powers) * seconds if powers else None
+    power_w = mean_of_known(run.power_w for run in runs)
+    return power_w * seconds if power_w is not None else None
 
 
 def _significant_digits(value: float) -> str:

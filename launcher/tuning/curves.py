@@ -1,7 +1,6 @@
 """Speed curves: speed over the filled context, over the context's size, or over the number of parallel streams."""
 
 import asyncio
-import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,7 +13,7 @@ from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.measuring_loop import REPEATS, after_rounds, order_of_round, serve_settings, visit_rounds
 from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.space import DRAFT
-from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_interval
+from launcher.tuning.statistics import Interval, Pair, mean_of_known, paired_speedup, rate_interval
 
 PromptsAt = Callable[[int], Awaitable[Sequence[Prompt]]]
 """Returns the prompts to send at once at a place of the axis. Awaited while a server runs, which may count tokens."""
@@ -368,7 +367,7 @@ def rate_of_point(axis: CurveAxis, taken: RoundPoint) -> float | None:
         return None
     if axis is CurveAxis.STREAMS:
         return sum(run.reply_tokens for run in taken.runs) / taken.span_s if taken.span_s else None
-    return statistics.fmean(run.decode_rate or 0.0 for run in taken.runs)
+    return fmean(run.decode_rate or 0.0 for run in taken.runs)
 
 
 def _ratio(
@@ -407,11 +406,11 @@ def _point(axis: CurveAxis, taken: Sequence[RoundPoint], series: str, place: int
         place=place,
         tokens=_same([run.prompt_tokens + run.cached_tokens for run in runs]),
         rate=rate_interval(rates) if rates else None,
-        each=_mean([run.decode_rate for run in runs]),
-        prefill=_mean([run.prefill_rate for run in runs]),
-        first_token_s=_mean([run.first_token_s for run in runs]),
+        each=mean_of_known([run.decode_rate for run in runs]),
+        prefill=mean_of_known([run.prefill_rate for run in runs]),
+        first_token_s=mean_of_known([run.first_token_s for run in runs]),
         acceptance=sum_acceptance(found) if found else None,
-        power_w=_mean([run.power_w for run in runs]),
+        power_w=mean_of_known([run.power_w for run in runs]),
         replies=len(runs),
         spoilt=spoilt,
         why=None if rates else why or message("The replies were too short to be measured."),
@@ -420,11 +419,6 @@ def _point(axis: CurveAxis, taken: Sequence[RoundPoint], series: str, place: int
 
 def _same(values: Sequence[int]) -> int | None:
     return values[0] if values and len(set(values)) == 1 else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def list_runs(taken: Sequence[RoundPoint]) -> list[Run]:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
 from launcher.base.messages import message
 from launcher.machine.gpu import GpuActivity, GpuProcess
@@ -11,6 +11,7 @@ from launcher.monitor.health import HARDWARE, HOT
 from launcher.monitor.health_event import Code, Finding
 from launcher.monitor.monitor import Monitor
 from launcher.tuning.records import Run
+from launcher.tuning.statistics import mean_of_known
 
 # Disturbances: a GPU that is throttled, a spill into host memory, other programs on the GPU.
 
@@ -130,5 +131,4 @@ class RunSensors:
     def _mean(self, name: str, since_s: float) -> float | None:
         """Return the mean of a sensor since `since_s`. None where it is unknown."""
         series = self._monitor.series.get(name)
-        values = [at.value for at in series.since(since_s) if at.value is not None] if series is not None else []
-        return fmean(values) if values else None
+        return mean_of_known(at.value for at in series.since(since_s)) if series is not None else None

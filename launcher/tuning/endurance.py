@@ -20,7 +20,7 @@ from launcher.base.errors import NothingMeasured
 from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.measuring_loop import after_seconds, visit_rounds, warm_up
 from launcher.tuning.records import Bench, Prompt, Run, Settings
-from launcher.tuning.statistics import CONFIDENCE, Interval, ratio_of_logs, t_quantile
+from launcher.tuning.statistics import CONFIDENCE, Interval, mean_of_known, ratio_of_logs, t_quantile
 
 # Change points of a series: circular binary segmentation on ranks, with a permutation test.
 
@@ -461,20 +461,15 @@ def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[Enduran
         EnduranceRow(
             number * row_s,
             min((number + 1) * row_s, seconds),
-            _mean([run.decode_rate for run in some if run.error is None]),
-            _mean([steps_rate(run) for run in some]),
-            _mean([run.temperature_c for run in some]),
-            _mean([run.clock_mhz for run in some]),
-            _mean([run.power_w for run in some]),
+            mean_of_known([run.decode_rate for run in some if run.error is None]),
+            mean_of_known([steps_rate(run) for run in some]),
+            mean_of_known([run.temperature_c for run in some]),
+            mean_of_known([run.clock_mhz for run in some]),
+            mean_of_known([run.power_w for run in some]),
             tuple(dict.fromkeys(word for run in some if (word := run.error or run.spoilt))),
         )
         for number, some in sorted(by_row.items())
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def _interval_text(ratio: Interval) -> str:

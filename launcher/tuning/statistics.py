@@ -115,6 +115,12 @@ class Figure:
         return self.most - self.least
 
 
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None. None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 def plus_minus(interval: Interval, digits: int = 1) -> str:
     """Return " ± 1.3" for the interval of a rate. One wider than the rate itself is replaced by a note."""
     if not math.isfinite(interval.high):

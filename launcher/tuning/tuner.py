@@ -30,7 +30,7 @@ from launcher.tuning.plan_of_trials import (
 from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Key, Space, draft_of, settings_key
-from launcher.tuning.statistics import Pair, pairs_needed, speedup_among, swap_pair
+from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
 from launcher.tuning.tune_state import Fault, Stage, Trial, TuneState, tune_identity
 from launcher.tuning.verdict import (
     MARGIN,
@@ -726,13 +726,7 @@ def _values(course: TrialRunner, compared: Comparison) -> tuple[float, float] | 
 def _score(course: TrialRunner, settings: Settings) -> float | None:
     """Return the mean score over the comparison's starts, or over all starts if there were none."""
     trials = _trials_with(course.trials, settings)
-    scores = [
-        score
-        for t in _comparison_trials(trials) or trials
-        for run in t.runs
-        if (score := course.goal.score(run)) is not None
-    ]
-    return statistics.fmean(scores) if scores else None
+    return mean_of_known(course.goal.score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
 
 
 # Second half of a tune: the best with MTP, the best without and the baseline, compared with each other.
