@@ -66,27 +66,27 @@ class Benchmark:
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON data, without the runs."""
-        told, drafts = self.measured, self.measured.acceptance
+        speed, drafts = self.measured, self.measured.acceptance
         return {
             "workload": {"name": self.workload.name, "version": self.workload.version},
             "model": self.environment.model.name,
             "engine": {"name": self.environment.engine, "version": self.environment.engine_version},
             "settings": dict(self.settings),
             "url": self.url,
-            "clock": told.clock,
-            "mean": told.decode and told.decode.mean,
-            "stdev": told.decode and told.decode.stdev,
-            "interval": told.interval and told.interval.as_json(),
+            "clock": speed.clock,
+            "mean": speed.decode and speed.decode.mean,
+            "stdev": speed.decode and speed.decode.stdev,
+            "interval": speed.interval and speed.interval.as_json(),
             "acceptance": drafts and drafts.rate,
             "acceptance_by_position": list(drafts.rates_by_position) if drafts else [],
             "draft_n": drafts and drafts.drafted,
             "draft_n_accepted": drafts and drafts.accepted,
-            "prefill": told.prefill and told.prefill.mean,
-            "first_token_s": told.first_token and told.first_token.mean,
-            "power_w": told.power and told.power.mean,
-            "tokens_per_joule": told.tokens_per_joule,
-            "temperature_c": told.hottest_c,
-            "ended": told.ended.value,
+            "prefill": speed.prefill and speed.prefill.mean,
+            "first_token_s": speed.first_token and speed.first_token.mean,
+            "power_w": speed.power and speed.power.mean,
+            "tokens_per_joule": speed.tokens_per_joule,
+            "temperature_c": speed.hottest_c,
+            "ended": speed.ended.value,
         }
 
     @property
@@ -296,12 +296,12 @@ def _environment(offer: ServerOffer, engine: str, name: str) -> Environment:
     return Environment.for_model(model, engine, _version(engine, offer.engine or ""))
 
 
-def _version(engine: str, told: str) -> str:
+def _version(engine: str, reported: str) -> str:
     """Return the version in the form of the engine's `--version`. Running servers report "b11434-abc"."""
     if engine == BUILT_IN:
         return f"xllamacpp {built_in_version()}"  # its server reports an unknown build
-    build = _BUILD.fullmatch(told)
-    return f"{build[1]} ({build[2]})" if build else told
+    build = _BUILD.fullmatch(reported)
+    return f"{build[1]} ({build[2]})" if build else reported
 
 
 def _spill_sentence(url: str) -> str | None:

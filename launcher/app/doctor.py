@@ -217,7 +217,7 @@ def _engine_findings(engine: EngineCheck, machine: Machine) -> list[Finding]:
 
 def _preset_finding(found: PresetMatch) -> Finding:
     """Return the finding about a machine preset that was measured in another environment."""
-    words, differs = found.preset.model.words, found.differs
+    words, differs = found.preset.model.label_with_quant, found.differs
     title = (
         message("The preset for {words} is used all the same: {differs}.", words=words, differs=differs)
         if found.used

@@ -61,7 +61,7 @@ class PresetMatch:
             )
         return message(
             "{settings}[; since then {differs}: measure again with `mtp-launcher tune`]; --no-preset leaves it out",
-            settings=self.preset.words,
+            settings=self.preset.summary,
             differs=self.differs if self.changed else None,
         )
 

@@ -139,14 +139,14 @@ def plan_sweep(
 async def run_sweep(
     session: Session,
     sweep: Sweep,
-    on_taken: OnRoundPoint,
+    on_point: OnRoundPoint,
     on_step: OnCurveProgress = lambda _: None,
     *,
     on_begun: OnBegun = lambda _: None,
 ) -> None:
     """Measure a curve on a session's server, and leave it running. `on_begun` gets the session id in the history.
 
-    If cancelled, `on_taken` has received everything measured so far, and it is kept. Raises what
+    If cancelled, `on_point` has received everything measured so far, and it is kept. Raises what
     `curves.measure_curve` raises, and errors of the engine.
     """
     bench = _Bench(session, sweep.subject.options, named=sweep.subject.named)
@@ -159,11 +159,11 @@ async def run_sweep(
     settings, work = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
     async with _recording(CURVE, sweep.subject, settings, work, on_begun, build_result) as add_run:
 
-        def record_point(taken: RoundPoint) -> None:
-            found.append(taken)
-            for run in list_runs([taken]):
+        def record_point(point: RoundPoint) -> None:
+            found.append(point)
+            for run in list_runs([point]):
                 add_run(run)
-            on_taken(taken)
+            on_point(point)
 
         await measure_curve(
             bench,
@@ -171,7 +171,7 @@ async def run_sweep(
             _prompts_at(sweep, session),
             sweep.prompt,
             rounds=sweep.rounds,
-            on_taken=record_point,
+            on_point=record_point,
             on_step=on_step,
         )
 

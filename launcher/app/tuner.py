@@ -192,9 +192,9 @@ class _Record:
 
     def end(self, verdict: Verdict) -> None:
         """Save the verdict."""
-        told = verdict.as_json()
-        self._session.finish({**told, "goal": self._kept.goal.aim.value})
-        self._save(replace(self._kept.state, trials=verdict.trials), told)
+        result = verdict.as_json()
+        self._session.finish({**result, "goal": self._kept.goal.aim.value})
+        self._save(replace(self._kept.state, trials=verdict.trials), result)
 
     def _save(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
         self._kept = self._kept.with_state(state, verdict)

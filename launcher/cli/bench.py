@@ -262,7 +262,7 @@ def print_benchmark(told: Benchmark, cost: str = "") -> None:
     """Print the measurement of one server."""
     found, work = told.measured, told.workload
     settings = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in told.settings.items())
-    model = one_line(told.environment.model.words)
+    model = one_line(told.environment.model.label_with_quant)
     engine = one_line(f"{told.environment.engine} {told.environment.engine_version}")
     print(wrap_text(f"{work.title} (version {work.version}) on {model}, engine {engine}, {settings}."))
     lines = {
@@ -395,7 +395,7 @@ def _standing(each: ServerStanding, target: BenchmarkTarget, *, first: bool) -> 
     drafts = found.acceptance if found else None
     return (
         f"{each.name} ({target.environment.engine})",
-        one_line(target.environment.model.words),
+        one_line(target.environment.model.label_with_quant),
         f"{decode.mean:.1f}{spread}" if decode else _UNKNOWN,
         f"{began.mean:.3f} s" if began else _UNKNOWN,
         format_percent(drafts.rate) if drafts else _UNKNOWN if found and found.clock == "wall" else "no drafts",

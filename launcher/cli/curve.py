@@ -95,9 +95,9 @@ async def run(options: argparse.Namespace) -> int:
     line = _Line(quiet=options.json)
     found: list[RoundPoint] = []
 
-    def take(taken: RoundPoint) -> None:
-        found.append(taken)
-        line.taken(taken, sweep.axis)
+    def add_point(point: RoundPoint) -> None:
+        found.append(point)
+        line.show_point(point, sweep.axis)
 
     if not options.json:
         print(wrap_text(_plan(sweep)), file=sys.stderr, flush=True)
@@ -105,7 +105,7 @@ async def run(options: argparse.Namespace) -> int:
     kept: list[str] = []
     complete = False
     try:
-        await run_sweep(session, sweep, take, line.step, on_begun=kept.append)
+        await run_sweep(session, sweep, add_point, line.show_progress, on_begun=kept.append)
         complete = True
     finally:
         line.clear()
@@ -114,8 +114,8 @@ async def run(options: argparse.Namespace) -> int:
             curve = build_curve(sweep.axis, [*sweep.gaps, *found])
             costs = {at: cost_words(groups, prices) for at, groups in _groups(curve, found).items()}
             if options.json:
-                told = _json(curve, found, costs, prices)
-                print_json(round_significant({**told, "complete": complete, "kept": kept[0]}))
+                result = _json(curve, found, costs, prices)
+                print_json(round_significant({**result, "complete": complete, "kept": kept[0]}))
             else:
                 _print(curve, costs, prices)
                 print(wrap_text(kept_words(kept[0], complete=complete)))
@@ -154,20 +154,20 @@ class _Line:
         self._quiet = quiet
         self._line = InPlaceLine(quiet=quiet)
 
-    def step(self, step: CurveProgress) -> None:
+    def show_progress(self, step: CurveProgress) -> None:
         left = "" if step.left_s is None else f", about {_minutes(step.left_s)} left"
         self._line.show(f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}")
 
-    def taken(self, taken: RoundPoint, axis: CurveAxis) -> None:
+    def show_point(self, point: RoundPoint, axis: CurveAxis) -> None:
         from launcher.tuning.curves import rate_of_point
 
         if self._quiet:
             return
         self.clear()
-        rate = rate_of_point(axis, taken)
-        spoilt = next((run.spoilt for run in taken.runs if run.spoilt), None)
-        said = f"{rate:.1f} tokens/s" if rate is not None else taken.error or spoilt or "too short to be measured"
-        print(f"  {taken.series} at {taken.place:,}: {one_line(said, 200)}", file=sys.stderr, flush=True)
+        rate = rate_of_point(axis, point)
+        spoilt = next((run.spoilt for run in point.runs if run.spoilt), None)
+        text = f"{rate:.1f} tokens/s" if rate is not None else point.error or spoilt or "too short to be measured"
+        print(f"  {point.series} at {point.place:,}: {one_line(text, 200)}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         self._line.clear()
@@ -191,9 +191,9 @@ def _groups(curve: Curve, found: list[RoundPoint]) -> dict[tuple[str, int], list
 def _json(curve: Curve, found: list[RoundPoint], costs: Costs, prices: Prices | None) -> dict[str, Any]:
     from launcher.tuning.curves import rate_of_point, summarize_curve
 
-    told = curve.as_json()
+    result = curve.as_json()
     if prices is not None:
-        for point in told["points"]:
+        for point in result["points"]:
             cost, why = costs[point["series"], point["at"]]
             point["cost"] = cost.as_json() if cost else None
             point["cost_unknown"] = None if cost else why
@@ -208,7 +208,7 @@ def _json(curve: Curve, found: list[RoundPoint], costs: Costs, prices: Prices | 
         }
         for each in found
     ]
-    return {**told, "rounds": runs, "sentences": summarize_curve(curve)}
+    return {**result, "rounds": runs, "sentences": summarize_curve(curve)}
 
 
 def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
@@ -228,8 +228,8 @@ def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
         cells.append("/".join(_figure(point.prefill if point else None, "{:,.0f}") for point in here))
         cells.append("/".join(_figure(point.first_token_s if point else None, "{:.2f}") for point in here))
         if prices is not None:
-            made = [costs.get((name, place), (None, ""))[0] for name in curve.series]
-            cells += [_figure(cost.per_million if cost else None, "{:.3g}") for cost in made]
+            known_costs = [costs.get((name, place), (None, ""))[0] for name in curve.series]
+            cells += [_figure(cost.per_million if cost else None, "{:.3g}") for cost in known_costs]
         rows.append(tuple(cells))
     print_table(rows, right=range(len(head)))
     print(wrap_text(INTERVAL_NOTE, "  "))

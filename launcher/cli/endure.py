@@ -61,7 +61,7 @@ async def run(options: argparse.Namespace) -> int:
     line = _Line(60 * options.minutes, quiet=options.json)
     runs: list[Run] = []
 
-    def take(run: Run) -> None:
+    def add_run(run: Run) -> None:
         runs.append(run)
         line.show(run)
 
@@ -71,24 +71,24 @@ async def run(options: argparse.Namespace) -> int:
     session = Session()
     kept: list[str] = []
     complete = False
-    told = judge_endurance([])
+    verdict = judge_endurance([])
     try:
-        await run_endurance(session, subject, draft, work, 60 * options.minutes, take, on_begun=kept.append)
+        await run_endurance(session, subject, draft, work, 60 * options.minutes, add_run, on_begun=kept.append)
         complete = True
     finally:
         line.clear()
         await session.stop()
         if runs:
-            told = judge_endurance(runs)
+            verdict = judge_endurance(runs)
             cost, cost_said = cost_words([((run,), run.wall_s) for run in runs], prices)
             if options.json:
                 about = {"draft": draft, "complete": complete, "kept": kept[0]}
                 costs = {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": cost_said}
-                print_json(round_significant({**told.as_json(), **about, **costs}))
+                print_json(round_significant({**verdict.as_json(), **about, **costs}))
             else:
-                _print(told, cost_said)
+                _print(verdict, cost_said)
                 print(wrap_text(kept_words(kept[0], complete=complete)))
-    return 1 if told.answer == "ended" else 0
+    return 1 if verdict.answer == "ended" else 0
 
 
 class _Line:
@@ -110,18 +110,18 @@ class _Line:
         self._line.show(f"{spent_s / 60:.1f} of {self._seconds / 60:g} min: {speed}{heat}{clock}")
 
 
-def _print(told: EnduranceVerdict, cost_said: str) -> None:
+def _print(verdict: EnduranceVerdict, cost_said: str) -> None:
     rows = [("from", "tokens/s", "steps/s", "°C", "MHz", "W", "")]
-    for row in told.rows:
+    for row in verdict.rows:
         figures = (row.tokens_rate, row.steps_rate), (row.temperature_c, row.clock_mhz, row.power_w)
         rates, sensors = (
             [_figure(each, digits) for each in some] for some, digits in zip(figures, (1, 0), strict=True)
         )
-        at = f"{row.from_s / 60:.0f} min" if told.seconds > 300 else f"{row.from_s:.0f} s"
+        at = f"{row.from_s / 60:.0f} min" if verdict.seconds > 300 else f"{row.from_s:.0f} s"
         rows.append((at, *rates, *sensors, one_line(" ".join(row.marks), 200)))  # type: ignore[arg-type]
     print_table(rows, right=range(6))
     print()
-    print(wrap_text(told.sentence))
+    print(wrap_text(verdict.sentence))
     if cost_said:
         print(wrap_text(cost_said))
 

@@ -129,7 +129,7 @@ def _format_row(each: Summary) -> tuple[str, ...]:
         each.id,
         when,
         each.kind,
-        ModelFacts(each.model, each.quant).words,
+        ModelFacts(each.model, each.quant).label_with_quant,
         each.workload,
         str(each.runs),
         rate,

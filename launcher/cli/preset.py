@@ -62,8 +62,8 @@ def _format_presets(kept: Sequence[MachinePreset], changed: Mapping[ModelFacts, 
     if not kept:
         yield "There are no presets yet. `mtp-launcher tune --apply` makes one."
     for preset in kept:
-        yield one_line(preset.model.words)
-        yield wrap_text(preset.words, "  ")
+        yield one_line(preset.model.label_with_quant)
+        yield wrap_text(preset.summary, "  ")
         yield from format_table([("state", _describe_state(preset, changed.get(preset.model, ())))])
 
 
@@ -82,8 +82,8 @@ async def _export_preset(options: argparse.Namespace) -> Result:
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
     await asyncio.to_thread(write_new, options.to, preset.export_text())
-    line = f"Wrote the preset for {one_line(preset.model.words)} to {one_line(str(options.to), 4_096)}."
-    return Result({"model": preset.model.words, "path": str(options.to)}, [line])
+    line = f"Wrote the preset for {one_line(preset.model.label_with_quant)} to {one_line(str(options.to), 4_096)}."
+    return Result({"model": preset.model.label_with_quant, "path": str(options.to)}, [line])
 
 
 async def _import_preset(options: argparse.Namespace) -> Result:
@@ -97,15 +97,15 @@ async def _import_preset(options: argparse.Namespace) -> Result:
     own = await asyncio.to_thread(preset_for_model, preset.model)
     if own is not None and own.verified:
         raise BadOption(
-            f"There is a preset for {preset.model.words} already, and it was measured here.",
+            f"There is a preset for {preset.model.label_with_quant} already, and it was measured here.",
             "Delete it first: `mtp-launcher preset forget`.",
         )
     await asyncio.to_thread(save_preset, preset)
     text = (
-        f"Imported for {one_line(preset.model.words)}: {one_line(settings_line(preset.settings))}."
+        f"Imported for {one_line(preset.model.label_with_quant)}: {one_line(settings_line(preset.settings))}."
         " It is used once measurements here confirm it: `mtp-launcher tune` makes them."
     )
-    data = {"model": preset.model.words, "settings": preset.settings, "verified": False}
+    data = {"model": preset.model.label_with_quant, "settings": preset.settings, "verified": False}
     return Result(data, [wrap_text(text)])
 
 
@@ -114,4 +114,6 @@ async def _forget_preset(options: argparse.Namespace) -> Result:
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
     await asyncio.to_thread(delete_preset, preset)
-    return Result({"model": preset.model.words}, [f"Forgot the preset for {one_line(preset.model.words)}."])
+    return Result(
+        {"model": preset.model.label_with_quant}, [f"Forgot the preset for {one_line(preset.model.label_with_quant)}."]
+    )

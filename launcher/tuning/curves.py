@@ -88,7 +88,7 @@ class _CurveMeasurement:
     prompts_at: PromptsAt
     warm_up: Prompt
     rounds: int
-    on_taken: OnRoundPoint
+    on_point: OnRoundPoint
     on_step: OnCurveProgress
     seed: int
     number: int = 0
@@ -148,9 +148,9 @@ class _CurveMeasurement:
         failed = next((run.error for run in runs if run.error is not None), None)
         return RoundPoint(self.number, turn, start.series, place, runs, span_s, again, failed)
 
-    def _record_point(self, taken: RoundPoint) -> None:
+    def _record_point(self, point: RoundPoint) -> None:
         self.number += 1
-        self.on_taken(taken)
+        self.on_point(point)
 
     def _report_progress(self, start: CurveStart, place: int) -> None:
         left = sum(times.points_left for times in self.starts)
@@ -176,7 +176,7 @@ async def measure_curve(
     warm_up: Prompt,
     *,
     rounds: int,
-    on_taken: OnRoundPoint,
+    on_point: OnRoundPoint,
     on_step: OnCurveProgress = lambda _: None,
     seed: int = 0,
 ) -> None:
@@ -184,11 +184,11 @@ async def measure_curve(
 
     After each start `warm_up` is sent with a short reply, which is discarded. Disturbed points are repeated, twice at
     most. A round has one seed for all series. Settings that cannot be served are a result and are not tried again. When
-    this is cancelled, `on_taken` has received everything measured so far. Raises Superseded when another operation
+    this is cancelled, `on_point` has received everything measured so far. Raises Superseded when another operation
     takes the server.
     """
     subjects = [_StartTimes(start, rounds * len(start.places)) for start in starts]
-    curve = _CurveMeasurement(bench, subjects, prompts_at, warm_up, rounds, on_taken, on_step, seed)
+    curve = _CurveMeasurement(bench, subjects, prompts_at, warm_up, rounds, on_point, on_step, seed)
     for number, start in visit_rounds(subjects, after_rounds(rounds)):
         await curve.measure_start(start, number)
 
@@ -340,12 +340,14 @@ class Curve:
         }
 
 
-def build_curve(axis: CurveAxis, taken: Sequence[RoundPoint]) -> Curve:
+def build_curve(axis: CurveAxis, measured: Sequence[RoundPoint]) -> Curve:
     """Return the curve of the points measured so far. Series keep the order of their first appearance."""
-    series = tuple(dict.fromkeys(each.series for each in sorted(taken, key=lambda t: (t.round, t.number))))
-    places = tuple(sorted({each.place for each in taken}))
+    series = tuple(dict.fromkeys(each.series for each in sorted(measured, key=lambda t: (t.round, t.number))))
+    places = tuple(sorted({each.place for each in measured}))
     by_point = {
-        (name, place): [t for t in taken if (t.series, t.place) == (name, place)] for name in series for place in places
+        (name, place): [t for t in measured if (t.series, t.place) == (name, place)]
+        for name in series
+        for place in places
     }
     points = [_point(axis, some, name, place) for (name, place), some in by_point.items() if some]
     ratios = [
@@ -361,13 +363,13 @@ def build_curve(axis: CurveAxis, taken: Sequence[RoundPoint]) -> Curve:
     return Curve(axis, series, places, tuple(points), _without_none(ratios), _without_none(along))
 
 
-def rate_of_point(axis: CurveAxis, taken: RoundPoint) -> float | None:
+def rate_of_point(axis: CurveAxis, point: RoundPoint) -> float | None:
     """Return the rate of a point in one round, in tokens/s. None when it does not count."""
-    if not taken.counts:
+    if not point.counts:
         return None
     if axis is CurveAxis.STREAMS:
-        return sum(run.reply_tokens for run in taken.runs) / taken.span_s if taken.span_s else None
-    return fmean(run.decode_rate or 0.0 for run in taken.runs)
+        return sum(run.reply_tokens for run in point.runs) / point.span_s if point.span_s else None
+    return fmean(run.decode_rate or 0.0 for run in point.runs)
 
 
 def _ratio(
@@ -393,13 +395,13 @@ def _ratio_json(ratio: CurveRatio) -> dict[str, Any]:
     return {"series": ratio.series, "at": ratio.place, **ratio.interval.as_json(), **unknown}
 
 
-def _point(axis: CurveAxis, taken: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:
-    rates = [rate for each in taken if (rate := rate_of_point(axis, each)) is not None]
-    runs = [run for each in taken if each.counts for run in each.runs]
-    spoilt = sum(run.spoilt is not None for each in taken for run in (*each.again, *each.runs))
+def _point(axis: CurveAxis, measured: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:
+    rates = [rate for each in measured if (rate := rate_of_point(axis, each)) is not None]
+    runs = [run for each in measured if each.counts for run in each.runs]
+    spoilt = sum(run.spoilt is not None for each in measured for run in (*each.again, *each.runs))
     found = [run.acceptance for run in runs if run.acceptance is not None]
-    why = next((each.error for each in taken if each.error), None) or next(
-        (run.spoilt for each in taken for run in each.runs if run.spoilt), None
+    why = next((each.error for each in measured if each.error), None) or next(
+        (run.spoilt for each in measured for run in each.runs if run.spoilt), None
     )
     return CurvePoint(
         series=series,
@@ -421,9 +423,9 @@ def _same(values: Sequence[int]) -> int | None:
     return values[0] if values and len(set(values)) == 1 else None
 
 
-def list_runs(taken: Sequence[RoundPoint]) -> list[Run]:
+def list_runs(measured: Sequence[RoundPoint]) -> list[Run]:
     """Return all runs in order, disturbed ones included."""
-    return [run for each in taken for run in (*each.again, *each.runs)]
+    return [run for each in measured for run in (*each.again, *each.runs)]
 
 
 # Summary of a curve in a few sentences.
@@ -448,9 +450,9 @@ def summarize_curve(curve: Curve) -> list[str]:
 
     Only differences with 95 % confidence are called faster or slower.
     """
-    said = [_comparison_sentence(curve, name) for name in curve.series[1:]]
-    said += [_trend_sentence(curve, each) for each in curve.along]
-    return [each for each in said if each]
+    sentences = [_comparison_sentence(curve, name) for name in curve.series[1:]]
+    sentences += [_trend_sentence(curve, each) for each in curve.along]
+    return [each for each in sentences if each]
 
 
 def _comparison_sentence(curve: Curve, name: str) -> str:

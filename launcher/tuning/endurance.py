@@ -350,29 +350,29 @@ def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:
         for each in found
         for first, last in ((used[each.first][0], used[each.last][0]),)
     )
-    told = EnduranceVerdict(
+    verdict = EnduranceVerdict(
         "undecided", "", seconds, len(used), stretches=stretches, rows=_rows(runs, origin_s, seconds)
     )
-    told = _with_verdict(told, used, found)
-    if told.answer != "undecided" and seconds < _FIRM_VERDICT_S:
+    verdict = _with_verdict(verdict, used, found)
+    if verdict.answer != "undecided" and seconds < _FIRM_VERDICT_S:
         short = message(
             "That was {minutes} of load; less than 3 minutes are too short to be sure.", minutes=_minutes(seconds)
         )
-        told = replace(told, sentence=join_messages(told.sentence, short))
+        verdict = replace(verdict, sentence=join_messages(verdict.sentence, short))
     lost = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
     if lost and lost[-1] is not None and None not in lost:
         ended = message(
             "The server stopped answering after {minutes}: {error} Until then: {sentence}",
             minutes=_minutes(runs[-len(lost)].began_s - origin_s),
             error=lost[-1] if lost[-1].endswith(".") else f"{lost[-1]}.",
-            sentence=told.sentence,
+            sentence=verdict.sentence,
         )
-        return replace(told, answer="ended", sentence=ended)
-    return told
+        return replace(verdict, answer="ended", sentence=ended)
+    return verdict
 
 
 def _with_verdict(
-    told: EnduranceVerdict, used: Sequence[tuple[Run, float]], found: Sequence[Level]
+    verdict: EnduranceVerdict, used: Sequence[tuple[Run, float]], found: Sequence[Level]
 ) -> EnduranceVerdict:
     if len(used) < FEWEST_REPLIES:
         few = message(
@@ -380,31 +380,33 @@ def _with_verdict(
             used=len(used),
             fewest=FEWEST_REPLIES,
         )
-        return replace(told, sentence=few)
+        return replace(verdict, sentence=few)
     thirds = _thirds([rate for _, rate in used])
-    told = replace(told, thirds=thirds)
+    verdict = replace(verdict, thirds=thirds)
     best = max(range(len(found)), key=lambda number: found[number].mean)
-    fall, after_s = 1 - found[-1].mean / found[best].mean, told.stretches[best].to_s
+    fall, after_s = 1 - found[-1].mean / found[best].mean, verdict.stretches[best].to_s
     if fall >= LEAST_FALL:
         why = explain_slowdown(_runs_of(used, found[best]), _runs_of(used, found[-1]), fall)
-        said = message(
+        sentence = message(
             "Falls by {fall} after {minutes}, {why}.", fall=_percent(fall), minutes=_minutes(after_s), why=why
         )
-        return replace(told, answer="falls", sentence=said, fall=fall, after_s=after_s, because=why)
+        return replace(verdict, answer="falls", sentence=sentence, fall=fall, after_s=after_s, because=why)
     if thirds.high < 1 - LEAST_FALL:
         third, fall = len(used) // 3, 1 - thirds.estimate
         why = explain_slowdown([run for run, _ in used[:third]], [run for run, _ in used[-third:]], fall)
-        said = message("Falls by {fall} from the first third to the last, {why}.", fall=_percent(fall), why=why)
-        return replace(told, answer="falls", sentence=said, fall=fall, because=why)
+        sentence = message("Falls by {fall} from the first third to the last, {why}.", fall=_percent(fall), why=why)
+        return replace(verdict, answer="falls", sentence=sentence, fall=fall, because=why)
     if thirds.low < 1 - _HOLDS_WITHIN:
         return replace(
-            told,
+            verdict,
             sentence=message(
                 "Undecided: the speed varies too much to tell ({between}).", between=_interval_text(thirds)
             ),
         )
-    said = message("Holds over {minutes}: {between}.", minutes=_minutes(told.seconds), between=_interval_text(thirds))
-    return replace(told, answer="holds", sentence=join_messages(said, _dip_sentence(found, told.stretches)))
+    sentence = message(
+        "Holds over {minutes}: {between}.", minutes=_minutes(verdict.seconds), between=_interval_text(thirds)
+    )
+    return replace(verdict, answer="holds", sentence=join_messages(sentence, _dip_sentence(found, verdict.stretches)))
 
 
 def _runs_of(used: Sequence[tuple[Run, float]], level: Level) -> list[Run]:

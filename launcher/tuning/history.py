@@ -294,11 +294,11 @@ def _this_process() -> str:
 
 
 def _summary(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types
-    *told, described, owner = row
-    found = Summary(*told)
-    if found.sentence and described:
-        found = replace(found, sentence=message_from_json(found.sentence, json.loads(described)))
-    return replace(found, sentence=CUT_OFF) if _is_cut_off(found.ended_s, owner) else found
+    *columns, described, owner = row
+    summary = Summary(*columns)
+    if summary.sentence and described:
+        summary = replace(summary, sentence=message_from_json(summary.sentence, json.loads(described)))
+    return replace(summary, sentence=CUT_OFF) if _is_cut_off(summary.ended_s, owner) else summary
 
 
 def _is_cut_off(ended_s: float | None, owner: str | None) -> bool:
@@ -306,8 +306,8 @@ def _is_cut_off(ended_s: float | None, owner: str | None) -> bool:
 
 
 def _sentence(result: Mapping[str, Any]) -> str | None:
-    told = result.get("sentence")
-    return _clean(told) if isinstance(told, str) and told else None
+    sentence = result.get("sentence")
+    return _clean(sentence) if isinstance(sentence, str) and sentence else None
 
 
 def _clean(text: str) -> str:

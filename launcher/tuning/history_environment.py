@@ -53,7 +53,7 @@ class ModelFacts:
         return self.name if same else f"{self.name} ({self.file})"
 
     @property
-    def words(self) -> str:
+    def label_with_quant(self) -> str:
         """The model's name with its quantisation, for one line."""
         return f"{self.label} {self.quant}" if self.quant and self.quant not in self.label else self.label
 
@@ -184,7 +184,9 @@ def _gpu_facts(gpu: Gpu) -> GpuFacts:
 
 def _changed_file(before: ModelFacts, now: ModelFacts) -> Message:
     if (before.name, before.quant) != (now.name, now.quant):
-        return message("The model was {words} and is {words_2}.", words=before.words, words_2=now.words)
+        return message(
+            "The model was {words} and is {words_2}.", words=before.label_with_quant, words_2=now.label_with_quant
+        )
     if before.bytes != now.bytes or (before.sha256 and now.sha256 and before.sha256 != now.sha256):
         return message("The model's file is another one.")
     return Message()

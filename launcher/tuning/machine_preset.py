@@ -84,7 +84,7 @@ class MachinePreset(_Frozen):
         return bool(self.verified_by)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """One-line summary: the settings and what they gained."""
         found, date = self.evidence, ""
         if found.measured_s:

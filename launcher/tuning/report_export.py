@@ -85,7 +85,7 @@ def writer_for(file: PurePath) -> Callable[[Session], str]:
 
 def session_title(session: Session) -> str:
     """Return the title: "bench of Qwen3.6-35B-A3B UD-Q3_K_XL, code"."""
-    name = f"{session.kind} of {session.environment.model.words}"
+    name = f"{session.kind} of {session.environment.model.label_with_quant}"
     return f"{name}, {session.workload}" if session.workload else name
 
 
@@ -94,7 +94,7 @@ def session_facts(session: Session) -> dict[str, str]:
     where = session.environment
     when = f"{datetime.fromtimestamp(session.began_s, UTC):%Y-%m-%d}" if session.began_s else ""
     facts = {
-        "Model": where.model.words,
+        "Model": where.model.label_with_quant,
         "SHA-256": ", ".join(where.model.sha256),
         "GPU": "; ".join(_gpu(where)),
         "Processor": ", ".join(filter(None, (where.cpu, f"{where.cores} cores" if where.cores else ""))),

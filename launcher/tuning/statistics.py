@@ -137,9 +137,9 @@ def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: floa
     Where both orders occur at least three times, the effect of the order is removed, too (see `crossover_interval`).
     With fewer that would cost more than it gains, and equal numbers of both orders cancel it in the mean.
     """
-    made = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in pairs]
-    first = [pair.log_ratio for pair in made if pair.baseline_first]
-    second = [pair.log_ratio for pair in made if not pair.baseline_first]
+    all_pairs = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in pairs]
+    first = [pair.log_ratio for pair in all_pairs if pair.baseline_first]
+    second = [pair.log_ratio for pair in all_pairs if not pair.baseline_first]
     both = min(len(first), len(second)) >= _FEWEST_OF_AN_ORDER
     logs = crossover_interval(first, second, confidence) if both else mean_interval(first + second, confidence)
     return ratio_of_logs(logs)

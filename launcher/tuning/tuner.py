@@ -205,7 +205,7 @@ class TrialRunner:
     def __init__(
         self, bench: Bench, space: Space, workload: TunedWorkload, goal: Goal, state: TuneState, on_event: OnEvent
     ) -> None:
-        self.space, self.workload, self.goal, self.tell = space, workload, goal, on_event
+        self.space, self.workload, self.goal, self.on_event = space, workload, goal, on_event
         self.state = TuneState(state.about, state.seed, state.budgets)
         self.search = Search(space, [prompt.name for prompt in workload.prompts], goal, state.seed)
         self._bench = bench
@@ -262,7 +262,7 @@ class TrialRunner:
         The trial is ended when the budget and `grace_s` are over by the clock of the event loop.
         """
         number = len(self.trials)
-        self.tell(TrialPlanned(number, stage, settings, self.trial_s, self.left_s))
+        self.on_event(TrialPlanned(number, stage, settings, self.trial_s, self.left_s))
         trial = self._replay_trial(settings, stage)
         if trial is None:
             trial = await self._run_new_trial(number, settings, stage, number if seed is None else seed)
@@ -270,9 +270,9 @@ class TrialRunner:
         self.search.add(trial)
         self._last = settings_key(settings)
         if trial.error is None:
-            self.tell(TrialMeasured(trial, self.state))
+            self.on_event(TrialMeasured(trial, self.state))
         else:
-            self.tell(TrialFailed(trial, trial.error, self.state))
+            self.on_event(TrialFailed(trial, trial.error, self.state))
         return trial
 
     async def _run_new_trial(self, number: int, settings: Settings, stage: Stage, seed: int) -> Trial:
@@ -510,7 +510,7 @@ def _choose_next(course: TrialRunner, last: Settings | None) -> Settings | None:
 
 async def _report_forecast(course: TrialRunner) -> None:
     """Report the forecast at every draft length with the other settings of the best."""
-    course.tell(await asyncio.to_thread(_make_forecast, course))
+    course.on_event(await asyncio.to_thread(_make_forecast, course))
 
 
 def _make_forecast(course: TrialRunner) -> Predicted:

@@ -69,7 +69,7 @@ async def test_one_that_matches_is_used(demo_model: Path) -> None:
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
     found = await find_preset(ServeOptions(demo_model, built_in=True))
     assert found == PresetMatch(preset, (), used=True)
-    assert found.line == f"{preset.words}; --no-preset leaves it out"
+    assert found.line == f"{preset.summary}; --no-preset leaves it out"
     assert await outdated_presets(read_machine()) == ()
 
 
@@ -235,7 +235,7 @@ async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
     preset = tuned(await here(model), model)
     save_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
     told = served()
-    assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.words}; --no-preset leaves it out"}
+    assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset leaves it out"}
     settings = told["settings"]
     assert isinstance(settings, dict)
     assert (settings["draft"], settings["ubatch"]) == (1, 256)

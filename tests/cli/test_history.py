@@ -90,7 +90,7 @@ def test_a_file_with_another_models_name_inside_is_told_by_its_own(home: Path) -
         history.add_session("bench", replace(ENVIRONMENT, model=facts), OFF, workload="code", id="ccc0000003")
         assert history.load("ccc0000003").environment.model == facts
     assert "MTP demo (slow4.gguf)" in run("history").stdout
-    assert ModelFacts("MTP demo", "F16", file="mtp-demo-F16.gguf").words == "MTP demo F16"
+    assert ModelFacts("MTP demo", "F16", file="mtp-demo-F16.gguf").label_with_quant == "MTP demo F16"
 
 
 def test_what_has_no_runs_is_not_shared(home: Path, tmp_path: Path) -> None:

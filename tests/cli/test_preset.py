@@ -36,7 +36,7 @@ def test_they_are_listed_with_what_has_changed(home: Path) -> None:
 def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None:
     preset = kept()
     file = tmp_path / "preset.json"
-    assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.words, "path": str(file)}
+    assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.label_with_quant, "path": str(file)}
     assert "is there already" in run("preset", "export", "q3_k", "--to", str(file)).stderr
     assert "it was measured here" in run("preset", "import", str(file)).stderr
     assert run("preset", "forget", "qwen").stdout == "Forgot the preset for Qwen3.6-35B-A3B UD-Q3_K_XL.\n"

@@ -54,7 +54,7 @@ async def taken(
     found: list[RoundPoint] = []
     steps: list[CurveProgress] = []
     await measure_curve(
-        bench, starts, filled, WARM_UP, rounds=rounds, on_taken=found.append, on_step=steps.append, seed=seed
+        bench, starts, filled, WARM_UP, rounds=rounds, on_point=found.append, on_step=steps.append, seed=seed
     )
     return found, steps
 
@@ -130,7 +130,7 @@ async def test_the_rest_is_foretold_once_all_was_measured() -> None:
         filled,
         WARM_UP,
         rounds=3,
-        on_taken=lambda _: None,
+        on_point=lambda _: None,
         on_step=lambda step: at.append((step, bench.now_s() - began_s)),
     )
     whole_s = bench.now_s() - began_s
@@ -175,7 +175,7 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
 
     found: list[RoundPoint] = []
     starts = (CurveStart(NO_MTP, {"draft": 0}, (3,)),)
-    await measure_curve(Clocked(by_depth), starts, none_like_that, WARM_UP, rounds=1, on_taken=found.append)
+    await measure_curve(Clocked(by_depth), starts, none_like_that, WARM_UP, rounds=1, on_point=found.append)
     assert found[0].error == "No prompt has 3 tokens."
 
 
@@ -243,7 +243,7 @@ async def test_cancelled_it_has_told_what_was_taken() -> None:
             task.cancel()
 
     starts, _ = fill_starts(SETTINGS, (0, 2), (0, 10_000, 40_000), PROMPT.tokens)
-    task = asyncio.ensure_future(measure_curve(bench, starts, filled, WARM_UP, rounds=3, on_taken=keep))
+    task = asyncio.ensure_future(measure_curve(bench, starts, filled, WARM_UP, rounds=3, on_point=keep))
     with pytest.raises(asyncio.CancelledError):
         await task
     curve = build_curve(CurveAxis.FILL, found)
@@ -275,7 +275,7 @@ async def test_streams_share_one_server_and_are_asked_at_once() -> None:
     starts = stream_starts(SETTINGS, (0, 2), (1, 2, 4))
     found: list[RoundPoint] = []
     prompts = (PROMPT, replace(PROMPT, name="prose"))
-    await measure_curve(bench, starts, prompts_for_streams(prompts), WARM_UP, rounds=2, on_taken=found.append)
+    await measure_curve(bench, starts, prompts_for_streams(prompts), WARM_UP, rounds=2, on_point=found.append)
     assert {settings["slots"] for settings in bench.starts} == {4}
     assert [len(each.runs) for each in found[:3]] == [1, 2, 4]
     assert [run.prompt for run in found[2].runs] == ["code 1", "prose 2", "code 3", "prose 4"]

@@ -76,7 +76,7 @@ def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
     assert preset.evidence.environment.model.sha256 == MODEL.sha256
     assert (preset.evidence.ci_low, preset.evidence.ci_high) == (1.38, 1.44)
     assert preset.verified
-    assert preset.words == "draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster than no MTP for code, 2026-11-01)"
+    assert preset.summary == "draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster than no MTP for code, 2026-11-01)"
 
 
 def test_there_is_one_for_each_model_and_quantisation(home: Path) -> None:

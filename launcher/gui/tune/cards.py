@@ -127,7 +127,7 @@ def _preset_text(found: PresetMatch) -> str:
     date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
     return tr(
         "Preset of this machine for {model}: {settings}. Measured: {date}.",
-        model=preset.model.words,
+        model=preset.model.label_with_quant,
         settings=settings,
         date=date,
     )
