@@ -149,7 +149,7 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
     assert unknown_reasons(told) == {}
     assert seen == [0, 1, 1, 1]
     words = text.decode()
-    assert "By the server's own timings" in words
+    assert "Timed by the server" in words
     assert "% accepted" in words
     assert command.returncode == 0
 
