@@ -110,7 +110,7 @@ def test_fixing_ends_after_three() -> None:
     failed = run(*COMMAND, "serve", "demo", "--fix", "--", *bad)
     assert failed.returncode == 1
     assert failed.stderr.count("Fixed by: ") == 3
-    assert "--fix makes 3 changes at most, and has made them.\n" in failed.stderr
+    assert "--fix tries 3 changes at most, and all were tried.\n" in failed.stderr
     assert "Error: The engine does not know the flag --wars." in failed.stderr
 
 
