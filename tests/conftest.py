@@ -93,7 +93,7 @@ def nothing_left_running() -> Iterator[None]:
     before = {child.pid for child in _children()}
     yield
     left = [child for child in _children() if child.pid not in before]
-    _, alive = psutil.wait_procs(left, timeout=3)
+    _, alive = psutil.wait_procs(left, timeout=120)
     names = [f"{child.pid} {shlex.join(child.cmdline())}" for child in alive if child.is_running()]
     for child in alive:
         child.kill()

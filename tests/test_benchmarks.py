@@ -22,7 +22,7 @@ def test_a_child_ends_with_the_benchmark(how: str) -> None:
         assert parent.stdout is not None
         process = psutil.Process(int(parent.stdout.readline()))
         getattr(parent, how)()
-        _, alive = psutil.wait_procs([process], timeout=30)
+        _, alive = psutil.wait_procs([process], timeout=120)
         for each in alive:
             each.kill()
     assert not alive

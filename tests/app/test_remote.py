@@ -113,10 +113,10 @@ async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
             await asyncio.sleep(0)
         assert len(lines) <= 5
         session.supervisor.log.add("a line of ours")
-        await asyncio.wait_for(reached.wait(), 5)
+        await asyncio.wait_for(reached.wait(), 120)
         assert len([line async for line in running.logs(None, lines=3, follow=False)]) == 3
         await session.stop()
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, 120)
     assert "a line of ours" in "".join([line async for line in running.logs(None, lines=500, follow=False)])
     with pytest.raises(ServerNotFound):
         await anext(running.logs(None, lines=3, follow=True))
@@ -150,7 +150,7 @@ async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> N
     async with served(options) as session:
         ended = asyncio.create_task(session.wait_until_ended())
         await running.stop(None)
-        assert await asyncio.wait_for(ended, 5) is None
+        assert await asyncio.wait_for(ended, 120) is None
         assert registry.list_running() == ()
         await session.start(options)
         assert session.supervisor.status.state is ServerState.READY

@@ -128,7 +128,7 @@ async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeO
         go.set()
         await asyncio.gather(stopping, starting)
         sampled.clear()
-        await asyncio.wait_for(sampled.wait(), 5)
+        await asyncio.wait_for(sampled.wait(), 120)
         (entry,) = registry.list_running()
         assert entry.control_address is not None
         assert [told["state"] async for told in send_request(entry.control_address, "status")] == ["ready"]
@@ -146,7 +146,7 @@ async def test_an_engine_is_looked_after_when_nobody_can_be_told(options: ServeO
         assert before is not None
         os.kill(before, signal.SIGTERM)
         await mine.supervisor.wait_for(ServerState.RESTARTING)
-        await asyncio.wait_for(mine.supervisor.wait_for(ServerState.READY), 20)
+        await asyncio.wait_for(mine.supervisor.wait_for(ServerState.READY), 120)
         assert mine.supervisor.engine_pid != before
 
 

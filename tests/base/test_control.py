@@ -119,7 +119,7 @@ async def test_an_answer_ends_when_who_asked_has_left(tmp_path: Path) -> None:
     async with listening(tmp_path) as (program, address, _):
         async for _value in send_request(address, "wait"):
             break
-        await asyncio.wait_for(program.left.wait(), 5)
+        await asyncio.wait_for(program.left.wait(), 120)
 
 
 async def test_who_asks_is_told_when_the_program_ends(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def write_elsewhere(circumstance: str, path: Path, size: int) -> str:
     """Write `size` bytes in a process of its own and return the name of the error that ended it."""
     script = PROLOGUE + circumstance + "write_atomically(Path(sys.argv[1]), b'n' * int(sys.argv[2]))"
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path), str(size)], capture_output=True, text=True, check=False, timeout=20
+        [sys.executable, "-c", script, str(path), str(size)], capture_output=True, text=True, check=False, timeout=120
     )
     return done.stderr.strip().rpartition("\n")[2].partition(":")[0]
 
@@ -114,7 +114,7 @@ def test_a_draft_that_the_program_was_killed_over_is_deleted_later(old: Path) ->
         "import os, sys, launcher.base.files as files; files.replace_file = lambda *_: os._exit(9); "
         "files.write_atomically(files.Path(sys.argv[1]), b'new')"
     )
-    assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=20).returncode == 9
+    assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=120).returncode == 9
     (draft,) = [path for path in old.parent.iterdir() if path != old]
     write_atomically(old, b"another")
     assert draft.exists()  # it may be one that another process is writing just now

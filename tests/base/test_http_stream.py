@@ -141,7 +141,7 @@ class TestTls:
 
 
 def woken(url: str) -> None:
-    stream = RangeStream(url, silence_s=30.0)
+    stream = RangeStream(url, silence_s=600.0)
     stream.open(None)
     view = memoryview(bytearray(1000))
     assert stream.readinto(view) == 5
@@ -149,7 +149,7 @@ def woken(url: str) -> None:
     began_s = time.monotonic()
     with suppress(Unreachable):
         assert stream.readinto(view) == 0
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 300
     stream.close()
 
 

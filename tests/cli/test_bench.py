@@ -53,7 +53,7 @@ def served(*arguments: str) -> Iterator[dict[str, Any]]:
             yield dict(json.loads(process.stdout.readline()))
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def test_it_serves_the_model_itself_and_its_figures_are_those_of_its_runs(short: Path) -> None:

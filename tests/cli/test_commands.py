@@ -61,7 +61,7 @@ def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, A
             yield process, ready
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def gone_within(seconds: float, *identities: ProcessId) -> bool:
@@ -134,7 +134,7 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
         thought = answer("chat", "What is acceptance?", "--think", "--url", f"{ready['url']}/v1")
         assert thought["reasoning"]
         assert answer("stop")["stopped"] == ready["url"]
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         assert gone_within(1, engine)
     assert run("status").returncode == 1
     assert complaint("stop")["code"] == "server_not_found"
@@ -149,7 +149,7 @@ def test_it_says_with_which_settings_it_serves() -> None:
         lines = iter(process.stdout.readline, "Ctrl-C stops it.\n")
         told = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     assert told["settings"] == "MTP on, draft length 2, context 307200, 1 slot\n"
     assert told["memory"] == "KV cache q8_0, ubatch 128\n"
     assert told["note"].startswith("The model was trained for 262,144 tokens.")
@@ -307,7 +307,7 @@ def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
         assert (after["url"], after["api_key"]) == (before["url"], before["api_key"])
         assert after["engine_pid"] != before["engine_pid"]
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     assert answerless("status")
 
 
@@ -330,7 +330,7 @@ def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
         process.stdout.readline()
         process.stdout.close()
         told = process.stderr.read()
-        assert process.wait(20) == 141
+        assert process.wait(120) == 141
     assert "Traceback" not in told
 
 

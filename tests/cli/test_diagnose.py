@@ -91,7 +91,7 @@ def test_a_silent_standard_input_does_not_keep_it_from_ending() -> None:
         while not _catches(process.pid, signal.SIGTERM):
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
+        assert process.wait(120) == 143
 
 
 def _catches(pid: int, number: int) -> bool:

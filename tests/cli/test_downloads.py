@@ -135,7 +135,7 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
         assert "pausing" in told.stdout or "paused" in told.stdout
         until(process, "changed", state="paused")
         assert until(process, "end")["failed"] == 0
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     assert "paused, 4.0 MB are kept" in run("pause", "all").stdout
     assert states() == [(number, "paused")]
     assert run("run").stderr == "Nothing waits in the queue.\n"
@@ -144,7 +144,7 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
     assert resumed.endswith("No download is running. Start with `mtp-launcher downloads run`.\n")
     with working() as process:
         done = until(process, "done")
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     assert done["result"]["resumed_bytes"] == HALF
     assert server.told("pause").sent_bytes == done["bytes"]
 
@@ -155,13 +155,13 @@ def test_however_the_program_ends_the_next_one_goes_on(end: signal.Signals, serv
     with working() as process:
         until(process, "progress", done_bytes=HALF)
         process.send_signal(end)
-        code = process.wait(20)
+        code = process.wait(120)
     assert code == {signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130, signal.SIGTERM: 143}[end]
     (job,) = answer("list")["jobs"]
     assert (job["id"], job["state"], job["error"]) == (number, "waiting", None)
     with working() as process:
         assert until(process, "done")["result"]["resumed_bytes"] == HALF
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     assert server.told(f"end{end}").sent_bytes == server.folder.joinpath("a.gguf").stat().st_size
 
 
@@ -170,7 +170,7 @@ def test_two_commands_work_one_queue(server: FileServer, checksum: str) -> None:
         add(server.url("two", "none", f"{name}.gguf"), checksum)
     with working() as one, working() as other:
         ends = [until(process, "end") for process in (one, other)]
-        assert [process.wait(20) for process in (one, other)] == [0, 0]
+        assert [process.wait(120) for process in (one, other)] == [0, 0]
     assert [state for _, state in states()] == ["done"] * 3
     assert all(end["failed"] == 0 for end in ends)
     assert server.told("two").sent_bytes == 3 * server.folder.joinpath("a.gguf").stat().st_size

@@ -266,7 +266,7 @@ class TestAskEngine:
                 time.sleep(0.01)
             assert len(list((home / "cache" / "twins").iterdir())) == 1
             process.send_signal(number)
-            assert process.wait(20) == 128 + number
+            assert process.wait(120) == 128 + number
         assert list((home / "cache" / "twins").iterdir()) == []
 
 

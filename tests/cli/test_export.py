@@ -46,7 +46,7 @@ def served() -> Iterator[dict[str, Any]]:
             yield json.loads(process.stdout.readline())
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ class TestAttach:
             assert process.stdout is not None
             again = json.loads(process.stdout.readline())
             process.terminate()
-            process.wait(20)
+            process.wait(120)
         assert (again["url"], again["api_key"]) == (served["url"], served["api_key"])
 
 

@@ -116,7 +116,7 @@ def demo_served(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("KEY", ready["api_key"])
         yield
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 @pytest.fixture

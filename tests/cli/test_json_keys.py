@@ -51,7 +51,7 @@ def test_serve_and_status_have_their_keys() -> None:
         ready = json.loads(process.stdout.readline())
         running = answer("status")
         process.terminate()
-        process.wait(20)
+        process.wait(120)
     assert documented("serve")["the first object"] <= ready.keys()
     assert [each["url"] for each in running] == [ready["url"]]
     assert documented("status")["each server"] <= running[0].keys()

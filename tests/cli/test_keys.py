@@ -75,7 +75,7 @@ def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() 
             ready = json.loads(program.stdout.readline())
             told = run(*during).stdout
             program.terminate()
-            program.wait(20)
+            program.wait(120)
         return ready, told
 
     def status(ready: Any, key: str) -> int:  # noqa: ANN401 -- any JSON value
@@ -92,7 +92,7 @@ def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() 
         assert after["api_key"] != before["api_key"]
         assert (status(after, before["api_key"]), status(after, after["api_key"])) == (401, 200)
         program.terminate()
-        program.wait(20)
+        program.wait(120)
 
 
 def test_a_folder_where_the_list_of_keys_belongs_is_set_aside_and_keeps_its_rights(home: Path) -> None:

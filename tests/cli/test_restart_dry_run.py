@@ -26,7 +26,7 @@ def served(home: object) -> Iterator[int]:
             yield json.loads(process.stdout.readline())["pid"]
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:

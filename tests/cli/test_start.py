@@ -30,7 +30,7 @@ def started(*arguments: str) -> Iterator[list[str]]:
             yield compared(psutil.Process(told["pid"]).cmdline())
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def compared(command: Sequence[str]) -> list[str]:

@@ -55,7 +55,7 @@ def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
             yield told
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
 
 
 def proposed(text: str) -> str:
@@ -99,7 +99,7 @@ def test_with_fix_it_mends_itself_and_says_how() -> None:
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["state"] == "ready"
         process.terminate()
-        process.wait(20)
+        process.wait(120)
         told = process.stderr.read()
     assert "Fixed by: Start without --warp-speed.\n" in told
     assert "Fixed by: Use a context of " in told
@@ -222,7 +222,7 @@ def test_of_two_servers_one_has_to_be_named() -> None:
             told = run(*COMMAND, "diagnose")
             named = json.loads(run(*COMMAND, "diagnose", "--url", first["url"], "--json").stdout)
             process.terminate()
-            process.wait(20)
+            process.wait(120)
     assert told.returncode == 1
     assert "2 servers are running" in told.stderr
     assert "Name one with --url." in told.stderr

@@ -51,7 +51,7 @@ def kept(*command: str) -> Iterator[Kept]:
         assert keeper.stdin is not None
         with suppress(BrokenPipeError):
             keeper.stdin.close()
-        keeper.wait(5)
+        keeper.wait(120)
 
 
 def gone_within(identity: ProcessId, seconds: float) -> bool:
@@ -213,7 +213,7 @@ def test_orphans_that_end_by_themselves_leave_no_zombies() -> None:
         assert engine.keeper.stdout is not None
         assert engine.keeper.stdout.readline() == b"up\n"
         keeper = psutil.Process(engine.keeper.pid)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while [each.pid for each in keeper.children()] != [identity.pid]:
             assert time.monotonic() < deadline
             time.sleep(0.01)

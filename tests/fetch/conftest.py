@@ -68,7 +68,7 @@ class Place:
         task = asyncio.create_task(
             download_file(source, self.target, settings=TransferSettings(reserve_bytes=0), on_progress=watch)
         )
-        await asyncio.wait_for(enough.wait(), 10)
+        await asyncio.wait_for(enough.wait(), 120)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -193,14 +193,15 @@ class TestResuming:
 
 class TestCancelling:
     async def test_it_returns_at_once_while_the_server_is_silent(self, place: Place) -> None:
-        task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=QUICK))
+        patient = replace(QUICK, stall_s=600.0)
+        task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=patient))
         while not await asyncio.to_thread(lambda: place.requests):
             pass
         began_s = time.monotonic()
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        assert time.monotonic() - began_s < QUICK.stall_s
+        assert time.monotonic() - began_s < 300
 
     async def test_before_the_first_byte_leaves_nothing(self, place: Place) -> None:
         task = asyncio.create_task(download_file(place.source("stalls=0"), place.target, settings=QUICK))
@@ -214,7 +215,7 @@ class TestCancelling:
     async def test_no_thread_stays(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"))
         ours = {"receive", "hash", "sync", "disk"}
-        deadline_s = time.monotonic() + 3
+        deadline_s = time.monotonic() + 120
         while ours & {each.name for each in threading.enumerate()} and time.monotonic() < deadline_s:
             await asyncio.sleep(0)
         assert not ours & {each.name for each in threading.enumerate()}
@@ -315,7 +316,7 @@ def run_child() -> Callable[[str], float]:
 
     def run(text: str) -> float:
         began_s = time.monotonic()
-        subprocess.run([sys.executable, "-c", text], check=True, cwd=Path(__file__).parents[2], timeout=20)
+        subprocess.run([sys.executable, "-c", text], check=True, cwd=Path(__file__).parents[2], timeout=120)
         return time.monotonic() - began_s
 
     return run

@@ -62,7 +62,7 @@ class TestTheDisk:
         def slow(descriptor: int) -> None:
             turned = threading.Event()
             loop.call_soon_threadsafe(turned.set)
-            went_on.append(turned.wait(3))
+            went_on.append(turned.wait(120))
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", slow)
@@ -78,7 +78,7 @@ class TestTheDisk:
         def slow(follower: FileHasher) -> str:
             sha256, turned = run(follower), threading.Event()
             loop.call_soon_threadsafe(turned.set)
-            turned.wait(3)
+            turned.wait(120)
             told.append("closed")
             return sha256
 

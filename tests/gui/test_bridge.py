@@ -97,7 +97,7 @@ def test_work_that_nobody_holds_is_not_lost_while_it_waits_for_another_program(b
             writer.close()
 
     bridge.run(work, done=lines.append)
-    assert begun.wait(20)
+    assert begun.wait(120)
     with qtbot.waitSignal(bridge.drained, timeout=60_000):
         bridge.submit("later", lambda: asyncio.sleep(0))  # it waits by then
     gc.collect()
@@ -259,7 +259,7 @@ def test_the_loop_has_a_thread_with_a_name() -> None:
         return threading.current_thread().name
 
     handle = runtime.submit(name())
-    assert handle._future.result(timeout=2) == "launcher-core"
+    assert handle._future.result(timeout=120) == "launcher-core"
     assert runtime.close()
 
 

@@ -224,7 +224,7 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     window.rail.chip.show_view(window.controller.view)
     assert not problem.isVisible()
     window.open_file(file)
-    qtbot.waitUntil(problem.isVisible, timeout=20_000)
+    qtbot.waitUntil(problem.isVisible, timeout=60_000)
 
 
 def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
@@ -334,7 +334,7 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
 
 def test_a_question_is_kept_when_the_window_closes_before_its_reply(demo: Window, qtbot: QtBot) -> None:
     ask(demo, qtbot, "What is a draft?")
-    with qtbot.waitSignal(demo.gone, timeout=20_000):
+    with qtbot.waitSignal(demo.gone, timeout=60_000):
         demo.quit()
     with Conversations() as kept:
         (only,) = kept.list_all()

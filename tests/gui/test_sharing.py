@@ -80,9 +80,9 @@ def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copi
         asked = urllib.request.Request(f"{url}/v1/models")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            opener.open(asked, timeout=10)
+            opener.open(asked, timeout=120)
         asked.add_header("Authorization", f"Bearer {key}")
-        assert opener.open(asked, timeout=10).status == 200
+        assert opener.open(asked, timeout=120).status == 200
     if urls:
         qtbot.mouseClick(card.copy_url, Qt.MouseButton.LeftButton)
         assert QGuiApplication.clipboard().text() == f"{urls[0]}/v1"

@@ -59,7 +59,7 @@ def asked(script: str, folder: Path | None, root: Path, **answers: object) -> An
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=120,
     )
     return json.loads(done.stdout)
 

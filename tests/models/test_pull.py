@@ -167,7 +167,7 @@ class TestAPauseAndGoingOn:
                 half.set()
 
         work = asyncio.create_task(pull(meant, on_progress=watch, settings=TransferSettings()))
-        await asyncio.wait_for(half.wait(), 20)
+        await asyncio.wait_for(half.wait(), 120)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

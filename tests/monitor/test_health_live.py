@@ -22,9 +22,9 @@ async def main():
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session:
         asking = asyncio.create_task(session.ask(ENDLESS))
-        raised = await asyncio.wait_for(told.get(), 20)
+        raised = await asyncio.wait_for(told.get(), 120)
         os.environ["STUB_REASONS"] = "1"
-        over = await asyncio.wait_for(told.get(), 20)
+        over = await asyncio.wait_for(told.get(), 120)
         asking.cancel()
     return [{"cleared": event.cleared, **event.finding.as_json()} for event in (raised, over)]
 

@@ -55,7 +55,7 @@ def serve(home: Path, *arguments: str) -> Iterator[Served]:
             yield Served(told["url"], told["api_key"], told["pid"], told["launcher_pid"], lan, home)
         finally:
             program.send_signal(signal.SIGINT)
-            program.wait(15)
+            program.wait(120)
 
 
 @pytest.fixture(scope="session")
@@ -96,4 +96,4 @@ def as_another_user(script: str, *arguments: str) -> str:
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
     )
     command = [sys.executable, "-I", "-c", drop + script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()

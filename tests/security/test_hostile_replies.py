@@ -100,7 +100,7 @@ class TestInTheTerminal:
     def test_ten_megabytes_on_one_line_come_through(self, ask: Callable[..., str]) -> None:
         began_s = time.monotonic()
         assert ask(MEGABYTES, terminal=False) == f"{MEGABYTES}\n"
-        assert time.monotonic() - began_s < 20
+        assert time.monotonic() - began_s < 300
 
 
 @pytest.fixture

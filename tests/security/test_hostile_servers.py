@@ -44,12 +44,12 @@ def hostile() -> Iterator[Callable[[str], str]]:
 
 @pytest.fixture(autouse=True)
 def at_little_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Within 8 s (patience is 1 s here) and 200 MiB more than before."""
+    """Within a minute (patience is 1 s here) and 200 MiB more than before."""
     monkeypatch.setattr(http, "_ANSWER_S", 1.0)
     monkeypatch.setattr(http, "_PINGS_S", 1.0)
     began_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
-    assert time.monotonic() - began_s < 8
+    assert time.monotonic() - began_s < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
 
 

@@ -154,7 +154,7 @@ def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> 
             ready = json.loads(program.stdout.readline())
             _, told = command("chat", "Hello", "--max-tokens", "4")
             program.terminate()
-            program.wait(20)
+            program.wait(120)
     assert ready["url"] != usual.url
     assert ready["api_key"] != usual.api_key
     assert told["text"] != "stolen"
