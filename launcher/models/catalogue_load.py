@@ -40,14 +40,15 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
     return Catalogue(tuple(models.values()), tuple(problems))
 
 
-def shipped_models() -> list[ModelEntry]:
+@cache
+def shipped_models() -> tuple[ModelEntry, ...]:
     """Read the models that ship with the program."""
     paths = sorted(shipped_file("presets").glob("*.toml"))
-    return [
+    return tuple(
         build_dataclass(ModelEntry, entry)
         for path in paths
         for entry in tomllib.loads(path.read_text("utf-8"))["models"]
-    ]
+    )
 
 
 def build_dataclass(cls: Callable[..., T], data: Mapping[str, Any]) -> T:

@@ -79,7 +79,12 @@ def test_every_signature_has_an_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "pattern"), [(fault, pattern) for fault in fault_signatures() for pattern in fault.patterns], ids=str
+    ("fault", "pattern"),
+    [
+        pytest.param(fault, pattern, id=f"{fault.code}-{number}")
+        for fault in fault_signatures()
+        for number, pattern in enumerate(fault.patterns)
+    ],
 )
 def test_no_pattern_is_there_in_vain(fault: FaultSignature, pattern: LinePattern) -> None:
     texts = [example["text"] for example in EXAMPLES if example["code"] == fault.code]
