@@ -67,7 +67,7 @@ async def _rate(session: Session, *, monitored: bool) -> float:
     The monitor starts with the reply, so opening its sensors and one question for /metrics fall into each.
     """
     if monitored:
-        session.monitor.begin(session.supervisor)
+        session.monitor.watch_server(session.supervisor)
     try:
         reply = await session.ask(request(_TOKENS))
     finally:

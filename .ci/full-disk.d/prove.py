@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 
 from launcher.base.errors import DiskFull
+from launcher.base.progress import Progress
 from launcher.fetch.part import free_bytes
 from launcher.fetch.transfer import (
     DownloadSource,
-    TransferProgress,
     TransferSettings,
     count_unfinished_bytes,
     download_file,
@@ -39,7 +39,7 @@ def fill(path: Path) -> None:
 async def refused(source: DownloadSource, settings: TransferSettings, meanwhile: Path | None = None) -> str:
     """Return the error of a download that has no room."""
 
-    def watch(progress: TransferProgress) -> None:
+    def watch(progress: Progress) -> None:
         if meanwhile is not None and progress.done_bytes > 1_000_000:
             fill(meanwhile)
 

@@ -124,7 +124,7 @@ async def attached_bench(
     """Yield a bench on a server. If the server is on this computer, its machine is monitored meanwhile."""
     bench = AttachedBench(server, settings, spoilt)
     if server.address.local:
-        bench.monitor.begin(server)
+        bench.monitor.watch_server(server)
     try:
         yield bench
     finally:

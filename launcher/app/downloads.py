@@ -9,14 +9,15 @@ from typing import Any
 from launcher.app.planner import choose_file
 from launcher.app.settings import transfer_settings
 from launcher.base.paths import expand_user
-from launcher.engine.builds.install import InstallProgress, discard_downloads, install_build
+from launcher.base.progress import Phase, Progress
+from launcher.engine.builds.install import discard_downloads, install_build
 from launcher.fetch.asking_again import ask_again_later
-from launcher.fetch.jobs import AddedJob, JobProgress
+from launcher.fetch.jobs import AddedJob
 from launcher.fetch.queue import DownloadQueue, JobKind, ReportProgress
-from launcher.fetch.transfer import TransferPhase, discard_download
+from launcher.fetch.transfer import discard_download
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import DownloadTarget, find_catalogue_model, local_target, parse_target
-from launcher.models.pull import PullProgress, pull
+from launcher.models.pull import pull
 
 PULL, ENGINE = "pull", "engine"
 
@@ -70,7 +71,7 @@ async def _pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, 
     catalogue = await asyncio.to_thread(load_catalogue)
     how = {name: arguments[name] for name in ("sha256", "revision", "vision")}
     ask, settings = partial(parse_target, arguments["what"], catalogue, **how), transfer_settings()
-    meant = await ask_again_later(ask, settings, lambda note: report(JobProgress(0, None, note=note)))
+    meant = await ask_again_later(ask, settings, lambda note: report(Progress(0, None, note=note)))
     to = Path(arguments["to"]) if arguments["to"] else None
     pulled = await pull(meant, to=to, on_progress=_pull_figures(report), settings=settings)
     if pulled.checked.problem is not None:
@@ -85,24 +86,23 @@ async def _pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, 
     }
 
 
-def _pull_figures(report: ReportProgress) -> Callable[[PullProgress], None]:
+def _pull_figures(report: ReportProgress) -> Callable[[Progress], None]:
     """Return a callback that reports a pull's progress as the job's.
 
     Verification does not lower the number of done bytes.
     """
     most = 0
 
-    def told(progress: PullProgress) -> None:
+    def report_transfer(progress: Progress) -> None:
         nonlocal most
         most = max(most, progress.done_bytes)
-        if progress.phase is TransferPhase.VERIFYING:
+        if progress.phase is Phase.VERIFYING:
             share = f" {100 * progress.done_bytes // progress.bytes} %" if progress.bytes else ""
-            report(JobProgress(most, progress.bytes, note=f"verifying{share}"))
+            report(Progress(most, progress.bytes, note=f"verifying{share}"))
         else:
-            speed, left_s = progress.bytes_per_second, progress.seconds_left
-            report(JobProgress(progress.done_bytes, progress.bytes, speed, left_s, progress.note))
+            report(progress)
 
-    return told
+    return report_transfer
 
 
 def _discard_pull(arguments: dict[str, Any]) -> None:
@@ -125,19 +125,21 @@ async def _install(arguments: dict[str, Any], report: ReportProgress) -> dict[st
     done: int = 0
     size: int | None = None
 
-    def told(progress: InstallProgress) -> None:
+    def report_step(progress: Progress) -> None:
         nonlocal done, size
-        transfer = progress.transfer
-        if progress.note:
-            notes.append(progress.text)
-        elif transfer is None:  # a step without a download
-            report(JobProgress(done, size, note=progress.text))
+        if progress.phase is Phase.WORKING:
+            report(Progress(done, size, note=progress.item))
         else:
             done, size = progress.done_bytes, progress.bytes
-            left_s = transfer.seconds_left if transfer.bytes == size else None  # else of one file only
-            report(JobProgress(done, size, transfer.bytes_per_second, left_s, transfer.note))
+            report(progress)
 
-    engine = await install_build(arguments["tag"], arguments["backend"], on_progress=told, settings=transfer_settings())
+    engine = await install_build(
+        arguments["tag"],
+        arguments["backend"],
+        on_progress=report_step,
+        on_note=notes.append,
+        settings=transfer_settings(),
+    )
     return {"engine": engine.name, "path": str(engine.program), "notes": notes}
 
 

@@ -27,18 +27,18 @@ from launcher.app.settings import transfer_settings
 from launcher.app.start_settings import Start, resolve_start, start_planned
 from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError
 from launcher.base.messages import message
-from launcher.engine.builds.install import InstallProgress, install_build
+from launcher.base.progress import Phase, Progress
+from launcher.engine.builds.install import install_build
 from launcher.engine.demo import read_demo_preset
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import SERVING, ServerState, ServerStatus
-from launcher.fetch.jobs import JobProgress, JobState
-from launcher.fetch.transfer import TransferPhase
+from launcher.fetch.jobs import JobState
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import parse_target
 from launcher.models.library import find_companion
 from launcher.models.locate import find_named
-from launcher.models.pull import PullProgress, PullResult, pull
+from launcher.models.pull import PullResult, pull
 from launcher.monitor.reply import Reply
 
 _LOOK_S = 0.5
@@ -62,13 +62,15 @@ def initial_steps(found: StartSurvey) -> tuple[StepProgress, ...]:
     if engine is not None:
         steps[Step.ENGINE] = StepProgress(Step.ENGINE, Stage.DONE, engine.name, _engine_detail(engine))
     if model.path is not None:
-        steps[Step.MODEL] = StepProgress(Step.MODEL, Stage.DONE, model.name, StepDetail.HERE, bytes=model.bytes)
+        steps[Step.MODEL] = StepProgress(
+            Step.MODEL, Stage.DONE, model.name, StepDetail.HERE, progress=Progress(bytes=model.bytes)
+        )
         if model.verified:
             steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, how=StepDetail.VERIFIED)
     else:
         stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
         steps[Step.MODEL] = StepProgress(
-            Step.MODEL, stage, model.name, done_bytes=model.done_bytes or None, bytes=model.bytes
+            Step.MODEL, stage, model.name, progress=Progress(model.done_bytes, model.bytes)
         )
     return tuple(steps.values())
 
@@ -133,11 +135,12 @@ class _FirstStart:
         self._steps[told.step] = told
         self._told(told)
 
-    def _report_step(self, step: Step, stage: Stage, **more: Any) -> None:  # noqa: ANN401 -- fields of StepTold
+    def _report_step(self, step: Step, stage: Stage, *, note: str = "", **more: Any) -> None:  # noqa: ANN401 -- fields of StepProgress
         """Report the progress of a step. Speed, notes and errors do not carry over from earlier reports."""
         if stage is Stage.RUNNING:
             self._now = step
-        fresh = {"bytes_per_second": None, "seconds_left": None, "note": "", "error": None, "how": None}
+        last = self._steps[step].progress
+        fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "how": None}
         self._report(replace(self._steps[step], stage=stage, **(fresh | more)))
 
     async def _check(self, found: StartSurvey) -> EngineToFetch | None:
@@ -151,32 +154,25 @@ class _FirstStart:
             model = await query_hub(
                 self._aim, lambda note: self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING, note=note)
             )
-            self._report_step(Step.MODEL, Stage.WAITING, bytes=model.bytes)
+            self._report_step(Step.MODEL, Stage.WAITING, progress=Progress(bytes=model.bytes))
         if found.engine is None:
             self._report_step(Step.ENGINE, Stage.RUNNING, how=StepDetail.ASKING)
             engine = await query_github()
-            self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, bytes=engine.bytes)
+            self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes))
         await asyncio.to_thread(check_disk_space, model, engine)
         return engine
 
     async def _install(self, offered: EngineToFetch) -> None:
         self._report_step(Step.ENGINE, Stage.RUNNING)
 
-        def told(progress: InstallProgress) -> None:
-            if progress.note:
-                return
-            transfer = progress.transfer
-            if transfer is None:
-                self._report_step(Step.ENGINE, Stage.RUNNING, note=progress.text)
-                return
-            left_s = transfer.seconds_left if transfer.bytes == progress.bytes else None  # else of one of several files
-            self._report_figures(
-                Step.ENGINE,
-                JobProgress(progress.done_bytes, progress.bytes, transfer.bytes_per_second, left_s, transfer.note),
-            )
+        def report(progress: Progress) -> None:
+            if progress.phase is Phase.WORKING:
+                self._report_step(Step.ENGINE, Stage.RUNNING, note=progress.item)
+            else:
+                self._report_step(Step.ENGINE, Stage.RUNNING, progress=progress)
 
         engine = await self._do_or_follow_job(
-            lambda: install_build(target=offered.target, on_progress=told, settings=transfer_settings()),
+            lambda: install_build(target=offered.target, on_progress=report, settings=transfer_settings()),
             EngineBusy,
             Step.ENGINE,
             ENGINE,
@@ -192,21 +188,12 @@ class _FirstStart:
         catalogue = await asyncio.to_thread(load_catalogue)
         meant = await asyncio.to_thread(parse_target, self._aim.model, catalogue, vision=self._aim.vision)
 
-        def told(progress: PullProgress) -> None:
-            verifying = progress.phase is TransferPhase.VERIFYING
-            self._report_figures(
-                Step.VERIFY if verifying else Step.MODEL,
-                JobProgress(
-                    progress.done_bytes,
-                    progress.bytes,
-                    progress.bytes_per_second,
-                    progress.seconds_left,
-                    progress.note,
-                ),
-            )
+        def report(progress: Progress) -> None:
+            step = Step.VERIFY if progress.phase is Phase.VERIFYING else Step.MODEL
+            self._report_step(step, Stage.RUNNING, progress=progress)
 
         pulled = await self._do_or_follow_job(
-            lambda: pull(meant, on_progress=told, settings=transfer_settings()),
+            lambda: pull(meant, on_progress=report, settings=transfer_settings()),
             DownloadBusy,
             Step.MODEL,
             PULL,
@@ -216,14 +203,16 @@ class _FirstStart:
 
     def _report_pulled(self, pulled: PullResult) -> None:
         fetched = any(file.origin == "downloaded" for file in pulled.files)
-        sizes = {"done_bytes": pulled.bytes, "bytes": pulled.bytes}
-        self._report_step(Step.MODEL, Stage.DONE, how=StepDetail.RECEIVED if fetched else StepDetail.HERE, **sizes)
+        whole = Progress(pulled.bytes, pulled.bytes)
+        self._report_step(
+            Step.MODEL, Stage.DONE, how=StepDetail.RECEIVED if fetched else StepDetail.HERE, progress=whole
+        )
         self._now = Step.VERIFY
         if pulled.checked.problem is not None:
             raise pulled.checked.problem
         unnamed = any("Nobody names a checksum" in note for note in pulled.notes)
         self._report_step(
-            Step.VERIFY, Stage.DONE, how=StepDetail.WITHOUT_SUM if unnamed else StepDetail.VERIFIED, **sizes
+            Step.VERIFY, Stage.DONE, how=StepDetail.WITHOUT_SUM if unnamed else StepDetail.VERIFIED, progress=whole
         )
 
     async def _do_or_follow_job(
@@ -258,22 +247,9 @@ class _FirstStart:
             if job is None:
                 return seen
             seen = True
-            self._report_figures(
-                step, look.figures.get(job.id) or JobProgress(job.done_bytes or 0, job.bytes), StepDetail.ELSEWHERE
-            )
+            progress = look.figures.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
+            self._report_step(step, Stage.RUNNING, how=StepDetail.ELSEWHERE, progress=progress)
             await asyncio.sleep(_LOOK_S)
-
-    def _report_figures(self, step: Step, figures: JobProgress, how: StepDetail | None = None) -> None:
-        self._report_step(
-            step,
-            Stage.RUNNING,
-            how=how,
-            note=figures.note,
-            done_bytes=figures.done_bytes,
-            bytes=figures.bytes,
-            bytes_per_second=figures.bytes_per_second,
-            seconds_left=figures.seconds_left,
-        )
 
     async def _load(self, start: Start) -> SendRequest:
         self._report_step(Step.LOAD, Stage.RUNNING)
@@ -319,8 +295,14 @@ class _FirstStart:
             )
         speed = reply.timings.tokens_per_second if reply.timings else None
         how = None if taken.drafted else StepDetail.ANSWERED
-        more = {"drafted": taken.drafted, "accepted": taken.accepted, "tokens_per_second": speed}
-        self._report_step(Step.SELF_TEST, Stage.DONE, how=how, **more)
+        self._report_step(
+            Step.SELF_TEST,
+            Stage.DONE,
+            how=how,
+            drafted=taken.drafted,
+            accepted=taken.accepted,
+            tokens_per_second=speed,
+        )
         return reply
 
 

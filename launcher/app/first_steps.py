@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from launcher.base.errors import LauncherError
+from launcher.base.progress import NO_PROGRESS, Progress
 
 
 class Step(StrEnum):
@@ -45,23 +46,17 @@ class StepDetail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """Progress report of a step: bytes, bytes per second, seconds, percent (0 to 100).
+    """State of a step. None where unknown or not applicable.
 
-    None where unknown or not applicable.
-
-    `subject` is the name of the engine or model, `note` a further remark, `error` the reason for a failure. `drafted`
-    and `accepted` are tokens of the self-test.
+    `subject` is the name of the engine or model, `progress` that of a download or installation, `percent` (0 to 100)
+    that of loading, `error` the reason for a failure. `drafted` and `accepted` are tokens of the self-test.
     """
 
     step: Step
     stage: Stage = Stage.WAITING
     subject: str = ""
     how: StepDetail | None = None
-    note: str = ""
-    done_bytes: int | None = None
-    bytes: int | None = None
-    bytes_per_second: float | None = None
-    seconds_left: float | None = None
+    progress: Progress = NO_PROGRESS
     percent: float | None = None
     error: LauncherError | None = None
     drafted: int | None = None

@@ -264,7 +264,7 @@ class Session:
             self._check_newest(request)
             self._hides_lost_port = moves_left > 0
             supervisor = self._supervisor or await self._open_supervisor(options)
-            self.monitor.begin(supervisor)
+            self.monitor.watch_server(supervisor)
         try:
             self._check_newest(request)
             await supervisor.become(options, again=again, drain_s=drain_s)

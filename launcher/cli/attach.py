@@ -131,7 +131,7 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
             print("This server cannot be watched: it offers neither /metrics nor /health.")
         return 0
     monitor = Monitor(keep)
-    monitor.begin(server)
+    monitor.watch_server(server)
     began_s = time.monotonic()
     try:
         while seconds is None or time.monotonic() - began_s < seconds:

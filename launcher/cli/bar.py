@@ -18,14 +18,9 @@ from launcher.cli.terminal import InPlaceLine, rewrite_line
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
 if TYPE_CHECKING:
-    from launcher.app.first_steps import StepProgress
-    from launcher.fetch.jobs import JobProgress
-    from launcher.fetch.transfer import TransferProgress
-    from launcher.models.pull import PullProgress
+    from launcher.base.progress import Progress
     from launcher.tuning.measuring_loop import OnRun
     from launcher.tuning.records import Run
-
-    ByteProgress = StepProgress | JobProgress | TransferProgress | PullProgress
 
 _LINE_S, _FRAME_S, _EVENT_S = 5.0, 0.2, 0.5
 _LEAST_BAR, _MOST_BAR = 10, 40
@@ -133,15 +128,11 @@ class Reporter:
             print_result(Result(None, lines), as_json=False)
 
     def show_progress(
-        self, what: str, progress: ByteProgress, data: Mapping[str, Any] | None, *, state: object = None
+        self, what: str, progress: Progress, data: Mapping[str, Any] | None, *, state: object = None
     ) -> None:
         """Show progress in bytes, which is added to `data`."""
-        done, total, speed, left_s = (
-            progress.done_bytes or 0,
-            progress.bytes,
-            progress.bytes_per_second,
-            progress.seconds_left,
-        )
+        done, total = progress.done_bytes, progress.bytes
+        speed, left_s = progress.bytes_per_second, progress.seconds_left
         if self._bar is not None:
             self._bar.show_progress(what, done, total, speed=speed, left_s=left_s, note=progress.note)
             return

@@ -20,7 +20,8 @@ from launcher.cli.output import Note, Result, error_json, round_figure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
-    from launcher.fetch.jobs import AddedJob, Job, JobProgress, JobState, QueuePlace, RequestedState
+    from launcher.base.progress import Progress
+    from launcher.fetch.jobs import AddedJob, Job, JobState, QueuePlace, RequestedState
     from launcher.fetch.queue import DownloadQueue, QueueSnapshot
     from launcher.fetch.queue_runner import QueueEvent
 
@@ -45,7 +46,7 @@ def describe_state(job: Job) -> str:
     return f"{state_word(job)}{kept}"
 
 
-def describe_progress(job: Job, now: JobProgress | None) -> str:
+def describe_progress(job: Job, now: Progress | None) -> str:
     """Return a download's progress; `now` is that of a running one."""
     from launcher.fetch.jobs import JobState
 
@@ -67,7 +68,7 @@ def failure_reason(job: Job) -> str:
     return f"{job.failure.title} Trying again in {format_duration(max(job.retry_at_s - time.time(), 0))}."
 
 
-def job_json(job: Job, now: JobProgress | None) -> dict[str, Any]:
+def job_json(job: Job, now: Progress | None) -> dict[str, Any]:
     """Return a download as JSON; `now` is the progress of a running one."""
     return {
         "id": job.id,

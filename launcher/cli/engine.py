@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.progress import Phase, Progress
 from launcher.cli.bar import Reporter, format_size
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json, round_figure
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from launcher.engine.builds.flags import Flag
     from launcher.engine.builds.found import FoundEngine
-    from launcher.engine.builds.install import InstallProgress
     from launcher.engine.builds.installed import EngineStore, InstalledEngine
     from launcher.engine.builds.known_bad import KnownFault
     from launcher.engine.builds.offers import Offer
@@ -97,6 +97,7 @@ async def _install_engine(options: argparse.Namespace) -> Result:
             options.backend,
             anyway=options.anyway,
             on_progress=partial(_show_install, reporter),
+            on_note=partial(_show_note, reporter),
             settings=transfer_settings(),
         )
     except asyncio.CancelledError:
@@ -211,16 +212,18 @@ def _passed_json(name: str, passed: SelfTestResult) -> dict[str, Any]:
     }
 
 
-def _show_install(reporter: Reporter, progress: InstallProgress) -> None:
-    transfer = progress.transfer
-    if transfer is None:
-        event = {"event": "note" if progress.note else "step", "text": progress.text}
-        reporter.show_event(event, [Note(wrap_text(progress.text, "  ") if progress.note else f"{progress.text} ...")])
+def _show_install(reporter: Reporter, progress: Progress) -> None:
+    if progress.phase is Phase.WORKING:
+        reporter.show_event({"event": "step", "text": progress.item}, [Note(f"{progress.item} ...")])
         return
-    reporter.show_event(None, [Note(f"{progress.text} ...")], about="step", state=progress.text)
-    whole = replace(transfer, done_bytes=progress.done_bytes, bytes=progress.bytes, seconds_left=None)
-    data = {"event": "progress", "phase": transfer.phase.name.lower(), "text": progress.text}
-    reporter.show_progress(transfer.phase.value.capitalize(), whole, data)
+    text = f"Downloading {progress.item}"
+    reporter.show_event(None, [Note(f"{text} ...")], about="step", state=text)
+    data = {"event": "progress", "phase": progress.phase.value, "text": text}
+    reporter.show_progress(progress.phase.value.capitalize(), progress, data)
+
+
+def _show_note(reporter: Reporter, text: str) -> None:
+    reporter.show_event({"event": "note", "text": text}, [Note(wrap_text(text, "  "))])
 
 
 # `mtp-launcher engine list` and `available`, and output shared with the other actions.

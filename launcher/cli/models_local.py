@@ -228,14 +228,14 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
 
 def _show_verifying(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:
     """Return a function that shows how far a model is read, after the bytes `before` of others."""
-    from launcher.fetch.jobs import JobProgress
+    from launcher.base.progress import Progress
 
     began_s = time.monotonic()
 
     def show_progress(name: str, before: int, done: int) -> None:
         done += before
         speed = done / max(time.monotonic() - began_s, 1e-3)
-        progress = JobProgress(done, total, round(speed), (total - done) / speed if speed else None)
+        progress = Progress(done, total, round(speed), (total - done) / speed if speed else None)
         reporter.show_progress(f"Verifying {name}", progress, {"event": "progress", "name": name})
 
     return show_progress

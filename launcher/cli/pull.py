@@ -15,10 +15,11 @@ from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, parse_number, round_figure
 
 if TYPE_CHECKING:
+    from launcher.base.progress import Progress
     from launcher.models.catalogue import Catalogue
     from launcher.models.choice import FileChoice
     from launcher.models.download_target import DownloadTarget
-    from launcher.models.pull import PullProgress, PullResult
+    from launcher.models.pull import PullResult
 
 _BESIDE = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
 _MB = 10**6
@@ -69,7 +70,7 @@ async def run(options: argparse.Namespace) -> int:
     reporter.show_event(_target_json(target, choice), _describe_target(target, choice, options))
     total = target.bytes
 
-    def show_progress(progress: PullProgress) -> None:
+    def show_progress(progress: Progress) -> None:
         nonlocal total
         total = target.bytes or progress.bytes
         reporter.show_progress(_describe_phase(progress), progress, _progress_json(progress))
@@ -131,19 +132,19 @@ def _describe_target(target: DownloadTarget, choice: FileChoice | None, options:
         yield Note("  It cannot run on this machine as it is now. You named it, so it is downloaded.")
 
 
-def _describe_phase(progress: PullProgress) -> str:
-    from launcher.fetch.transfer import TransferPhase
+def _describe_phase(progress: Progress) -> str:
+    from launcher.base.progress import Phase
 
-    phases = {TransferPhase.VERIFYING: "Verifying", TransferPhase.WAITING: "Waiting"}
+    phases = {Phase.VERIFYING: "Verifying", Phase.WAITING: "Waiting"}
     part = f" {progress.number}/{progress.of}" if progress.of > 1 else ""
     return phases.get(progress.phase, "Downloading") + part
 
 
-def _progress_json(progress: PullProgress) -> dict[str, Any]:
+def _progress_json(progress: Progress) -> dict[str, Any]:
     return {
         "event": "progress",
-        "phase": progress.phase.name.lower(),
-        "file": progress.file,
+        "phase": progress.phase.value,
+        "file": progress.item,
         "number": progress.number,
         "of": progress.of,
         "resumed_bytes": progress.resumed_bytes,

@@ -132,15 +132,15 @@ def _needs_the_network(error: LauncherError) -> bool:
     return isinstance(error, Offline | Unreachable | RateLimited)
 
 
-def describe_step(progress: StepProgress) -> str:
+def describe_step(step: StepProgress) -> str:
     """Return the result of a step as text."""
     parts: list[str] = []
-    if progress.how is not None:
-        parts.append(str(progress.how))
-    if progress.drafted:
-        parts.append(f"{progress.accepted} of {progress.drafted} drafted tokens accepted")
-    if progress.tokens_per_second is not None:
-        parts.append(format_rate(progress.tokens_per_second))
+    if step.how is not None:
+        parts.append(str(step.how))
+    if step.drafted:
+        parts.append(f"{step.accepted} of {step.drafted} drafted tokens accepted")
+    if step.tokens_per_second is not None:
+        parts.append(format_rate(step.tokens_per_second))
     return ", ".join(parts)
 
 
@@ -166,39 +166,39 @@ def _describe_plan(request: StartRequest, plan: Plan | None) -> Iterator[str]:
         yield Note(wrap_text(reason, "  "))
 
 
-def _show_step(reporter: Reporter, progress: StepProgress) -> None:
+def _show_step(reporter: Reporter, step: StepProgress) -> None:
     """Show a line for each finished step, and a bar or a percentage while it runs."""
     from launcher.app.first_steps import Stage
 
-    name, running = _WORDS[progress.step], progress.stage is Stage.RUNNING
-    data, state = _step_json(progress), (progress.stage, progress.how)
-    if running and progress.done_bytes is not None and not progress.how:
-        reporter.show_progress(name, progress, data, state=state)
+    name, running = _WORDS[step.step], step.stage is Stage.RUNNING
+    data, state = _step_json(step), (step.stage, step.how)
+    if running and step.progress.counts_bytes and not step.how:
+        reporter.show_progress(name, step.progress, data, state=state)
         return
-    result = " ".join(filter(None, (progress.note, progress.how))) if running else describe_step(progress) or "done"
+    result = " ".join(filter(None, (step.progress.note, step.how))) if running else describe_step(step) or "done"
     lines = []
-    if result and progress.stage in (Stage.RUNNING, Stage.DONE):
-        lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (progress.subject, result)))}")]
-    reporter.show_event(data, lines, about=name, state=(*state, progress.note))
+    if result and step.stage in (Stage.RUNNING, Stage.DONE):
+        lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (step.subject, result)))}")]
+    reporter.show_event(data, lines, about=name, state=(*state, step.progress.note))
 
 
-def _step_json(progress: StepProgress) -> dict[str, Any]:
+def _step_json(step: StepProgress) -> dict[str, Any]:
     return {
         "event": "step",
-        "step": progress.step.value,
-        "stage": progress.stage.value,
-        "subject": progress.subject or None,
-        "how": progress.how,
-        "note": progress.note or None,
-        "done_bytes": progress.done_bytes,
-        "bytes": progress.bytes,
-        "bytes_per_second": round_figure(progress.bytes_per_second),
-        "seconds_left": round_figure(progress.seconds_left),
-        "percent": round_figure(progress.percent),
-        "draft_n": progress.drafted,
-        "draft_n_accepted": progress.accepted,
-        "tokens_per_second": round_figure(progress.tokens_per_second),
-        "error": progress.error.code if progress.error else None,
+        "step": step.step.value,
+        "stage": step.stage.value,
+        "subject": step.subject or None,
+        "how": step.how,
+        "note": step.progress.note or None,
+        "done_bytes": step.progress.done_bytes if step.progress.counts_bytes else None,
+        "bytes": step.progress.bytes,
+        "bytes_per_second": round_figure(step.progress.bytes_per_second),
+        "seconds_left": round_figure(step.progress.seconds_left),
+        "percent": round_figure(step.percent),
+        "draft_n": step.drafted,
+        "draft_n_accepted": step.accepted,
+        "tokens_per_second": round_figure(step.tokens_per_second),
+        "error": step.error.code if step.error else None,
     }
 
 

@@ -12,7 +12,7 @@ from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
 
 if TYPE_CHECKING:
-    from launcher.fetch.transfer import TransferProgress
+    from launcher.base.progress import Progress
     from launcher.updates.check import NewestRelease
 
 
@@ -87,7 +87,7 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
     reporter = Reporter(as_json=as_json)
     reporter.show_event(None, _describe_release(newest))
 
-    def show_progress(progress: TransferProgress) -> None:
+    def show_progress(progress: Progress) -> None:
         reporter.show_progress(progress.phase.value.capitalize(), progress, None)
 
     try:

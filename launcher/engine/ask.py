@@ -365,20 +365,20 @@ async def _read_memory_tables(
     lines: list[str] = []
     enough = asyncio.Event()
 
-    def take(_stream: Stream, line: str) -> None:
+    def handle_line(_stream: Stream, line: str) -> None:
         lines.append(line)
         del lines[:-_KEPT_LINES]
         reader.feed(line)
         if len(reader.tables) >= wanted or reader.ended:
             enough.set()
 
-    process = await start_process(command, take)
-    told = asyncio.ensure_future(enough.wait())
-    waiting: set[asyncio.Future[Any]] = {told, process.exited}
+    process = await start_process(command, handle_line)
+    answered = asyncio.ensure_future(enough.wait())
+    waiting: set[asyncio.Future[Any]] = {answered, process.exited}
     try:
         await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        told.cancel()
+        answered.cancel()
         ended_itself = process.exited.done()
         ended = await process.stop(_PATIENCE_S)
     if len(reader.tables) >= wanted:

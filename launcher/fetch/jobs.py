@@ -30,6 +30,7 @@ from launcher.base.errors import (
 )
 from launcher.base.identity import ProcessId
 from launcher.base.messages import message
+from launcher.base.progress import Progress
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 600.0
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
@@ -103,17 +104,6 @@ class JobFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgress:
-    """A job's progress. `done_bytes` includes data from earlier runs; `note` gives the reason for a standstill."""
-
-    done_bytes: int
-    bytes: int | None = None
-    bytes_per_second: float | None = None
-    seconds_left: float | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class JobDone:
     """The outcome of a completed job, with its result as JSON."""
 
@@ -165,7 +155,7 @@ class Job:
             self.retry_at_s is None or not 0 < self.retry_at_s - now_s <= _LONGEST_PAUSE_S
         )
 
-    def with_progress(self, figures: JobProgress | None) -> "Job":
+    def with_progress(self, figures: Progress | None) -> "Job":
         """Return the job with the last known byte counts."""
         if figures is None:
             return self
@@ -279,7 +269,7 @@ class JobList:
         return replace(self, jobs=jobs, hold=None)
 
     def recover_abandoned(
-        self, lives: Callable[[ProcessId], bool], last: Callable[[int], JobProgress | None] = lambda _id: None
+        self, lives: Callable[[ProcessId], bool], last: Callable[[int], Progress | None] = lambda _id: None
     ) -> "JobList":
         """Release the jobs whose process is gone; `last` returns their last known progress."""
 
@@ -303,7 +293,7 @@ class JobList:
         return replace(self, jobs=tuple(jobs))
 
     def record_outcome(
-        self, job_id: int, outcome: Outcome, figures: JobProgress | None, *, moved: bool, now_s: float
+        self, job_id: int, outcome: Outcome, figures: Progress | None, *, moved: bool, now_s: float
     ) -> "JobList":
         """Record the outcome of a running job; `moved` is True if it made progress in this run.
 

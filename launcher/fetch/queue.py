@@ -15,8 +15,9 @@ from launcher.base.files import make_folder, write_atomically
 from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.base.paths import explain_os_error, state_dir
+from launcher.base.progress import Progress
 from launcher.base.store import KeptFile, free_bad_path, hold_file_lock
-from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobList, JobProgress, JobState, QueuePlace, RequestedState
+from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobList, JobState, QueuePlace, RequestedState
 
 # The queue's file in the state folder. Any process of ours may change it, one at a time.
 
@@ -24,7 +25,7 @@ _VERSION = 1
 _LOCK_S = 10.0
 _JOB = TypeAdapter(Job)
 _HOLD = TypeAdapter(JobFailure | None)
-_FIGURES = TypeAdapter(JobProgress)
+_FIGURES = TypeAdapter(Progress)
 
 Stamp = tuple[int, int, int]
 _T = TypeVar("_T")
@@ -92,12 +93,12 @@ class QueueStore:
                 write_atomically(self.path, _serialize(after))
         return after, told, damage
 
-    def show_figures(self, job_id: int, figures: JobProgress) -> None:
+    def show_figures(self, job_id: int, figures: Progress) -> None:
         """Publish the progress of a running job to other processes. Not flushed to disk."""
         with suppress(OSError):
             self._figures_path(job_id).write_text(json.dumps(add_message_data(asdict(figures))), "utf-8")
 
-    def figures(self, job_id: int) -> JobProgress | None:
+    def figures(self, job_id: int) -> Progress | None:
         """Return the published progress of a job; None if there is none, or if it is just being written."""
         with suppress(OSError, ValueError, RecursionError):
             data = json.loads(self._figures_path(job_id).read_bytes())
@@ -183,7 +184,7 @@ def _serialize(jobs: JobList) -> bytes:
     return json.dumps(whole, indent=1).encode()
 
 
-ReportProgress = Callable[[JobProgress], None]
+ReportProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class QueueSnapshot:
     """A snapshot of the queue: all jobs, the progress of the running ones by job ID, and damage to the file."""
 
     jobs: JobList
-    figures: Mapping[int, JobProgress]
+    figures: Mapping[int, Progress]
     damage: tuple[QueueDamage, ...]
 
 

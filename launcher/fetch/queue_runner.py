@@ -11,13 +11,13 @@ from launcher.base.errors import DiskFull, LauncherError, WrittenByNewer
 from launcher.base.identity import ProcessId
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import explain_os_error
+from launcher.base.progress import Progress
 from launcher.fetch.jobs import (
     QUEUED_STATES,
     Job,
     JobDone,
     JobFailure,
     JobList,
-    JobProgress,
     JobState,
     JobStopped,
     Outcome,
@@ -100,7 +100,7 @@ class JobProgressed:
     """A running job made progress or changed its speed. Sent four times a second at most."""
 
     job: Job
-    figures: JobProgress
+    figures: Progress
     totals: QueueTotals
 
 
@@ -142,7 +142,7 @@ def events_between(before: JobList, after: JobList) -> Iterator[QueueEvent]:
         yield QueueHeld(after.hold)
 
 
-def sum_totals(jobs: JobList, figures: Mapping[int, JobProgress]) -> QueueTotals:
+def sum_totals(jobs: JobList, figures: Mapping[int, Progress]) -> QueueTotals:
     """Return the sums over the waiting and running jobs; `figures` holds the progress of the running ones."""
     open_jobs = [job for job in jobs.jobs if job.state in (JobState.WAITING, JobState.RUNNING)]
     left = [_left_bytes(job, figures.get(job.id)) for job in open_jobs]
@@ -155,7 +155,7 @@ def sum_totals(jobs: JobList, figures: Mapping[int, JobProgress]) -> QueueTotals
     )
 
 
-def _left_bytes(job: Job, figures: JobProgress | None) -> int | None:
+def _left_bytes(job: Job, figures: Progress | None) -> int | None:
     size = job.bytes if figures is None or figures.bytes is None else figures.bytes
     done = job.done_bytes if figures is None else figures.done_bytes
     return None if size is None else max(size - (done or 0), 0)
@@ -176,7 +176,7 @@ class _RunningJob:
     job: Job
     began_bytes: int
     task: "asyncio.Task[None] | None" = None
-    figures: JobProgress | None = None
+    figures: Progress | None = None
     stopping: bool = False
     outcome: Outcome = field(default_factory=JobStopped)
 
@@ -188,7 +188,7 @@ class _RunningJob:
     def moved(self) -> bool:
         return self.figures is not None and self.figures.done_bytes > self.began_bytes
 
-    def report(self, figures: JobProgress) -> None:
+    def report(self, figures: Progress) -> None:
         self.figures = figures
 
     def stop(self) -> None:
@@ -220,8 +220,8 @@ class QueueRunner:
         self._tick_s = tick_s
         self._us = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
         self._ours: dict[int, _RunningJob] = {}
-        self._theirs: dict[int, JobProgress] = {}
-        self._told: dict[int, JobProgress] = {}
+        self._theirs: dict[int, Progress] = {}
+        self._told: dict[int, Progress] = {}
         self._last: _Round | None = None
         self._jobs = JobList()
         self._wake = asyncio.Event()
@@ -255,10 +255,10 @@ class QueueRunner:
         finally:
             await self._leave(turning)
 
-    def _figures(self) -> dict[int, JobProgress]:
+    def _figures(self) -> dict[int, Progress]:
         return {job_id: each.figures for job_id, each in self._ours.items() if each.figures is not None}
 
-    def _turn(self, ended: Mapping[int, _RunningJob], figures: Mapping[int, JobProgress]) -> _Round | OSError | None:
+    def _turn(self, ended: Mapping[int, _RunningJob], figures: Mapping[int, Progress]) -> _Round | OSError | None:
         """Do one round in a thread: write outcomes, read changes of others, claim due jobs. Returns None if nothing
         changed.
         """
@@ -282,7 +282,7 @@ class QueueRunner:
             return error
         return _Round(jobs, damage, stamp)
 
-    def _share(self, figures: Mapping[int, JobProgress]) -> None:
+    def _share(self, figures: Mapping[int, Progress]) -> None:
         """Publish the progress of our jobs, and read that of other processes' jobs."""
         now_s = self._queue.clock.steady_s()
         if now_s - self._shown_s < _SHOWN_S:

@@ -20,6 +20,7 @@ from launcher.base.http import ResponseHead, error_for_status
 from launcher.base.http_stream import RangeStream
 from launcher.base.messages import join_messages, message
 from launcher.base.net import host_name, strip_secrets
+from launcher.base.progress import Phase, Progress
 from launcher.base.threads import run_in_thread, wait_to_end
 from launcher.fetch import journal
 from launcher.fetch.digest import hash_file
@@ -53,33 +54,6 @@ class DownloadSource:
     sha256: str | None = None
     token: str | None = None
     name: str = ""
-
-
-class TransferPhase(Enum):
-    """The phase of a transfer."""
-
-    CONNECTING = "connecting"
-    RECEIVING = "receiving"
-    WAITING = "waiting"
-    """Waiting before a retry; the note gives the reason."""
-    VERIFYING = "verifying"
-
-
-@dataclass(frozen=True, slots=True)
-class TransferProgress:
-    """The progress of a transfer; unknown values are None.
-
-    `done_bytes` counts the bytes of the file that are there, including `resumed_bytes` from earlier runs; in the
-    verifying phase it counts the verified bytes.
-    """
-
-    phase: TransferPhase
-    done_bytes: int
-    bytes: int | None
-    resumed_bytes: int
-    bytes_per_second: float | None = None
-    seconds_left: float | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +107,7 @@ class TokenBucket:
         self._lock = threading.Lock()
         self._free_from_s = now()
 
-    def take(self, n_bytes: int) -> float:
+    def take_bytes(self, n_bytes: int) -> float:
         """Account for received bytes; return for how many seconds to receive nothing."""
         with self._lock:
             now = self._now()
@@ -479,7 +453,7 @@ class ConnectionWorker:
             wanted = part.write(segment, view[:n_bytes])
             self.received_bytes += n_bytes
             if self._bucket is not None:
-                self._stopped.wait(self._bucket.take(n_bytes))
+                self._stopped.wait(self._bucket.take_bytes(n_bytes))
         if known.sha256 is None and segment.position == told.size and self._stream.readinto(view[:1]):
             raise ConnectionTrouble(
                 DownloadBroken(
@@ -512,7 +486,7 @@ class Transfer:
         source: DownloadSource,
         target: Path,
         settings: TransferSettings,
-        on_progress: Callable[[TransferProgress], None],
+        on_progress: Callable[[Progress], None],
         pause: Callable[[float], Awaitable[object]],
     ) -> None:
         self._source = source
@@ -525,8 +499,8 @@ class Transfer:
         self._bucket = TokenBucket(settings.bytes_per_second) if settings.bytes_per_second else None
         self._growth = ConnectionGrowth(settings.connections, settings.settle_s)
         self._speed = SpeedMeter()
-        self._phase = TransferPhase.CONNECTING
-        self._told_s = self._room_s = 0.0
+        self._phase = Phase.CONNECTING
+        self._reported_s = self._room_s = 0.0
         self._workers: list[ConnectionWorker] = []
         self._hashers: list[asyncio.Future[str]] = []
         self._with_range = self._with_condition = True
@@ -567,7 +541,7 @@ class Transfer:
             part.close()
             await wait_to_end(run_in_thread(lambda: move_to_target(self._target), "disk"))
             size = part.size or 0
-            self._tell(TransferPhase.VERIFYING, size, size, part.resumed_bytes, force=True)
+            self._report_progress(Phase.VERIFYING, size, size, part.resumed_bytes, force=True)
             seconds = time.monotonic() - self._began_s
             return DownloadedFile(self._target, size, received, seconds, part.resumed_bytes, part.received_bytes)
         except OSError as error:
@@ -669,7 +643,7 @@ class Transfer:
             self._start_anew(trouble)
             return None
         elif trouble.then in (NextStep.NEVER, NextStep.WITHOUT_CONDITION):
-            raise self._told(trouble.error)
+            raise self._with_resume_hint(trouble.error)
         elif self._part.done_bytes and not (self._with_range and self._resumable(self._part.identity.etag)):
             self._start_anew(trouble)
         return trouble
@@ -693,7 +667,7 @@ class Transfer:
         part, follower, hashed = self._part, self._follower, self._hashers[-1]
         synced = run_in_thread(part.sync, "disk")
         while not (synced.done() and hashed.done()):
-            self._tell(TransferPhase.VERIFYING, follower.hashed_bytes, part.size, part.resumed_bytes)
+            self._report_progress(Phase.VERIFYING, follower.hashed_bytes, part.size, part.resumed_bytes)
             await asyncio.wait([each for each in (synced, hashed) if not each.done()], timeout=TICK_S)
         synced.result()
         return hashed.result()
@@ -721,13 +695,13 @@ class Transfer:
         self._received_before = part.received_bytes
         self._failures += 1
         if self._failures >= settings.attempts:
-            raise self._told(trouble.error)
+            raise self._with_resume_hint(trouble.error)
         seconds = pause_s(self._failures, trouble.wait_s, settings)
         note = waiting_note(trouble.error, seconds)
-        self._tell(TransferPhase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
+        self._report_progress(Phase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
         await self._pause_for(seconds)
 
-    def _told(self, error: LauncherError) -> LauncherError:
+    def _with_resume_hint(self, error: LauncherError) -> LauncherError:
         """Return the error with a hint about the data that is kept."""
         part = self._part
         if part.done_bytes:
@@ -762,9 +736,7 @@ class Transfer:
         ):
             busy = sum(each.received_bytes > 0 for each in workers)
             self._growth.observe(now_s, part.received_bytes, settled=busy >= self._growth.wanted)
-        self._tell(
-            TransferPhase.RECEIVING if accepted else TransferPhase.CONNECTING, done, part.size, part.resumed_bytes
-        )
+        self._report_progress(Phase.RECEIVING if accepted else Phase.CONNECTING, done, part.size, part.resumed_bytes)
 
     def _resumable(self, etag: str | None) -> bool:
         """Return True if separately fetched parts can be proved to be of one file; a weak ETag does not prove it."""
@@ -787,25 +759,23 @@ class Transfer:
             return source.sha256.lower() == known.sha256  # the same content, from whichever mirror
         return known.url == strip_secrets(source.url) and self._resumable(known.etag)
 
-    def _tell(
-        self, phase: TransferPhase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
+    def _report_progress(
+        self, phase: Phase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
     ) -> None:
         now_s = time.monotonic()
-        if not force and now_s - self._told_s < TICK_S * 0.9:
+        if not force and now_s - self._reported_s < TICK_S * 0.9:
             return
         if phase is not self._phase:
             self._phase, self._speed = phase, SpeedMeter()
-        self._told_s = now_s
+        self._reported_s = now_s
         speed = self._speed.sample(now_s, done)
         left = (size - done) / speed if speed and size is not None else None
-        self._on_progress(TransferProgress(phase, done, size, resumed, speed, left, note))
+        self._on_progress(Progress(done, size, speed, left, note, phase, resumed))
 
 
 __all__ = [
     "DownloadSource",
     "DownloadedFile",
-    "TransferPhase",
-    "TransferProgress",
     "TransferSettings",
     "count_unfinished_bytes",
     "discard_download",
@@ -826,7 +796,7 @@ async def download_file(
     target: Path,
     *,
     settings: TransferSettings = TransferSettings(),
-    on_progress: Callable[[TransferProgress], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> DownloadedFile:
     """Download `source` to `target`, verify it by size and SHA-256, and return the result.
@@ -841,7 +811,7 @@ async def download_file(
     invalid URL or an unusable proxy.
     """
 
-    def tell(progress: TransferProgress) -> None:
+    def report(progress: Progress) -> None:
         try:
             if on_progress is not None:
                 on_progress(progress)
@@ -852,8 +822,8 @@ async def download_file(
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock_target(target):
             if await asyncio.to_thread(os.path.lexists, target):
-                return await _check_existing(source, target, tell)
-            return await Transfer(source, target, settings, tell, pause).run()
+                return await _check_existing(source, target, report)
+            return await Transfer(source, target, settings, report, pause).run()
     except _ListenerFailed as failed:
         raise failed.error from None
     except OSError as error:
@@ -870,26 +840,26 @@ def discard_download(target: Path) -> None:
 
 
 async def _check_existing(
-    source: DownloadSource, target: Path, on_progress: Callable[[TransferProgress], None]
+    source: DownloadSource, target: Path, on_progress: Callable[[Progress], None]
 ) -> DownloadedFile:
     """Return the existing target if it is the wanted file."""
-    began_s = told_s = time.monotonic()
+    began_s = reported_s = time.monotonic()
     status = await asyncio.to_thread(target.stat)
     size = status.st_size
     if source.bytes in (None, size) and (source.bytes, source.sha256) != (None, None) and S_ISREG(status.st_mode):
 
-        def tell(done: int) -> None:
-            nonlocal told_s
-            if (now_s := time.monotonic()) - told_s >= TICK_S:
-                told_s = now_s
+        def report_verified(done: int) -> None:
+            nonlocal reported_s
+            if (now_s := time.monotonic()) - reported_s >= TICK_S:
+                reported_s = now_s
                 speed = done / (now_s - began_s)
-                on_progress(TransferProgress(TransferPhase.VERIFYING, done, size, 0, speed, (size - done) / speed))
+                on_progress(Progress(done, size, speed, (size - done) / speed, phase=Phase.VERIFYING))
 
-        sha256 = await hash_file(target, tell)
+        sha256 = await hash_file(target, report_verified)
         if source.sha256 is None or sha256 == source.sha256.lower():
             part_path(target).unlink(missing_ok=True)
             journal.remove_journal(journal_path(target))
-            on_progress(TransferProgress(TransferPhase.VERIFYING, size, size, 0))
+            on_progress(Progress(size, size, phase=Phase.VERIFYING))
             return DownloadedFile(target, size, sha256, time.monotonic() - began_s, 0, 0)
     raise FileInTheWay(
         message(

@@ -57,9 +57,9 @@ class AboutPage(QWidget):
         column.addWidget(self._card)
         column.addStretch()
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Read the versions and check for a newer release."""
-        self.updates.shown()
+        self.updates.on_shown()
         self._controller.bridge.run(_read_versions, done=self._show_versions, failed=self._show_error)
 
     @property

@@ -110,14 +110,14 @@ def acquire_instance_lock() -> SingleInstance | None:
 def warn_about_folders(window: Window) -> None:
     """Show a notice on every page if a folder for the user's data cannot be written."""
 
-    async def look(_tell: object) -> None:
+    async def check_folders(_report: object) -> None:
         await asyncio.to_thread(check_writable)
 
-    def tell(error: LauncherError) -> None:
+    def show_warning(error: LauncherError) -> None:
         if not window.notice.isVisible():
             window.notice.show_message(str(error), "attention")
 
-    window.controller.bridge.run(look, failed=tell)
+    window.controller.bridge.run(check_folders, failed=show_warning)
 
 
 def _translate_qt(application: QApplication) -> None:

@@ -117,7 +117,7 @@ _reduced_motion: list[bool] = [False]
 _blink_ms: list[int] = []
 """The system's cursor flash time, in milliseconds."""
 _system_effects: list[bool] = []
-"""Whether the system wants effects: unrolling menus and lists, fading tooltips."""
+"""The system setting for effects: unrolling menus and lists, fading tooltips."""
 _NO_ANIMATION_SHEET = "* { widget-animation-duration: 0; }"
 
 

@@ -21,7 +21,7 @@ from launcher.gui.widgets.flow import FlowLayout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.fetch.transfer import TransferProgress
+    from launcher.base.progress import Progress
     from launcher.gui.bridge import ReportProgress
     from launcher.gui.controller import Controller
     from launcher.gui.window import Window
@@ -62,7 +62,7 @@ class UpdatesCard(Card):
         self.body.addLayout(ways)
         self._show_text(tr("This is version {version}.", version=__version__))
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Show the latest result, checked again after a week."""
         if self._getting is None:
             self._bridge.run(_check_weekly, done=self._show_known)
@@ -119,7 +119,7 @@ class UpdatesCard(Card):
         self.notes.setText(notes)
         self.notes.setVisible(bool(notes))
 
-    def _show_progress(self, progress: TransferProgress) -> None:
+    def _show_progress(self, progress: Progress) -> None:
         done, total = format_size(progress.done_bytes), format_size(progress.bytes)
         self._show_text(progress.note or tr("{done} of {total} are here.", done=done, total=total))
         if progress.bytes is not None and progress.done_bytes >= progress.bytes:
@@ -169,7 +169,7 @@ class UpdatesCard(Card):
 def announce_newer(window: Window) -> WorkHandle[None]:
     """Check for a newer version weekly, and announce each once on whatever page is shown."""
 
-    def tell(found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
+    def announce(found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
         kept = QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
         newest = found[0] if found is not None else None
         if newest is None or not newest.is_newer or window.notice.isVisible():
@@ -189,17 +189,17 @@ def announce_newer(window: Window) -> WorkHandle[None]:
             [(tr("What is new"), show)],
         )
 
-    return window.controller.bridge.run(_check_weekly, done=tell)
+    return window.controller.bridge.run(_check_weekly, done=announce)
 
 
-async def _check_weekly(_tell: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError] | None:
+async def _check_weekly(_report: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError] | None:
     from launcher.updates.check import check_weekly
 
     newest = await check_weekly()
     return None if newest is None else (newest, _find_offer(newest))
 
 
-async def _check_now(_tell: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError]:
+async def _check_now(_report: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError]:
     from launcher.updates.check import check_for_update
 
     newest = await check_for_update()

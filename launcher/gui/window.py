@@ -190,7 +190,7 @@ class Window(QMainWindow):
         if name == self._page:
             return
         if self._pages.get(self._page) is not None:
-            self._notify_page("hidden")
+            self._notify_page("on_hidden")
         self._page_before, self._page = self._page, name
         page = self.page(name)
         if page.focusWidget() is None:
@@ -198,7 +198,7 @@ class Window(QMainWindow):
         self._stack.setCurrentWidget(page)
         self.rail.show_page(name)
         if self.isVisible() and not self._awaits_paint:
-            QTimer.singleShot(0, self, lambda: self._notify_page("shown"))
+            QTimer.singleShot(0, self, lambda: self._notify_page("on_shown"))
 
     @Slot()
     def show_keys(self) -> None:
@@ -244,12 +244,12 @@ class Window(QMainWindow):
 
     def _set_visibility(self, seen: bool) -> None:
         self.controller.set_visible(seen)
-        self._notify_page("shown" if seen else "hidden")
+        self._notify_page("on_shown" if seen else "on_hidden")
 
     def _notify_page(self, what: str) -> None:
         if page := self._pages.get(self._page):
             getattr(page, what, _do_nothing)()
-            if what == "shown":
+            if what == "on_shown":
                 self.page_shown.emit(self._page)
 
     def add_tray(self) -> None:
@@ -409,7 +409,7 @@ class Window(QMainWindow):
 
 
 def _do_nothing() -> None:
-    """Do nothing: the default for a page without `shown` or `hidden`."""
+    """Do nothing: the default for a page without `on_shown` or `on_hidden`."""
 
 
 def _open_link(url: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -13,14 +13,13 @@ from urllib.parse import urlsplit
 from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelReplaced, Offline, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import MODELS_VARIABLE, expand_user
+from launcher.base.progress import Phase, Progress
 from launcher.fetch.asking_again import ask_again_later
 from launcher.fetch.digest import hash_file
 from launcher.fetch.hub import hub_token, resolve_file
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.fetch.transfer import (
     DownloadSource,
-    TransferPhase,
-    TransferProgress,
     TransferSettings,
     count_unfinished_bytes,
     download_file,
@@ -33,26 +32,6 @@ from launcher.models.locate import refuse_damaged
 from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
 
 Origin = Literal["downloaded", "here", "cache"]
-
-
-@dataclass(frozen=True, slots=True)
-class PullProgress:
-    """The progress of a download over all its files. None means unknown.
-
-    File `number` (from 1) `of` all files is in progress. `done_bytes` includes resumed bytes and files found locally.
-    `note` is why it waits.
-    """
-
-    phase: TransferPhase
-    file: str
-    number: int
-    of: int
-    done_bytes: int
-    bytes: int | None
-    resumed_bytes: int
-    bytes_per_second: float | None
-    seconds_left: float | None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,7 @@ class _ResolvedFile:
     absent: LauncherError | None = None
 
 
-OnPull = Callable[[PullProgress], None]
+OnPull = Callable[[Progress], None]
 
 
 async def pull(
@@ -164,10 +143,11 @@ async def _resolve_all(
     def report(number: int, note: str) -> None:
         if on_progress is not None:
             name = PurePosixPath(pieces[number].name).name
-            progress = PullProgress(
-                TransferPhase.WAITING, name, number + 1, len(pieces), 0, wanted.bytes, 0, None, None, note
+            on_progress(
+                Progress(
+                    bytes=wanted.bytes, note=note, phase=Phase.WAITING, item=name, number=number + 1, of=len(pieces)
+                )
             )
-            on_progress(progress)
 
     asked = [
         asyncio.ensure_future(ask_again_later(partial(_resolve_file, piece, wanted), settings, partial(report, number)))
@@ -357,7 +337,7 @@ class _Download:
 
         def report(done: int) -> None:
             speed = done / max(time.monotonic() - began_s, 1e-3)
-            self._report_progress(known, TransferProgress(TransferPhase.VERIFYING, done, size, 0, speed))
+            self._report_progress(known, Progress(done, size, speed, phase=Phase.VERIFYING))
 
         stat = await asyncio.to_thread(path.stat)
         sha256 = await hash_file(path, report)
@@ -413,23 +393,20 @@ class _Download:
                 folder=str(folder),
             )
 
-    def _report_progress(self, known: _ResolvedFile, progress: TransferProgress) -> None:
+    def _report_progress(self, known: _ResolvedFile, progress: Progress) -> None:
         if self._on_progress is None:
             return
         before = sum(file.bytes for file in self._done)
         done, speed = before + progress.done_bytes, progress.bytes_per_second
         left = (self._bytes - done) / speed if self._bytes is not None and speed else progress.seconds_left
         self._on_progress(
-            PullProgress(
-                phase=progress.phase,
-                file=self._target(known).name,
-                number=list(self._known).index(known.piece) + 1,
-                of=len(self._known),
+            replace(
+                progress,
                 done_bytes=done,
                 bytes=self._bytes if len(self._known) > 1 else progress.bytes or self._bytes,
-                resumed_bytes=progress.resumed_bytes,
-                bytes_per_second=speed,
                 seconds_left=left,
-                note=progress.note,
+                item=self._target(known).name,
+                number=list(self._known).index(known.piece) + 1,
+                of=len(self._known),
             )
         )

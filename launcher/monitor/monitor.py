@@ -78,7 +78,7 @@ class MonitorSnapshot:
 
 
 class Monitor:
-    """Samples the machine and a server from `begin` to `end`; the series stay. Runs in the supervisor's event loop.
+    """Samples the machine and a server from `watch_server` to `end`; the series stay. Runs in the supervisor's loop.
 
     It samples every PERIOD_S while the engine processes a request, otherwise every REST_S or UNSEEN_S. A reply of ours
     wakes it immediately, a request of another client at the next reading of /metrics: within METRICS_PERIOD_S if the
@@ -122,7 +122,7 @@ class Monitor:
         finally:
             self._uncounted -= 1
 
-    def begin(self, supervisor: MonitoredServer) -> None:
+    def watch_server(self, supervisor: MonitoredServer) -> None:
         """Start sampling `supervisor` and the machine, unless already started."""
         if not self._tasks:
             self._tasks = [

@@ -19,10 +19,11 @@ from launcher.base.errors import EngineMissing, FileInTheWay
 from launcher.base.files import make_private_folder
 from launcher.base.messages import Message, message
 from launcher.base.paths import cache_dir
+from launcher.base.progress import Progress
 from launcher.engine.server import registry
 from launcher.engine.server.process import EngineCommand, Stream
 from launcher.engine.server.spawn import start_process
-from launcher.fetch.transfer import DownloadSource, TransferProgress, download_file
+from launcher.fetch.transfer import DownloadSource, download_file
 from launcher.updates.check import (
     RELEASES_VARIABLE,
     Artefact,
@@ -94,7 +95,7 @@ def find_artefact(newest: NewestRelease) -> Artefact:
 
 
 async def download_update(
-    newest: NewestRelease, on_progress: Callable[[TransferProgress], None] | None = None
+    newest: NewestRelease, on_progress: Callable[[Progress], None] | None = None
 ) -> DownloadedUpdate:
     """Download the release's file for this computer, and verify it by size and SHA-256. A cancelled download resumes.
 

@@ -335,7 +335,7 @@ class TestWatching:
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": counters, "/health": reply({})}
         async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
             monitor = Monitor(take)
-            monitor.begin(server)
+            monitor.watch_server(server)
             try:
                 async with asyncio.timeout(10):
                     await seen.wait()

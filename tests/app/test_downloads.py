@@ -15,15 +15,15 @@ from launcher.app.downloads import _pull_figures, add_engine, add_pull, download
 from launcher.app.settings_declared import LIMIT
 from launcher.base.errors import BadOption, LauncherError, ModelUnknown
 from launcher.base.paths import models_dir
+from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.install import install_build
 from launcher.engine.builds.installed import read_store
 from launcher.engine.builds.releases import API_VARIABLE
-from launcher.fetch.jobs import JobProgress, JobState, RequestedState
+from launcher.fetch.jobs import JobState, RequestedState
 from launcher.fetch.queue_runner import JobProgressed, QueueEvent, QueueRunner
-from launcher.fetch.transfer import TransferPhase, TransferSettings
+from launcher.fetch.transfer import TransferSettings
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import list_library
-from launcher.models.pull import PullProgress
 from tests.conftest import Hub, ReleaseServer
 from tests.models.test_gguf_split import write_split
 from tools.fault_matrix.server import FileServer, serving
@@ -176,12 +176,12 @@ async def test_a_model_without_the_head_that_its_name_promises_fails_and_is_kept
 
 
 def test_what_is_verified_after_it_arrived_does_not_count_back() -> None:
-    told: list[JobProgress] = []
+    told: list[Progress] = []
     report = _pull_figures(told.append)
-    at = PullProgress(TransferPhase.RECEIVING, "a", 1, 1, 900, 1_000, 0, 50.0, 2.0)
+    at = Progress(Phase.RECEIVING, "a", 1, 1, 900, 1_000, 0, 50.0, 2.0)
     report(at)
-    report(replace(at, phase=TransferPhase.VERIFYING, done_bytes=400))
-    assert told == [JobProgress(900, 1_000, 50.0, 2.0), JobProgress(900, 1_000, note="verifying 40 %")]
+    report(replace(at, phase=Phase.VERIFYING, done_bytes=400))
+    assert told == [Progress(900, 1_000, 50.0, 2.0), Progress(900, 1_000, note="verifying 40 %")]
 
 
 async def test_an_engine_is_installed(releases: ReleaseServer) -> None:

@@ -147,7 +147,7 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
     await start(mine, session, told)
     assert told.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
     assert told.last(Step.MODEL).how is StepDetail.RECEIVED
-    assert told.last(Step.MODEL).bytes == demo_model.stat().st_size
+    assert told.last(Step.MODEL).progress.bytes == demo_model.stat().st_size
     assert told.last(Step.VERIFY).how is StepDetail.VERIFIED
     launch = session.supervisor.launch
     assert launch is not None
@@ -185,7 +185,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     assert told.all.index(told.last(Step.ENGINE)) < [each.step for each in told.all].index(Step.LOAD, 7)
     engine = told.last(Step.ENGINE)
     assert (engine.stage, engine.subject, engine.how) == (Stage.DONE, "b11400-cuda-13.4-x64", StepDetail.TESTED)
-    assert any(told.subject == "llama.cpp b11400, cuda-13.4" and told.bytes for told in told.all)
+    assert any(told.subject == "llama.cpp b11400, cuda-13.4" and told.progress.bytes for told in told.all)
     assert session.supervisor.launch is not None
     assert session.supervisor.launch.build.name == "b11400-cuda-13.4-x64"
     releases.requests()
@@ -273,7 +273,7 @@ class TestPausing:
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
         starting = asyncio.ensure_future(start(mine, session, told))
-        while not (told.all and (told.last(Step.MODEL).done_bytes or 0) > 0):
+        while not (told.all and told.last(Step.MODEL).progress.done_bytes > 0):
             await asyncio.sleep(0.01)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -281,7 +281,7 @@ class TestPausing:
         assert told.last(Step.MODEL).stage is Stage.PAUSED
         waiting = {each.step: each for each in initial_steps(await survey_start(mine))}[Step.MODEL]
         assert waiting.stage is Stage.PAUSED
-        assert 0 < (waiting.done_bytes or 0) < (waiting.bytes or 0)
+        assert 0 < waiting.progress.done_bytes < (waiting.progress.bytes or 0)
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.requests()
         await start(mine, session, told)

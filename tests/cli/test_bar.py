@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from launcher.base.progress import Progress
 from launcher.cli.bar import ProgressBar, Reporter, format_share
-from launcher.fetch.jobs import JobProgress
 
 WHY = "models.example did not answer within 30 seconds. The next try is in 4 s."
 
@@ -70,7 +70,7 @@ def test_what_is_missing_is_told_where_rounding_would_hide_it() -> None:
 def test_programs_are_told_at_once_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(as_json=True)
     for note in ("", WHY, WHY, ""):
-        reporter.show_progress("a.gguf", JobProgress(5, 10, note=note), {"event": "progress"})
+        reporter.show_progress("a.gguf", Progress(5, 10, note=note), {"event": "progress"})
     assert [json.loads(line)["note"] for line in capsys.readouterr().out.splitlines()] == [None, WHY, None]
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import GpuUnseen
+from launcher.base.progress import Phase, Progress
 from launcher.engine.builds import installed
 from launcher.engine.builds.assets import TargetComputer
-from launcher.engine.builds.install import InstallProgress, install_build, list_available_builds
+from launcher.engine.builds.install import install_build, list_available_builds
 from launcher.engine.builds.install_errors import KnownBadBuild, ReleaseMissing
 from launcher.engine.builds.installed import InstalledEngine, read_store, store_dir
 from launcher.fetch.transfer import TransferSettings
@@ -40,14 +41,18 @@ class Told:
     """What an installation told."""
 
     def __init__(self) -> None:
-        self.all: list[InstallProgress] = []
+        self.all: list[Progress] = []
+        self._notes: list[str] = []
 
-    def __call__(self, progress: InstallProgress) -> None:
+    def __call__(self, progress: Progress) -> None:
         self.all.append(progress)
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
 
     @property
     def notes(self) -> str:
-        return "\n".join(progress.text for progress in self.all if progress.note)
+        return "\n".join(self._notes)
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def fake_command() -> str:
 async def run(
     tag: str | None, told: Told, target: TargetComputer = PLAIN, backend: str | None = None
 ) -> InstalledEngine:
-    return await install_build(tag, backend, target=target, on_progress=told, settings=QUICK)
+    return await install_build(tag, backend, target=target, on_progress=told, on_note=told.note, settings=QUICK)
 
 
 def nothing_is_left(home: Path) -> bool:
@@ -97,7 +102,7 @@ async def test_a_cuda_build_is_installed_with_its_runtime_tested_and_put_in_use(
     assert "CUDA 13.4 runs on the GeForce RTX 4090" in told.notes
     assert not list((home / "cache" / "downloads" / "engines").iterdir())
     assert nothing_is_left(home)
-    done = [progress.done_bytes for progress in told.all if progress.transfer]
+    done = [progress.done_bytes for progress in told.all if progress.phase is not Phase.WORKING]
     assert done == sorted(done), "the progress is of both archives together"
 
 
@@ -250,10 +255,10 @@ class TestKnownBadBuilds:
     ) -> None:
         releases.publish("b10745", "cpu", command=fake_command)
         releases.publish("v0.3.0", points_at="b10745")
-        engine = await install_build("b10745", anyway=True, target=PLAIN, on_progress=told)
+        engine = await install_build("b10745", anyway=True, target=PLAIN, on_progress=told, on_note=told.note)
         assert engine.number == 10_745
         with pytest.raises(KnownBadBuild):
-            await install_build("v0.3.0", anyway=True, target=PLAIN, on_progress=told)
+            await install_build("v0.3.0", anyway=True, target=PLAIN, on_progress=told, on_note=told.note)
 
     async def test_the_nightly_channel_passes_them_over(
         self, releases: ReleaseServer, told: Told, fake_command: str
@@ -298,8 +303,8 @@ async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
 ) -> None:
     releases.publish("b11434", "cpu", command=fake_command)
 
-    def cancel_at_the_test(progress: InstallProgress) -> None:
-        if progress.text.startswith("Running the demo"):
+    def cancel_at_the_test(progress: Progress) -> None:
+        if progress.item.startswith("Running the demo"):
             task.cancel()
 
     task = asyncio.ensure_future(install_build("b11434", target=PLAIN, on_progress=cancel_at_the_test))
@@ -324,7 +329,7 @@ def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
         "from launcher.engine.builds.assets import TargetComputer\n"
         "from launcher.engine.builds.install import install_build\n"
         "def kill(progress):\n"
-        f"    if progress.text.startswith({step!r}) and sys.argv[1] == 'b11434':\n"
+        f"    if progress.item.startswith({step!r}) and sys.argv[1] == 'b11434':\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "target = TargetComputer('linux', 'x86_64', (2, 41))\n"
         "print(asyncio.run(install_build(sys.argv[1], target=target, on_progress=kill)).name)\n"

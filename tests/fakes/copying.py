@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.base.errors import Unreachable
-from launcher.fetch.jobs import JobProgress
+from launcher.base.progress import Progress
 from launcher.fetch.queue import DownloadQueue, JobKind, ReportProgress
 from launcher.fetch.queue_runner import QueueEvent, QueueRunner
 
@@ -124,7 +124,7 @@ async def copy(arguments: dict[str, Any], report: ReportProgress) -> dict[str, A
                 file.flush()
                 offset += len(data)
                 writer.write(b"%d\n" % offset)
-                report(JobProgress(offset, size))
+                report(Progress(offset, size))
     finally:
         writer.close()
     if offset < size:

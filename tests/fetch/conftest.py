@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.fetch.transfer import DownloadSource, TransferProgress, TransferSettings, download_file
+from launcher.base.progress import Progress
+from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from tools.fault_matrix.server import FileServer, serving
 
 
@@ -61,7 +62,7 @@ class Place:
         """Cancel a fetch once that many bytes are there."""
         enough = asyncio.Event()
 
-        def watch(progress: TransferProgress) -> None:
+        def watch(progress: Progress) -> None:
             if progress.done_bytes >= after:
                 enough.set()
 

@@ -20,13 +20,13 @@ from launcher.base.errors import (
     Untrusted,
 )
 from launcher.base.identity import ProcessId
+from launcher.base.progress import Progress
 from launcher.fetch.jobs import (
     QUEUED_STATES,
     Job,
     JobDone,
     JobFailure,
     JobList,
-    JobProgress,
     JobState,
     JobStopped,
     Outcome,
@@ -52,7 +52,7 @@ def claimed(jobs: JobList, owner: ProcessId = US, *, at_once: int = 1, now_s: fl
 
 
 def ended(jobs: JobList, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> JobList:
-    return jobs.record_outcome(job_id, outcome, JobProgress(40, 100), moved=moved, now_s=now_s)
+    return jobs.record_outcome(job_id, outcome, Progress(40, 100), moved=moved, now_s=now_s)
 
 
 def states(jobs: JobList) -> dict[int, JobState]:
@@ -209,7 +209,7 @@ def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> N
         .request_state(3, RequestedState.DISCARD)
     )
     assert jobs.recover_abandoned(lambda _owner: True) == jobs
-    back = jobs.recover_abandoned(lambda _owner: False, lambda job_id: JobProgress(job_id, 100))
+    back = jobs.recover_abandoned(lambda _owner: False, lambda job_id: Progress(job_id, 100))
     assert list(states(back).values()) == [JobState.WAITING, JobState.PAUSED, JobState.CANCELLED, JobState.WAITING]
     assert back.find(1).done_bytes == 1
     assert back.find(3).wish is RequestedState.DISCARD
@@ -381,5 +381,5 @@ TestVerbs.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 def test_a_job_without_a_known_size_keeps_what_came() -> None:
-    job = Job(1, "copy", {}, "a", 0.0).with_progress(JobProgress(7))
+    job = Job(1, "copy", {}, "a", 0.0).with_progress(Progress(7))
     assert (job.done_bytes, job.bytes) == (7, None)

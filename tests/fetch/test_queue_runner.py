@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from launcher.fetch.jobs import JobProgress, JobState, RequestedState
+from launcher.base.progress import Progress
+from launcher.fetch.jobs import JobState, RequestedState
 from launcher.fetch.queue import DownloadQueue, JobKind, QueueClock, ReportProgress
 from launcher.fetch.queue_runner import (
     JobAdded,
@@ -120,7 +121,7 @@ async def test_several_run_at_once_when_asked(tmp_path: Path) -> None:
 
 async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> None:
     steady_s = 0.0
-    told: asyncio.Queue[JobProgress | None] = asyncio.Queue()
+    told: asyncio.Queue[Progress | None] = asyncio.Queue()
 
     async def steered(_arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
         while (figures := await told.get()) is not None:
@@ -134,9 +135,9 @@ async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> Non
     async with at_work(queue, heard):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
-            told.put_nowait(JobProgress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
+            told.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
             await heard.progress(done)
-        told.put_nowait(JobProgress(8_001, 10_000))  # in no time
+        told.put_nowait(Progress(8_001, 10_000))  # in no time
         queue.add("steered", {"n": 3}, "c")
         await heard.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         told.put_nowait(None)
@@ -146,7 +147,7 @@ async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> Non
     assert [each.figures.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
     last = heard.of(JobProgressed)[-1]
     assert last.job.id == 1
-    assert last.figures == JobProgress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
+    assert last.figures == Progress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
     assert last.totals == QueueTotals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
@@ -266,7 +267,7 @@ async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) ->
 async def write_to_a_full_disk(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     if not Path(arguments["space"]).exists():
         Path("/dev/full").write_bytes(b"data")
-    report(JobProgress(4, 4))
+    report(Progress(4, 4))
     return {}
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from launcher.base.errors import WrittenByNewer
 from launcher.base.identity import ProcessId
-from launcher.fetch.jobs import JobFailure, JobList, JobProgress, JobState, RequestedState
+from launcher.base.progress import Progress
+from launcher.fetch.jobs import JobFailure, JobList, JobState, RequestedState
 from launcher.fetch.queue import DownloadQueue, QueueStore
 
 ADD = """
@@ -121,7 +122,7 @@ def test_a_job_that_runs_in_no_process_waits(home: Path) -> None:
 def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     store.change(lambda jobs: (jobs, None))
-    figures = JobProgress(5, 10, 2.5, 2.0, "from a mirror")
+    figures = Progress(5, 10, 2.5, 2.0, "from a mirror")
     store.show_figures(1, figures)
     store.show_figures(2, figures)
     assert QueueStore(tmp_path).figures(1) == figures

@@ -18,14 +18,13 @@ from launcher.base.errors import (
     DownloadBroken,
     FileInTheWay,
 )
+from launcher.base.progress import Phase, Progress
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Span, Stretch, count_bytes, find_gaps, merge_spans
 from launcher.fetch.part import PartialFile
 from launcher.fetch.transfer import (
     DownloadedFile,
     DownloadSource,
-    TransferPhase,
-    TransferProgress,
     count_unfinished_bytes,
     discard_download,
     download_file,
@@ -62,17 +61,17 @@ class TestAFile:
         ).sha256 == place.sha256
 
     async def test_progress_grows_and_ends_with_all(self, place: Place) -> None:
-        told: list[tuple[float, TransferProgress]] = []
+        told: list[tuple[float, Progress]] = []
         thread = threading.get_ident()
 
-        def watch(progress: TransferProgress) -> None:
+        def watch(progress: Progress) -> None:
             assert threading.get_ident() == thread
             told.append((time.monotonic(), progress))
 
         await download_file(place.source("slow=3000000"), place.target, settings=QUICK, on_progress=watch)
-        received = [each.done_bytes for _, each in told if each.phase is TransferPhase.RECEIVING]
+        received = [each.done_bytes for _, each in told if each.phase is Phase.RECEIVING]
         assert received == sorted(received)
-        assert told[-1][1].phase is TransferPhase.VERIFYING
+        assert told[-1][1].phase is Phase.VERIFYING
         assert told[-1][1].done_bytes == told[-1][1].bytes == len(place.content)
         assert len(told) <= (told[-1][0] - told[0][0]) / 0.09 + 2
 

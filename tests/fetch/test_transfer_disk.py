@@ -15,8 +15,9 @@ from launcher.base.errors import (
     Refused,
     TargetUnusable,
 )
+from launcher.base.progress import Progress
 from launcher.fetch.part import FileHasher, PartialFile, free_bytes, lock_target
-from launcher.fetch.transfer import TransferProgress, discard_download, download_file
+from launcher.fetch.transfer import discard_download, download_file
 from tests.fetch.conftest import QUICK, Place
 
 
@@ -94,7 +95,7 @@ class TestTheDisk:
         assert place.beside == []
 
     async def test_what_the_listener_raises_is_not_the_disks(self, place: Place) -> None:
-        def gone(_progress: TransferProgress) -> None:
+        def gone(_progress: Progress) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
         with pytest.raises(BrokenPipeError):

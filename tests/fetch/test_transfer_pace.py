@@ -15,14 +15,14 @@ class TestLimit:
         now = [100.0]
         bucket = TokenBucket(MB, now=lambda: now[0])
         for piece in pieces:
-            now[0] += bucket.take(piece)
+            now[0] += bucket.take_bytes(piece)
         assert sum(pieces) / (now[0] - 100.0) <= MB * 1.000001
 
     def test_a_long_pause_saves_up_a_quarter_second_at_most(self) -> None:
         now = [0.0]
         bucket = TokenBucket(MB, now=lambda: now[0])
         now[0] = 1000.0
-        assert bucket.take(MB) == pytest.approx(0.75)
+        assert bucket.take_bytes(MB) == pytest.approx(0.75)
 
 
 class TestPauses:

@@ -11,11 +11,10 @@ from launcher.base.errors import (
     LauncherError,
     Refused,
 )
+from launcher.base.progress import Phase, Progress
 from launcher.fetch import transfer
 from launcher.fetch.transfer import (
     DownloadSource,
-    TransferPhase,
-    TransferProgress,
     TransferSettings,
     count_unfinished_bytes,
     download_file,
@@ -80,8 +79,8 @@ class TestTrying:
         async def pause(seconds: float) -> None:
             pauses.append(seconds)
 
-        def watch(progress: TransferProgress) -> None:
-            if progress.phase is TransferPhase.WAITING:
+        def watch(progress: Progress) -> None:
+            if progress.phase is Phase.WAITING:
                 notes.append(progress.note)
 
         await download_file(place.source("429*1,retry=7"), place.target, settings=QUICK, pause=pause, on_progress=watch)

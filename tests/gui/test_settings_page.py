@@ -127,7 +127,7 @@ def test_what_the_environment_says_is_not_changed_here(
     page: SettingsPage, window: Window, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MODELS_VARIABLE, str(tmp_path / "theirs"))
-    page.shown()
+    page.on_shown()
     row = page.rows[MODELS_FOLDER]
     qtbot.waitUntil(lambda: not row.control.isEnabled())
     assert control(page, MODELS_FOLDER).line.text() == str(tmp_path / "theirs")
@@ -225,13 +225,13 @@ def test_a_file_that_was_edited_by_hand_is_read_and_its_faults_are_said(page: Se
     file = settings_file.path()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("[window]\ntext_scale = 150\ncolour = 'teal'\n")
-    page.shown()
+    page.on_shown()
     qtbot.waitUntil(page.banner.isVisible)
     assert "window.colour" in page.banner.text.text()
     assert control(page, TEXT_SCALE).value.text() == "150 %"
     file.write_text("[[[")
     page.banner.clear()
-    page.shown()
+    page.on_shown()
     qtbot.waitUntil(page.banner.isVisible)
     assert "settings.toml.bad" in page.banner.text.text()
     qtbot.waitUntil(lambda: control(page, TEXT_SCALE).value.text() == "100 %")

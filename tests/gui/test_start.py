@@ -285,7 +285,7 @@ def test_pause_keeps_what_arrived_and_resume_goes_on(
     choose(looked, qtbot, "mine")
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     click(looked, qtbot, "Download and start")
-    qtbot.waitUntil(lambda: bool(looked.steps.progress[Step.MODEL].done_bytes), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(looked.steps.progress[Step.MODEL].progress.done_bytes), timeout=60_000)
     with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
     assert stage(looked, Step.MODEL) is Stage.PAUSED

@@ -7,6 +7,7 @@ import pytest
 
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.base.errors import DiskFull
+from launcher.base.progress import Progress
 from launcher.gui.start.computer_text import Fact, facts_of, report_of
 from launcher.gui.start.queries import Computer, PlanRequest, PlanResult, _drop_duplicates
 from launcher.gui.start.text import (
@@ -184,16 +185,13 @@ def test_a_plan_in_words_and_parts() -> None:
                 Step.MODEL,
                 Stage.RUNNING,
                 "UD-Q3_K_XL",
-                done_bytes=11_400_000_000,
-                bytes=17_200_000_000,
-                bytes_per_second=94e6,
-                seconds_left=62,
+                progress=Progress(11_400_000_000, 17_200_000_000, bytes_per_second=94e6, seconds_left=62),
             ),
             "UD-Q3_K_XL, 17.2 GB",
             "11.4 of 17.2 GB · 94 MB/s · 1 min 2 s left",
         ),
         (
-            StepProgress(Step.MODEL, Stage.PAUSED, "F16", done_bytes=4_300_000, bytes=8_600_000),
+            StepProgress(Step.MODEL, Stage.PAUSED, "F16", progress=Progress(4_300_000, 8_600_000)),
             "F16, 8.6 MB",
             "paused, 4.3 of 8.6 MB kept",
         ),

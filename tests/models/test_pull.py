@@ -18,14 +18,15 @@ from launcher.base.errors import (
     Refused,
 )
 from launcher.base.paths import models_dir
+from launcher.base.progress import Phase, Progress
 from launcher.fetch.asking_again import ask_again_later
-from launcher.fetch.transfer import TransferPhase, TransferSettings
+from launcher.fetch.transfer import TransferSettings
 from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
 from launcher.models.download_target import parse_target
 from launcher.models.header_summary import load_summary
 from launcher.models.library import find_companion, find_local_model, list_library
 from launcher.models.library_index import read_index
-from launcher.models.pull import PullProgress, pull, unfinished_bytes
+from launcher.models.pull import pull, unfinished_bytes
 from tests.conftest import Hub
 from tests.models.pulling import COMMIT, DEMO, FILE, QUICK, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
@@ -123,11 +124,11 @@ class TestAHubThatIsAskedTooOften:
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, status: int, why: str
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
-        told: list[PullProgress] = []
+        told: list[Progress] = []
         notes: list[str] = []
         meant = await ask_again_later(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
         assert (await pull(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
-        waits = [each for each in told if each.phase is TransferPhase.WAITING]
+        waits = [each for each in told if each.phase is Phase.WAITING]
         assert waits[0].file == FILE
         for note in (waits[0].note, *notes):
             assert why in note
@@ -161,7 +162,7 @@ class TestAPauseAndGoingOn:
         meant = await asyncio.to_thread(parse_target, f"{repo}:{FILE}", catalogue())
         half, size = asyncio.Event(), demo_model.stat().st_size
 
-        def watch(told: PullProgress) -> None:
+        def watch(told: Progress) -> None:
             assert told.bytes == size
             if told.done_bytes >= size // 2:
                 half.set()
@@ -270,7 +271,7 @@ class TestASplitModel:
         return f"parts/{write_split(hub.folder / repo / 'parts').name}"
 
     async def test_all_parts_come_and_are_one_model(self, repo: str, first: str, hub: Hub) -> None:
-        told: list[PullProgress] = []
+        told: list[Progress] = []
         meant = await asyncio.to_thread(parse_target, f"{repo}:{first}", catalogue())
         pulled = await pull(meant, on_progress=told.append, settings=QUICK)
         assert [file.path.name for file in pulled.files] == [

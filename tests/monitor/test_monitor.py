@@ -67,7 +67,7 @@ async def watching(folder: Path, *, engine: bool = False) -> AsyncIterator[Watch
     log = LogBook(folder / "engine.log")
     log.add("a line")
     watched = Watching(Server(log, os.getpid() if engine else None))
-    watched.monitor.begin(watched.server)
+    watched.monitor.watch_server(watched.server)
     try:
         yield watched
     finally:

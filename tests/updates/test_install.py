@@ -11,8 +11,8 @@ import pytest
 
 from launcher.app.tuner_kept import TuneUnderWay, hold_tune_lock
 from launcher.base.errors import DownloadBroken
+from launcher.base.progress import Progress
 from launcher.engine.server import registry
-from launcher.fetch.transfer import TransferProgress
 from launcher.updates.check import NotOffered, UpdateFailed, UpdateWaits, check_for_update, this_platform
 from launcher.updates.install import DownloadedUpdate, download_update, install_update
 from launcher.updates.way import InstallMethod
@@ -51,7 +51,7 @@ async def test_a_download_that_was_broken_off_goes_on_where_it_was(
     release.at("slow=400000")
     slow = await check_for_update()
 
-    def enough(progress: TransferProgress) -> None:
+    def enough(progress: Progress) -> None:
         if progress.done_bytes > 2 * len(CONTENT) // 5:
             task.cancel()
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import LauncherError
+from launcher.base.progress import Phase, Progress
 from launcher.fetch.part import free_bytes
 from launcher.fetch.transfer import (
     DownloadSource,
-    TransferPhase,
-    TransferProgress,
     TransferSettings,
     count_unfinished_bytes,
     download_file,
@@ -58,8 +57,8 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
 async def _meet(case: Case, server: FileServer, run: str, target: Path) -> Outcome:
     notes: list[str] = []
 
-    def watch(progress: TransferProgress) -> None:
-        if progress.phase is TransferPhase.WAITING:
+    def watch(progress: Progress) -> None:
+        if progress.phase is Phase.WAITING:
             notes.append(progress.note)
 
     async def pause(_seconds: float) -> None:

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.base.errors import DiskFull, DraftsInert, GpuUnseen, LauncherError, LibraryMissing
 from launcher.base.files import make_private_folder
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir
+from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.archive import unpack_archive
 from launcher.engine.builds.assets import BuildChoice, TargetComputer, choose_builds, describe_computer, fallback_rank
 from launcher.engine.builds.install_errors import ReleaseMissing, SelfTestFailed
@@ -36,28 +37,17 @@ from launcher.engine.builds.offers import Offer, archives_of, find_offer, list_o
 from launcher.engine.builds.releases import STABLE, Asset, Release, ReleaseClient
 from launcher.engine.builds.self_test import SelfTestResult, run_self_test
 from launcher.fetch.names import local_name
-from launcher.fetch.transfer import DownloadSource, TransferProgress, TransferSettings, download_file
+from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.machine.machine import read_machine
 
 _ABANDONED_S = 86_400.0
 """Downloads of an unfinished installation are deleted after one day without changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstallProgress:
-    """The current step of an installation, or with `note` a remark that should stay visible.
-
-    `transfer` is the progress of the file being downloaded; `done_bytes` and `bytes` count all files together.
-    """
-
-    text: str
-    note: bool = False
-    transfer: TransferProgress | None = None
-    done_bytes: int = 0
-    bytes: int | None = None
-
-
-OnProgress = Callable[[InstallProgress], None]
+OnProgress = Callable[[Progress], None]
+"""Called with the progress of the download, over all its files, and with each step after it (Phase.WORKING)."""
+OnNote = Callable[[str], None]
+"""Called with remarks that should stay visible."""
 
 
 async def install_build(
@@ -66,6 +56,7 @@ async def install_build(
     *,
     anyway: bool = False,
     on_progress: OnProgress | None = None,
+    on_note: OnNote | None = None,
     target: TargetComputer | None = None,
     releases: ReleaseClient | None = None,
     settings: TransferSettings = TransferSettings(),  # noqa: B008 -- frozen
@@ -81,9 +72,9 @@ async def install_build(
     `download_file`, `unpack_archive` and `run_self_test`, EngineBusy, and ReleaseMissing for a file without a checksum,
     because no unverified program is run.
     """
-    return await _Installation(on_progress or (lambda _: None), releases or ReleaseClient(), settings).run(
-        tag, backend, target, anyway=anyway
-    )
+    return await _Installation(
+        on_progress or (lambda _: None), on_note or (lambda _: None), releases or ReleaseClient(), settings
+    ).run(tag, backend, target, anyway=anyway)
 
 
 async def list_available_builds(
@@ -108,8 +99,11 @@ def discard_downloads(tag: str | None, backend: str | None) -> None:
 class _Installation:
     """One run of `install_build`, with its progress callback and download settings."""
 
-    def __init__(self, on_progress: OnProgress, releases: ReleaseClient, settings: TransferSettings) -> None:
-        self._tell, self._releases, self._settings = on_progress, releases, settings
+    def __init__(
+        self, on_progress: OnProgress, on_note: OnNote, releases: ReleaseClient, settings: TransferSettings
+    ) -> None:
+        self._on_progress, self._on_note = on_progress, on_note
+        self._releases, self._settings = releases, settings
 
     async def run(
         self, tag: str | None, backend: str | None, target: TargetComputer | None, *, anyway: bool
@@ -119,11 +113,11 @@ class _Installation:
             target = target or await _read_computer()
             offer = await find_offer(self._releases, target, tag, backend, anyway=anyway)
             for note in self._releases.notes:
-                self._report_note(note)
+                self._on_note(note)
             release = offer.release
             newer = self._newer_in_use(release) if tag is None else None
             if newer is not None:
-                self._report_note(
+                self._on_note(
                     message(
                         "{name} is in use and newer than the stable {tag}: nothing was changed.",
                         name=newer.name,
@@ -136,24 +130,24 @@ class _Installation:
             downloads = make_private_folder(_downloads_folder(tag, backend))
             for place, choice in enumerate(choices):
                 for reason in choice.reasons:
-                    self._report_note(reason)
+                    self._on_note(reason)
                 try:
                     engine = await self._install_choice(release, choice, folder / str(place), downloads)
                     break
                 except _TestFailed as failed:
                     following = choices[place + 1] if place + 1 < len(choices) and backend is None else None
                     if following is None or not failed.another_may_pass or self._is_step_down(following):
-                        self._report_note(message("Nothing was changed: {in_use} stays in use.", in_use=_name_in_use()))
+                        self._on_note(message("Nothing was changed: {in_use} stays in use.", in_use=_name_in_use()))
                         raise failed.reason from failed
-                    self._report_note(
+                    self._on_note(
                         message(
                             "{label} failed its test: {reason}", label=choice.build.label, reason=failed.reason.title
                         )
                     )
-                    self._report_note(message("Trying {label}.", label=following.build.label))
+                    self._on_note(message("Trying {label}.", label=following.build.label))
             if not switch_after_install(engine.name):
                 pinned = read_store().current
-                self._report_note(
+                self._on_note(
                     message(
                         "{pinned} is pinned and stays in use; `mtp-launcher engine use {name}` changes that.",
                         window="{pinned} is pinned and stays in use.",
@@ -179,7 +173,7 @@ class _Installation:
         ):
             return False
         label = choice.build.label
-        self._report_note(
+        self._on_note(
             message(
                 "{label} would be slower than {name}, which is in use; `--backend {label}` takes it.",
                 label=label,
@@ -195,14 +189,14 @@ class _Installation:
         build, number = choice.build, int(release.tag[1:])
         there = next((engine for engine in read_store().engines if engine.name == build.folder), None)
         if there is not None and there.program.is_file():
-            self._report_note(message("{name} is installed already.", name=there.name))
+            self._on_note(message("{name} is installed already.", name=there.name))
             try:
                 await self._run_test(there.program, number, choice)
                 return there
             except _TestFailed as failed:
                 if isinstance(failed.reason, GpuUnseen | LibraryMissing | DraftsInert):
                     raise  # the same files would fail in the same way
-                self._report_note(
+                self._on_note(
                     message("It fails its test, so it is installed anew: {reason}", reason=failed.reason.title)
                 )
         archives = await self._download_archives(release, choice, downloads)
@@ -229,7 +223,7 @@ class _Installation:
         except LauncherError as error:
             raise _TestFailed(error) from error
         for note in passed.notes:
-            self._report_note(note)
+            self._on_note(note)
         return passed
 
     async def _download_archives(self, release: Release, choice: BuildChoice, folder: Path) -> list[Path]:
@@ -255,12 +249,15 @@ class _Installation:
             paths.append(path)
         return paths
 
-    def _transfer_callback(self, asset: Asset, before: int, total: int) -> Callable[[TransferProgress], None]:
-        def told(progress: TransferProgress) -> None:
-            done = before + progress.done_bytes
-            self._tell(InstallProgress(f"Downloading {asset.name}", transfer=progress, done_bytes=done, bytes=total))
+    def _transfer_callback(self, asset: Asset, before: int, total: int) -> OnProgress:
+        """Return a callback that reports the transfer of one of several files as the progress of all."""
 
-        return told
+        def report(progress: Progress) -> None:
+            left_s = progress.seconds_left if progress.bytes == total else None  # of this file only
+            done = before + progress.done_bytes
+            self._on_progress(replace(progress, done_bytes=done, bytes=total, seconds_left=left_s, item=asset.name))
+
+        return report
 
     async def _unpack_archives(self, archives: Sequence[Path], folder: Path) -> None:
         """Unpack the build, and the CUDA runtime into the same folder. Cancelling stops the writing thread, too."""
@@ -296,10 +293,7 @@ class _Installation:
             ) from error
 
     def _report_step(self, text: str) -> None:
-        self._tell(InstallProgress(text))
-
-    def _report_note(self, text: str) -> None:
-        self._tell(InstallProgress(text, note=True))
+        self._on_progress(Progress(phase=Phase.WORKING, item=text))
 
 
 class _TestFailed(Exception):

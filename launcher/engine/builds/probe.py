@@ -294,7 +294,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
     room = _MOST_CHARACTERS
     too_much = asyncio.Event()
 
-    def take(_stream: str, line: str) -> None:
+    def handle_line(_stream: str, line: str) -> None:
         nonlocal room
         room -= len(line) + 1
         if room > 0:
@@ -303,7 +303,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
             too_much.set()
 
     process = await start_process(
-        EngineCommand((*command, *arguments), engine_environment(), Path(command[-1]).parent), take
+        EngineCommand((*command, *arguments), engine_environment(), Path(command[-1]).parent), handle_line
     )
     overflow = asyncio.ensure_future(too_much.wait())
     waiting: set[asyncio.Future[Any]] = {process.exited, overflow}

@@ -27,20 +27,20 @@ class ChatStore(QObject):
     """A notice for the user about the store's file."""
     changed = Signal()
     """The list of conversations has changed."""
-    _told = Signal(object)
+    _call_requested = Signal(object)
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._told.connect(self._call, Qt.ConnectionType.QueuedConnection)
-        told, failed = self._told, self.failed
+        self._call_requested.connect(self._call, Qt.ConnectionType.QueuedConnection)
+        requested, failed = self._call_requested, self.failed
 
-        def tell(call: Callable[[], object]) -> None:
+        def request_call(call: Callable[[], object]) -> None:
             with suppress(RuntimeError):  # Qt raises it when the window is gone, and with it the receiver
-                told.emit(call)
+                requested.emit(call)
 
-        self._call_on_gui_thread = tell  # refers to the signal only: the thread may outlive this object
+        self._call_on_gui_thread = request_call  # refers to the signal only: the thread may outlive this object
         writer = ConversationWriter(
-            lambda error: tell(lambda: failed.emit(error)), in_memory=not settings.current_value(KEEP)
+            lambda error: request_call(lambda: failed.emit(error)), in_memory=not settings.current_value(KEEP)
         )
         self._writer = writer
         self._asked = False

@@ -116,7 +116,7 @@ class PromptsBar(QFrame):
         """Whether prompts from a file are being asked."""
         return bool(self._count)
 
-    def begin(self, file: Path, prompts: tuple[str, ...]) -> None:
+    def start_file(self, file: Path, prompts: tuple[str, ...]) -> None:
         """Start with the prompts of a file."""
         self._left, self._count, self._name = deque(prompts), len(prompts), one_line(file.name, 60)
         self.show()
@@ -383,13 +383,13 @@ class ConversationList(QWidget):
                 return render(error.message)
             return ""
 
-        def told(problem: str) -> None:
+        def show_result(problem: str) -> None:
             if problem:
                 self.banner.show_message(problem, "bad")
             else:
                 self.banner.show_message(tr("Wrote {file}.", file=one_line(str(file))), "good")
 
-        self._kept.enqueue(write, told)
+        self._kept.enqueue(write, show_result)
 
     def _undo(self) -> None:
         id_, self._deleted = self._deleted, None

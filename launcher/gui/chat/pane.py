@@ -262,7 +262,7 @@ class ChatPane(ChatFrame):
     def ask_from(self, file: Path) -> None:
         """Ask the prompts of a file one after the other."""
         try:
-            self.prompts.begin(file, read_prompts(file))
+            self.prompts.start_file(file, read_prompts(file))
         except LauncherError as error:
             self.banner.show_message(str(error), "attention")
             return

@@ -96,7 +96,7 @@ class AdvancedFields(QWidget):
         state.previewed.connect(self._show_state)
         state.based.connect(self._ask_flags)
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Ask the engine for its flags: only now that the page is visible."""
         self._ask_flags()
         self._show_state()
@@ -635,7 +635,7 @@ class ControlsPane(Card):
         self._advanced_title.setVisible(advanced)
         self.advanced.setVisible(advanced)
         if advanced:
-            self.advanced.shown()
+            self.advanced.on_shown()
 
 
 def _make_title(text: str) -> Label:

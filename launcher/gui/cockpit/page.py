@@ -436,7 +436,7 @@ class CockpitPage(QWidget):
         self.show_view(controller.view)
         yield True
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Read the machine's memory and draw the plots, now that the page is visible."""
         self.state.refresh()
         self.plots.redraw()

@@ -52,7 +52,7 @@ class LogFilter:
         search = re.compile(self.text, re.IGNORECASE).search if self.regex and self.text else None
         hides = self.hides_polling
 
-        def shown(line: ParsedLine) -> bool:
+        def is_shown(line: ParsedLine) -> bool:
             if levels is not None and line.level not in levels:
                 return False
             if search is not None:
@@ -62,7 +62,7 @@ class LogFilter:
                 return False
             return not (hides and POLLING_LINE.search(line.text))
 
-        return shown
+        return is_shown
 
 
 def format_timestamp(time_s: float) -> str:

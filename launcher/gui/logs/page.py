@@ -342,14 +342,14 @@ class LogsPage(QWidget):
         self._show_view(controller.view)
         self._show_count()
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Resume showing lines and list the available sources."""
         self._update_pause()
         self._controller.bridge.run(
             lambda _tell: find_sources(self._own_url()), done=self._show_sources, failed=self._show_error
         )
 
-    def hidden(self) -> None:
+    def on_hidden(self) -> None:
         """Collect lines without showing them."""
         self.lines.set_still(still=True)
 

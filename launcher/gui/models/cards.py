@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QLineEdit, QP
 
 from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages
+from launcher.base.progress import Progress
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.models import words
@@ -26,7 +27,7 @@ from launcher.gui.widgets.blocks import make_button
 from launcher.gui.widgets.flow import FlowLayout
 
 if TYPE_CHECKING:
-    from launcher.fetch.jobs import Job, JobProgress
+    from launcher.fetch.jobs import Job
     from launcher.gui.bridge import Bridge
     from launcher.gui.models.shelf import LocalModels, ModelDetails
     from launcher.models.leftovers import Leftover
@@ -466,7 +467,7 @@ class JobRow(QWidget):
         column.addWidget(self.progress_text)
         column.addLayout(buttons)
 
-    def show_job(self, job: Job, now: JobProgress | None, *, first: bool) -> None:
+    def show_job(self, job: Job, now: Progress | None, *, first: bool) -> None:
         """Show a download's progress."""
         self._state = state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
@@ -594,7 +595,7 @@ class Verification(QObject):
         """The file being read."""
         self.handle: WorkHandle[None] | None = None
 
-    def begin(self, local: LocalModel) -> None:
+    def start_verifying(self, local: LocalModel) -> None:
         """Verify a file."""
 
         async def work(tell: Callable[[object], None]) -> tuple[VerifiedFile, ...]:

@@ -56,7 +56,7 @@ class ModelsPage(QWidget):
         self._connect()
         self.queue.refresh()
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Read the model folders, the queue and, if visible, the catalogue."""
         self.refresh()
         self.queue.refresh()
@@ -88,7 +88,7 @@ class ModelsPage(QWidget):
             self.verifying.stop()
         elif local is not None:
             self.details.show_progress(0, local.record.bytes)
-            self.verifying.begin(local)
+            self.verifying.start_verifying(local)
 
     @Slot()
     def delete(self) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal
 
 from launcher.base.errors import LauncherError
+from launcher.base.progress import Progress
 
 if TYPE_CHECKING:
-    from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobProgress, QueuePlace
+    from launcher.fetch.jobs import AddedJob, Job, JobFailure, QueuePlace
     from launcher.fetch.queue_runner import QueueTotals
     from launcher.gui.controller import Controller
     from launcher.runtime import WorkHandle
@@ -23,7 +24,7 @@ class QueueSnapshot:
     """The queue: jobs in order, progress of the running ones, the failure that holds all of them, and totals."""
 
     jobs: tuple[Job, ...] = ()
-    figures: Mapping[int, JobProgress] = field(default_factory=dict)
+    figures: Mapping[int, Progress] = field(default_factory=dict)
     held: JobFailure | None = None
     totals: QueueTotals | None = None
 
@@ -51,7 +52,7 @@ class QueueRunner(QObject):
         """Read the queue and run it if a job is waiting, also one of an earlier run or from the command line."""
         self._controller.bridge.run(lambda _tell: _read_queue(), done=self._take_snapshot, failed=self.failed.emit)
 
-    def begin(self) -> None:
+    def run_queue(self) -> None:
         """Run the queue until the window closes."""
         if self._running is None:
             self._running = self._controller.bridge.run(
@@ -110,7 +111,7 @@ class QueueRunner(QObject):
     def _take_added(self, added: AddedJob) -> None:
         self.added.emit(added.job.title)
         self.refresh()
-        self.begin()
+        self.run_queue()
 
     def _take_snapshot(self, line: QueueSnapshot) -> None:
         self.snapshot = QueueSnapshot(
@@ -118,7 +119,7 @@ class QueueRunner(QObject):
         )
         self.changed.emit(self.snapshot)
         if any(job.state.value in ("waiting", "running") for job in line.jobs):
-            self.begin()
+            self.run_queue()
 
     def _handle_event(self, told: str | tuple[QueueSnapshot, Job | None]) -> None:
         """Handle an event of the runner."""
@@ -163,7 +164,7 @@ async def _run_queue(tell: Callable[[object], object]) -> None:
     )
 
     jobs: dict[int, Job] = {}
-    figures: dict[int, JobProgress] = {}
+    figures: dict[int, Progress] = {}
     order: list[int] = []
     held: JobFailure | None = None
     totals: QueueTotals | None = None

@@ -11,7 +11,8 @@ from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets.number import UNKNOWN
 
 if TYPE_CHECKING:
-    from launcher.fetch.jobs import Job, JobProgress
+    from launcher.base.progress import Progress
+    from launcher.fetch.jobs import Job
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel
 
@@ -109,7 +110,7 @@ def leftover_text(left: Leftover) -> str:
     )
 
 
-def job_text(job: Job, now: JobProgress | None) -> str:
+def job_text(job: Job, now: Progress | None) -> str:
     """Return a download's progress, as text."""
     if job.is_changing:
         return tr("pausing") if job.wish.value == "pause" else tr("cancelling")

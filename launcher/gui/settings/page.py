@@ -69,7 +69,7 @@ class SettingsPage(QWidget):
         """Build the next card. Returns False when none is left."""
         return next(self._steps, False)
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Read all settings: the file may have been edited."""
         run = self._controller.bridge.run
         run(
@@ -135,11 +135,11 @@ class SettingsPage(QWidget):
         """Read the settings again when another page has changed one."""
         standing = self.rows[name].standing if name in self.rows else None  # None while the page is being built
         if standing is not None and standing.value != value:
-            self.shown()
+            self.on_shown()
 
     def _show_refusal(self, error: LauncherError) -> None:
         self._show_error(error)
-        self.shown()  # resets the controls to the stored values
+        self.on_shown()  # resets the controls to the stored values
 
     def _show_error(self, error: LauncherError) -> None:
         self.banner.show_message(str(error))

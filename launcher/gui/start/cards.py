@@ -566,7 +566,9 @@ class StepsCard(Card):
         row.state.show_text(state)
         for label in (row.name, row.subject):
             label.setEnabled(told.stage is not Stage.WAITING)
-        row.bar.setVisible(told.stage is Stage.RUNNING or (told.stage is Stage.PAUSED and bool(told.done_bytes)))
+        row.bar.setVisible(
+            told.stage is Stage.RUNNING or (told.stage is Stage.PAUSED and bool(told.progress.done_bytes))
+        )
         row.bar.show_fraction(_step_fraction(told))
         row.bar.show_role("attention" if told.stage is Stage.PAUSED else "accent")
         row.state.setAccessibleName(f"{said.step_name(told.step)}: {subject}, {state}")
@@ -575,6 +577,6 @@ class StepsCard(Card):
 def _step_fraction(told: StepProgress) -> float | None:
     if told.percent is not None:
         return told.percent / 100
-    if told.bytes and told.done_bytes is not None:
-        return told.done_bytes / told.bytes
+    if told.progress.bytes:
+        return told.progress.done_bytes / told.progress.bytes
     return None

@@ -61,7 +61,7 @@ class StartPage(QWidget):
         self._show_plan()
         self._show_buttons()
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Read this computer. Its memory is read each time the page is shown."""
         if self._looked:
             self.refresh()
@@ -416,7 +416,7 @@ class StartPage(QWidget):
             self._refresh_shown()
 
     def _refresh_shown(self) -> None:
-        """Read the memory again if the page is visible; otherwise `shown` does."""
+        """Read the memory again if the page is visible; otherwise `on_shown` does."""
         if self.isVisible():
             self.refresh()
 

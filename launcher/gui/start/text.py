@@ -10,6 +10,7 @@ from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
     from launcher.app.start_settings import KeptPlan
+    from launcher.base.progress import Progress
     from launcher.engine.settings import Settings
     from launcher.gui.start.queries import EngineAnswer, PlanResult
     from launcher.models.plan import Plan
@@ -176,9 +177,10 @@ def step_name(step: Step) -> str:
 
 def step_subject(told: StepProgress) -> str:
     """Return a step's subject, such as a file and its size."""
-    size = tr("{size:.1f} GB", size=told.bytes / _GB) if told.bytes and told.bytes >= 10**8 else ""
-    if told.bytes and not size:
-        size = tr("{size:.1f} MB", size=told.bytes / 10**6)
+    total = told.progress.bytes
+    size = tr("{size:.1f} GB", size=total / _GB) if total and total >= 10**8 else ""
+    if total and not size:
+        size = tr("{size:.1f} MB", size=total / 10**6)
     match told.step:
         case Step.ENGINE if told.how is StepDetail.BUILT_IN:
             return tr("built-in engine")
@@ -207,9 +209,10 @@ def step_state(told: StepProgress) -> str:
     how = _method_text(told.how)
     if told.stage is Stage.DONE:
         return _done_text(told, how)
-    moved = _progress_text(told)
+    progress = told.progress
+    moved = _progress_text(progress)
     if told.stage is Stage.PAUSED:
-        return tr("paused, {moved} kept", moved=moved) if moved else tr("paused")
+        return tr("paused, {moved} kept", moved=moved) if progress.done_bytes else tr("paused")
     if told.stage is Stage.WAITING:
         return {
             Step.VERIFY: tr("after the download"),
@@ -221,9 +224,9 @@ def step_state(told: StepProgress) -> str:
     parts = [
         moved,
         how,
-        tr("{speed:,.0f} MB/s", speed=told.bytes_per_second / 10**6) if told.bytes_per_second else "",
-        tr("{left} left", left=format_time_left(told.seconds_left)) if told.seconds_left is not None else "",
-        render(told.note),
+        tr("{speed:,.0f} MB/s", speed=progress.bytes_per_second / 10**6) if progress.bytes_per_second else "",
+        tr("{left} left", left=format_time_left(progress.seconds_left)) if progress.seconds_left is not None else "",
+        render(progress.note),
     ]
     return " · ".join(filter(None, parts)) or tr("begun")
 
@@ -254,14 +257,14 @@ def _method_text(how: StepDetail | None) -> str:
     }[how]
 
 
-def _progress_text(told: StepProgress) -> str:
-    if told.done_bytes is None:
+def _progress_text(progress: Progress) -> str:
+    if not progress.counts_bytes:
         return ""
-    unit, factor = ("GB", 10**9) if (told.bytes or told.done_bytes) >= 10**8 else ("MB", 10**6)
-    done = f"{told.done_bytes / factor:.1f}"
+    unit, factor = ("GB", 10**9) if (progress.bytes or progress.done_bytes) >= 10**8 else ("MB", 10**6)
+    done = f"{progress.done_bytes / factor:.1f}"
     return (
-        tr("{done} of {all:.1f} {unit}", done=done, all=told.bytes / factor, unit=unit)
-        if told.bytes
+        tr("{done} of {all:.1f} {unit}", done=done, all=progress.bytes / factor, unit=unit)
+        if progress.bytes
         else f"{done} {unit}"
     )
 

@@ -186,14 +186,14 @@ _MOST, _SENTENCE = 20, 3
 
 
 def _history_columns() -> list[Column[Summary]]:
-    def said(row: Summary) -> Cell:
+    def verdict_cell(row: Summary) -> Cell:
         return Cell(render(row.sentence) if row.sentence else tr("Still measured"))
 
     return [
         Column(tr("When"), "", lambda row: Cell(time.strftime("%Y-%m-%d %H:%M", time.localtime(row.began_s)))),
         Column(tr("Model"), "", lambda row: Cell(f"{row.model} {row.quant}" if row.quant else row.model)),
         Column(tr("Prompts"), "", lambda row: Cell(row.workload)),
-        Column(tr("Verdict"), "", said),
+        Column(tr("Verdict"), "", verdict_cell),
     ]
 
 

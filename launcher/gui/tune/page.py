@@ -101,7 +101,7 @@ class TunePage(QWidget):
         self.history.chosen.connect(self._show_session)
         self.history.listed.connect(lambda some: self.verdict.set_has_history(before=some))
 
-    def shown(self) -> None:
+    def on_shown(self) -> None:
         """Read the last tune and the history, and plan a tune for the current choices."""
         if not self.tuning.running:
             if self._shown is None:
@@ -148,7 +148,7 @@ class TunePage(QWidget):
         )
         self._area.ensureWidgetVisible(self.verdict)
         self.verdict.buttons[0].setFocus()
-        self.tuning.begin(wanted, more_minutes=more_minutes)
+        self.tuning.start_tune(wanted, more_minutes=more_minutes)
 
     def _pause(self) -> None:
         self._show_pausing()

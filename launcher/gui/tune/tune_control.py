@@ -84,7 +84,7 @@ class TuneControl(QObject):
 
         self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
 
-    def begin(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
+    def start_tune(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
         """Start a tune or, with None, continue the last one with some more minutes of budget."""
         if self.running:
             return

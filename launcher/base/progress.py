@@ -1,0 +1,44 @@
+"""Progress of long work: downloads, installations, verification."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What long work is doing at the moment."""
+
+    CONNECTING = "connecting"
+    RECEIVING = "receiving"
+    WAITING = "waiting"
+    """Waiting before a retry; the note gives the reason."""
+    VERIFYING = "verifying"
+    WORKING = "working"
+    """A step without bytes to count, such as unpacking. `item` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of long work; unknown values are None.
+
+    `done_bytes` includes `resumed_bytes` from earlier runs; in the verifying phase it counts the verified bytes. `item`
+    names the file or step in progress, which is number `number` of `of`. `note` is the reason for a standstill.
+    """
+
+    done_bytes: int = 0
+    bytes: int | None = None
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+    note: str = ""
+    phase: Phase = Phase.RECEIVING
+    resumed_bytes: int = 0
+    item: str = ""
+    number: int = 1
+    of: int = 1
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether there are bytes to count: a size is known, or something has arrived."""
+        return self.bytes is not None or self.done_bytes > 0
+
+
+NO_PROGRESS = Progress()
