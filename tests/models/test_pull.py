@@ -129,7 +129,7 @@ class TestAHubThatIsAskedTooOften:
         meant = await ask_again_later(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
         assert (await pull(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
         waits = [each for each in told if each.phase is Phase.WAITING]
-        assert waits[0].file == FILE
+        assert waits[0].item == FILE
         for note in (waits[0].note, *notes):
             assert why in note
             assert note.endswith("The next try is in 1 s.")
