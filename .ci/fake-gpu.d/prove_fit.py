@@ -139,9 +139,9 @@ def _too_big() -> str:
         )
         assert code == 1, output
         error = json.loads(output)["error"]
-        assert "not enough memory" in error["message"], error
+        assert "Not enough GPU memory" in error["message"], error
         assert "smaller" in error["hint"], error
-    return "2 models, and `serve` says that there is not enough memory"
+    return "2 models, and `serve` says that there is not enough GPU memory"
 
 
 @proof("plans with experts on the host fit the card, and without them the engine's fit changes something")

@@ -43,18 +43,18 @@ def parse_address(text: str) -> ServerAddress:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise BadOption(
-            message("{text} is no address: {error}.", text=one_line(text), error=error),
+            message("{text} is not a valid address: {error}.", text=one_line(text), error=error),
             message("Write it like http://127.0.0.1:8080."),
         ) from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise BadOption(
-            message("{text} is no address of a server.", text=one_line(text)),
+            message("{text} is not a server address.", text=one_line(text)),
             message("Write it like http://127.0.0.1:8080."),
         )
     if parts.username is not None or parts.query or parts.fragment:
         raise BadOption(
-            message("The address holds more than a server and a path."),
-            message("Give a key with --api-key-env or --key-file."),
+            message("The address may hold only a server and a path."),
+            message("Pass the API key with --api-key-env or --key-file."),
         )
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/chat/completions").removesuffix("/v1")
     return ServerAddress(urlunsplit((parts.scheme, parts.netloc, path, "", "")), _is_local(host))
@@ -136,7 +136,7 @@ class AttachedServer:
         """HTTP client of the server. Raises ServerNotFound if it has no counters."""
         if not self.offer.counts:
             raise ServerNotFound(
-                message("The server offers no counters."), message("llama-server does with --metrics.")
+                message("The server has no metrics endpoint."), message("Start llama-server with --metrics.")
             )
         return self._client
 
@@ -172,7 +172,7 @@ class AttachedServer:
             why = dict.fromkeys(missing[path].rstrip(".") for path in ("/v1/models", "/props") if path in missing)
             raise Refused(
                 message(
-                    "{url} is no server of models that we know: it offers neither /v1/models nor /props ({why}).",
+                    "{url} is not a supported model server: it has neither /v1/models nor /props ({why}).",
                     url=self.address.url,
                     why="; ".join(why) or "its lists are empty",
                 ),
@@ -223,10 +223,10 @@ class AttachedServer:
     def _wrong_key(self) -> Refused:
         if self._has_key:
             return Refused(
-                message("{url} does not accept the API key.", url=self.address.url), message("Check it."), status=401
+                message("{url} rejected the API key.", url=self.address.url), message("Check it."), status=401
             )
-        hint = message("Give its key with --api-key-env NAME or --key-file FILE.")
-        return Refused(message("{url} wants an API key.", url=self.address.url), hint, status=401)
+        hint = message("Pass its API key with --api-key-env NAME or --key-file FILE.")
+        return Refused(message("{url} requires an API key.", url=self.address.url), hint, status=401)
 
     async def follow(self) -> None:
         """Update the status until cancelled: FAILED with the reason while the server does not answer."""
@@ -239,7 +239,7 @@ class AttachedServer:
                     self._status = ServerStatus(ServerState.READY)
             else:
                 gone = Unreachable(
-                    message("{url} does not answer any more.", url=self.address.url), message("Was it stopped?")
+                    message("{url} stopped responding.", url=self.address.url), message("Was it stopped?")
                 )
                 self._status = ServerStatus(ServerState.FAILED, error=gone)
 
@@ -261,8 +261,8 @@ class AttachedServer:
         """
         if not self.offer.is_llama_server:
             raise Refused(
-                message("{url} does not tell how many tokens a prompt has.", url=self.address.url),
-                message("Prompts of an exact size cannot be made for it: take another workload."),
+                message("{url} does not report the number of tokens in a prompt.", url=self.address.url),
+                message("The launcher cannot build prompts of an exact size for it. Use another workload."),
             )
         return await self._client.count_tokens(request)
 

@@ -54,8 +54,8 @@ class AttachedBench:
         """See Bench. Raises ActionImpossible for settings other than the server's own."""
         if any(self._settings.get(name) != value for name, value in settings.items()):
             raise ActionImpossible(
-                message("{url} cannot be given other settings from here.", url=self.server.offer.url),
-                message("Restart it with them."),
+                message("The settings of {url} cannot be changed from here.", url=self.server.offer.url),
+                message("Restart that server with the new settings."),
             )
         return 0.0
 
@@ -101,11 +101,11 @@ class AttachedBench:
             if left < 0:
                 raise Refused(
                     message(
-                        "{url} was asked for {tokens:,} tokens, and its reply does not end.",
+                        "{url} did not stop after the requested {tokens:,} tokens.",
                         url=self.server.offer.url,
                         tokens=tokens,
                     ),
-                    message("It cannot be measured: it does not keep to max_tokens."),
+                    message("It ignores max_tokens, so it cannot be measured."),
                 )
 
         meter = self.monitor.reply_started()

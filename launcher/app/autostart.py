@@ -116,7 +116,7 @@ def run_line(command: Sequence[str]) -> str:
                 line=len(line),
             ),
             message(
-                "It may have {longest_run}: move the model to a shorter path, or name it by its id.",
+                "The limit is {longest_run}. Move the model to a shorter path, or use its catalogue ID.",
                 longest_run=_LONGEST_RUN,
             ),
         )

@@ -58,7 +58,9 @@ class SessionBench:
 
         async def send() -> Reply:
             if self._served is None:
-                raise ServerNotFound(message("The bench serves nothing."), message("Give it settings first."))
+                raise ServerNotFound(
+                    message("No server is running for this measurement."), message("Choose server settings first.")
+                )
             return await self.session.ask(build_request(prompt, seed=seed))
 
         run = await self._timer.time_request(prompt, self._settings, send)
@@ -75,7 +77,7 @@ class SessionBench:
         """Raise Superseded when another operation has requested a start or a stop since the bench's last one."""
         if self._asked not in (None, self.session.requests):
             raise Superseded(
-                message("The server was stopped, or given other settings, while it was measured."),
+                message("The server was stopped or restarted with other settings during the measurement."),
                 message("Measure it again."),
             )
 
@@ -92,5 +94,7 @@ def options_with(options: ServeOptions, settings: Settings) -> ServeOptions:
     Raises BadOption for an unknown setting.
     """
     if unknown := settings.keys() - ROWS.keys():
-        raise BadOption(message("{unknown} is not a setting that can be measured.", unknown=", ".join(sorted(unknown))))
+        raise BadOption(
+            message("{unknown} is not a server setting that can be measured.", unknown=", ".join(sorted(unknown)))
+        )
     return change_settings(options, settings)

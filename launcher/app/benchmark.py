@@ -94,7 +94,7 @@ class Benchmark:
         """One-line summary for lists."""
         decode = self.measured.decode
         if decode is None:
-            return message("Its speed is not known.")
+            return message("Speed unknown.")
         draft = self.settings.get("draft")
         mtp = "" if draft is None else f" with draft {draft}" if draft else " without MTP"
         return message("{mean:.1f} tokens/s for {name}{mtp}.", mean=decode.mean, name=self.workload.name, mtp=mtp)
@@ -139,8 +139,8 @@ def _check_sizes(work: Workload | None, context: int) -> None:
     if large:
         listed = "; ".join(f"{each.name} ({each.size:,} to read, {each.tokens:,} to write)" for each in large)
         raise BadOption(
-            message("The context of {context:,} tokens does not hold {listed}.", context=context, listed=listed),
-            message("Ask for less, or give more context: --set ctx=N."),
+            message("A context of {context:,} tokens is too small for {listed}.", context=context, listed=listed),
+            message("Reduce the sizes, or increase the context: --set ctx=N."),
         )
 
 
@@ -230,7 +230,7 @@ async def compare_targets(
     measured, BadOption when two have the same address.
     """
     if len({target.url for target in targets}) < len(targets):
-        raise BadOption(message("A server cannot be compared with itself."), message("Name each server once."))
+        raise BadOption(message("A server cannot be compared with itself."), message("List each server only once."))
     prompts = await _sized_by_any(work, targets)
     benches = {target.url: target.bench for target in targets}
     async with _recording(targets, work) as records:
@@ -268,7 +268,7 @@ async def _recording(targets: Sequence[BenchmarkTarget], work: Workload) -> Asyn
             yield records
         except (asyncio.CancelledError, KeyboardInterrupt):
             for record in records.values():
-                record.finish({"ended": "stopped", "sentence": message("Ended by you before it was done.")})
+                record.finish({"ended": "stopped", "sentence": message("Cancelled before it finished.")})
             raise
 
 

@@ -84,7 +84,8 @@ async def run_demo(
                 break
     if process.identity.is_running():
         raise EngineFailed(
-            message("The engine's process {pid} did not end.", pid=process.identity.pid), message("End it by hand.")
+            message("The engine process {pid} is still running.", pid=process.identity.pid),
+            message("End that process yourself."),
         )
     measured = await asyncio.to_thread(measured_sentence, launch)
     acceptance = sum_acceptance([reply.acceptance for reply in replies])

@@ -130,12 +130,12 @@ def suggested_wslconfig() -> WslconfigSuggestion:
     host = read_host()
     if host.wsl != 2:
         raise WslOnly(
-            message("This is not WSL 2, which alone has a .wslconfig."),
-            message("Run it in the distribution that is meant."),
+            message("This is not WSL 2. Only WSL 2 uses a .wslconfig file."),
+            message("Run the command inside your WSL 2 distribution."),
         )
     found = suggest_wslconfig(host, read_wsl_settings())
     if found is None:
-        raise WslOnly(message("There is nothing to change in .wslconfig for this program."))
+        raise WslOnly(message(".wslconfig needs no change for this program."))
     return found
 
 
@@ -159,7 +159,7 @@ async def _check_engine(place: str, engine: Path | None, devices_absent: str | N
         return EngineCheck(place, None, None, error.title, error)
     except OSError as error:
         unwritable = LauncherError(
-            message("{filename} cannot be written: {strerror}.", filename=error.filename, strerror=error.strerror),
+            message("Cannot write {filename}: {strerror}.", filename=error.filename, strerror=error.strerror),
             message("Check that folder."),
         )
         return EngineCheck(place, None, None, unwritable.title, unwritable)
@@ -174,7 +174,7 @@ def _demo_findings(built_in: EngineCheck) -> list[Finding]:
     except LauncherError as error:
         findings.append(Finding(error.title, error.hint, "demo"))
     except OSError as error:
-        why = message("The demo model cannot be unpacked: {strerror}.", strerror=error.strerror)
+        why = message("Cannot unpack the demo model: {strerror}.", strerror=error.strerror)
         findings.append(Finding(why, message("Check its folder and the disk space."), "demo"))
     return findings
 
@@ -193,7 +193,7 @@ def _engine_findings(engine: EngineCheck, machine: Machine) -> list[Finding]:
     fault = find_known_fault(number)
     if fault is not None:
         title = message(
-            "{place} is b{number}, which is known to be bad: {reason}.",
+            "{place} is b{number}, a build with a known bug: {reason}.",
             place=engine.place,
             number=number,
             reason=fault.reason,
@@ -201,17 +201,17 @@ def _engine_findings(engine: EngineCheck, machine: Machine) -> list[Finding]:
         findings.append(
             Finding(
                 title,
-                message("Take a build from b{mended} on ({source}).", mended=fault.mended, source=fault.source),
+                message("Install build b{mended} or newer ({source}).", mended=fault.mended, source=fault.source),
                 "MTP",
             )
         )
     elif number is not None and number < _FIRST_GOOD:
         title = message(
-            "{place} is b{number}, which is older than what this program was made with.",
+            "{place} is b{number}, older than the oldest build that this program supports.",
             place=engine.place,
             number=number,
         )
-        findings.append(Finding(title, message("Take a build from b{first_good} on.", first_good=_FIRST_GOOD)))
+        findings.append(Finding(title, message("Install build b{first_good} or newer.", first_good=_FIRST_GOOD)))
     return findings
 
 
@@ -219,9 +219,11 @@ def _preset_finding(found: PresetMatch) -> Finding:
     """Return the finding about a machine preset that was measured in another environment."""
     words, differs = found.preset.model.label_with_quant, found.differs
     title = (
-        message("The preset for {words} is used all the same: {differs}.", words=words, differs=differs)
+        message(
+            "The tuned settings for {words} are used, but may be out of date: {differs}.", words=words, differs=differs
+        )
         if found.used
-        else message("The preset for {words} is not used: {differs}.", words=words, differs=differs)
+        else message("The tuned settings for {words} are not used: {differs}.", words=words, differs=differs)
     )
     return Finding(title, message("Measure again: `mtp-launcher tune`."))
 
@@ -233,21 +235,21 @@ def _window_findings(machine: Machine, missing: tuple[Library, ...]) -> list[Fin
         names = ", ".join(library.soname for library in window)
         findings.append(
             Finding(
-                message("A window would need {names}.", names=names),
+                message("The window needs {names}.", names=names),
                 message("Install: {command}", command=install_command(window)),
                 "window",
             )
         )
     if machine.host.display is None:
         findings.append(
-            Finding(message("There is no display."), message("The demo runs in the terminal, without its window."))
+            Finding(message("No display found."), message("The demo runs in the terminal, without its window."))
         )
     settings = system_settings_file()
     if settings is not None:
         findings.append(
             Finding(
-                message("{settings} changes every llama-server on this computer.", settings=settings),
-                message("Move it away if it surprises."),
+                message("{settings} affects every llama-server on this computer.", settings=settings),
+                message("Move or rename it if you did not intend that."),
             )
         )
     return findings

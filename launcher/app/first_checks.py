@@ -161,14 +161,14 @@ async def check_other_servers(aim: StartRequest) -> None:
     names = ", ".join(dict.fromkeys(each.model for each in beside.own))
     raise NothingFits(
         plural_message(
-            "{names} still runs and has {mib:,} MiB of the memory that {model} needs.",
-            "{names} still run and have {mib:,} MiB of the memory that {model} needs.",
+            "{names} is still running and uses {mib:,} MiB of the memory that {model} needs.",
+            "{names} are still running and use {mib:,} MiB of the memory that {model} needs.",
             len(beside.own),
             names=names,
             mib=alone.free_mib - beside.free_mib,
             model=aim.model,
         ),
-        message("Stop it first: `mtp-launcher stop`.", window="Stop it where it was started, then start this again."),
+        message("Stop it first: `mtp-launcher stop`.", window="Stop it where it was started, then try again."),
     )
 
 
@@ -284,15 +284,14 @@ def _check_disks(needs: Sequence[tuple[Path, int]]) -> None:
         if free is not None and need + reserve > free:
             raise DiskFull(
                 message(
-                    "{need:.1f} GB are still to be downloaded and unpacked, and the disk of {folder} has"
-                    " {free:.1f} GB free.",
+                    "The download needs {need:.1f} GB more, but the disk of {folder} has only {free:.1f} GB free.",
                     need=need / 1e9,
                     folder=folder,
                     free=free / 1e9,
                 ),
                 message(
-                    "Make room, take a smaller plan, or set MTP_LAUNCHER_MODELS to a folder on another"
-                    " disk. What is there already is kept."
+                    "Free disk space, choose a smaller plan, or set MTP_LAUNCHER_MODELS to a folder on "
+                    "another disk. Finished parts are kept."
                 ),
                 needed_bytes=need + reserve,
                 free_bytes=free,

@@ -285,12 +285,10 @@ class _FirstStart:
         if taken.drafted and not taken.accepted:
             raise DraftsInert(
                 message(
-                    "The server answers, but none of the {drafted} tokens that it drafted was accepted.",
+                    "The server works, but none of its {drafted} drafted tokens were accepted.",
                     drafted=taken.drafted,
                 ),
-                message(
-                    "Its replies are right, but slower than they could be: start it without MTP, or take another file."
-                ),
+                message("Replies are correct but slower than without MTP. Turn MTP off, or choose another file."),
                 drafted=taken.drafted,
             )
         speed = reply.timings.tokens_per_second if reply.timings else None

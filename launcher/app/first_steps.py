@@ -40,8 +40,8 @@ class StepDetail(StrEnum):
     VERIFIED = "SHA-256 and header are as they should be"
     WITHOUT_SUM = "header is as it should be; nobody names a checksum"
     SERVED = "runs already"
-    ANSWERED = "it answered; MTP is off"
-    ELSEWHERE = "another program downloads it"
+    ANSWERED = "working; MTP is off"
+    ELSEWHERE = "being downloaded by another program"
 
 
 @dataclass(frozen=True, slots=True)

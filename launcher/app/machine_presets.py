@@ -51,16 +51,18 @@ class PresetMatch:
         """Message for the user."""
         if not self.preset.verified:
             return message(
-                "settings imported from another computer are not used until a measurement here confirms them:"
-                " {settings}; `mtp-launcher tune` measures, or `mtp-launcher bench` with these settings and without",
+                "settings imported from another computer are used only after a measurement here confirms "
+                "them: {settings}; run `mtp-launcher tune`, or `mtp-launcher bench` with and without these "
+                "settings",
                 settings=settings_line(self.preset.settings),
             )
         if not self.used:
             return message(
-                "a preset is not used, as {differs}; measure again with `mtp-launcher tune`", differs=self.differs
+                "the tuned settings are not used, because {differs}; measure again with `mtp-launcher tune`",
+                differs=self.differs,
             )
         return message(
-            "{settings}[; since then {differs}: measure again with `mtp-launcher tune`]; --no-preset leaves it out",
+            "{settings}[; since then {differs}: measure again with `mtp-launcher tune`]; --no-preset ignores them",
             settings=self.preset.summary,
             differs=self.differs if self.changed else None,
         )

@@ -137,7 +137,7 @@ def _check_awake(machine: Machine, wish: MachineWish) -> None:
     usable = any(gpu.memory_bytes for gpu in machine.gpus)
     if asleep and not usable and not wish.wake and wish.backend != "cpu":
         raise GpuAsleep(
-            message("The {name} sleeps, so its free memory is not known.", name=asleep[0].name),
+            message("The {name} is asleep, so its free memory is unknown.", name=asleep[0].name),
             message("Add --wake to wake it, or describe it with --gpu-memory."),
         )
 
@@ -340,10 +340,10 @@ def read_source(target: str) -> ModelSource:
     path = expand_user(target)
     if not path.exists() and not is_hub_file(target):
         raise ModelMissing(
-            message("There is no model file {target}.", target=target),
+            message("Model file {target} not found.", target=target),
             message(
-                "Check the path. A file on the hub is written OWNER/NAME:FILE.gguf, and `plan --model"
-                " ID` knows the catalogue's models."
+                "Check the path. For a file on Hugging Face write OWNER/NAME:FILE.gguf; for a model of the "
+                "catalogue use `plan --model ID`."
             ),
         )
     if path.exists():
@@ -375,7 +375,7 @@ def _locate_target(target: str) -> str:
     if named.file is not None and named.entry is not None:
         return estimate_argument(named.entry, named.file) if "/" not in target else target
     raise BadOption(
-        message("{target} has several files.", target=target),
+        message("{target} has several model files.", target=target),
         message("Write {target}:QUANT; `mtp-launcher models {target}` lists them.", target=target),
     )
 

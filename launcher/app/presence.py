@@ -100,7 +100,7 @@ class RemoteControl:
                     yield each
             case _:
                 raise BadOption(
-                    message("This server's program does not know {verb}.", verb=verb),
+                    message("The program that runs this server does not support {verb}.", verb=verb),
                     message("Is it an older version?"),
                     verb=verb,
                 )
@@ -228,7 +228,7 @@ async def _with_context(options: ServeOptions, chosen: Settings, engine_pid: int
 
 def _launch_of(supervisor: Supervisor) -> Launch:
     if supervisor.launch is None:
-        raise BadOption(message("The server has never run, so it cannot be restarted."), message("Start it."))
+        raise BadOption(message("The server was never started, so it cannot be restarted."), message("Start it."))
     return supervisor.launch
 
 

@@ -30,9 +30,9 @@ from launcher.models.weights import Weights, read_weights
 _MINUS = "\N{MINUS SIGN}"
 _MORE_OR_LESS = {
     "ctx": (mark("{cost} for {step:,} more tokens of context"), mark("{cost} for {step:,} fewer tokens of context")),
-    "ubatch": (mark("{cost} when {new:,} tokens of a prompt are computed at once"),) * 2,
-    "slots": (mark("{cost} for {new} requests at a time"), mark("{cost} for {new} requests at a time")),
-    "n_cpu_moe": (mark("{cost} with the experts of {new} layers in host memory"),) * 2,
+    "ubatch": (mark("{cost} with a ubatch of {new:,} tokens"),) * 2,
+    "slots": (mark("{cost} with {new} slots"), mark("{cost} with {new} slots")),
+    "n_cpu_moe": (mark("{cost} with the experts of {new} layers on the CPU"),) * 2,
 }
 
 
@@ -46,13 +46,11 @@ def signed_mib(mib: int | None) -> str:
 def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> Message:
     """Return one sentence on the cost of changing the setting `name` alone: `mib`, None where unknown."""
     if name == "extra":
-        return message("memory not counted for your own arguments")
+        return message("extra arguments are not in the estimate")
     if name == "threads":
         if new is None:
-            return message("as many processor threads as the engine thinks right")
-        return plural_message(
-            "{n} processor thread, takes no more memory", "{n} processor threads, takes no more memory", int(new)
-        )
+            return message("llama.cpp chooses the number of CPU threads")
+        return plural_message("{n} CPU thread, same memory", "{n} CPU threads, same memory", int(new))
     values: dict[str, object] = {"cost": signed_mib(mib), "new": new}
     if name not in ("kv", "draft", *_MORE_OR_LESS):
         row = ROWS[name]
@@ -60,9 +58,9 @@ def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> 
         if row.memory:
             return fill_template(mark("{cost} with {setting} {new}"), values)
         text = (
-            mark("{setting} {new}, memory not known")
+            mark("{setting} {new}, memory effect unknown")
             if name == "split_mode"
-            else mark("{setting} {new}, takes no more GPU memory")
+            else mark("{setting} {new}, same GPU memory")
         )
         return fill_template(text, values)
     if name == "kv" or not (isinstance(old, int) and isinstance(new, int)):
@@ -70,24 +68,24 @@ def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> 
     step = new - old
     text = _draft_template(old, new) if name == "draft" else _MORE_OR_LESS[name][step < 0]
     if name == "slots" and new == 1:
-        text = mark("{cost} for one request at a time")
+        text = mark("{cost} with one slot")
     if name == "n_cpu_moe" and new < 2:
         text = (
-            mark("{cost} with the experts of one layer in host memory")
+            mark("{cost} with the experts of one layer on the CPU")
             if new
-            else mark("{cost} with no experts in host memory")
+            else mark("{cost} with no experts on the CPU")
         )
     return fill_template(text, values | {"step": abs(step)})
 
 
 def _draft_template(old: int, new: int) -> str:
     if not old:
-        return mark("{cost} for MTP with drafts of {new}")
+        return mark("{cost} with MTP on, draft length {new}")
     if not new:
-        return mark("{cost} without MTP")
+        return mark("{cost} with MTP off")
     if abs(new - old) == 1:
-        return mark("{cost} for one more draft") if new > old else mark("{cost} for one draft fewer")
-    return mark("{cost} for {step} more drafts") if new > old else mark("{cost} for {step} drafts fewer")
+        return mark("{cost} for 1 more draft token") if new > old else mark("{cost} for 1 fewer draft token")
+    return mark("{cost} for {step} more draft tokens") if new > old else mark("{cost} for {step} fewer draft tokens")
 
 
 def warnings_on(setting: PlanSettings, trained_context: int | None, *, uncounted: bool) -> tuple[str, ...]:
@@ -99,7 +97,7 @@ def warnings_on(setting: PlanSettings, trained_context: int | None, *, uncounted
         values = {"slots": setting.slots, "each": setting.slot_context}
         told.append(fill_template(mark("Each of the {slots} slots has {each:,} tokens of context."), values))
     if uncounted:
-        told.append(message("Your own arguments are not counted: the server may take more or less."))
+        told.append(message("Your extra arguments are not in the estimate: the server may use more or less memory."))
     return tuple(told)
 
 
@@ -310,7 +308,7 @@ class Previewer:
             changes=(
                 *(change for name in wanted if (change := self._change(name, options))),
                 *(
-                    SettingChange(name, None, value, False, 0, message("applies from the next reply on"))
+                    SettingChange(name, None, value, False, 0, message("applies to the next reply"))
                     for name, value in now.items()
                 ),
             ),

@@ -50,7 +50,7 @@ async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRec
         argv = []
     if not argv:
         raise EngineFailed(
-            message("The engine of {url} does not run yet.", url=entry.url), message("Wait until it is ready.")
+            message("The engine of {url} is not running yet.", url=entry.url), message("Wait until it is ready.")
         )
     recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
     built_in = entry.engine == BUILT_IN
@@ -103,7 +103,7 @@ async def recipe_of_plan(
         )
     if not plans or plans[0].status is Status.TOO_BIG:
         raise NothingFits(
-            message("No plan for {model} fits this machine.", model=wish.model),
+            message("{model} does not fit this computer.", model=wish.model),
             message("`mtp-launcher plan --model {model}` says why.", model=wish.model),
         )
     plan = next((each.mine for each in own if each.planned is plans[0] and each.mine), plans[0])

@@ -73,12 +73,13 @@ async def _read_status(entry: Entry) -> ServerStatus:
     if held:
         problems.append(
             message(
-                "Its program (process {pid}) is held, by Ctrl-Z say: nothing looks after the server.", pid=entry.pid
+                "The launcher (process {pid}) is suspended, for example by Ctrl-Z, so nothing supervises the server.",
+                pid=entry.pid,
             )
         )
         problems.append(
             message(
-                "{go_on}, `mtp-launcher stop` ends it.", window="{go_on}, Stop ends it.", go_on=_resume_hint(entry.pid)
+                "{go_on}; `mtp-launcher stop` ends it.", window="{go_on}; Stop ends it.", go_on=_resume_hint(entry.pid)
             )
         )
     if why := await asyncio.to_thread(suspended_engine_error, entry):
@@ -86,8 +87,8 @@ async def _read_status(entry: Entry) -> ServerStatus:
     elif state == _SILENT:
         problems.append(
             message(
-                "`mtp-launcher logs` shows what it does, `mtp-launcher restart` begins anew.",
-                window="Logs shows what it does, a restart begins anew.",
+                "See `mtp-launcher logs`, or restart it with `mtp-launcher restart`.",
+                window="See Logs, or restart the server.",
             )
         )
     return ServerStatus(entry, state, told.get("percent"), told.get("error"), join_messages(*problems) or None)
@@ -114,13 +115,13 @@ def suspended_engine_error(entry: Entry) -> Unreachable | None:
         return None
     return Unreachable(
         message(
-            "The engine of {url} (process {engine_pid}) is held, by SIGSTOP or a debugger, so it is silent.",
+            "The engine of {url} (process {engine_pid}) is suspended by SIGSTOP or a debugger, so it does not respond.",
             url=entry.url,
             engine_pid=entry.engine_pid,
         ),
         message(
-            "{go_on}, `mtp-launcher restart` begins anew.",
-            window="{go_on}, a restart begins anew.",
+            "{go_on}; `mtp-launcher restart` restarts the engine.",
+            window="{go_on}; a restart replaces the engine.",
             go_on=_resume_hint(entry.engine_pid),
         ),
     )
@@ -128,8 +129,8 @@ def suspended_engine_error(entry: Entry) -> Unreachable | None:
 
 def _resume_hint(pid: int) -> str:
     if sys.platform == "win32":
-        return message("The Resource Monitor lets process {pid} go on", pid=pid)
-    return message("`kill -CONT {pid}` lets it go on", pid=pid)
+        return message("Resume process {pid} in Resource Monitor", pid=pid)
+    return message("`kill -CONT {pid}` resumes it", pid=pid)
 
 
 async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
@@ -162,12 +163,12 @@ async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
         if entry.launcher.is_suspended():
             raise EngineFailed(
                 message(
-                    "The program that runs the server at {url} (process {pid}) is held by a debugger.",
+                    "The launcher of the server at {url} (process {pid}) is suspended by a debugger.",
                     url=entry.url,
                     pid=entry.pid,
                 ),
                 message(
-                    "Let it go on there, or end it with `{kill}`: its engine ends with it.",
+                    "Resume it in the debugger, or end it and its engine with `{kill}`.",
                     kill=_KILL.format(entry.pid),
                 ),
             )
@@ -192,7 +193,7 @@ async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
                     pid=entry.pid,
                     stop_s=_STOP_S,
                 ),
-                message("Try again, or end it with `{kill}`: its engine ends with it.", kill=_KILL.format(entry.pid)),
+                message("Try again, or end it and its engine with `{kill}`.", kill=_KILL.format(entry.pid)),
             )
         await asyncio.sleep(0.05)
     return entry
@@ -271,7 +272,7 @@ async def _control_address(entry: Entry) -> ControlAddress:
     """
     if entry.control_address is None:
         raise Unreachable(
-            message("The program that runs the server at {url} cannot be spoken to.", url=entry.url),
+            message("The launcher of the server at {url} cannot be reached.", url=entry.url),
             message("Stop it and start it again."),
         )
     try:
@@ -280,13 +281,13 @@ async def _control_address(entry: Entry) -> ControlAddress:
     except TimeoutError:
         raise Unreachable(
             message(
-                "The program that runs the server at {url} (process {pid}) does not answer.",
+                "The launcher of the server at {url} (process {pid}) does not respond.",
                 url=entry.url,
                 pid=entry.pid,
             ),
             message(
-                "Is it held, by Ctrl-Z say? Let it go on, or end it with `mtp-launcher stop`.",
-                window="Is it held, by Ctrl-Z say? Let it go on, or end it.",
+                "It may be suspended, for example by Ctrl-Z. Resume it, or end it with `mtp-launcher stop`.",
+                window="It may be suspended, for example by Ctrl-Z. Resume it, or end it.",
             ),
         ) from None
     return entry.control_address

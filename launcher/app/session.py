@@ -177,12 +177,12 @@ class Session:
         if not restarts_server(action):
             how = command_for(action, base)
             hint = (
-                message("`{command}` does it.", command=how.command)
+                message("Run `{command}`.", command=how.command)
                 if how.command
-                else how.link or message("It is for you to do.")
+                else how.link or message("Do this yourself.")
             )
             raise ActionImpossible(
-                message("{label}: this is not done by another start.", label=action.label), hint, kind=action.kind.value
+                message("{label}: restarting does not do this.", label=action.label), hint, kind=action.kind.value
             )
         if action.kind is ActionKind.OTHER_PORT:
             await self.stop()  # a running server would hold the port
@@ -278,7 +278,7 @@ class Session:
 
     def _check_newest(self, request: int) -> None:
         if request != self._requests:
-            raise Superseded(message("A newer request to this server took the place of this one."))
+            raise Superseded(message("A newer request replaced this one."))
 
     async def _record_load(self, supervisor: Supervisor) -> None:
         """Record load time and GPU memory of this start for later plans. Failures are ignored."""
@@ -354,8 +354,8 @@ class Session:
                 Notice(
                     ADDRESS_CHANGED,
                     message(
-                        "Port {lost} is in use by another program, so the address is another one this time:"
-                        " {url}. Programs that were told the old address need the new one.",
+                        "Port {lost} is in use by another program, so the server now uses {url}. Update "
+                        "programs that use the old address.",
                         lost=lost,
                         url=endpoint.url,
                     ),

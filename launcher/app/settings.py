@@ -109,7 +109,7 @@ def find_setting(name: str) -> Setting:
         if near
         else message("There are {settings}.", settings=", ".join(s.name for s in SETTINGS))
     )
-    raise BadOption(message("There is no setting {name}.", name=name), hint, setting=name)
+    raise BadOption(message("{name} is not a setting.", name=name), hint, setting=name)
 
 
 def default_of(declared: Setting) -> Value:
@@ -160,7 +160,9 @@ def read_app_settings() -> SettingsSnapshot:
             meant = message(" Did you mean {near}?", near=near[0]) if near else ""
             notices.append(f"{name} is no setting of this version; it is left in the file.{meant}")
         elif problem := _problem(known[name], value):
-            notices.append(message("{name} in the file is not used: {problem}.", name=name, problem=problem))
+            notices.append(
+                message("The value of {name} in the file is ignored: {problem}.", name=name, problem=problem)
+            )
         else:
             good[name] = value
     return SettingsSnapshot(settings_file.path(), tuple(_state_of(each, good) for each in SETTINGS), tuple(notices))

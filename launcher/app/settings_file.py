@@ -48,7 +48,7 @@ def read() -> FileContents:
         else message("It is left as {file}.", file=found.path)
     )
     notice = join_messages(
-        message("The file of settings was damaged ({error}), so all are as usual.", error=found.why), where
+        message("The settings file was damaged ({error}), so the defaults are used.", error=found.why), where
     )
     damage.append(notice)
     return FileContents(values, (notice,))
@@ -76,8 +76,10 @@ def write(name: str, value: Value | None) -> None:
             same = False
         if not same:
             raise BadOption(
-                message("{file} writes {name} in a way that only a person can change.", file=file, name=name),
-                message("Edit it, or write each setting as KEY = VALUE on a line of its own under its [TABLE]."),
+                message("{name} in {file} is written in a form that the program cannot edit.", file=file, name=name),
+                message(
+                    "Edit the file yourself, or write each setting as KEY = VALUE on its own line under its [TABLE]."
+                ),
                 setting=name,
             )
         write_atomically(file, written.encode())
@@ -99,7 +101,7 @@ def _flat(tables: Mapping[str, object], above: str = "") -> dict[str, Value]:
 
 
 _FILE: KeptFile[Mapping[str, Value]] = KeptFile(
-    "The file of settings", _parsed, dict, then="all are as usual", most_bytes=_MOST_BYTES
+    "The settings file", _parsed, dict, then="the defaults are used", most_bytes=_MOST_BYTES
 )
 
 

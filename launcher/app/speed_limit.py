@@ -43,14 +43,14 @@ def limit_on(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
 
     own = [gpu for gpu in gpus if gpu.unified is not True] or list(gpus[:1])
     if not own:
-        return Reading.unknown(message("There is no GPU whose driver tells its memory bandwidth."))
+        return Reading.unknown(message("No GPU driver here reports its memory bandwidth."))
     if len(own) > 1:
-        return Reading.unknown(message("There are several GPUs, and how the model is split between them is not known."))
+        return Reading.unknown(message("There are several GPUs, and the split of the model between them is unknown."))
     gpu = own[0]
     if gpu.memory_bandwidth_gb_s is None:
-        reason = gpu.absent.get("memory_bandwidth_gb_s", message("The driver does not tell it."))
+        reason = gpu.absent.get("memory_bandwidth_gb_s", message("The driver does not report it."))
         return Reading.unknown(
-            message("The memory bandwidth of the {name} is not known: {reason}", name=gpu.name, reason=reason)
+            message("The memory bandwidth of the {name} is unknown: {reason}", name=gpu.name, reason=reason)
         )
     try:
         geometry = read_geometry(launch.header)
@@ -72,13 +72,13 @@ def _not_by_one_gpu(launch: Launch) -> str:
 
     options = launch.options
     if launch.build.name == BUILT_IN or has_gpu_backend(launch.build) is False:
-        return message("The engine computes on the processor, whose memory bandwidth no driver tells.")
+        return message("The engine runs on the CPU, and no driver reports the bandwidth of system memory.")
     if options.n_cpu_moe:
         return message(
             "The experts of {n_cpu_moe} layers are read from the host's memory.", n_cpu_moe=options.n_cpu_moe
         )
     if options.rpc:
-        return message("Other computers take part, and the bandwidth of their memory is not known.")
+        return message("Other computers run part of the model, and their memory bandwidth is unknown.")
     if any(word.split("=")[0] in _PLACING for word in options.extra):
-        return message("Arguments of your own say where layers go, so it is not known what is read from where.")
+        return message("Your extra arguments place layers by hand, so the amount read from each memory is unknown.")
     return ""

@@ -265,7 +265,7 @@ async def plan_for_start(
 def _with_tuned(plan: Plan, catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings) -> Plan:
     if own.preset is None:
         return plan
-    told = message("Preset of this machine: {preset}.", preset=own.preset.line)
+    told = message("Tuned settings: {preset}.", preset=own.preset.line)
     resolved = resolve_plan(catalogue, situation, wish, replace(own, kept={}))
     if own.tuned and (resolved.plan is None or resolved.plan.status is Status.TOO_BIG or not resolved.tuned):
         return plan  # it does not fit
@@ -344,9 +344,7 @@ async def resolve_start(
     replaced = _without(resolved.replaced, asked)
     notices = []
     if not can_draft and "draft" not in chosen:
-        notices.append(
-            Notice(NO_HEAD, message("{name} has no MTP head, so it is served with MTP off.", name=base.model.name))
-        )
+        notices.append(Notice(NO_HEAD, message("{name} has no MTP head, so MTP is off.", name=base.model.name)))
     if unusable:
         notices.append(_unusable_notice(unusable))
     if replaced:
@@ -409,7 +407,7 @@ def _subject_of(model: str, options: Callable[[Path], ServeOptions]) -> tuple[Mo
     if "://" in model:  # as a path it would lose a slash
         raise ModelMissing(
             message("{model} is an address, not a model on this computer.", model=model),
-            message("Get it first: `mtp-launcher pull {model}`.", model=model),
+            message("Download it first: `mtp-launcher pull {model}`.", model=model),
             wanted=model,
         )
     catalogue = load_catalogue()
@@ -505,7 +503,7 @@ def _origins(made: ServeOptions, asked: Settings, kept: Settings, tuned: Setting
 
 def _unusable_notice(unusable: Settings) -> Notice:
     text = message(
-        "What you set the last time cannot be used with this file and engine: {settings}.",
+        "Your last settings do not work with this file and engine: {settings}.",
         settings=format_settings(unusable),
     )
     return Notice(KEPT_REPLACED, text)
@@ -513,7 +511,7 @@ def _unusable_notice(unusable: Settings) -> Notice:
 
 def _replaced_notice(replaced: Settings, made: ServeOptions) -> Notice:
     told = message(
-        "What you set the last time does not fit now: {settings}. In its place: {others}.",
+        "Your last settings do not fit into memory now: {settings}. Used instead: {others}.",
         settings=format_settings(replaced),
         others=format_settings({name: ROWS[name].value_in(made) for name in replaced}),
     )

@@ -117,7 +117,7 @@ def plan_sweep(
     tokens, context = workload.prompts[0].tokens, subject.options.context or FALLBACK_CONTEXT
     least = 0 if axis is CurveAxis.FILL else 1
     if any(place < least for place in places):
-        raise BadOption(message("The places of a curve are {least} or more.", least=least))
+        raise BadOption(message("A curve needs points of {least} or more.", least=least))
     match axis:
         case CurveAxis.FILL:
             fills = tuple(places) or default_fills(context, tokens)

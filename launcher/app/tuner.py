@@ -29,7 +29,7 @@ from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, T
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
-PAUSED = message("Paused: it can be continued.")
+PAUSED = message("Paused. You can resume it.")
 """Sentence in the history for a paused tune."""
 _log = logging.getLogger(__name__)
 

@@ -155,8 +155,8 @@ def hold_tune_lock() -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise TuneUnderWay(
-            message("Another program of yours is tuning on this computer."),
-            message("Wait until it has ended, or end it."),
+            message("Another tune is already running on this computer."),
+            message("Wait until it finishes, or stop it."),
         ) from None
     try:
         yield

@@ -130,13 +130,16 @@ async def prepare_tune(
     """
     if unknown := set(vary or ()) - set(VARIED):
         wrong, known = (", ".join(names).replace("_", "-") for names in (sorted(unknown), VARIED))
-        raise BadOption(message("{wrong} cannot be varied.", wrong=wrong), message("There are {known}.", known=known))
+        raise BadOption(
+            message("{wrong} is not a setting that a tune can vary.", wrong=wrong),
+            message("There are {known}.", known=known),
+        )
     launch = await launch_plan(replace(options, draft=0), Endpoint(0, ""))
     basis = await read_basis(launch, engine_pid=engine_pid, log=log)
     if not basis.can_draft:
         raise ModelHasNoHead(
-            message("{name} has no MTP head, so there is nothing to decide.", name=options.model.name),
-            message("Get a file with the head (its repository is often called ...-MTP-GGUF)."),
+            message("{name} has no MTP head, so there is nothing to tune.", name=options.model.name),
+            message("Download a file with an MTP head (its repository name often ends in -MTP-GGUF)."),
             path=str(options.model),
         )
     if goal.aim is Aim.ENERGY:
@@ -286,13 +289,13 @@ def _check_power() -> None:
         why = (
             (told[0]["gpu_power_w"].absent or "")
             if told
-            else gpu.absent.get("driver", message("No driver here is asked."))
+            else gpu.absent.get("driver", message("No driver is queried here."))
         )
         if gpu.asleep or why in ("", ASLEEP, TOO_SHORT):
             return
     raise BadOption(
         join_messages(message("There is no power sensor here, so tokens per joule cannot be measured."), why),
-        message("Choose another goal: speed (tokens/s) or answer (time to the whole answer)."),
+        message("Choose another goal: speed (tokens/s) or answer (time to the complete reply)."),
     )
 
 

@@ -58,7 +58,7 @@ async def read_versions() -> tuple[Version, ...]:
         for gpu in machine.gpus
     ]
     if not machine.gpus:
-        told.append(Version("GPU", None, machine.no_gpu_because or message("none was found")))
+        told.append(Version("GPU", None, machine.no_gpu_because or message("not found")))
     return tuple(told)
 
 

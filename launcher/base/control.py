@@ -127,7 +127,7 @@ class ControlServer:
             verb, token = request.pop("do"), request.pop("token")
             if not isinstance(verb, str) or not hmac.compare_digest(str(token).encode(), self._token.encode()):
                 raise ControlRefused(
-                    message("The token is wrong."), message("Use the program as the user who started the server.")
+                    message("The token is wrong."), message("Run the program as the user who started the server.")
                 )
         except ControlRefused as error:
             await _send_line(writer, {"error": _error_to_json(error)})
@@ -174,7 +174,7 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
     Raises the LauncherError that the server sent, with its code, or Unreachable if nobody answers or the connection
     breaks off.
     """
-    gone = Unreachable(message("The program that runs the server does not answer."), message("Is it still running?"))
+    gone = Unreachable(message("The launcher of the server does not respond."), message("Is it still running?"))
     try:
         async with asyncio.timeout(_CONNECT_S):
             reader, writer = await _connect(address.place)

@@ -40,7 +40,7 @@ def open_database(path: Path, migrations: Sequence[str], what: str, ready: Ready
         if not is_damage(error) or (bad := _set_damaged_aside(path, what)) is None:
             raise
     notice = message(
-        "{what} was damaged: a new one was begun, and the old one is kept as {name}.", what=what, name=bad.name
+        "{what} was damaged. A new one was created; the old one is kept as {name}.", what=what, name=bad.name
     )
     return OpenedDatabase(_open_file(path, migrations, what, ready), notice)
 
@@ -108,11 +108,11 @@ def _migrate(db: sqlite3.Connection, place: str, migrations: Sequence[str], what
         back = (
             ""
             if copy is None
-            else message("Or go back to how it was before the update: {steps}", steps=restore_instructions(copy))
+            else message("Or restore the copy from before the update: {steps}", steps=restore_instructions(copy))
         )
         raise WrittenByNewer(
             message("{what} ({place}) was written by a newer version of this program.", what=what, place=place),
-            join_messages(message("Update this one, or move that file away."), back),
+            join_messages(message("Update this program, or move that file away."), back),
             path=place,
         )
     if version == len(migrations):

@@ -187,8 +187,7 @@ class CrashLoop(EngineFailed):
     def __init__(self, crashes: int, seconds: float, reason: LauncherError) -> None:
         super().__init__(
             message(
-                "The engine crashed {crashes} times within {seconds} s, so it is not started again. The last time:"
-                " {reason}",
+                "The engine crashed {crashes} times within {seconds} s, so it was not restarted. Last crash: {reason}",
                 crashes=crashes,
                 seconds=max(1, round(seconds)),
                 reason=reason.title,
@@ -208,7 +207,7 @@ class SettingsFailed(LauncherError):
     def __init__(self, reason: LauncherError) -> None:
         super().__init__(
             join_messages(
-                message("The server did not start with the new settings, so it runs with the old ones again."),
+                message("The server did not start with the new settings, so the previous ones were restored."),
                 reason.title,
             ),
             reason.hint,

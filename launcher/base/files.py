@@ -107,9 +107,9 @@ def make_private_folder(path: Path) -> Path:
     if found.st_uid != os.geteuid() and os.geteuid() != 0:
         raise FolderNotOurs(
             message(
-                "The folder {path} belongs to another user, who could read the keys in it, or exchange them.", path=path
+                "The folder {path} belongs to another user, who could read or replace the API keys in it.", path=path
             ),
-            message("Name a folder of your own by MTP_LAUNCHER_HOME."),
+            message("Set MTP_LAUNCHER_HOME to a folder of your own."),
             folder=str(path),
         )
     _restrict_permissions(path, found.st_mode, 0o700, "enter")

@@ -59,8 +59,10 @@ async def read_events(parts: AsyncIterator[bytes], most: int, where: str) -> Asy
 
 def _event_too_long(most: int, where: str) -> Refused:
     return Refused(
-        message("{where} sends more than {most:,} bytes at once, as no llama-server does.", where=where, most=most),
-        message("Is it a llama-server?"),
+        message(
+            "{where} sent more than {most:,} bytes at once, which llama-server never does.", where=where, most=most
+        ),
+        message("Check that the address belongs to a llama-server."),
     )
 
 
@@ -77,9 +79,9 @@ def llama_server_error(data: object, status: int | None, where: str, location: s
     if location and status in _REDIRECTS:
         target = one_line(strip_secrets(redirect_target(where, location)), 200)
         title = message(
-            "{where} leads to {target}, and no redirect is followed.", where=host_name(where), target=target
+            "{where} redirects to {target}; redirects are not followed.", where=host_name(where), target=target
         )
-        return Refused(title, message("Use that address, if you trust it."), status=status)
+        return Refused(title, message("Use that address instead if you trust it."), status=status)
     error = data.get("error") if isinstance(data, dict) else None
     error = error if isinstance(error, dict) else {"message": error}
     said = one_line(str(error.get("message") or f"HTTP status {status}"))
@@ -88,13 +90,13 @@ def llama_server_error(data: object, status: int | None, where: str, location: s
             "The API key is wrong: `mtp-launcher status --json` shows the right one.",
             window="The API key is wrong; Settings shows the right one.",
         ),
-        503: message("It is still loading its model: try again in a moment."),
+        503: message("The model is still loading. Try again in a moment."),
     }
     hint = hints.get(status or 0, "")
     if error.get("type") == "exceed_context_size_error":
         hint = message(
             "Shorten the prompt, or start the server with a larger --ctx.",
-            window="Shorten the prompt, or give the model a larger context in the cockpit.",
+            window="Shorten the prompt, or increase the context in the cockpit.",
         )
     return Refused(
         message("The server refused the request: {said}.", said=said.rstrip(".")), hint, status=status, where=where
@@ -193,8 +195,8 @@ class LoopbackClient:
                     await self._check(response)
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 raise Refused(
-                    message("{url}{path} sent something that is no stream.", url=self.url, path=path),
-                    message("Is it a llama-server?"),
+                    message("{url}{path} did not send an event stream.", url=self.url, path=path),
+                    message("Check that the address belongs to a llama-server."),
                 )
             yield self._parsed_events(response)
 
@@ -219,24 +221,24 @@ class LoopbackClient:
         raise llama_server_error(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
-    def _translated(self, when: str = message("before its answer was whole")) -> Iterator[None]:
+    def _translated(self, when: str = message("before the reply was complete")) -> Iterator[None]:
         try:
             yield
         except httpx.ConnectError as error:
             if self._remote:
                 raise connection_error(self.url, error, connecting=True) from error
             raise Unreachable(
-                message("Nothing answers at {url}.", url=self.url), message("Is the server still running?")
+                message("No server responds at {url}.", url=self.url), message("Is the server still running?")
             ) from error
         except (httpx.TimeoutException, TimeoutError) as error:
             raise Unreachable(
-                message("{url} did not answer in time.", url=self.url), message("See its log.")
+                message("{url} did not respond in time.", url=self.url), message("See its log.")
             ) from error
         except httpx.HTTPError as error:
             cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CUT)
-            why = when if cut else message("because what came is no HTTP")
+            why = when if cut else message("because the reply was not HTTP")
             raise Unreachable(
-                message("The connection to {url} broke off {why}.", url=self.url, why=why),
+                message("The connection to {url} was lost {why}.", url=self.url, why=why),
                 message("See the server's log."),
             ) from error
 
@@ -248,13 +250,17 @@ async def _read_body(response: httpx.Response, most: int, where: str) -> bytes:
         body += piece
         if len(body) > most:
             raise Refused(
-                message("{where} sends more than {most:,} bytes, as no llama-server does.", where=where, most=most),
-                message("Is it a llama-server?"),
+                message(
+                    "{where} sent more than {most:,} bytes, which llama-server never does.", where=where, most=most
+                ),
+                message("Check that the address belongs to a llama-server."),
             )
     return bytes(body)
 
 
-def _parse_json(text: str | bytes | bytearray, where: str, hint: str = message("Is it a llama-server?")) -> Any:  # noqa: ANN401 -- the caller checks the shape
+def _parse_json(
+    text: str | bytes | bytearray, where: str, hint: str = message("Check that the address belongs to a llama-server.")
+) -> Any:  # noqa: ANN401 -- the caller checks the shape
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -303,7 +309,7 @@ def fetch_json_pages(
             with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
                 if following.startswith("https:") and response.url.scheme != "https":
                     raise Refused(
-                        message("{following} leads to an address without encryption.", following=host_name(following)),
+                        message("{following} redirects to an unencrypted address.", following=host_name(following)),
                         message("Try again later."),
                     )
                 told = ResponseHead(
@@ -318,7 +324,7 @@ def fetch_json_pages(
                     if len(body) > left:
                         raise Refused(
                             message(
-                                "{url} sends more than {limit_bytes:,} bytes of JSON.",
+                                "{url} sent more than {limit_bytes:,} bytes of JSON.",
                                 url=host_name(url),
                                 limit_bytes=limit_bytes,
                             ),
@@ -327,7 +333,7 @@ def fetch_json_pages(
                 left -= len(body)
                 further = response.links.get("next", {}).get("url")
                 following = str(response.url.join(further)) if further else ""
-            yield JsonPage(told, _parse_json(body, host_name(url), message("Is its address right?")))
+            yield JsonPage(told, _parse_json(body, host_name(url), message("Check the address.")))
 
 
 def error_for_status(url: str, answer: ResponseHead) -> Refused:
@@ -335,15 +341,15 @@ def error_for_status(url: str, answer: ResponseHead) -> Refused:
     status = answer.status
     wait = answer.headers.get("retry-after", "")
     what, hint = {
-        401: (message("wants to know who asks"), message("Set the token that it gave you.")),
+        401: (message("requires a token"), message("Set your access token for it.")),
         403: (
-            message("does not let you have this file"),
-            message("Ask its owner for access, or set a token that has it."),
+            message("denies access to this file"),
+            message("Request access from its owner, or set a token that has access."),
         ),
-        404: (message("has no such file"), message("Check the name.")),
-        410: (message("has this file no longer"), message("Check the name.")),
+        404: (message("does not have this file"), message("Check the name.")),
+        410: (message("no longer has this file"), message("Check the name.")),
         429: (
-            message("has had too many requests"),
+            message("received too many requests"),
             message("Try again in {wait} s.", wait=wait) if wait.isdecimal() else message("Try again later."),
         ),
     }.get(
@@ -404,8 +410,8 @@ def translated_errors(url: str) -> Iterator[None]:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise Unreachable(
-            message("There is no web server at such an address: {error}.", error=error),
-            message("It begins with https://."),
+            message("Not a valid web address: {error}.", error=error),
+            message("Use an address that begins with https://."),
         ) from error
     except httpx.HTTPError as error:
         with suppress(RuntimeError):  # httpx raises it if the error has no request yet

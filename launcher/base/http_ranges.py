@@ -92,10 +92,10 @@ class RangeReader:
                 piece = next(self._body, b"")
                 self._data += piece
                 if len(self._data) > self._body_end:
-                    raise self._odd(message("sent more than it was asked for"))
+                    raise self._odd(message("sent more than was requested"))
                 if not piece and len(self._data) < self._body_end:
                     raise Unreachable(
-                        message("{url} broke off in the middle of the file.", url=host_name(self._url)),
+                        message("{url} closed the connection in the middle of the file.", url=host_name(self._url)),
                         message("Try again."),
                     )
                 if len(self._data) == self._body_end:
@@ -115,7 +115,7 @@ class RangeReader:
         size, self._body_end = self._extent(response, begin)
         known = size, response.headers.get("ETag", "")
         if (begin and response.status_code == httpx.codes.OK) or self._known not in (None, known):
-            raise self._odd(message("changed the file while it was read"))
+            raise self._odd(message("changed the file during the download"))
         self._known = known
         self._body = response.iter_raw()
 
@@ -127,7 +127,7 @@ class RangeReader:
         match response.status_code:
             case httpx.codes.PARTIAL_CONTENT:
                 if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
-                    raise self._odd(message("sent another part of the file than it was asked for"))
+                    raise self._odd(message("sent a different part of the file than requested"))
                 return int(told["size"]), int(told["last"]) + 1
             case httpx.codes.OK:
                 length = response.headers.get("Content-Length", "")
@@ -146,5 +146,5 @@ class RangeReader:
     def _odd(self, what: str) -> Refused:
         return Refused(
             message("{url} {what}.", url=host_name(self._url), what=what),
-            message("Try again; if that does not help, get it from another server."),
+            message("Try again. If that does not help, download it from another server."),
         )

@@ -69,7 +69,7 @@ class RangeStream:
             self.close()
             url = redirect_target(url, location)
         raise Refused(
-            message("{url} sends us in a circle.", url=host_name(self._url)),
+            message("{url} redirects in a loop.", url=host_name(self._url)),
             message("Try again later, or use another server."),
         )
 
@@ -104,7 +104,7 @@ class RangeStream:
         except TimeoutError as error:
             raise Unreachable(
                 message("{host} has sent nothing for {silence_s:g} s.", host=self.host, silence_s=self._silence_s),
-                message("Is this computer still online?"),
+                message("Check the internet connection."),
             ) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise connection_error(f"https://{self.host}", error) from error
@@ -139,8 +139,8 @@ class RangeStream:
             connection, target, extra = self._connection_to(url)
         except (ValueError, http.client.InvalidURL) as error:
             raise BadOption(
-                message("{host} is no web address: {error}.", host=self.host, error=error),
-                message("It begins with https://."),
+                message("{host} is not a web address: {error}.", host=self.host, error=error),
+                message("Use an address that begins with https://."),
             ) from error
         self._connection = connection
         connecting = True
@@ -149,7 +149,7 @@ class RangeStream:
             self._socket = connection.sock
             connecting = False
             if self._aborted:
-                raise Unreachable(message("The transfer was ended."))
+                raise Unreachable(message("The transfer was cancelled."))
             connection.sock.settimeout(self._silence_s)
             connection.request("GET", target, headers={**headers, **extra})
             self._answer = connection.getresponse()
@@ -177,7 +177,7 @@ class RangeStream:
             if way.scheme != "http" or not way.hostname:
                 raise BadOption(
                     message(
-                        "The proxy {proxy} speaks {scheme}, which cannot be used.",
+                        "The proxy {proxy} uses {scheme}, which is not supported.",
                         proxy=host_name(proxy),
                         scheme=way.scheme,
                     ),

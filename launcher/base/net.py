@@ -45,11 +45,11 @@ def redirect_target(url: str, location: str) -> str:
         scheme = url_origin(target)[0]
     except ValueError as error:
         raise Refused(
-            message("{url} leads to what is no web address.", url=host_name(url)), message("Try again later.")
+            message("{url} redirects to an invalid address.", url=host_name(url)), message("Try again later.")
         ) from error
     if urlsplit(url).scheme == "https" and scheme != "https":
         raise Refused(
-            message("{url} leads to an address without encryption.", url=host_name(url)), message("Use another server.")
+            message("{url} redirects to an unencrypted address.", url=host_name(url)), message("Use another server.")
         )
     return target
 
@@ -60,7 +60,8 @@ def strip_secrets(url: str) -> str:
         parts = urlsplit(url)
     except ValueError as error:
         raise BadOption(
-            message("There is no such web address: {error}.", error=error), message("It begins with https://.")
+            message("Not a valid web address: {error}.", error=error),
+            message("Use an address that begins with https://."),
         ) from error
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -86,8 +87,8 @@ def make_tls_context() -> ssl.SSLContext:
             context.load_verify_locations(cafile=certifi.where())
     except OSError as error:
         raise Unreachable(
-            message("The certificates that the environment names cannot be used: {error}.", error=error),
-            message("See SSL_CERT_FILE and SSL_CERT_DIR."),
+            message("The certificates set in the environment cannot be used: {error}.", error=error),
+            message("Check SSL_CERT_FILE and SSL_CERT_DIR."),
         ) from error
     return context
 
@@ -103,11 +104,13 @@ def _system_has_certificates() -> bool:
 def setup_error(error: Exception, url: str | None = None) -> Unreachable:
     """Return the error for an unusable proxy or certificate setup, or an unusable address `url`."""
     why = str(error).rstrip(".")
-    hint = message("See HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR.")
+    hint = message("Check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR.")
     if url is None:
-        return Unreachable(message("The environment's proxy or certificates cannot be used: {error}.", error=why), hint)
+        return Unreachable(
+            message("The proxy or certificates set in the environment cannot be used: {error}.", error=why), hint
+        )
     return Unreachable(
-        message("{host} cannot be asked: {error}.", host=host_name(url), error=why),
+        message("Cannot connect to {host}: {error}.", host=host_name(url), error=why),
         join_messages(message("Check the address."), hint),
     )
 
@@ -116,9 +119,9 @@ def connection_error(url: str, error: BaseException, *, connecting: bool = False
     """Return the error for a failed connection to `url`; `connecting` if it failed before it was established."""
     host, proxy = host_name(url), find_proxy(url)
     way = (
-        message("The way there leads through the proxy {proxy}.", proxy=host_name(proxy))
+        message("The connection uses the proxy {proxy}.", proxy=host_name(proxy))
         if proxy
-        else message("Is this computer online?")
+        else message("Check the internet connection.")
     )
     cause: BaseException = error
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
@@ -127,15 +130,15 @@ def connection_error(url: str, error: BaseException, *, connecting: bool = False
         why = getattr(cause, "verify_message", "") or cause.reason or cause
         clock = message("Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate.")
         kind = Untrusted if isinstance(cause, ssl.SSLCertVerificationError) else Unreachable
-        return kind(message("There is no secure connection to {host}: {why}.", host=host, why=why), clock)
+        return kind(message("Cannot make a secure connection to {host}: {why}.", host=host, why=why), clock)
     if isinstance(cause, socket.gaierror):
-        return Unreachable(message("The name {host} is not known.", host=host), way)
+        return Unreachable(message("The host name {host} cannot be resolved.", host=host), way)
     if isinstance(cause, TimeoutError):
-        return Unreachable(message("{host} did not answer in time.", host=host), way)
+        return Unreachable(message("{host} did not respond in time.", host=host), way)
     if connecting:
         return Unreachable(message("{host} cannot be reached: {words}.", host=host, words=_error_text(cause)), way)
     return Unreachable(
-        message("The connection to {host} broke off: {words}.", host=host, words=_error_text(error)),
+        message("The connection to {host} was lost: {words}.", host=host, words=_error_text(error)),
         join_messages(message("Try again."), way),
     )
 

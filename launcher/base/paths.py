@@ -77,7 +77,7 @@ def check_writable() -> None:
         except OSError as error:
             raise HomeUnusable(
                 message("{folder} cannot be written: {strerror}.", folder=folder, strerror=error.strerror or error),
-                join_messages(message("What belongs there is not kept when this program ends."), _home_hint()),
+                join_messages(message("Files that belong there are lost when this program ends."), _home_hint()),
                 folder=str(folder),
             ) from None
 
@@ -86,8 +86,8 @@ def explain_os_error(error: OSError) -> LauncherError:
     """Return the error for an OSError, with a next step that depends on the path and the cause."""
     if lock := getattr(error, "lock_file", None):  # filelock.Timeout
         return HomeUnusable(
-            message("Another run of this program holds {lock} and does not let go of it.", lock=lock),
-            message("Is one of them stopped, by Ctrl-Z say? Let it go on, or end it."),
+            message("Another instance of this program holds {lock} and does not release it.", lock=lock),
+            message("It may be suspended, for example by Ctrl-Z. Resume it, or end it."),
             folder=str(lock),
         )
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
@@ -97,7 +97,7 @@ def explain_os_error(error: OSError) -> LauncherError:
     if isinstance(error, IsADirectoryError) and Path(path).is_relative_to(state_dir()):
         return HomeUnusable(
             refused,
-            message("A file of this program's belongs there: move the folder {path} away.", path=path),
+            message("This program needs a file there: move the folder {path} away.", path=path),
             folder=path,
         )
     if path and any(_overlaps(Path(path), folder) for folder in (config_dir(), cache_dir(), state_dir())):
@@ -107,11 +107,11 @@ def explain_os_error(error: OSError) -> LauncherError:
     if not path and error.errno in (errno.ENOSPC, errno.EDQUOT):
         folder, free = min(((each, _free_bytes(each)) for each in _folders()), key=lambda pair: pair[1])
         if free < _OWN_FILES_BYTES:
-            title = message(
-                "The disk of {folder} is full: it has {free:.1f} MB left.", folder=folder, free=free / 1000000.0
-            )
+            title = message("The disk of {folder} is full: {free:.1f} MB left.", folder=folder, free=free / 1000000.0)
             return HomeUnusable(
-                title, join_messages(message("Make room there, or use another disk."), _home_hint()), folder=str(folder)
+                title,
+                join_messages(message("Free space there, or use another disk."), _home_hint()),
+                folder=str(folder),
             )
     return LauncherError(refused, message("Check disk space and permissions."))
 
@@ -145,9 +145,7 @@ def _find_non_folder(home: Path) -> Path | None:
 
 
 def _home_hint() -> str:
-    return message(
-        "Set {home_variable} to a folder that you may write, on a disk with room.", home_variable=HOME_VARIABLE
-    )
+    return message("Set {home_variable} to a writable folder on a disk with free space.", home_variable=HOME_VARIABLE)
 
 
 def config_dir() -> Path:

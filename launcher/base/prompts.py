@@ -26,23 +26,23 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         ) from error
     if len(data) > _MOST_BYTES:
         raise BadOption(
-            message("{name} is larger than 4 MiB: too large for a file of prompts.", name=path.name), path=str(path)
+            message("{name} is larger than 4 MiB, the limit for a prompt file.", name=path.name), path=str(path)
         )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadOption(
-            message("{name} is no text in UTF-8.", name=path.name), message("Save it as UTF-8."), path=str(path)
+            message("{name} is not UTF-8 text.", name=path.name), message("Save it as UTF-8."), path=str(path)
         ) from error
     prompts = split_prompts(text)
     if not prompts:
         raise BadOption(
-            message("{name} holds no prompt.", name=path.name),
-            message("Write one on each line, or part them by empty lines."),
+            message("{name} contains no prompt.", name=path.name),
+            message("Write one prompt per line, or separate them with empty lines."),
         )
     if len(prompts) > _MOST_PROMPTS:
         raise BadOption(
-            message("{name} holds {prompts:,} prompts; a thousand are the most.", name=path.name, prompts=len(prompts))
+            message("{name} contains {prompts:,} prompts; the limit is 1,000.", name=path.name, prompts=len(prompts))
         )
     return prompts
 

@@ -63,7 +63,7 @@ def find_writer(file: PurePath) -> FormatWriter:
     ending = {"markdown": "md", "text": "txt"}.get(ending, ending)
     if ending not in FORMATS:
         raise BadOption(
-            message("{name} does not say which format it should have.", name=file.name),
+            message("The format of {name} is not clear from its name.", name=file.name),
             message("End its name in .md, .json or .txt."),
         )
     return FORMATS[ending]

@@ -101,8 +101,8 @@ def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
     """Return the error for a database that cannot be read or written, with a next step."""
     why = getattr(error, "strerror", None) or error
     return ConversationsUnusable(
-        message("Conversations cannot be kept in {path}: {why}.", path=path, why=why),
-        message("Check disk space and permissions. A conversation goes on without being kept."),
+        message("Chats cannot be saved in {path}: {why}.", path=path, why=why),
+        message("Check disk space and permissions. The chat continues but is not saved."),
         path=str(path),
     )
 
@@ -143,7 +143,7 @@ _TRIGRAM = 3
 """The shortest word, in characters, that the index can find."""
 _BEFORE, _AFTER = 40, 80
 """Characters of an excerpt before and after the match."""
-_CUT_OFF = message("The program ended before this reply did.")
+_CUT_OFF = message("The program ended before this reply was complete.")
 _SUMMARY = """
 SELECT c.id, c.title, c.model, c.created_s, c.changed_s,
        (SELECT count(*) FROM messages WHERE conversation = c.id) FROM conversations c WHERE NOT c.hidden
@@ -210,7 +210,7 @@ class Conversations:
             else message("There is no conversation {text}.", text=text)
         )
         raise ConversationMissing(
-            what, message("`mtp-launcher chats` lists them.", window="Chats in the cockpit lists them."), id=text
+            what, message("See `mtp-launcher chats`.", window="See Chats in the cockpit."), id=text
         )
 
     def read_conversation(self, conversation: str) -> Conversation:
@@ -219,7 +219,7 @@ class Conversations:
             "SELECT id, title, system, model, created_s, changed_s, leaf FROM conversations WHERE id = ?", conversation
         )
         if not found:
-            raise ConversationMissing(message("There is no such conversation any more."), id=conversation)
+            raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
         id_, title, system, model, created_s, changed_s, leaf = found[0]
         return Conversation(id_, title, system, model, created_s, changed_s, tuple(self._branch(leaf)))
 
@@ -355,7 +355,7 @@ class Conversations:
                 "UPDATE conversations SET title = ? WHERE id = ?", (_storable_text(make_title(title)), conversation)
             )
         if not changed.rowcount:
-            raise ConversationMissing(message("There is no such conversation any more."), id=conversation)
+            raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
 
     def set_system(self, conversation: str, system: str) -> None:
         """Change a conversation's system prompt."""
@@ -427,7 +427,7 @@ class Conversations:
         row, now_s = id_ or new_id(), self._clock()
         with self._change() as db:
             if not db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
-                raise ConversationMissing(message("There is no such conversation any more."), id=conversation)
+                raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
             db.execute(
                 "INSERT INTO messages (id, conversation, parent, role, text, created_s, ending, settings) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

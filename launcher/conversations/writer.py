@@ -101,9 +101,7 @@ class ConversationWriter:
             self._failed(error)
         except Exception as error:  # noqa: BLE001 -- reported; later work is still done
             why = f"{type(error).__name__}: {error}"
-            self._failed(
-                LauncherError(message("Something unforeseen went wrong with the kept conversations: {why}.", why=why))
-            )
+            self._failed(LauncherError(message("An unexpected error occurred in the saved chats: {why}.", why=why)))
 
 
 def _join_pieces(pieces: Iterable[ReplyPiece]) -> list[ReplyPiece]:

@@ -242,7 +242,7 @@ def _delete_orphaned_twins(home: Path) -> None:
 def _twin_impossible(folder: Path, why: str) -> TwinImpossible:
     return TwinImpossible(
         message(
-            "The engine cannot be asked: no sparse file can be made in {folder} ({why}).",
+            "The engine cannot compute the memory: {folder} does not support sparse files ({why}).",
             folder=folder,
             why=why.rstrip("."),
         ),
@@ -255,7 +255,7 @@ def _twin_impossible(folder: Path, why: str) -> TwinImpossible:
 
 DRY_RUN_LIMIT_S = 60.0
 """Seconds that an engine may take to print its tables; 0.1 to 0.3 s were measured."""
-_ANOTHER_BUILD_HINT = message("Another llama.cpp build may tell.")
+_ANOTHER_BUILD_HINT = message("Try another llama.cpp build.")
 _PATIENCE_S = (0.0, 0.0)
 _KEPT_LINES = 400
 _BACKENDS: tuple[tuple[str, Backend], ...] = (
@@ -388,16 +388,16 @@ async def _read_memory_tables(
     name = f"The engine {build.name} ({build.version})"
     if not (ended_itself or enough.is_set()):
         raise EngineUnsuitable(
-            message("{name} did not say within {limit_s:g} s what the model takes.", name=name, limit_s=limit_s),
+            message("{name} did not report the model's memory within {limit_s:g} s.", name=name, limit_s=limit_s),
             _ANOTHER_BUILD_HINT,
         )
     raise EngineUnsuitable(
         message(
-            "{name} does not print what {tables_part} takes.",
+            "{name} does not report the memory of {tables_part}.",
             name=name,
             tables_part=("MTP" if reader.tables else "a model"),
         ),
-        message("A newer llama.cpp build (b11434 or later) prints it."),
+        message("Use llama.cpp build b11434 or newer."),
     )
 
 

@@ -64,7 +64,7 @@ def unpack_demo_model() -> Path:
         data = lzma.decompress((folder / "demo.gguf.xz").read_bytes())
     except (OSError, lzma.LZMAError) as error:
         raise ModelBroken(
-            message("The built-in demo model cannot be read: {error}.", error=error),
+            message("Cannot read the built-in demo model: {error}.", error=error),
             message("Install the program again."),
         ) from error
     if _sha256(data) != about.sha256:

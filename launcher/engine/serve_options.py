@@ -21,11 +21,11 @@ _RESERVED_FLAGS = {
     ),
     "--model": message("Put --model before the --.", window="Choose the model on Models."),
     "--api-key": message(
-        "A port keeps the key that was made for it; `mtp-launcher status --json` tells it.",
-        window="A port keeps the key that was made for it; Settings shows it.",
+        "Each port keeps its API key; `mtp-launcher status --json` shows it.",
+        window="Each port keeps its API key; Settings shows it.",
     ),
-    "--ssl-key-file": message("The server listens without TLS; for that put a reverse proxy before it."),
-    "--api-prefix": message("The server answers at /v1."),
+    "--ssl-key-file": message("The server has no TLS. Use a reverse proxy for TLS."),
+    "--api-prefix": message("The API is at /v1."),
 }
 """Flags that the user's extra arguments must not contain, because they change the server's address or the access to it,
 with hints on what to use instead."""
@@ -91,5 +91,5 @@ def check_options(options: ServeOptions) -> None:
         flag = flag.replace("_", "-") if flag.startswith("--") else flag  # llama.cpp accepts --api_key, too
         if hint := _RESERVED_FLAGS.get(_FLAG_ALIASES.get(flag, flag)):
             raise BadOption(
-                message("{flag} cannot be set behind the --: the launcher sets it.", flag=flag), hint, option=flag
+                message("{flag} cannot be passed after -- because the launcher sets it.", flag=flag), hint, option=flag
             )

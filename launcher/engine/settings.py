@@ -36,7 +36,7 @@ def split_extra(line: str) -> tuple[str, ...]:
         return tuple(reader)
     except ValueError:
         raise BadOption(
-            message("A quote in the arguments is not closed."), message("Close it, or leave it out."), option=line
+            message("The arguments have an unclosed quote."), message("Close or remove the quote."), option=line
         ) from None
 
 

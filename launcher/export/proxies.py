@@ -86,6 +86,6 @@ def router_preset(recipe: ExportRecipe) -> str:
 
 def _unwritable_error(word: str, why: str, what: str) -> BadOption:
     return BadOption(
-        message("{word} cannot be written: {why}.", word=quoting.clean_comment(word), why=why),
+        message("{word} cannot be exported: {why}.", word=quoting.clean_comment(word), why=why),
         message("Use a name without {what}.", what=what),
     )

@@ -69,7 +69,9 @@ class ExportRecipe:
         told = dict(found)
         model = told.get("--model")
         if not argv[:cut] or model is None:
-            raise BadOption(message("This command names no model."), message("Export a server that serves one."))
+            raise BadOption(
+                message("This server has no model to export."), message("Export a server with a loaded model.")
+            )
         ours = {"--model", "--host", "--port", "--alias", "--api-key", "--api-key-file"}
         return cls(
             program=tuple(argv[:cut]),
@@ -115,7 +117,7 @@ def check_text(word: str) -> None:
     except UnicodeEncodeError:
         raise BadOption(
             message(
-                "{word} has bytes that are no UTF-8, so no text can name it.",
+                "{word} contains bytes that are not UTF-8, so it cannot be written as text.",
                 word=word.encode("utf-8", "replace").decode(),
             ),
             message("Rename the file."),

@@ -46,8 +46,8 @@ class HubFile:
         segments = f"{found['path']}/{found['revision'] or 'main'}".split("/") if found else [""]
         if found is None or not {"", ".", ".."}.isdisjoint(segments):
             raise BadOption(
-                message("{text!r} is no file on the hub.", text=text),
-                message("Write OWNER/NAME:FILE.gguf, with @REVISION behind NAME if it is not the newest."),
+                message("{text!r} is not a Hugging Face file.", text=text),
+                message("Write OWNER/NAME:FILE.gguf. For an older revision add @REVISION after NAME."),
             )
         return cls(found["repo"], found["path"], found["revision"] or "main")
 
@@ -107,7 +107,7 @@ def hub_endpoint() -> str:
     url = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or DEFAULT_ENDPOINT
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
         raise BadOption(
-            message("HF_ENDPOINT is no web address: {without_user!r}.", without_user=_without_user(url)),
+            message("HF_ENDPOINT is not a web address: {without_user!r}.", without_user=_without_user(url)),
             message("Unset it, or set it to {default_endpoint}.", default_endpoint=DEFAULT_ENDPOINT),
         )
     return url
@@ -134,9 +134,7 @@ def hub_token() -> str | None:
         except (OSError, ValueError):
             return None
     if found and not _TOKEN.fullmatch(found):
-        raise BadOption(
-            message("The Hugging Face token holds characters that no token has."), message("Set HF_TOKEN anew.")
-        )
+        raise BadOption(message("The Hugging Face token contains invalid characters."), message("Set HF_TOKEN again."))
     return found or None
 
 
@@ -162,7 +160,7 @@ def resolve_file(file: HubFile) -> HubEntry:
             return _parse_entry(file, answer, bearer is not None)
         url = target  # a renamed repository; the redirect of a large file leads to another server and carries its size
     raise Refused(
-        message("The hub sends us in a circle for {file}.", file=file),
+        message("Hugging Face redirects in a loop for {file}.", file=file),
         message("Check the repository's name on its page."),
     )
 
@@ -172,7 +170,7 @@ def list_files(repo: str, revision: str | None = None) -> RepoListing:
 
     In the latter case the listing names that commit. Raises what `resolve_file` raises.
     """
-    _check_online(repo, message("Unset it to ask the hub."))
+    _check_online(repo, message("Unset it to go online."))
     at = revision or _main_commit(repo)
     files: dict[str, ListedFile] = {}
     for page in _fetch_pages(f"/tree/{quote(at, safe='')}?recursive=true", HubFile(repo, "", at)):
@@ -209,8 +207,8 @@ def _fetch_pages(path: str, asked: HubFile) -> Iterator[Any]:
             raise _error_for_answer(asked, page.head, bearer is not None)
         if count == _PAGES:
             raise Refused(
-                message("The hub's listing of {repo} does not end.", repo=asked.repo),
-                message("Is HF_ENDPOINT a Hugging Face hub?"),
+                message("The file list of {repo} on Hugging Face does not end.", repo=asked.repo),
+                message("Check that HF_ENDPOINT is a Hugging Face hub."),
             )
         yield page.data
 
@@ -228,8 +226,8 @@ def _parse_listed_file(repo: str, item: Any) -> tuple[str, ListedFile]:  # noqa:
 
 def _invalid_listing(repo: str) -> Refused:
     return Refused(
-        message("The hub's listing of {repo} makes no sense.", repo=repo),
-        message("Is HF_ENDPOINT a Hugging Face hub?"),
+        message("The file list of {repo} on Hugging Face is invalid.", repo=repo),
+        message("Check that HF_ENDPOINT is a Hugging Face hub."),
         repo=repo,
     )
 
@@ -247,8 +245,8 @@ def _parse_entry(file: HubFile, answer: ResponseHead, has_token: bool) -> HubEnt
     etag = (headers.get("x-linked-etag") or headers.get("etag", "")).removeprefix("W/").strip('"')
     if not size.isdecimal() or len(size) > 19 or not etag or ("x-linked-size" not in headers and answer.status >= 300):
         raise Refused(
-            message("{hostname} does not say how large {file} is.", hostname=urlsplit(file.url).hostname, file=file),
-            message("Is HF_ENDPOINT a Hugging Face hub?"),
+            message("{hostname} does not report the size of {file}.", hostname=urlsplit(file.url).hostname, file=file),
+            message("Check that HF_ENDPOINT is a Hugging Face hub."),
         )
     commit = headers.get("x-repo-commit") or file.revision
     sha256 = etag if _SHA256.fullmatch(etag) else None
@@ -260,7 +258,7 @@ def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> L
     why, page = answer.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
     told: dict[str, Any] = {"file": str(file)} if file.path else {"repo": file.repo}
     get_token = message(
-        "Make a token at {endpoint}/settings/tokens and set HF_TOKEN to it.", endpoint=_shown_endpoint()
+        "Create a token at {endpoint}/settings/tokens and set HF_TOKEN to it.", endpoint=_shown_endpoint()
     )
     match answer.status, why:
         case 404, "RevisionNotFound":
@@ -271,7 +269,7 @@ def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> L
             )
         case 404, "RepoNotFound":
             return ModelMissing(
-                message("There is no repository {repo} on the hub.", repo=file.repo), message("Check its name."), **told
+                message("Hugging Face has no repository {repo}.", repo=file.repo), message("Check its name."), **told
             )
         case 404, _ if file.path:
             title = message(
@@ -282,25 +280,23 @@ def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> L
             )
             return ModelMissing(title, message("Look at {page}.", page=page), **told)
         case ((401 | 403), "GatedRepo") if has_token:
-            hint = message("Open {page}, accept its terms, and use a token of the account that did.", page=page)
+            hint = message("Open {page}, accept the terms, and use a token of the same account.", page=page)
         case ((401 | 403), "GatedRepo"):
-            hint = join_messages(message("Open {page} and accept its terms.", page=page), get_token)
+            hint = join_messages(message("Open {page} and accept the terms.", page=page), get_token)
         case 401, _ if has_token:
-            hint = join_messages(
-                message("The token is wrong or has run out, or there is no such repository."), get_token
-            )
+            hint = join_messages(message("The token is wrong or expired, or the repository does not exist."), get_token)
         case 401, _:
             hint = message(
-                "There is no such repository, or it is private. In that case: {get_token}", get_token=get_token
+                "The repository does not exist or is private. If it is private: {get_token}", get_token=get_token
             )
         case 403, _:
-            hint = message("Open {page}, accept its terms, and use a token that may read it.", page=page)
+            hint = message("Open {page}, accept the terms, and use a token with read access.", page=page)
         case _:
             return error_for_status(file.url, answer)
     gated = why == "GatedRepo" or answer.status == 403
     title = (
-        message("{repo} is gated: its owner asks for consent.", repo=file.repo)
+        message("{repo} is gated: you must accept its terms first.", repo=file.repo)
         if gated
-        else message("The hub does not show {repo}.", repo=file.repo)
+        else message("Hugging Face denies access to {repo}.", repo=file.repo)
     )
     return Refused(title, hint, status=answer.status, **told)

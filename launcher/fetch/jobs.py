@@ -211,8 +211,8 @@ class JobList:
             if job.id == job_id:
                 return job
         raise JobUnknown(
-            message("There is no download {job_id}.", job_id=job_id),
-            message("`mtp-launcher downloads` lists them.", window="Models lists them."),
+            message("Download {job_id} not found.", job_id=job_id),
+            message("See `mtp-launcher downloads`.", window="See the list on Models."),
         )
 
     def add(

@@ -21,12 +21,12 @@ def local_name(name: str) -> str:
     """
     if name in ("", ".", ".."):
         raise BadOption(
-            message("{name!r} is no name for a file.", name=name), message("Take a file with an ordinary name.")
+            message("{name!r} is not a valid file name.", name=name), message("Choose a file with an ordinary name.")
         )
     if len(name.encode("utf-8", "replace")) > _MOST_BYTES:
         raise BadOption(
-            message("The name {name}… is too long for a file system.", name=name[:40]),
-            message("Take a file with a shorter name."),
+            message("The name {name}… is too long for the file system.", name=name[:40]),
+            message("Choose a file with a shorter name."),
         )
     clean = _FORBIDDEN.sub("_", name.encode("utf-8", "replace").decode())
     clean = re.sub(r"[. ]+$", lambda end: "_" * len(end[0]), clean)

@@ -333,8 +333,8 @@ def lock_target(target: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DownloadBusy(
-            message("{name} is being downloaded already, perhaps by another window or terminal.", name=target.name),
-            message("Wait until it is finished, or end it there."),
+            message("{name} is already being downloaded, perhaps in another window or terminal.", name=target.name),
+            message("Wait until it finishes, or stop it there."),
         ) from error
     except OSError as error:
         raise write_error(error, target) from error
@@ -361,12 +361,14 @@ def disk_full_error(folder: Path, *, needed: int, free: int, reserve: int) -> Di
     missing = f"{_format_size(needed)} are still needed{kept}; " if needed else ""
     return DiskFull(
         message(
-            "There is no room in {folder}: {missing}{size} are free.",
+            "Not enough disk space in {folder}: {missing}{size} free.",
             folder=folder,
             missing=missing,
             size=_format_size(free),
         ),
-        message("Make room, or choose another folder. Nothing is lost: the same command goes on where it stopped."),
+        message(
+            "Free disk space, or choose another folder. The downloaded part is kept; run the same command to continue."
+        ),
         folder=str(folder),
         needed_bytes=needed,
         free_bytes=free,
@@ -384,18 +386,18 @@ def write_error(error: OSError, target: Path, needed: int = 0) -> LauncherError:
         if error.errno != errno.ENOSPC and free > needed:
             return DiskFull(
                 message(
-                    "The system lets no more be written to {folder}: {strerror}.",
+                    "The system allows no more writes to {folder}: {strerror}.",
                     folder=folder,
                     strerror=error.strerror,
                 ),
-                message("A quota may be used up. Nothing is lost: the same command goes on where it stopped."),
+                message("A disk quota may be used up. The downloaded part is kept; run the same command to continue."),
                 folder=str(folder),
                 needed_bytes=needed,
             )
         return disk_full_error(folder, needed=needed, free=free, reserve=0)
     return TargetUnusable(
         message(
-            "{name} cannot be written to {folder}: {strerror}.",
+            "Cannot write {name} to {folder}: {strerror}.",
             name=target.name,
             folder=folder,
             strerror=error.strerror or error,
@@ -415,7 +417,7 @@ def keep_as_bad(target: Path, reason: str, **facts: object) -> DownloadBroken:
         bad.with_name(f"{bad.name}.txt").write_text(f"{reason}\n", "utf-8")
     return DownloadBroken(
         reason,
-        message("It is kept as {name} and never used. Try again: the download begins anew.", name=bad.name),
+        message("The file is kept as {name} but not used. Try again to download it from the start.", name=bad.name),
         path=str(bad),
         **facts,
     )
@@ -428,8 +430,8 @@ def move_to_target(target: Path) -> None:
     """
     if os.path.lexists(target):
         raise FileInTheWay(
-            message("{target} was not there when the download began, and now is.", target=target),
-            message("Move or rename it, and try again: what has arrived is kept."),
+            message("{target} was created by another program during the download.", target=target),
+            message("Move or rename it, and try again. The downloaded part is kept."),
             path=str(target),
         )
     replace_file(part_path(target), target)

@@ -43,13 +43,11 @@ class QueueDamage:
     def __str__(self) -> str:
         """Return the damage as a sentence."""
         if self.kept_as is None:
-            return message("The list of downloads could not be read.")
+            return message("Cannot read the download list.")
         if self.lost is None:
-            return message(
-                "The list of downloads could not be read and was set aside as {kept_as}.", kept_as=self.kept_as
-            )
+            return message("The download list was unreadable and was renamed to {kept_as}.", kept_as=self.kept_as)
         return message(
-            "{lost} of the downloads listed could not be read and was set aside as {kept_as}.",
+            "{lost} of the listed downloads could not be read. The list was renamed to {kept_as}.",
             lost=self.lost,
             kept_as=self.kept_as,
         )
@@ -131,8 +129,8 @@ class QueueStore:
         version, entries = int(whole["version"]), list(whole["jobs"])
         if version > _VERSION:
             raise WrittenByNewer(
-                message("The list of downloads was written by a newer version of this program."),
-                message("Use that version, or move {path} away to begin a new list.", path=self.path),
+                message("The download list was written by a newer version of this program."),
+                message("Use that version, or move {path} away to start a new list.", path=self.path),
             )
         jobs, lost = _parse_jobs(entries)
         hold: JobFailure | None = None

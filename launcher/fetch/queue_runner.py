@@ -353,7 +353,7 @@ class QueueRunner:
                 self._listen(JobProgressed(running[job_id], each, sum_totals(self._jobs, figures)))
 
     def _complain(self, error: OSError) -> None:
-        text = join_messages(message("The list of downloads could not be written."), explain_os_error(error).title)
+        text = join_messages(message("Cannot write the download list."), explain_os_error(error).title)
         if text != self._trouble:
             self._trouble = text
             self._listen(QueueNotice(text))
@@ -388,8 +388,8 @@ def _disk_full_failure(error: OSError) -> JobFailure:
         DiskFull(
             message("The disk{where} is full.", where=where),
             message(
-                "Nothing is lost: free space, then `mtp-launcher downloads resume all`.",
-                window="Nothing is lost: free space, then go on with the downloads on Models.",
+                "No data is lost. Free disk space, then run `mtp-launcher downloads resume all`.",
+                window="No data is lost. Free disk space, then resume the downloads on Models.",
             ),
         )
     )

@@ -135,7 +135,7 @@ def waiting_note(error: LauncherError, seconds: float) -> str:
     """Return the text to show while waiting for a retry."""
     whole = max(1, math.ceil(seconds))
     duration = f"{whole} s" if whole < 120 else f"{round(whole / 60)} minutes"
-    again = message("The next try is in {duration}.", duration=duration)
+    again = message("Next try in {duration}.", duration=duration)
     return join_messages(error.title, again)
 
 
@@ -252,14 +252,14 @@ def check_answer(
     if answer.status == 206:
         if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
             odd = Refused(
-                message("{host} sent another part of {name} than it was asked for.", host=host, name=name),
+                message("{host} sent a different part of {name} than requested.", host=host, name=name),
                 _TRY_ELSEWHERE,
             )
             raise ConnectionTrouble(odd, NextStep.ALONE)
         size = _size(told["size"], known.bytes)
         if size is None:
             raise ConnectionTrouble(
-                Refused(message("{host} does not say how large {name} is.", host=host, name=name), _TRY_ELSEWHERE),
+                Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
                 NextStep.ALONE,
             )
         if size != known.bytes:
@@ -268,7 +268,7 @@ def check_answer(
         if begin and known.etag and etag and etag != known.etag and known.sha256 is None:
             raise ConnectionTrouble(
                 Refused(
-                    message("{name} was changed on {host} while it was fetched.", name=name, host=host),
+                    message("{name} was changed on {host} during the download.", name=name, host=host),
                     message("Try again."),
                 ),
                 NextStep.ANEW,
@@ -281,20 +281,20 @@ def check_answer(
         size = known.bytes if announced is None else announced
         if size is None:
             raise ConnectionTrouble(
-                Refused(message("{host} does not say how large {name} is.", host=host, name=name), _TRY_ELSEWHERE),
+                Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
                 NextStep.NEVER,
             )
         if begin and etag and known.etag and etag != known.etag:
             same_by_hash = known.sha256 is not None and known.bytes == size
             changed = Refused(
-                message("{name} was changed on {host} while it was fetched.", name=name, host=host),
+                message("{name} was changed on {host} during the download.", name=name, host=host),
                 message("Try again."),
             )
             raise ConnectionTrouble(changed, NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.ANEW)
         _check_size(size, known, host, name, begin)
         if begin:
             unsure = announced is None and (etag is None or etag != known.etag)
-            whole = Refused(message("{host} cannot send a part of {name}.", host=host, name=name), _TRY_ELSEWHERE)
+            whole = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
             raise ConnectionTrouble(whole, NextStep.UNSURE if unsure else NextStep.ALONE)
         return AcceptedAnswer(size, etag, ranges=False)
     if answer.status == 416:
@@ -302,7 +302,7 @@ def check_answer(
         if size == 0 and known.bytes in (None, 0):
             return AcceptedAnswer(0, etag, ranges=True)
         shrunk = Refused(
-            message("{host} refuses to send {name} from byte {begin:,} on.", host=host, name=name, begin=begin),
+            message("{host} refuses to send {name} from byte {begin:,}.", host=host, name=name, begin=begin),
             _TRY_ELSEWHERE,
             status=416,
         )
@@ -310,7 +310,7 @@ def check_answer(
     raise _status_trouble(answer, host, asked_host)
 
 
-_TRY_ELSEWHERE = message("Try again later, or get it from another server.")
+_TRY_ELSEWHERE = message("Try again later, or download it from another server.")
 
 
 def _size(text: str, otherwise: int | None) -> int | None:
@@ -322,10 +322,8 @@ def _check_page(content_type: str, host: str, name: str) -> None:
     if page and not name.lower().endswith((".html", ".htm")):
         raise ConnectionTrouble(
             Refused(
-                message("{host} sent a web page in place of {name}.", host=host, name=name),
-                message(
-                    "A hotel's or company's network may want you to log in: open any page in a browser, then try again."
-                ),
+                message("{host} sent a web page instead of {name}.", host=host, name=name),
+                message("Your network may require a login. Open any page in a browser, then try again."),
             ),
             NextStep.NEVER,
         )
@@ -335,7 +333,7 @@ def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin:
     if known.bytes is not None and size != known.bytes:
         other = Refused(
             message(
-                "{host} has another {name}: {size:,} bytes in place of {bytes:,}.",
+                "{host} has a different {name}: {size:,} bytes instead of {bytes:,}.",
                 host=host,
                 name=name,
                 size=size,
@@ -349,7 +347,7 @@ def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin:
     if size > UNKNOWN_END:
         raise ConnectionTrouble(
             Refused(
-                message("{host} says that {name} has {size:,} bytes.", host=host, name=name, size=size), _TRY_ELSEWHERE
+                message("{host} reports {size:,} bytes for {name}.", host=host, name=name, size=size), _TRY_ELSEWHERE
             ),
             NextStep.NEVER,
         )
@@ -442,12 +440,12 @@ class ConnectionWorker:
                 raise ConnectionTrouble(
                     Unreachable(
                         message(
-                            "{host} broke off after {done_bytes:,} of {size:,} bytes.",
+                            "{host} closed the connection after {done_bytes:,} of {size:,} bytes.",
                             host=self._stream.host,
                             done_bytes=part.done_bytes,
                             size=told.size,
                         ),
-                        message("Try again: what has arrived is kept."),
+                        message("Try again. The downloaded part is kept."),
                     )
                 )
             wanted = part.write(segment, view[:n_bytes])
@@ -458,7 +456,7 @@ class ConnectionWorker:
             raise ConnectionTrouble(
                 DownloadBroken(
                     message(
-                        "{host} sends more than the {size:,} bytes of {name}.",
+                        "{host} sent more than the {size:,} bytes of {name}.",
                         host=self._stream.host,
                         size=told.size,
                         name=ask.name,
@@ -675,7 +673,7 @@ class Transfer:
     def _wrong_because(self, sha256: str) -> str:
         host = host_name(self._source.url)
         return message(
-            "What {host} sent as {name} is not that file: its SHA-256 is {sha256}, in place of {sha256_2}.",
+            "The file {name} from {host} is wrong: its SHA-256 is {sha256} instead of {sha256_2}.",
             host=host,
             name=self._name,
             sha256=sha256,
@@ -707,14 +705,13 @@ class Transfer:
         if part.done_bytes:
             kept = (
                 message(
-                    "The {done_bytes:,} of {size:,} bytes that have arrived are kept: the same command goes on from"
-                    " there.",
+                    "The downloaded {done_bytes:,} of {size:,} bytes are kept. Run the same command to continue.",
                     done_bytes=part.done_bytes,
                     size=part.size,
                 )
                 if part.size
                 else message(
-                    "The {done_bytes:,} bytes that have arrived are kept: the same command goes on from there.",
+                    "The downloaded {done_bytes:,} bytes are kept. Run the same command to continue.",
                     done_bytes=part.done_bytes,
                 )
             )
@@ -863,7 +860,7 @@ async def _check_existing(
             return DownloadedFile(target, size, sha256, time.monotonic() - began_s, 0, 0)
     raise FileInTheWay(
         message(
-            "{target} is there already, and is not {name} as {url} should have it.",
+            "{target} already exists and is not the same file as {name} at {url}.",
             target=target,
             name=source.name or target.name,
             url=host_name(source.url),

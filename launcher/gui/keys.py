@@ -26,17 +26,17 @@ SHORTCUTS = (
     ShortcutGroup(
         mark("Everywhere"),
         (
-            ("F1", mark("This list, and back")),
+            ("F1", mark("Show this list, or go back")),
             ("Ctrl+1", mark("Start")),
             ("Ctrl+2", mark("Cockpit")),
             ("Ctrl+3", mark("Tune")),
             ("Ctrl+4", mark("Models")),
             ("Ctrl+5", mark("Logs")),
             ("Ctrl+,", mark("Settings")),
-            ("Ctrl+O", mark("Open a GGUF file and serve it")),
-            ("Ctrl+Q", mark("Quit: the server stops, and its memory is free")),
-            ("Tab", mark("To the next control; Shift+Tab goes back")),
-            ("Space", mark("Press the button that has the focus, as Enter does")),
+            ("Ctrl+O", mark("Open a GGUF file and load it")),
+            ("Ctrl+Q", mark("Quit, and stop the server")),
+            ("Tab", mark("Next control; Shift+Tab: previous")),
+            ("Space", mark("Press the focused button, like Enter")),
         ),
     ),
     ShortcutGroup(
@@ -46,17 +46,17 @@ SHORTCUTS = (
     ShortcutGroup(
         mark("Sliders and choices"),
         (
-            ("Left", mark("One step less; Right is one step more")),
-            ("PgUp", mark("A large step more; PgDown is one less")),
-            ("Home", mark("To the least; End goes to the most")),
+            ("Left", mark("One step down; Right: one step up")),
+            ("PgUp", mark("Large step up; PgDown: large step down")),
+            ("Home", mark("Minimum; End: maximum")),
         ),
     ),
     ShortcutGroup(
         mark("Chat"),
         (
-            ("Return", mark("Send; Shift+Return begins a new line")),
+            ("Return", mark("Send; Shift+Return: new line")),
             ("Esc", mark("Stop the reply")),
-            ("Up", mark("Edit the last question, where nothing is written yet")),
+            ("Up", mark("Edit the last question, if the field is empty")),
             ("Ctrl+N", mark("A new conversation")),
             ("Ctrl+F", mark("Search in the conversations")),
             ("Ctrl+Shift+C", mark("Copy the last reply")),
@@ -65,16 +65,16 @@ SHORTCUTS = (
     ShortcutGroup(
         mark("Plots"),
         (
-            ("Left", mark("Read earlier values; Right reads later ones")),
-            ("Home", mark("Back to what is live")),
+            ("Left", mark("Read earlier values; Right: later values")),
+            ("Home", mark("Back to live values")),
         ),
     ),
     ShortcutGroup(
         mark("Logs"),
         (
-            ("Ctrl+F", mark("Only lines with a text")),
-            ("Ctrl+P", mark("Hold the lines still, or let them go on")),
-            ("End", mark("Stay at the end as lines come")),
+            ("Ctrl+F", mark("Filter lines by text")),
+            ("Ctrl+P", mark("Pause or resume the log")),
+            ("End", mark("Follow new lines")),
         ),
     ),
 )
@@ -85,7 +85,7 @@ class KeysPage(QWidget):
 
     def __init__(self, _controller: Controller) -> None:
         super().__init__()
-        head = PageHead(tr("Keyboard"), tr("Everything can be done without a mouse. Esc or F1 leads back."))
+        head = PageHead(tr("Keyboard"), tr("Everything works without a mouse. Esc or F1 goes back."))
         column = make_headed_column(self, tr("Keyboard"), head)
         for group in SHORTCUTS:
             column.addWidget(self._make_card(group))

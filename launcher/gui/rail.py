@@ -139,7 +139,7 @@ class Rail(QFrame):
         self._about = QPushButton(tr("Version {version}", version=__version__))
         self._about.setObjectName("foot")
         self._about.setFont(theme.font(theme.CAPTION_PX))
-        self._about.setToolTip(tr("Versions of everything, to be copied for a report"))
+        self._about.setToolTip(tr("Show all versions, to copy into a bug report"))
         self._about.clicked.connect(lambda: self.chosen.emit("about"))
         self._group = QButtonGroup(self)
         inner = QWidget()

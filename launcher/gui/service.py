@@ -55,7 +55,7 @@ class ServerService:
             ending = () if session.is_idle else (session.supervisor.engine_pid or 0,)
             start = await resolve_start(wish.model, {"draft": wish.draft}, ending=ending)
             if self._requests != asked:  # another request came while the settings were resolved
-                raise Superseded(message("A newer request to this server took the place of this one."))
+                raise Superseded(message("A newer request replaced this one."))
         before, self.served_name = self._posted_launch, wish.model
         if session.is_idle:
             await session.share(False)  # sharing never carries over to a new start
@@ -107,7 +107,7 @@ class ServerService:
         launch = session.supervisor.launch
         if launch is None:
             raise ServerNotFound(
-                message("The server has never run, so there is nothing to change."), message("Start it first.")
+                message("The server was never started, so there are no settings to change."), message("Start it first.")
             )
         options = change_settings(session.supervisor.options or launch.options, changes)
         if extra is not None:

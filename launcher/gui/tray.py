@@ -82,7 +82,7 @@ class Tray(QObject):
         self.icon.setToolTip(f"MTP Launcher\n{said}\n{view.address}".strip())
         before, self._state = self._state, self._controller.inputs.status.state
         if self._state is ServerState.FAILED and before is not ServerState.FAILED:
-            self.notify(tr("{model} could not be served", model=view.subject), view.problem)
+            self.notify(tr("{model} could not be loaded", model=view.subject), view.problem)
 
     @Slot(object)
     def _notify_launch(self, launch: object) -> None:

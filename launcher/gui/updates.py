@@ -52,7 +52,7 @@ class UpdatesCard(Card):
             self.body.addWidget(label)
         self.line.setFont(theme.monospace())
         ways = FlowLayout(gap=theme.px(theme.GAP_M))
-        self.look = make_button(tr("Look for a newer version"), self.check)
+        self.look = make_button(tr("Check for updates"), self.check)
         self.get = make_button("", self.install, primary=True)
         self.copy = make_button(tr("Copy the command"), lambda: QGuiApplication.clipboard().setText(self.line.text()))
         self.cancel = make_button(tr("Pause"), self._cancel)
@@ -106,13 +106,13 @@ class UpdatesCard(Card):
         self.get.setText("")
         self.notes.hide()
         if not self._newest.is_newer:
-            self._show_text(tr("This is version {version}. There is no newer one.", version=__version__))
+            self._show_text(tr("Version {version} is the newest.", version=__version__))
             return
-        said = tr("Version {newer} is out; this is {version}.", newer=version, version=__version__)
+        said = tr("Version {newer} is available; you have {version}.", newer=version, version=__version__)
         if isinstance(offer, LauncherError):
             said = f"{said} {render(offer.message)}"
         else:
-            self.get.setText(tr("Get version {version} ({size})", version=version, size=format_size(offer.size)))
+            self.get.setText(tr("Download version {version} ({size})", version=version, size=format_size(offer.size)))
             self.get.show()
         self._show_text(said)
         notes = visible_reply(self._newest.manifest.notes).strip()
@@ -121,9 +121,9 @@ class UpdatesCard(Card):
 
     def _show_progress(self, progress: Progress) -> None:
         done, total = format_size(progress.done_bytes), format_size(progress.bytes)
-        self._show_text(progress.note or tr("{done} of {total} are here.", done=done, total=total))
+        self._show_text(progress.note or tr("{done} of {total} downloaded.", done=done, total=total))
         if progress.bytes is not None and progress.done_bytes >= progress.bytes:
-            self._show_text(tr("All is here; it is being verified and installed."))
+            self._show_text(tr("Downloaded. Verifying and installing ..."))
 
     def _show_installed(self, got: tuple[DownloadedUpdate, bool]) -> None:
         from launcher.updates.way import InstallMethod
@@ -131,22 +131,20 @@ class UpdatesCard(Card):
         received, done = got
         self._show_idle()
         if not done:
-            self._show_text(tr("It is here, and verified. Close this program, then run this in a terminal:"))
+            self._show_text(tr("Downloaded and verified. Close this program, then run this in a terminal:"))
             self.line.setText(received.shell_line)
             self.line.show()
             self.copy.show()
         elif received.method is InstallMethod.SCRIPT:
-            said = tr(
-                "Version {version} is installed. It is the one that starts from now on.", version=received.version
-            )
+            said = tr("Version {version} is installed and used from the next start.", version=received.version)
             self._show_text(said)
         else:
-            self._show_text(tr("Its installer is open. It asks this window to close."))
+            self._show_text(tr("The installer is open. It will ask you to close this window."))
 
     def _show_paused(self) -> None:
         self._show_idle()
         self.get.show()
-        self._show_text(tr("Paused. What has arrived is kept, and the download goes on from there."))
+        self._show_text(tr("Paused. The downloaded part is kept."))
 
     def _show_error(self, error: LauncherError) -> None:
         self._show_idle()
@@ -184,7 +182,7 @@ def announce_newer(window: Window) -> WorkHandle[None]:
             window.show_page("about")
 
         window.notice.show_message(
-            tr("Version {newer} is out; this is {version}.", newer=version, version=__version__),
+            tr("Version {newer} is available; you have {version}.", newer=version, version=__version__),
             "information",
             [(tr("What is new"), show)],
         )

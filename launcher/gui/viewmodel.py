@@ -111,9 +111,9 @@ def derive_view(inputs: Inputs) -> View:
 
 def _prompt_hint(state: ServerState, *, running: bool) -> str:
     if running:
-        return tr("Ask something · Enter sends, Esc stops")
+        return tr("Type a message · Enter sends, Esc stops")
     if state in _RESTING:
-        return tr("Start a model to ask it something")
+        return tr("Load a model to chat")
     return tr("The model is not ready yet")
 
 

@@ -320,18 +320,18 @@ class Window(QMainWindow):
     def _ask_how_to_close(self) -> None:
         self._asking_to_close = True
         if self.tray is None:
-            text = tr("A model is being served. It is stopped when this window closes: this system has no tray.")
+            text = tr("A model is loaded. Closing this window unloads it, because this system has no tray.")
             self.notice.show_message(text, "information", [(tr("Stop and quit"), self.quit)])
         else:
             text = tr(
-                "A model is being served. Keep serving it from the tray when this window closes?"
-                " Your answer is not asked for again; Settings has it under Closing the window."
+                "A model is loaded. Keep it running in the tray when this window closes? You can change this "
+                "later in Settings under Closing the window."
             )
             self.notice.show_message(
                 text,
                 "information",
                 [
-                    (tr("Keep serving"), lambda: self._close_as_chosen(keeps=True)),
+                    (tr("Keep running"), lambda: self._close_as_chosen(keeps=True)),
                     (tr("Stop and quit"), lambda: self._close_as_chosen(keeps=False)),
                 ],
             )
@@ -432,7 +432,7 @@ def _window_settings() -> QSettings:
 def _drop_hint(data: QMimeData) -> str:
     """Return the hint for dragged data, or "" unless it is a single .gguf file."""
     path = _dragged_gguf(data)
-    return tr("Drop {name} to serve it", name=one_line(path.name)) if path is not None else ""
+    return tr("Drop {name} to load it", name=one_line(path.name)) if path is not None else ""
 
 
 def _dragged_gguf(data: QMimeData) -> Path | None:

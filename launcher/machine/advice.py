@@ -33,32 +33,32 @@ def advise(machine: Machine, settings: Sequence[WslSettings] = (), disks: Sequen
 def _gpus(machine: Machine) -> Iterator[Advice]:
     for card in machine.undriven:
         yield Advice(
-            message("The {name} is there and cannot be used: {reason}", name=card.name, reason=card.reason),
+            message("The {name} was found but cannot be used: {reason}", name=card.name, reason=card.reason),
             _driver_hint(card, machine.host),
         )
     for failure in machine.failures:
-        yield Advice(failure, message("When it stays so after a restart, see what `sudo dmesg` says of it."))
+        yield Advice(failure, message("If this continues after a restart, check the output of `sudo dmesg`."))
     for gpu in machine.gpus:
         if gpu.asleep:
             yield Advice(
-                message("The {name} sleeps, and was not woken to be looked at.", name=gpu.name),
+                message("The {name} is asleep and was not woken for this check.", name=gpu.name),
                 message(
-                    "`mtp-launcher doctor --wake` wakes it; a server wakes it by itself.",
-                    window="A server wakes it by itself.",
+                    "`mtp-launcher doctor --wake` wakes it; loading a model wakes it, too.",
+                    window="Loading a model wakes it.",
                 ),
             )
 
 
 def _driver_hint(card: UnusableCard, host: Host) -> str:
     if card.kernel_driver == "vfio-pci":
-        return message("It is set aside for a virtual machine. Give it back to use it here.")
+        return message("It is reserved for a virtual machine. Release it to use it here.")
     if host.container is not None:
         if card.vendor == "nvidia":
-            return message("Start the container with it (--gpus all; the host needs the NVIDIA Container Toolkit).")
-        return message("Start the container with it (--device /dev/dri, for ROCm also --device /dev/kfd).")
+            return message("Start the container with --gpus all (the host needs the NVIDIA Container Toolkit).")
+        return message("Start the container with --device /dev/dri (for ROCm also --device /dev/kfd).")
     if card.kernel_driver == "nvidia":
         return message(
-            "Restart the computer: its kernel may hold an older driver. If it stays so, install the driver anew."
+            "Restart the computer: an older driver may still be loaded. If that does not help, reinstall the driver."
         )
     if card.vendor == "nvidia":
         return message(
@@ -67,7 +67,7 @@ def _driver_hint(card: UnusableCard, host: Host) -> str:
         )
     module = {"amd": "amdgpu", "intel": "i915 or xe"}.get(card.vendor, "its own")
     return message(
-        "The kernel's driver for it is {module}. A newer kernel or its firmware package may be what is missing.",
+        "Its kernel driver is {module}. You may need a newer kernel or firmware package.",
         module=module,
     )
 
@@ -77,7 +77,7 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
     if host.wsl == 1:
         yield Advice(
             message("This is WSL 1, which has no GPU."),
-            message("In Windows: `wsl --list` names this distribution, `wsl --set-version NAME 2` converts it."),
+            message("In Windows, find its name with `wsl --list` and convert it with `wsl --set-version NAME 2`."),
         )
     if host.wsl != 2:
         return
@@ -87,13 +87,13 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
         for unknown in file.unknown:
             asks_for_video_memory = unknown.name.lower().endswith("gpumemory")
             why = (
-                message("WSL does not divide the GPU's memory: all of it can be used.")
+                message("WSL does not limit the GPU's memory: all of it is usable.")
                 if asks_for_video_memory
                 else Message()
             )
             yield Advice(
                 message(
-                    "{path} line {line}: WSL knows no setting {name} and skips it.",
+                    "{path} line {line}: WSL has no setting {name} and ignores it.",
                     path=file.path,
                     line=unknown.line,
                     name=unknown.name,
@@ -107,17 +107,17 @@ def _no_gpu_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
     off = next((file for file in settings if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}), None)
     if off is not None:
         return Advice(
-            message("{path} keeps the GPU from WSL: gpuSupport is off.", path=off.path),
+            message("{path} hides the GPU from WSL: gpuSupport is off.", path=off.path),
             join_messages(message("Delete the line."), RESTART_HINT),
         )
     if not machine.host.wsl_gpu:
         return Advice(
-            message("WSL offers no GPU here: there is no /dev/dxg."),
+            message("WSL provides no GPU here: /dev/dxg is missing."),
             join_messages(message("Install the GPU's driver in Windows, then run `wsl --update` there."), RESTART_HINT),
         )
     return Advice(
         message("WSL offers a GPU, but none was found: {reason}", reason=machine.no_gpu_because),
-        message("Install or update the NVIDIA driver in Windows, and none inside WSL: Windows lends it its own."),
+        message("Install or update the NVIDIA driver in Windows, not inside WSL. WSL uses the driver of Windows."),
     )
 
 
@@ -132,7 +132,7 @@ def _memory_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterato
     if set_to is not None:
         hint = join_messages(
             message(
-                "In {where}, raise memory={set_to} below [wsl2] as far as Windows can spare.",
+                "In {where}, raise memory={set_to} under [wsl2] as far as Windows can spare.",
                 where=where,
                 set_to=set_to,
             ),
@@ -140,14 +140,16 @@ def _memory_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterato
         )
     elif (wanted := suggest_wsl_memory(memory)) > memory / _GIB + 0.5:
         hint = join_messages(
-            message("In {where}, set memory={wanted}GB below [wsl2].", where=where, wanted=wanted), RESTART_HINT
+            message("In {where}, set memory={wanted}GB under [wsl2].", where=where, wanted=wanted), RESTART_HINT
         )
     else:
-        hint = message("Windows needs the rest of this computer's: take a model that the GPU holds whole.")
+        hint = message(
+            "Windows needs the rest of the memory. Choose a model that fits completely into the GPU's memory."
+        )
     yield Advice(
         message(
-            "WSL has {memory:.1f} GiB of memory: too little for the parts of a large model that a"
-            " GPU of {largest:.0f} GiB leaves to the processor.",
+            "WSL has {memory:.1f} GiB of memory, too little for the layers of a large model that do not fit "
+            "into {largest:.0f} GiB of GPU memory.",
             memory=memory / _GIB,
             largest=largest / _GIB,
         ),
@@ -160,16 +162,16 @@ def _disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
         if host.wsl is not None and disk.holds_windows_files:
             yield Advice(
                 message(
-                    "{folder} lies on a drive of Windows, which WSL reads slowly and cannot map into memory.",
+                    "{folder} is on a Windows drive, which WSL reads slowly and cannot memory-map.",
                     folder=disk.folder,
                 ),
-                message("Keep models in a folder of Linux, such as ~/models: loading is many times faster there."),
+                message("Keep models in a Linux folder such as ~/models. Loading is many times faster there."),
             )
 
 
 def _power(host: Host) -> Iterator[Advice]:
     if host.on_battery:
         yield Advice(
-            message("This computer runs on its battery, which holds processor and GPU back."),
-            message("Plug it in, above all to measure."),
+            message("This computer runs on battery, which slows CPU and GPU down."),
+            message("Plug it in, especially before measuring."),
         )

@@ -8,7 +8,7 @@ from launcher.machine.gpu import ASLEEP, GONE, Gpu, GpuActivity, Reading, unknow
 from launcher.machine.sysfs import PciGpu, read_number, read_scaled, read_text
 
 _MIB = 2**20
-_NOT_REPORTED = message("The amdgpu driver does not say.")
+_NOT_REPORTED = message("The amdgpu driver does not report it.")
 _APU_REVISION = 2
 """Format revision of gpu_metrics: 1 on cards, 2 or more on APUs (kgd_pp_interface.h)."""
 

@@ -40,21 +40,21 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
     without a suitable CUDA, gets Vulkan. Without a GPU it is the CPU build.
     """
     if system == "Darwin":
-        return BackendChoice("metal", gpus[0] if gpus else None, message("On a Mac the engine computes by Metal."))
+        return BackendChoice("metal", gpus[0] if gpus else None, message("On a Mac the engine uses Metal."))
     if not gpus:
         return BackendChoice("cpu", None, message("No GPU was found."))
     gpu = gpus[0]
     if gpu.vendor != "nvidia":
         return BackendChoice(
-            "vulkan", gpu, message("Vulkan runs on the {name} with the driver that it has.", name=gpu.name)
+            "vulkan", gpu, message("Vulkan runs on the {name} with its current driver.", name=gpu.name)
         )
     if gpu.asleep:
-        why = message("The {name} sleeps, and its compute capability decides.", name=gpu.name)
+        why = message("The {name} is asleep, so its compute capability is unknown.", name=gpu.name)
         return BackendChoice(
             None,
             gpu,
             why,
-            message("`mtp-launcher doctor --wake` wakes it and tells.", window="A server wakes it by itself."),
+            message("`mtp-launcher doctor --wake` wakes it and reads it.", window="Loading a model wakes it."),
         )
     return _for_nvidia(gpu)
 
@@ -67,7 +67,7 @@ def _for_nvidia(gpu: Gpu) -> BackendChoice:
         return BackendChoice(
             "vulkan",
             gpu,
-            join_messages(message("The {name}'s {missing} is not known.", name=gpu.name, missing=missing), why),
+            join_messages(message("The {missing} of the {name} is unknown.", name=gpu.name, missing=missing), why),
         )
     known = message(
         "The {name} has compute capability {capability} and driver {driver}",
@@ -89,7 +89,7 @@ def _for_nvidia(gpu: Gpu) -> BackendChoice:
         newer = capability >= _CUDA_13_CAPABILITY
         better = (
             message(
-                "With an NVIDIA driver from {cuda_13_driver} on it could take CUDA 13.", cuda_13_driver=_CUDA_13_DRIVER
+                "With NVIDIA driver {cuda_13_driver} or newer it could use CUDA 13.", cuda_13_driver=_CUDA_13_DRIVER
             )
             if newer
             else None
@@ -104,7 +104,7 @@ def _for_nvidia(gpu: Gpu) -> BackendChoice:
         )
     if capability >= _CUDA_12_CAPABILITY:
         better = message(
-            "With an NVIDIA driver from {cuda_12_driver} on it could take CUDA.", cuda_12_driver=_CUDA_12_DRIVER
+            "With NVIDIA driver {cuda_12_driver} or newer it could use CUDA.", cuda_12_driver=_CUDA_12_DRIVER
         )
         return BackendChoice(
             "vulkan",
@@ -126,7 +126,7 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
     capability, driver = gpu.compute_capability, _major_version(gpu.driver)
     if capability is None or driver is None:
         return message(
-            "{words} was passed over: the {name}'s compute capability or driver is not known.",
+            "{words} was skipped: the compute capability or driver of the {name} is unknown.",
             words=words,
             name=gpu.name,
         )

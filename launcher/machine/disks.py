@@ -50,12 +50,12 @@ def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
     except OSError as error:
         absent = dict.fromkeys(
             ("total_bytes", "free_bytes"),
-            message("{existing} cannot be asked: {strerror}.", existing=existing, strerror=error.strerror),
+            message("Cannot read {existing}: {strerror}.", existing=existing, strerror=error.strerror),
         )
     holders = [(Path(mount), kind) for mount, kind in mounts if existing.is_relative_to(mount)]
     system = max(holders, key=lambda each: len(each[0].parts), default=(None, None))[1]
     if not system:
-        absent["file_system"] = message("The system does not list what is mounted there.")
+        absent["file_system"] = message("The system does not list its mounts.")
     return Disk(folder, total, free, system or None, absent)
 
 

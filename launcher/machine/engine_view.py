@@ -35,7 +35,7 @@ _BUILT_IN = re.compile(
     re.IGNORECASE,
 )
 """Names of integrated GPUs, as the drivers of Vulkan and Metal give them."""
-_ENGINE_ONLY = message("Only the engine's device list names this GPU.")
+_ENGINE_ONLY = message("This GPU appears only in the engine's device list.")
 
 
 class EngineDevice(Protocol):
@@ -99,13 +99,13 @@ def find_disagreements(
         Disagreement(
             "processor",
             message(
-                "The engine takes the processor for a GPU: {name} is {description}.",
+                "The engine treats the CPU as a GPU: {name} is {description}.",
                 name=device.name,
                 description=device.description,
             ),
             message(
-                "It is slower than the engine's own code for processors. Install the GPU's Vulkan"
-                " driver, or leave it out."
+                "This is slower than the engine's CPU code. Install the Vulkan driver of your GPU, or "
+                "exclude this device."
             ),
         )
         for device in devices
@@ -133,7 +133,7 @@ def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
         Disagreement(
             "memory",
             message(
-                "The driver gives {name} {total:,.0f} MiB of memory, the engine {total_mib:,} MiB.",
+                "The driver reports {total:,.0f} MiB of memory for {name}, the engine {total_mib:,} MiB.",
                 name=gpu.name,
                 total=total,
                 total_mib=device.total_mib,
@@ -163,12 +163,12 @@ def _missing_gpu(
         return Disagreement(
             "missing",
             message("The engine does not see the {name}.", name=gpu.name),
-            message("This build has no backend for it, or the backend's runtime is missing: the GPU stays unused."),
+            message("This build has no backend for it, or the backend's runtime is missing. The GPU is not used."),
         )
     return Disagreement(
         "missing",
         message("The engine does not see the GPU ({name}).", name=gpu.name),
-        message("Its GPU backend or the CUDA runtime beside it is missing: it would run on the processor."),
+        message("Its GPU backend or CUDA runtime is missing, so it would run on the CPU."),
     )
 
 

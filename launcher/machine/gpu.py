@@ -32,8 +32,8 @@ READINGS = (
     "gpu_use_percent",
 )
 """The names of the readings sampled from a GPU; each ends in its unit."""
-ASLEEP = message("The GPU sleeps and was not woken to ask.")
-GONE = message("The GPU is gone.")
+ASLEEP = message("The GPU is asleep and was not woken.")
+GONE = message("The GPU was disconnected.")
 TOO_SHORT = message("Not measured for long enough yet.")
 
 

@@ -16,8 +16,8 @@ from launcher.machine.gpu import Reading
 _COUNTERS = {"gpu_shared_mib": "Shared Usage", "engine_vram_mib": "Dedicated Usage"}
 _LARGE, _NO_SCALE, _MORE_DATA = 0x400, 0x1000, 0x800007D2
 _MIB = 2**20
-_NOT_REPORTED = message("Windows does not count the GPU memory of this process.")
-_ONLY_WINDOWS = message("Only Windows counts it.")
+_NOT_REPORTED = message("Windows does not report the GPU memory of this process.")
+_ONLY_WINDOWS = message("Only Windows reports it.")
 
 
 class _Value(ctypes.Structure):

@@ -15,7 +15,7 @@ from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, list_pci_gpus
 
 _WITHHELD = message("This container was not given its device below /dev/dri.")
-_LEFT_ALONE = message("Not read while no engine runs, so that the GPU can sleep.")
+_LEFT_ALONE = message("Not read while no engine is running, so that the GPU can sleep.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class GpuSensors:
         counted = self._counters.sample()
         if self._gpu is None or self._source is None:
             return GpuSnapshot(
-                self._gpu, self._alone, GpuActivity.unknown(self._why or message("No engine ran yet.")), counted
+                self._gpu, self._alone, GpuActivity.unknown(self._why or message("No engine has run yet.")), counted
             )
         readings = counted | self._source.sample_slowly(self._gpu)
         return GpuSnapshot(self._gpu, self._alone, self._source.activity(self._gpu), readings)
@@ -186,7 +186,7 @@ def _find_unusable_cards(cards: Sequence[PciGpu], absent: Mapping[Vendor, str]) 
             why = message("No driver is loaded for it.")
         else:
             why = message(
-                "The driver {kernel_driver} runs it, and no engine can use that.", kernel_driver=card.kernel_driver
+                "It uses the driver {kernel_driver}, which no engine supports.", kernel_driver=card.kernel_driver
             )
         if why is not None:
             found.append(_unusable_card(card, why))

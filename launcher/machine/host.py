@@ -87,8 +87,8 @@ def read_host(root: Path = ROOT) -> Host:
     limit = read_memory_limit(root)
     battery, battery_absent = is_on_battery(root)
     absent = {
-        "cpu": None if name else message("The system does not name its processor."),
-        "physical_cores": None if cores else message("The system does not say which of its processors are cores."),
+        "cpu": None if name else message("The system does not report the CPU name."),
+        "physical_cores": None if cores else message("The system does not report the number of CPU cores."),
         "cpu_features": None if features is not None else _no_features(),
         "memory_limit_bytes": None if limit else message("No control group limits it."),
         "wsl": message("This is not the Windows Subsystem for Linux."),
@@ -163,7 +163,7 @@ def _list_features(flags: frozenset[str] | None) -> tuple[str, ...] | None:
 
 
 def _no_features() -> str:
-    return message("The system does not list them.") if _is_x86() else message("They are looked for on x86-64 only.")
+    return message("The system does not list them.") if _is_x86() else message("Checked on x86-64 only.")
 
 
 def find_display() -> str | None:

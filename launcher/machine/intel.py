@@ -15,7 +15,7 @@ _SHORTEST_S = 0.05
 _TOTALS = ("drm/card*/lmem_total_bytes", "tile*/physical_vram_size_bytes")
 _AVAILABLE = "drm/card*/lmem_avail_bytes"
 _CLOCKS = ("tile0/gt0/freq0/act_freq", "drm/card*/gt_act_freq_mhz")
-_SHARED = message("It shares the computer's memory.")
+_SHARED = message("It shares system memory.")
 
 
 class _Energy(NamedTuple):
@@ -45,7 +45,7 @@ class IntelGpus:
         card = self._cards.get(gpu.id)
         if card is None or self._sleeps(card):
             return unknown_readings(ASLEEP if card else GONE)
-        why = message("The {kernel_driver} driver does not say.", kernel_driver=card.kernel_driver)
+        why = message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver)
         sensors = card.hwmon or card.folder / "hwmon"
         used = _used_memory(card.folder)
         return unknown_readings(why) | {
@@ -64,7 +64,7 @@ class IntelGpus:
 
     def activity(self, gpu: Gpu) -> GpuActivity:
         """Return an unknown activity: the drivers have no files for it in /sys."""
-        return GpuActivity.unknown(message("The {driver} driver does not say.", driver=gpu.driver))
+        return GpuActivity.unknown(message("The {driver} driver does not report it.", driver=gpu.driver))
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -91,7 +91,7 @@ class IntelGpus:
             asleep=False,
             display_active=card.display_active,
             absent=dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), _SHARED) if built_in else {},
-        ).with_reasons(message("The {kernel_driver} driver does not say.", kernel_driver=card.kernel_driver))
+        ).with_reasons(message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver))
 
     def _power(self, id_: str, path: Path, why: str) -> Reading:
         """Return the mean power in watts since the last sample, from the energy counter."""

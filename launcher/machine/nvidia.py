@@ -21,7 +21,7 @@ _THROTTLES = {
     0x02: message("clocks set by an application"),
     0x04: message("power limit"),
     0x08: message("hardware slowdown"),
-    0x10: message("kept in step with other GPUs"),
+    0x10: message("synchronised with other GPUs"),
     0x20: message("temperature (driver)"),
     0x40: message("temperature (hardware)"),
     0x80: message("power brake"),
@@ -91,7 +91,7 @@ class Nvml:
         absent: dict[str, str] = {}
         memory = self._memory(absent, handle)
         use, use_absent = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        return unknown_readings(message("The {driver} driver does not say.", driver="NVIDIA")) | {
+        return unknown_readings(message("The {driver} driver does not report it.", driver="NVIDIA")) | {
             "gpu_temperature_c": self._number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             "gpu_power_w": self._number(nvml.nvmlDeviceGetPowerUsage, handle, scale=1e-3),
             "gpu_power_limit_w": self._number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, scale=1e-3),
@@ -177,7 +177,7 @@ class Nvml:
             asleep=False,
             display_active=None if display is None else bool(display),
             absent=absent,
-        ).with_reasons(message("The NVIDIA driver does not say."))
+        ).with_reasons(message("The NVIDIA driver does not report it."))
 
     def _memory(self, absent: dict[str, str], handle: object) -> Any:  # noqa: ANN401 -- pynvml has no type hints
         """Return the memory values; since driver 510 reserved memory is separate from used memory."""

@@ -97,7 +97,7 @@ def is_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:
         if battery is None:
             return False, None
         return (
-            (None, message("The system does not say."))
+            (None, message("The system does not report it."))
             if battery.power_plugged is None
             else (not battery.power_plugged, None)
         )

@@ -166,8 +166,7 @@ def copy_to_clipboard(suggestion: WslconfigSuggestion, clip: Path = _CLIP) -> No
         raise ClipboardUnreachable(
             message("The clipboard of Windows cannot be reached: {error}.", error=error),
             message(
-                "Are programs of Windows switched off in /etc/wsl.conf ([interop])? `mtp-launcher"
-                " doctor` prints the text."
+                "Windows programs may be disabled in /etc/wsl.conf ([interop]). `mtp-launcher doctor` prints the text."
             ),
         ) from error
 
@@ -180,8 +179,8 @@ def _make_suggestion(memory_bytes: int, text: str) -> WslconfigSuggestion | None
         lines = _insert_setting(lines, f"memory={wanted}GB")
         changes.append(
             message(
-                "memory={wanted}GB: WSL has {now:.1f} GiB now, half of the computer's. What a large model leaves to the"
-                " processor lies there.",
+                "memory={wanted}GB: WSL has {now:.1f} GiB now, half of this computer's memory. Layers of a "
+                "large model that do not fit on the GPU need it.",
                 wanted=wanted,
                 now=now,
             )
@@ -202,7 +201,7 @@ def _drop_bad_lines(lines: Sequence[str], changes: list[str]) -> Iterator[str]:
             if name.lower() not in KNOWN_SETTINGS.get(section, frozenset()):
                 changes.append(
                     message(
-                        "{name} is gone: WSL knows no such setting{section}.",
+                        "{name} was removed: WSL has no such setting{section}.",
                         name=name,
                         section=(f" in [{section}]" if section else ""),
                     )
@@ -210,7 +209,7 @@ def _drop_bad_lines(lines: Sequence[str], changes: list[str]) -> Iterator[str]:
                 continue
             if full in _HARMFUL and value.lower() in _OFF:
                 changes.append(
-                    message("{name}={value} is gone: {harmful}.", name=name, value=value, harmful=_HARMFUL[full])
+                    message("{name}={value} was removed: {harmful}.", name=name, value=value, harmful=_HARMFUL[full])
                 )
                 continue
             if full == "wsl2.memory" and value == "0":  # 0 means the default

@@ -38,18 +38,16 @@ def add_place(place: Path) -> bool:
     path = expand_user(place).absolute()
     if not path.exists():
         raise ModelMissing(
-            message("There is no {path}.", path=path), message("Check the path; is the disk connected?"), path=str(path)
+            message("{path} not found.", path=path), message("Check the path; is the disk connected?"), path=str(path)
         )
     if path.is_file() and path.suffix.lower() != ".gguf":
         raise BadOption(
-            message("{name} is no GGUF file.", name=path.name),
+            message("{name} is not a GGUF file.", name=path.name),
             message("Add a folder, or a file that ends in .gguf."),
             path=str(path),
         )
     if len(str(path).splitlines()) != 1 or str(path) != str(path).strip() or str(path).startswith("#"):
-        raise BadOption(
-            message("The name of this folder cannot be kept as a line."), message("Rename it."), path=str(path)
-        )
+        raise BadOption(message("The folder name contains a line break."), message("Rename it."), path=str(path))
     if _is_covered(path):
         return False
     _change(lambda places: (*places, path))

@@ -35,25 +35,25 @@ def choose_file(
         if file is None:
             quants = ", ".join(each.quant for each in entry.files)
             raise BadOption(
-                message("Nothing tells which file of {id} suits.", id=entry.id),
-                message("Name one, {id}:QUANT, of {quants}.", id=entry.id, quants=quants),
+                message("Cannot choose a file of {id} automatically.", id=entry.id),
+                message("Choose a quant: {id}:QUANT, one of {quants}.", id=entry.id, quants=quants),
             )
-        return FileChoice(file, None, message("whether it fits is not known before its header is read"))
+        return FileChoice(file, None, message("cannot tell whether it fits before its header is read"))
     plan = plans[0]
     if plan.status is Status.TOO_BIG and named is None:
         smallest = min(plans, key=lambda each: each.required_mib)
         raise NothingFits(
             message(
-                "No file of {id} fits: the smallest, {quant}, takes {required_mib:,} MiB of"
-                " {free_mib:,} that are free.",
+                "No file of {id} fits: the smallest, {quant}, needs {required_mib:,} MiB, but only "
+                "{free_mib:,} MiB are free.",
                 id=entry.id,
                 quant=smallest.file.quant,
                 required_mib=smallest.required_mib,
                 free_mib=smallest.free_mib,
             ),
             message(
-                "`mtp-launcher plan` names models that fit. To get it all the same, name it: {id}:{quant}.",
-                window="Start names models that fit; Models gets it all the same.",
+                "`mtp-launcher plan` lists models that fit. To download this one anyway, use {id}:{quant}.",
+                window="See Start for models that fit, or download it anyway on Models.",
                 id=entry.id,
                 quant=smallest.file.quant,
             ),
@@ -68,6 +68,6 @@ def choose_file(
         free_mib=plan.free_mib,
         context=setting.context,
         kv=setting.kv,
-        drafts=message("draft {length}", length=setting.draft) if setting.draft else message("no MTP"),
+        drafts=message("draft {length}", length=setting.draft) if setting.draft else message("MTP off"),
     )
     return FileChoice(plan.file, plan, why)

@@ -84,7 +84,7 @@ def parse_target(
     """
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise BadOption(
-            message("--sha256 needs 64 hexadecimal digits."), message("Copy it from the page that offers the file.")
+            message("--sha256 needs 64 hexadecimal digits."), message("Copy it from the file's download page.")
         )
     sha256 = sha256.lower() if sha256 else None
     if "://" in text:
@@ -97,8 +97,8 @@ def parse_target(
         return _from_catalogue(text, *named, sha256, revision, vision=vision)
     if expand_user(text).exists():
         raise BadOption(
-            message("{text} is on this machine: there is nothing to pull.", text=text),
-            message("Serve it: `mtp-launcher serve {text}`.", text=text),
+            message("{text} is already on this computer. Nothing to download.", text=text),
+            message("Start it: `mtp-launcher serve {text}`.", text=text),
         )
     file = _parse_hub_file(text, revision)
     entry, its = find_catalogue_file(catalogue, file.repo, file.path)
@@ -106,7 +106,8 @@ def parse_target(
     if sha256:
         if len(items[0].pieces) > 1:
             raise BadOption(
-                message("--sha256 is one file's, and this model has several."), message("The hub tells those of all.")
+                message("--sha256 is for one file, but this model has several."),
+                message("Omit it: Hugging Face provides the checksums."),
             )
         items = [DownloadItem("model", (replace(items[0].pieces[0], sha256=sha256),))]
     name = PurePosixPath(file.path).name.lower()
@@ -116,7 +117,8 @@ def parse_target(
         items += _projector_items(entry, revision)
     elif vision:
         raise BadOption(
-            message("--vision needs a model of the catalogue."), message("Pull the projector's file by its own name.")
+            message("--vision works only with models of the catalogue."),
+            message("Download the projector file by its own name."),
         )
     return DownloadTarget(str(file), tuple(items), models_dir(), entry, its, "user" if sha256 else None)
 
@@ -147,16 +149,17 @@ def _from_catalogue(
     text: str, entry: ModelEntry, file: ModelFile | None, sha256: str | None, revision: str | None, *, vision: bool
 ) -> DownloadTarget:
     if file is None:
-        raise BadOption(
-            message("{text} does not say which file.", text=text), message("Write {text}:QUANT.", text=text)
-        )
+        raise BadOption(message("{text} does not name a file.", text=text), message("Write {text}:QUANT.", text=text))
     if entry.repo is None:
         raise BadOption(
-            message("{id} is not on the hub: there is nothing to pull.", id=entry.id),
-            message("Serve it: `mtp-launcher serve {id}`.", id=entry.id),
+            message("{id} is not on Hugging Face. Nothing to download.", id=entry.id),
+            message("Start it: `mtp-launcher serve {id}`.", id=entry.id),
         )
     if sha256 is not None:
-        raise BadOption(message("--sha256 goes with an address."), message("The hub tells that of {text}.", text=text))
+        raise BadOption(
+            message("--sha256 works only with a URL."),
+            message("Hugging Face provides the checksum of {text}.", text=text),
+        )
     chosen = revision or entry.revision or "main"
     hub = HubFile(entry.repo, file.file, chosen)
     items = [DownloadItem("model", _model_files(hub, file, None if revision else file))]
@@ -177,7 +180,7 @@ def _from_catalogue(
 def _projector_items(entry: ModelEntry, revision: str | None) -> list[DownloadItem]:
     projector = entry.projector
     if projector is None:
-        raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Leave --vision out."))
+        raise BadOption(message("No vision projector of {id} is known.", id=entry.id), message("Omit --vision."))
     own = projector.repo in (None, entry.repo)
     its = HubFile(
         projector.repo or entry.repo or "", projector.file, (revision or entry.revision or "main") if own else "main"
@@ -224,12 +227,13 @@ def _from_url(url: str, sha256: str | None) -> DownloadTarget:
     there = urlsplit(url)
     if there.scheme not in ("http", "https") or not there.hostname:
         raise BadOption(
-            message("{url} is no address of a file on the web.", url=url), message("It begins with https://.")
+            message("{url} is not the URL of a file.", url=url),
+            message("Use an address that begins with https://."),
         )
     if sha256 is None:
         raise BadOption(
-            message("Nobody says what {hostname} should send.", hostname=there.hostname),
-            message("Add --sha256 with the checksum that its page names."),
+            message("There is no checksum for the file from {hostname}.", hostname=there.hostname),
+            message("Add --sha256 with the checksum from its page."),
         )
     name = local_name(PurePosixPath(unquote(there.path)).name)
     _check_gguf(name)
@@ -246,18 +250,16 @@ def _parse_hub_file(text: str, revision: str | None) -> HubFile:
     repository = _REPO.fullmatch(text)
     if repository:
         if revision and repository["revision"]:
-            raise BadOption(message("The revision is given twice."), message("Leave --revision out."))
+            raise BadOption(message("The revision is given twice."), message("Omit --revision."))
         return _find_quant(repository["repo"], repository["quant"], revision or repository["revision"])
     if not is_hub_file(text):
         raise BadOption(
-            message("{text} is nothing that can be pulled.", text=text),
-            message(
-                "Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or an address with --sha256."
-            ),
+            message("{text} cannot be downloaded.", text=text),
+            message("Write ID[:QUANT] for a model of the catalogue, OWNER/NAME:FILE.gguf, or a URL with --sha256."),
         )
     file = HubFile.parse(text)
     if revision and file.revision != "main":
-        raise BadOption(message("The revision is given twice."), message("Leave --revision out."))
+        raise BadOption(message("The revision is given twice."), message("Omit --revision."))
     _check_gguf(file.path)
     return replace(file, revision=revision or file.revision)
 
@@ -302,7 +304,7 @@ def _is_gguf(text: str) -> bool:
 def _check_gguf(name: str) -> None:
     if not _is_gguf(name):
         raise BadOption(
-            message("{name} is no GGUF file.", name=PurePosixPath(name).name),
+            message("{name} is not a GGUF file.", name=PurePosixPath(name).name),
             message("llama-server runs .gguf files only."),
         )
 

@@ -132,7 +132,7 @@ def fewest_on_host(setting: PlanSettings, most: int, budget_mib: int, measure: M
 def _moved_note(wanted: PlanSettings, found: PlanSettings) -> tuple[str, ...]:
     if wanted.n_cpu_moe or not found.n_cpu_moe:
         return ()
-    return (message("the experts of some layers in host memory"),)
+    return (message("the experts of some layers on the CPU"),)
 
 
 def _shrink(
@@ -165,7 +165,7 @@ def _smaller_ubatch(
     smaller = setting
     while smaller.ubatch > LEAST_UBATCH and not fits(smaller):
         smaller = replace(smaller, ubatch=max(LEAST_UBATCH, smaller.ubatch // 2))
-    return smaller, message("ubatch {ubatch} in place of {ubatch_2}", ubatch=smaller.ubatch, ubatch_2=setting.ubatch)
+    return smaller, message("ubatch {ubatch} instead of {ubatch_2}", ubatch=smaller.ubatch, ubatch_2=setting.ubatch)
 
 
 def _smaller_kv(old: str, new: str) -> Shrink:
@@ -174,7 +174,7 @@ def _smaller_kv(old: str, new: str) -> Shrink:
     ) -> tuple[PlanSettings, str]:
         if "kv" in fixed or setting.kv != old:
             return setting, ""
-        return replace(setting, kv=new), message("a KV cache of {new} in place of {old}", new=new, old=old)
+        return replace(setting, kv=new), message("KV cache {new} instead of {old}", new=new, old=old)
 
     return shrink
 
@@ -186,9 +186,7 @@ def _shorter_context(
     if "context" in fixed or not ladder:
         return setting, ""
     step = _search_least(0, len(ladder) - 1, lambda index: fits(replace(setting, context=ladder[index])))
-    concession = message(
-        "a context of {ladder:,} in place of {context:,}", ladder=ladder[step], context=setting.context
-    )
+    concession = message("context {ladder:,} instead of {context:,}", ladder=ladder[step], context=setting.context)
     return replace(setting, context=ladder[step]), concession
 
 
@@ -197,7 +195,7 @@ def _shorter_draft(
 ) -> tuple[PlanSettings, str]:
     if "draft" in fixed or setting.draft <= 2 or setting.ngrams:
         return setting, ""
-    return replace(setting, draft=2), message("draft 2 in place of {draft}", draft=setting.draft)
+    return replace(setting, draft=2), message("draft length 2 instead of {draft}", draft=setting.draft)
 
 
 def _search_least(low: int, high: int, good: Callable[[int], bool]) -> int:

@@ -16,7 +16,7 @@ def make_download_folder(folder: Path, *, named: str) -> None:
     Raises TargetUnusable if it cannot be created, or if it lies below a mount point (/mnt, /media, /run/media) without
     a mounted disk.
     """
-    hint = message("Name another folder with {named}.", named=named)
+    hint = message("Set {named} to another folder.", named=named)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         raise TargetUnusable(message("{there} is a file, not a folder.", there=there), hint, path=str(there))
@@ -25,9 +25,9 @@ def make_download_folder(folder: Path, *, named: str) -> None:
         above = [each for each in (there, *there.parents) if each.is_relative_to(mounts)]
         if not any(os.path.ismount(each) for each in above):
             raise TargetUnusable(
-                message("There is no {folder}, and no disk where it should be.", folder=folder),
+                message("{folder} not found, and no disk is mounted there.", folder=folder),
                 message(
-                    "Is the disk connected? If it is meant to lie on the system's disk, make it: mkdir -p {folder}",
+                    "Is the disk connected? To use the system disk, create the folder: mkdir -p {folder}",
                     folder=folder,
                 ),
                 path=str(folder),
@@ -36,7 +36,7 @@ def make_download_folder(folder: Path, *, named: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TargetUnusable(
-            message("{folder} cannot be made: {strerror}.", folder=folder, strerror=error.strerror or error),
+            message("Cannot create {folder}: {strerror}.", folder=folder, strerror=error.strerror or error),
             hint,
             path=str(folder),
         ) from error

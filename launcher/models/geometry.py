@@ -114,7 +114,7 @@ _KEYS = {
     "ffn": "feed_forward_length",
 }
 """Header key (without the architecture) that each field of Geometry is read from."""
-_ASK_ENGINE_HINT = message("An engine knows: `mtp-launcher estimate` with --ask-engine.")
+_ASK_ENGINE_HINT = message("Let an engine compute it: `mtp-launcher estimate` with --ask-engine.")
 
 
 def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
@@ -145,8 +145,8 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
     if not 0 < layers <= len(model.tensors) or not head_size:
         raise GeometryUnknown(
             message(
-                "The header of {name} names {layers:,} layers of {heads:,} heads and {tensors:,}"
-                " tensors: that cannot be.",
+                "The header of {name} is damaged: it lists {layers:,} layers of {heads:,} heads and "
+                "{tensors:,} tensors.",
                 name=model.name,
                 layers=layers,
                 heads=heads,
@@ -200,7 +200,7 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
 def _unknown_cache_error(model: GgufModel | GgufHeader) -> GeometryUnknown:
     return GeometryUnknown(
         message(
-            "{name} ({architecture}) keeps its context in a way that no formula here knows.",
+            "There is no memory formula for the context of {name} ({architecture}).",
             name=model.name,
             architecture=model.architecture,
         ),

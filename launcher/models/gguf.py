@@ -383,14 +383,14 @@ class _Parser:
         if magic != _MAGIC:
             self._refuse(
                 f"is not a GGUF file: it begins with {magic.hex(' ') or 'nothing, it is empty'}.",
-                message("Choose another file, or download it again: an error page may have been saved in its place."),
+                message("Choose another file, or download it again. An error page may have been saved instead."),
             )
         self._at = len(_MAGIC)
         version = self._number(_U32)
         if version == 1:
             self._refuse(
                 "is a GGUF file of version 1, which llama.cpp no longer reads.",
-                message("Get a newer file of this model."),
+                message("Download a newer file of this model."),
                 version=version,
             )
         if _LAST_VERSION < version < _NO_VERSION:
@@ -402,7 +402,7 @@ class _Parser:
         if version and version % _NO_VERSION == 0:
             self._refuse(
                 "is in big-endian byte order, made for another kind of processor.",
-                message("Get the ordinary, little-endian file of this model."),
+                message("Download the ordinary (little-endian) file of this model."),
             )
         if version not in (2, _LAST_VERSION):
             self._refuse_damaged(f"its GGUF version is {version}")
@@ -606,7 +606,7 @@ def read_header(path: Path) -> GgufHeader:
         if path.exists() and not path.is_file():  # opening a pipe would block; reading a device may never end
             kind = "a folder" if path.is_dir() else "not an ordinary file"
             raise ModelMissing(
-                message("{path} is {kind}.", path=path, kind=kind), message("Name a .gguf file."), path=str(path)
+                message("{path} is {kind}.", path=path, kind=kind), message("Choose a .gguf file."), path=str(path)
             )
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -614,10 +614,10 @@ def read_header(path: Path) -> GgufHeader:
             return parse_header(file, path, size)
     except FileNotFoundError as error:
         hint = message(
-            "Check the path. `mtp-launcher models list` shows the models that are here, `mtp-launcher pull` gets one.",
-            window="Check the path. Models shows what is here, and gets others.",
+            "Check the path. `mtp-launcher models list` lists your models, `mtp-launcher pull` downloads one.",
+            window="Check the path, or choose or download a model on Models.",
         )
-        raise ModelMissing(message("There is no model file {path}.", path=path), hint, path=str(path)) from error
+        raise ModelMissing(message("Model file {path} not found.", path=path), hint, path=str(path)) from error
     except OSError as error:
         reason = error.strerror or error
         raise ModelMissing(
@@ -656,11 +656,11 @@ def read_model(path: Path) -> GgufModel:
     if names is None:
         raise ModelMissing(
             message(
-                "{name} is one of {count} parts of a model but not named like one: the others cannot be found.",
+                "{name} is one of {count} parts of a model but was renamed, so the other parts cannot be found.",
                 name=path.name,
                 count=count,
             ),
-            message("Give it back its name, which ends in -00001-of-{count:05}.gguf.", count=count),
+            message("Restore its original name, which ends in -00001-of-{count:05}.gguf.", count=count),
             path=str(path),
         )
     missing = [name for name in names if name != path.name and not path.with_name(name).exists()]
@@ -668,12 +668,12 @@ def read_model(path: Path) -> GgufModel:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise ModelMissing(
             message(
-                "{name} is one of {count} parts of a model, and not all are in its folder: {shown}.",
+                "{name} is one of {count} parts of a model, and some parts are missing from its folder: {shown}.",
                 name=path.name,
                 count=count,
                 shown=shown,
             ),
-            message("Get what is missing into {parent}.", parent=path.absolute().parent),
+            message("Download the missing parts into {parent}.", parent=path.absolute().parent),
             path=str(path),
             missing=missing,
         )
@@ -687,12 +687,12 @@ def check_complete(*headers: GgufHeader) -> None:
         if missing > 0:
             raise ModelBroken(
                 message(
-                    "{name} is cut short: {missing:,} of {needed_bytes:,} bytes are missing.",
+                    "{name} is incomplete: {missing:,} of {needed_bytes:,} bytes are missing.",
                     name=header.path.name,
                     missing=missing,
                     needed_bytes=header.needed_bytes,
                 ),
-                message("Download it again, or let the download finish."),
+                message("Download it again, or wait for the download to finish."),
                 path=str(header.path),
                 missing_bytes=missing,
             )

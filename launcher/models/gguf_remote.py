@@ -17,7 +17,7 @@ from launcher.fetch.hub import HubEntry, HubFile, hub_token, resolve_file
 from launcher.models.gguf import MAX_HEADER_BYTES, GgufHeader, GgufModel, join_parts, parse_header, part_names
 from launcher.models.header_summary import load_summary, store_summary
 
-_REMEDY = message("The file on the server is no better: choose another one.")
+_REMEDY = message("The file on the server has the same problem. Choose another one.")
 _NAMED = 3
 """Missing parts that are named in an error; the search ends there."""
 _KEPT_BYTES = 2**29
@@ -64,7 +64,7 @@ def read_remote_model(file: HubFile) -> RemoteModel:
     if names is None:
         raise ModelMissing(
             message(
-                "{name} is one of {count} parts of a model but not named like one: the others cannot be found.",
+                "{name} is one of {count} parts of a model but was renamed, so the other parts cannot be found.",
                 name=path.name,
                 count=count,
             ),
@@ -84,7 +84,7 @@ def read_remote_model(file: HubFile) -> RemoteModel:
     if missing:
         raise ModelMissing(
             message(
-                "{repo} has not all {count} parts of {name}: {missing}.",
+                "{repo} lacks some of the {count} parts of {name}: {missing}.",
                 repo=file.repo,
                 count=count,
                 name=path.name,
@@ -113,7 +113,7 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
     if header.file_bytes != entry.bytes:
         raise Refused(
             message(
-                "{file} has {file_bytes:,} bytes in place of {bytes:,}.",
+                "{file} has {file_bytes:,} bytes instead of {bytes:,}.",
                 file=file,
                 file_bytes=header.file_bytes,
                 bytes=entry.bytes,

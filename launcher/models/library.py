@@ -143,7 +143,9 @@ def _candidates(
         if file is None:
             raise ModelUnknown(
                 message("{id} has no {quant}.", id=entry.id, quant=quant),
-                message("`mtp-launcher models {id}` lists its files.", window="Models lists its files.", id=entry.id),
+                message(
+                    "See its files with `mtp-launcher models {id}`.", window="See its files on Models.", id=entry.id
+                ),
                 wanted=quant,
             )
         files = (file,)
@@ -244,10 +246,10 @@ def select_models(models: Iterable[LocalModel], text: str) -> list[LocalModel]:
     chosen = models if text == "all" else [each for each in models if meant(each)]
     if not chosen:
         raise ModelMissing(
-            message("No model {text} is on this machine.", text=text)
+            message("Model {text} is not on this computer.", text=text)
             if text != "all"
-            else message("No models are on this machine."),
-            message("`mtp-launcher models list` shows what is here.", window="Models shows what is here."),
+            else message("There are no models on this computer."),
+            message("`mtp-launcher models list` lists your models.", window="See your models on Models."),
             wanted=text,
         )
     return chosen

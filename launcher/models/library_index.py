@@ -107,7 +107,7 @@ def _read(path: Path) -> tuple[Index, str | None]:
 
 
 def _unreadable(path: Path, why: str | None) -> str:
-    return message("{path} cannot be read ({why}): the models are looked for in their folders.", path=path, why=why)
+    return message("Cannot read {path} ({why}). Searching the model folders instead.", path=path, why=why)
 
 
 _FILE = KeptFile("The list of models", Index.model_validate_json, Index)

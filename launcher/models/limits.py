@@ -16,8 +16,8 @@ def check_rpc(workers: Collection[str]) -> None:
         found = _RPC.fullmatch(worker)
         if found is None or found["host"].startswith("-") or not 1 <= int(found["port"]) <= 65_535:
             raise BadOption(
-                message('"{worker}" is no RPC worker.', worker=worker),
-                message("Write --rpc HOST:PORT, several with commas between."),
+                message('"{worker}" is not an RPC worker.', worker=worker),
+                message("Write --rpc HOST:PORT, separated by commas."),
                 option="--rpc",
             )
 
@@ -27,8 +27,9 @@ def no_head_error(name: str, *, why: str | None = None, **facts: object) -> Mode
     return ModelHasNoHead(
         message("{name} has no MTP head[ ({why})].", name=name, why=why),
         message(
-            "Start it with --draft 0, or get a file with the head (its repository is often called ...-MTP-GGUF).",
-            window="Start it without MTP, or get a file with the head (its repository is often called ...-MTP-GGUF).",
+            "Start it with --draft 0, or download a file with an MTP head (its repository name often ends in "
+            "-MTP-GGUF).",
+            window="Turn MTP off, or download a file with an MTP head (its repository name often ends in -MTP-GGUF).",
         ),
         **facts,
     )
@@ -42,9 +43,11 @@ def training_warning(trained: int | None, context: int) -> str:
     if not trained or context <= trained:
         return ""
     return message(
-        "The model was trained for {trained:,} tokens. More need RoPE scaling (add `-- --rope-scaling yarn`), and its"
-        " answers get worse.",
-        window="The model was trained for {trained:,} tokens. More need RoPE scaling (the flag"
-        " --rope-scaling yarn), and its answers get worse.",
+        "The model was trained for {trained:,} tokens. A longer context needs RoPE scaling (add `-- "
+        "--rope-scaling yarn`) and lowers quality.",
+        window=(
+            "The model was trained for {trained:,} tokens. A longer context needs RoPE scaling (--rope-scaling "
+            "yarn) and lowers quality."
+        ),
         trained=trained,
     )

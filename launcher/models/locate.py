@@ -52,13 +52,18 @@ class NamedModel:
                 other, differs = self.misnamed
                 raise ModelUnexpected(
                     message("{other} is not {what}: {differs}.", other=other, what=what, differs=differs),
-                    message("`{command}` gets the right one. This one is served by its path.", command=self.command),
+                    message(
+                        "`{command}` downloads the right one. To use this one, open it by its path.",
+                        command=self.command,
+                    ),
                     path=str(other),
                     wanted=what,
                 )
             raise ModelMissing(
-                message("{what} is not on this machine yet.", what=what),
-                message("Get it first: `{command}`.", window="Download it first, on Models.", command=self.command),
+                message("{what} is not on this computer yet.", what=what),
+                message(
+                    "Download it first: `{command}`.", window="Download it first, on Models.", command=self.command
+                ),
                 wanted=what,
             )
         if self.local.state is State.DAMAGED:
@@ -80,7 +85,7 @@ def _damage_error(local: LocalModel, command: str) -> ModelBroken:
     if local.place is Place.CACHE:
         remove = "Delete it in the cache where it lies"
     return ModelBroken(
-        message("{path} is damaged: its SHA-256 is not what it should be.", path=path),
+        message("{path} is damaged: its SHA-256 does not match.", path=path),
         message(
             "{remove}, then {command}.",
             remove=remove,
@@ -155,8 +160,8 @@ class ModelSelection:
         if self.named is not None:
             return self.named.path
         raise ModelMissing(
-            message("{id} is not on this machine.", id=self.entry.id),
-            message("`mtp-launcher models list` shows what is."),
+            message("{id} is not on this computer.", id=self.entry.id),
+            message("`mtp-launcher models list` lists your models."),
         )
 
 

@@ -102,7 +102,7 @@ def check_kv(kv: str, offered: Collection[str] = tuple(KV_TYPES), *, engine: str
         return
     choose = message("Choose one of {usable}.", usable=", ".join(usable))
     if kv in _NOT_OFFERED:
-        refused = message("The KV cache type {kv} cannot be used: flash attention on CUDA refuses it.", kv=kv)
+        refused = message("The KV cache type {kv} cannot be used: flash attention on CUDA does not support it.", kv=kv)
         raise BadOption(refused, join_messages(message("q4_0 takes as much memory."), choose), option="--kv")
     near = get_close_matches(kv.lower(), usable, n=1)
     raise BadOption(

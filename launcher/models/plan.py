@@ -211,7 +211,7 @@ def _with_projector(entry: ModelEntry, criteria: PlanCriteria) -> ModelEntry:
     if criteria.vision and entry.projector is None:
         raise BadOption(
             message("No vision projector of {id} is known.", id=entry.id),
-            message("Leave --vision out, or take another model."),
+            message("Omit --vision, or choose another model."),
         )
     return entry
 
@@ -251,24 +251,24 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, preset: Preset, criteria: 
     estimate_it = (
         message("`mtp-launcher estimate {source}` reads its header.", source=source)
         if entry.repo
-        else message("`mtp-launcher estimate {source}` says what is wrong with it.", source=source)
+        else message("`mtp-launcher estimate {source}` explains the problem.", source=source)
     )
     ask_hub = message(
-        "`mtp-launcher models {id} --refresh` asks the hub.",
-        window="In a terminal, `mtp-launcher models {id} --refresh` asks the hub.",
+        "`mtp-launcher models {id} --refresh` updates it from Hugging Face.",
+        window="In a terminal, `mtp-launcher models {id} --refresh` updates it from Hugging Face.",
         id=entry.id,
     )
     if entry.geometry is None:
         by_checksum = entry.repo and file.sha256 is None and not file.parts
-        return message("its shape is unknown"), join_messages(ask_hub, estimate_it) if by_checksum else estimate_it
+        return message("its layout is unknown"), join_messages(ask_hub, estimate_it) if by_checksum else estimate_it
     if file.size_bytes is None:
         return message("its size is unknown"), ask_hub if entry.repo else estimate_it
     if criteria.vision and entry.projector and entry.projector.size_bytes is None:
-        state_it = message("State the size_bytes of {file}, or leave --vision out.", file=entry.projector.file)
+        state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
         return message("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
     beside, drafts = _draft_file(entry), preset.draft if criteria.draft is None else criteria.draft
     if beside and drafts and beside.size_bytes is None:
-        state_it = message("State the size_bytes of {file}, or take --no-mtp.", file=beside.file)
+        state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=beside.file)
         return message("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
     return None
 
@@ -456,12 +456,12 @@ def _rank_reason(first: Plan, others: Sequence[Plan]) -> str:
     if first.status.value == "TIGHT" and roomier and (roomier.file.size_bytes or 0) < (first.file.size_bytes or 0):
         spare = first.free_mib - first.needed_mib
         return message(
-            "It comes before {quant}, which leaves more free, because its weights are better and"
-            " {spare:,} MiB are enough when no other program asks for much; if one does, take"
-            " --quant {quant}.",
-            window="It comes before {quant}, which leaves more free, because its weights are better and"
-            " {spare:,} MiB are enough when no other program asks for much; if one does, take"
-            " {quant}.",
+            "It is ranked above {quant} because its weights are better and {spare:,} MiB free is enough "
+            "unless other programs need much memory. In that case use --quant {quant}.",
+            window=(
+                "It is ranked above {quant} because its weights are better and {spare:,} MiB free is enough "
+                "unless other programs need much memory. In that case choose {quant}."
+            ),
             quant=roomier.file.quant,
             spare=spare,
         )
@@ -470,15 +470,15 @@ def _rank_reason(first: Plan, others: Sequence[Plan]) -> str:
         return ""
     if larger.setting.context < first.setting.context:
         return message(
-            "{quant} is larger and fits too, but with a context of {context:,} in place of"
-            " {context_2:,}: --quant {quant}.",
-            window="{quant} is larger and fits too, but with a context of {context:,} in place of {context_2:,}.",
+            "{quant} is larger and also fits, but with a context of {context:,} instead of {context_2:,}: "
+            "--quant {quant}.",
+            window="{quant} is larger and also fits, but with a context of {context:,} instead of {context_2:,}.",
             quant=larger.file.quant,
             context=larger.setting.context,
             context_2=first.setting.context,
         )
     return message(
-        "{quant} is larger and fits too (--quant {quant}).",
-        window="{quant} is larger and fits too.",
+        "{quant} is larger and also fits (--quant {quant}).",
+        window="{quant} is larger and also fits.",
         quant=larger.file.quant,
     )

@@ -25,8 +25,8 @@ from launcher.models.weights import Weights
 
 _MIB = 2**20
 _MARKS = {
-    "measured": message("somebody ran it, or a close neighbour"),
-    "derived": message("by the memory formula"),
+    "measured": message("from a published run on the same or a similar card"),
+    "derived": message("from the memory estimate"),
     "guess": message("a guess"),
 }
 _SLOW_ON_CUDA = ("q5_1", "q5_0", "q4_1")
@@ -68,7 +68,7 @@ def _choice_reason(
 ) -> str:
     if not entry.presets:
         return message(
-            "The catalogue has no settings for {name}: these are worked out from its header and this machine.",
+            "The catalogue has no settings for {name}. These follow from its header and this computer.",
             name=entry.name,
         )
     if preset.quant != file.quant:
@@ -83,7 +83,7 @@ def _file_reason(file: ModelFile, preset: Preset, intent: str, fitted: FitResult
     basis = _MARKS[preset.mark]
     if fitted.needed_mib > situation.free_mib and intent != "as-published":
         return message(
-            "{quant} is the catalogue's choice for {meant}; this machine has {here}.",
+            "{quant} is the catalogue's choice for {meant}; this computer has {here}.",
             quant=file.quant,
             meant=meant,
             here=here,
@@ -114,16 +114,15 @@ def _memory_reason(fitted: FitResult, situation: Situation) -> str:
         number, most = fitted.estimate.fullest_gpu + 1, fitted.estimate.by_gpu[fitted.estimate.fullest_gpu] / _MIB
         if spare < 0:
             on_most = message(
-                "Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB: {missing:,} MiB are"
-                " missing.",
+                "GPU {number}, the fullest, needs {most:,.0f} MiB: {missing:,} MiB are missing.",
                 number=number,
                 most=most,
                 missing=-spare,
             )
         elif spare < margin:
             on_most = message(
-                "Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB; {spare:,}"
-                " stay free, fewer than the {margin:,} that should.",
+                "GPU {number}, the fullest, needs {most:,.0f} MiB; {spare:,} MiB stay free, less than the "
+                "margin of {margin:,} MiB.",
                 number=number,
                 most=most,
                 spare=spare,
@@ -131,17 +130,17 @@ def _memory_reason(fitted: FitResult, situation: Situation) -> str:
             )
         else:
             on_most = message(
-                "Of the GPU that it fills most, number {number}, it takes {most:,.0f} MiB; {spare:,} stay free.",
+                "GPU {number}, the fullest, needs {most:,.0f} MiB; {spare:,} MiB stay free.",
                 number=number,
                 most=most,
                 spare=spare,
             )
         return join_messages(
-            message("It takes {taken:,} of {free:,} MiB {where}.", taken=taken, free=free, where=where), on_most
+            message("It needs {taken:,} of {free:,} MiB {where}.", taken=taken, free=free, where=where), on_most
         )
     if spare < 0:
         return message(
-            "It takes {taken:,} of {free:,} MiB {where}: {missing:,} MiB are missing.",
+            "It needs {taken:,} of {free:,} MiB {where}: {missing:,} MiB are missing.",
             taken=taken,
             free=free,
             where=where,
@@ -149,7 +148,8 @@ def _memory_reason(fitted: FitResult, situation: Situation) -> str:
         )
     if spare < margin:
         return message(
-            "It takes {taken:,} of {free:,} MiB {where}; {spare:,} stay free, fewer than the {margin:,} that should.",
+            "It needs {taken:,} of {free:,} MiB {where}; {spare:,} MiB stay free, less than the margin of "
+            "{margin:,} MiB.",
             taken=taken,
             free=free,
             where=where,
@@ -157,7 +157,7 @@ def _memory_reason(fitted: FitResult, situation: Situation) -> str:
             margin=margin,
         )
     return message(
-        "It takes {taken:,} of {free:,} MiB {where}; {spare:,} stay free.",
+        "It needs {taken:,} of {free:,} MiB {where}; {spare:,} MiB stay free.",
         taken=taken,
         free=free,
         where=where,
@@ -171,7 +171,7 @@ def _concessions_reason(fitted: FitResult, situation: Situation) -> str:
     concessions = join_messages(*fitted.given_up, separator=", ")
     if fitted.needed_mib > situation.free_mib:
         return message("It does not fit even with {told}.", told=concessions)
-    return message("What it took to fit: {told}.", told=concessions)
+    return message("Reduced to fit: {told}.", told=concessions)
 
 
 def _context_reason(fitted: FitResult, preset: Preset, entry: ModelEntry, situation: Situation, chosen: bool) -> str:
@@ -181,20 +181,20 @@ def _context_reason(fitted: FitResult, preset: Preset, entry: ModelEntry, situat
     if entry.native_context and setting.slot_context >= entry.native_context:
         if setting.streams > 1:
             return message(
-                "The context of each slot is all that the model was trained for, {context:,} tokens.",
+                "Each slot has the full trained context of {context:,} tokens.",
                 context=setting.slot_context,
             )
-        return message(
-            "The context is all that the model was trained for, {context:,} tokens.", context=setting.context
-        )
+        return message("The context is the full trained context of {context:,} tokens.", context=setting.context)
     if not entry.presets and not (setting.backend == "cpu" and setting.context == CONTEXT_WITHOUT_GPU):
         if fitted.needed_mib > situation.free_mib:
             return ""
         return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
     if setting.backend == "cpu" and (setting.context < preset.ctx or not entry.presets):
         return message(
-            "The context is short because a processor reads long prompts slowly; --ctx sets another.",
-            window="The context is short because a processor reads long prompts slowly; the cockpit sets another.",
+            "The context is short because a CPU processes long prompts slowly. --ctx changes it.",
+            window=(
+                "The context is short because a CPU processes long prompts slowly. You can change it in the cockpit."
+            ),
         )
     return ""
 
@@ -205,9 +205,9 @@ def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_c
     if setting.kv == "f16" and fits:
         if situation.backend == "cpu":
             return message("The KV cache stays f16: it fits.")
-        return message("The KV cache stays f16: it fits, and a quantised one slows drafts at long contexts.")
+        return message("The KV cache stays f16: it fits, and a quantised cache slows drafting at long contexts.")
     if setting.kv == "q8_0":
-        return message("A KV cache of q8_0 takes about half of f16's memory at almost no loss.")
+        return message("A q8_0 KV cache needs about half the memory of f16, with almost no quality loss.")
     if setting.kv != "q4_0" or not fits:
         return ""
     larger = replace(setting, kv="q8_0")
@@ -215,40 +215,39 @@ def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_c
     if spare_mib >= situation.margin_mib:
         if preset.mark == "measured":
             return message(
-                "The KV cache is {kv} as it was measured; q8_0 would fit as well (--kv q8_0).",
-                window="The KV cache is {kv} as it was measured; q8_0 would fit as well.",
+                "The KV cache is {kv}, as in the measurement; q8_0 would also fit (--kv q8_0).",
+                window="The KV cache is {kv}, as in the measurement; q8_0 would also fit.",
                 kv=setting.kv,
             )
         return message(
-            "The KV cache is set to {kv}; q8_0 would fit as well (--kv q8_0).",
-            window="The KV cache is set to {kv}; q8_0 would fit as well.",
+            "The KV cache is set to {kv}; q8_0 would also fit (--kv q8_0).",
+            window="The KV cache is set to {kv}; q8_0 would also fit.",
             kv=setting.kv,
         )
     if setting.n_cpu_moe:
-        return message("A KV cache of q4_0 leaves more of the GPU to experts.")
+        return message("A q4_0 KV cache leaves more GPU memory for experts.")
     if spare_mib >= situation.margin_mib // 2:
         return message(
-            "A KV cache of q8_0 would fit too, and leave {spare_mib:,} MiB free, fewer than should (--kv q8_0).",
-            window="A KV cache of q8_0 would fit too, and leave {spare_mib:,} MiB free, fewer than should.",
+            "A q8_0 KV cache would also fit, but leave only {spare_mib:,} MiB free, less than the margin (--kv q8_0).",
+            window="A q8_0 KV cache would also fit, but leave only {spare_mib:,} MiB free, less than the margin.",
             spare_mib=int(spare_mib),
         )
     if not ubatch_chosen and setting.ubatch > LEAST_UBATCH:
         smaller_mib = measure(replace(larger, ubatch=LEAST_UBATCH)).needed_bytes / _MIB
         if situation.free_mib - smaller_mib >= situation.margin_mib // 2:
             return message(
-                "With ubatch {least_ubatch} a KV cache of q8_0 would fit too (--kv q8_0 --ubatch {least_ubatch}).",
-                window="With ubatch {least_ubatch} a KV cache of q8_0 would fit too.",
+                "With ubatch {least_ubatch} a q8_0 KV cache would also fit (--kv q8_0 --ubatch {least_ubatch}).",
+                window="With ubatch {least_ubatch} a q8_0 KV cache would also fit.",
                 least_ubatch=LEAST_UBATCH,
             )
-    return message("Only a KV cache of q4_0 leaves room for this context.")
+    return message("Only a q4_0 KV cache leaves room for this context.")
 
 
 def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, chosen: bool) -> str:
     if not setting.draft and entry.speculation == "ngram-mod":
         return message(
-            "The file has no MTP head. Repeats of earlier text can be drafted without: add `-- --spec-type ngram-mod`.",
-            window="The file has no MTP head. Repeats of earlier text can be drafted without: the flag"
-            " --spec-type ngram-mod does that.",
+            "The file has no MTP head. To draft repeated text without one, add `-- --spec-type ngram-mod`.",
+            window="The file has no MTP head. --spec-type ngram-mod can draft repeated text without one.",
         )
     if not setting.draft and entry.speculation == "mtp" and not entry.has_head(file):
         return message("This file has no MTP head.")
@@ -256,7 +255,7 @@ def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, cho
         return (
             message("MTP is off, as you chose.")
             if chosen
-            else message("MTP is off: its memory is better spent on the context here.")
+            else message("MTP is off: its memory is better used for the context here.")
         )
     if chosen or setting.backend == "cpu":
         return ""
@@ -294,15 +293,14 @@ def _offload_reason(fitted: FitResult, weights: Weights) -> str:
         return ""
     if not weights.blocks[0].experts:
         return message(
-            "How large its experts are is not known: what --n-cpu-moe moves is not counted.",
-            window="How large its experts are is not known: what moves to the processor is not counted.",
+            "The size of its experts is unknown, so --n-cpu-moe is not in the estimate.",
+            window="The size of its experts is unknown, so experts on the CPU are not in the estimate.",
         )
     host = fitted.estimate.host.at_start / _MIB
     return message(
-        "The experts of {layers} stay in host memory, which takes {host:,.0f} MiB"
-        " there. llama-server can also place them itself: leave --gpu-layers and --n-cpu-moe"
-        " out.",
-        window="The experts of {layers} stay in host memory, which takes {host:,.0f} MiB there.",
+        "The experts of {layers} run on the CPU and need {host:,.0f} MiB of host memory. To let llama-server "
+        "place them itself, omit --gpu-layers and --n-cpu-moe.",
+        window="The experts of {layers} run on the CPU and need {host:,.0f} MiB of host memory.",
         layers=plural_message("{n} layer", "{n} layers", fitted.setting.n_cpu_moe),
         host=host,
     )
@@ -317,17 +315,17 @@ def _chosen_offload_reason(
         return ""
     if situation.backend == "cpu":
         return message(
-            "Without a GPU all is in host memory: --n-cpu-moe is left out.",
-            window="Without a GPU all is in host memory.",
+            "Without a GPU the whole model is in host memory: --n-cpu-moe is ignored.",
+            window="Without a GPU the whole model is in host memory.",
         )
     if entry.geometry is not None and not entry.geometry.experts:
         return message(
-            "A dense model has no routed experts: --n-cpu-moe is left out.",
+            "A dense model has no routed experts: --n-cpu-moe is ignored.",
             window="A dense model has no routed experts.",
         )
     most = message(
-        "--n-cpu-moe {chosen} is taken as {count}: the model has no more layers.",
-        window="{chosen} layers with experts on the processor are taken as {count}: the model has no more.",
+        "--n-cpu-moe {chosen} is reduced to {count}: the model has no more layers.",
+        window="Experts on CPU is reduced from {chosen} to {count} layers: the model has no more.",
         chosen=chosen,
         count=count,
     )
@@ -336,15 +334,14 @@ def _chosen_offload_reason(
     if least < count:
         if count - least == 1:
             room = message(
-                "There is room for the experts of one more layer on the GPU: --n-cpu-moe {least} would do.",
-                window="There is room for the experts of one more layer on the GPU: {least} on the processor would do.",
+                "The experts of one more layer fit on the GPU: use --n-cpu-moe {least}.",
+                window="The experts of one more layer fit on the GPU: set Experts on CPU to {least}.",
                 least=least,
             )
         else:
             room = message(
-                "There is room for the experts of {count} more layers on the GPU: --n-cpu-moe {least} would do.",
-                window="There is room for the experts of {count} more layers on the GPU: {least} on the"
-                " processor would do.",
+                "The experts of {count} more layers fit on the GPU: use --n-cpu-moe {least}.",
+                window="The experts of {count} more layers fit on the GPU: set Experts on CPU to {least}.",
                 count=count - least,
                 least=least,
             )
@@ -362,14 +359,12 @@ def _order_of_concessions(
         message("context") if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
         message("draft to 2") if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
         message("KV to q4_0") if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
-        message("experts to the host") if _can_offload_more(setting, weights) and "n_cpu_moe" not in fixed else "",
+        message("experts to the CPU") if _can_offload_more(setting, weights) and "n_cpu_moe" not in fixed else "",
     ]
     left = [step for step in steps if step]
     if not left or fitted.needed_mib > situation.free_mib:
         return ""
-    return message(
-        "Should memory be short, what gives way, in this order: {left}.", left=join_messages(*left, separator=", ")
-    )
+    return message("If memory runs short, reduce in this order: {left}.", left=join_messages(*left, separator=", "))
 
 
 def _can_offload_more(setting: PlanSettings, weights: Weights) -> bool:
@@ -395,9 +390,11 @@ def list_cautions(
     if situation.backend == "cpu":
         found.append(
             message(
-                "Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try --no-mtp.",
-                window="Without a GPU tokens come slowly, and nobody measured whether MTP helps then: try it"
-                " without, too.",
+                "Without a GPU generation is slow, and whether MTP helps was not measured. Try --no-mtp.",
+                window=(
+                    "Without a GPU generation is slow, and whether MTP helps was not measured. Try it with MTP "
+                    "off, too."
+                ),
             )
         )
     found += _host_cautions(fitted, situation, limited)
@@ -410,9 +407,8 @@ def list_cautions(
     if setting.kv in _SLOW_ON_CUDA and setting.backend in ("cuda", "rocm"):
         found.append(
             message(
-                "Default builds of llama.cpp have no fast attention for a KV cache of {kv}: it is"
-                " converted to f16 for each token, which is slow. Take q8_0 or q4_0, or a build with"
-                " GGML_CUDA_FA_QUANTS.",
+                "Default llama.cpp builds have no fast attention for a {kv} KV cache and convert it to f16 "
+                "for each token, which is slow. Use q8_0 or q4_0, or a build with GGML_CUDA_FA_QUANTS.",
                 kv=setting.kv,
             )
         )
@@ -422,17 +418,22 @@ def list_cautions(
         found.append(_split_caution(fitted, situation))
     if setting.draft_model_bytes and not fitted.estimate.drafts_counted:
         found.append(
-            message("Of the draft its file's size is counted, not its cache and buffers: its header is not read.")
+            message(
+                "The estimate counts the draft's file size but not its cache and buffers, because its header is "
+                "not read."
+            )
         )
     if setting.mmproj_bytes:
         found.append(
             message(
-                "Of the vision projector's memory {encoder_mib} MiB are a guess: nobody has published"
-                " what its encoder's buffers take. Drafts are made of text only. To keep it in host memory, add"
-                " `-- --no-mmproj-offload`.",
-                window="Of the vision projector's memory {encoder_mib} MiB are a guess: nobody has published"
-                " what its encoder's buffers take. Drafts are made of text only. The flag"
-                " --no-mmproj-offload keeps it in host memory.",
+                "{encoder_mib} MiB of the vision projector's memory are a guess, because its buffers were "
+                "never published. Only text is drafted. To keep the projector in host memory, add `-- "
+                "--no-mmproj-offload`.",
+                window=(
+                    "{encoder_mib} MiB of the vision projector's memory are a guess, because its buffers were "
+                    "never published. Only text is drafted. --no-mmproj-offload keeps the projector in host "
+                    "memory."
+                ),
                 encoder_mib=ENCODER_MIB,
             )
         )
@@ -443,11 +444,10 @@ def list_cautions(
 
 def _too_big_caution(situation: Situation) -> str:
     if situation.backend == "cpu":
-        return message("It can be started anyway: the system will swap, and may end the engine or other programs.")
+        return message("You can start it anyway, but the system will swap and may end the engine or other programs.")
     return message(
-        "It can be started anyway, at a risk: the engine ends for lack of memory, or on"
-        " Windows the driver moves parts to host memory and tokens come several times more"
-        " slowly."
+        "You can start it anyway, but the engine may run out of memory. On Windows the driver may move parts "
+        "to host memory, which is several times slower."
     )
 
 
@@ -455,10 +455,12 @@ def _split_caution(fitted: FitResult, situation: Situation) -> str:
     shares = ", ".join(f"{size / _MIB:,.0f}" for size in fitted.estimate.by_gpu)
     head = message(", an MTP head with its cache and buffers too") if fitted.estimate.parts.draft_kv else None
     shared = message(
-        "Of the {gpus} GPUs each gets whole layers by its free memory, {told} MiB in all. The last one also has the"
-        " output[{head}]. --tensor-split shares them otherwise.",
-        window="Of the {gpus} GPUs each gets whole layers by its free memory, {told} MiB in all. The last one also has"
-        " the output[{head}]. The setting tensor-split shares them otherwise.",
+        "The layers are split over {gpus} GPUs by free memory: {told} MiB. The last GPU also holds the "
+        "output[{head}]. --tensor-split changes this.",
+        window=(
+            "The layers are split over {gpus} GPUs by free memory: {told} MiB. The last GPU also holds the "
+            "output[{head}]. The setting tensor-split changes this."
+        ),
         gpus=situation.gpus,
         told=shares,
         head=head,
@@ -468,8 +470,8 @@ def _split_caution(fitted: FitResult, situation: Situation) -> str:
     return join_messages(
         shared,
         message(
-            "Left without --gpu-layers llama-server may share them so that all fits.",
-            window="Left to itself llama-server may share them so that all fits.",
+            "Without --gpu-layers llama-server may find a split that fits.",
+            window="With automatic settings llama-server may find a split that fits.",
         ),
     )
 
@@ -480,10 +482,12 @@ def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> l
     if slower is not None:
         found.append(
             message(
-                "MTP was slower in the nearest run: {tokens_per_second:g} t/s on the {gpu}, without"
-                " it {baseline:g}. Measure it with --no-mtp too.",
-                window="MTP was slower in the nearest run: {tokens_per_second:g} t/s on the {gpu}, without"
-                " it {baseline:g}. Tune measures which is faster here.",
+                "MTP was slower in the nearest published run: {tokens_per_second:g} t/s on the {gpu}, "
+                "{baseline:g} t/s with MTP off. Measure it with --no-mtp too.",
+                window=(
+                    "MTP was slower in the nearest published run: {tokens_per_second:g} t/s on the {gpu}, "
+                    "{baseline:g} t/s with MTP off. Tune measures which is faster here."
+                ),
                 tokens_per_second=slower.tokens_per_second,
                 gpu=slower.gpu,
                 baseline=slower.baseline,
@@ -492,9 +496,11 @@ def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> l
     if situation.unified:
         found.append(
             message(
-                "On GPUs that share the host's memory MTP gained little or lost: measure it with --no-mtp too.",
-                window="On GPUs that share the host's memory MTP gained little or lost. Tune measures which"
-                " is faster here.",
+                "On GPUs that share host memory, MTP was about as fast or slower. Measure it with --no-mtp too.",
+                window=(
+                    "On GPUs that share host memory, MTP was about as fast or slower. Tune measures which is "
+                    "faster here."
+                ),
             )
         )
     return found
@@ -512,9 +518,9 @@ def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[
             else message("only {spare:,} MiB stay free", spare=max(spare, 0))
         )
         sentence = message(
-            "While it runs it may take up to {later:,} MiB more: {prompt_cache_most:,} of cached"
-            " prompts (--cache-ram N limits them to N MiB) and {checkpoints_most:,} of context"
-            " checkpoints; {room}.",
+            "While running it may need up to {later:,} MiB more host memory: {prompt_cache_most:,} MiB of "
+            "cached prompts (--cache-ram N limits them to N MiB) and {checkpoints_most:,} MiB of context "
+            "checkpoints; {room}.",
             later=later,
             prompt_cache_most=host.prompt_cache_most // _MIB,
             checkpoints_most=host.checkpoints_most // _MIB,
@@ -524,26 +530,26 @@ def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[
     need, have = host_need_mib(fitted.estimate), situation.host_mib
     if have is None:
         sentence = message(
-            "The host should have about {need:,} MiB free for the experts that stay there; what it has is not known"
-            " (--host-memory).",
-            window="The host should have about {need:,} MiB free for the experts that stay there; what it has is not"
-            " known.",
+            "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is "
+            "unknown (--host-memory).",
+            window=(
+                "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is unknown."
+            ),
             need=need,
         )
         return [sentence] if offloads else []
     if have < need:
         slow = (
             message(
-                "Experts would be read from the disk again and again, and tokens come very slowly."
-                " Take a smaller quantisation or model."
+                "Experts would be read from disk again and again, which is very slow. Choose a smaller quant or model."
             )
             if offloads
-            else message("The system will swap, and may end the engine.")
+            else message("The system will swap and may end the engine.")
         )
         return [
             join_messages(
                 message(
-                    "Host memory is short: about {need:,} MiB are needed and {have:,} are there.",
+                    "Not enough host memory: about {need:,} MiB are needed, {have:,} MiB are available.",
                     need=need,
                     have=have,
                 ),
@@ -552,16 +558,16 @@ def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[
         ]
     if have < need + later:
         sentence = message(
-            "Long use may add up to {later:,} MiB on the host (prompt cache, context"
-            " checkpoints), more than is there: --cache-ram N limits the cache to N MiB.",
+            "Long use may need up to {later:,} MiB more host memory (prompt cache, context checkpoints) than "
+            "is available. --cache-ram N limits the cache to N MiB.",
             later=later,
         )
         return [sentence]
     setting = fitted.setting
     if setting.cache_ram is not None or setting.ctx_checkpoints is not None:
         sentence = message(
-            "Long use may add up to {later:,} MiB on the host: {prompt_cache_most:,} of cached"
-            " prompts and {checkpoints_most:,} of context checkpoints.",
+            "Long use may need up to {later:,} MiB more host memory: {prompt_cache_most:,} MiB of cached "
+            "prompts and {checkpoints_most:,} MiB of context checkpoints.",
             later=later,
             prompt_cache_most=host.prompt_cache_most // _MIB,
             checkpoints_most=host.checkpoints_most // _MIB,
@@ -573,11 +579,11 @@ def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[
 def _limits_note(names: Collection[str]) -> str:
     match "cache_ram" in names, "ctx_checkpoints" in names:
         case True, True:
-            return message("Both are limited to what it can spare.")
+            return message("Both are limited to the free memory.")
         case True, False:
-            return message("The cached prompts are limited to what it can spare.")
+            return message("The prompt cache is limited to the free memory.")
         case False, True:
-            return message("The checkpoints are limited to what it can spare.")
+            return message("The checkpoints are limited to the free memory.")
     return ""
 
 
@@ -591,10 +597,10 @@ def _offload_cautions(weights: Weights, fitted: FitResult, situation: Situation,
     if not layers:
         return []
     sentence = plural_message(
-        "MTP takes {cost:,} MiB here. Without it the experts of {n} more layer fit on the"
-        " GPU; only a measurement tells which is faster.",
-        "MTP takes {cost:,} MiB here. Without it the experts of {n} more layers fit on the"
-        " GPU; only a measurement tells which is faster.",
+        "MTP needs {cost:,} MiB here. With MTP off the experts of {n} more layer fit on the GPU; only a "
+        "measurement shows which is faster.",
+        "MTP needs {cost:,} MiB here. With MTP off the experts of {n} more layers fit on the GPU; only a "
+        "measurement shows which is faster.",
         layers,
         cost=cost // _MIB,
     )

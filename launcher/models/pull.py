@@ -172,7 +172,7 @@ def _resolve_file(piece: DownloadFile, wanted: DownloadTarget) -> _ResolvedFile:
         if wanted.insists != "catalogue":
             raise
         hint = join_messages(
-            message("The catalogue describes that revision. `--revision main` takes what is there now."), error.hint
+            message("The catalogue describes that revision. `--revision main` downloads the newest one."), error.hint
         )
         raise ModelMissing(error.title, hint, **error.facts) from error
     return _ResolvedFile(piece, entry.url, entry.bytes, entry.sha256 or piece.sha256, entry.revision)
@@ -186,28 +186,30 @@ def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
     if piece.sha256 is not None and known.sha256 not in (None, piece.sha256):
         differences.append(f"SHA-256 {known.sha256[:12]}… in place of {piece.sha256[:12]}…")
     if known.url and known.sha256 is None:
-        yield message("Nobody names a checksum of {words}: only its size can be verified.", words=piece.label)
+        yield message("No checksum is published for {words}: only its size can be verified.", words=piece.label)
     if not differences:
         return
     other = message(
-        "{words} is another file than the catalogue describes: {told}.",
+        "{words} differs from the file in the catalogue: {told}.",
         words=piece.label,
         told=" and ".join(differences),
     )
     facts = {"file": piece.label, "bytes": known.bytes, "sha256": known.sha256}
     if wanted.insists == "catalogue":
         hint = message(
-            "It may have been uploaded again. `--revision main` takes what is there now, as it is.",
+            "It may have been uploaded again. `--revision main` downloads the newest file unchecked.",
             window="It may have been uploaded again.",
         )
         raise ModelReplaced(other, hint, **facts)
     if wanted.insists == "user":
-        hint = message("Is --sha256 that of this file? Without it, the hub's own is used.")
+        hint = message("Check --sha256. Without it, the checksum from Hugging Face is used.")
         other = message(
-            "{words} is another file than you asked for: {told}.", words=piece.label, told=" and ".join(differences)
+            "{words} differs from the file that you asked for: {told}.",
+            words=piece.label,
+            told=" and ".join(differences),
         )
         raise ModelReplaced(other, hint, **facts)
-    yield join_messages(other, message("What the catalogue says of it may not hold."))
+    yield join_messages(other, message("The data of the catalogue may not apply to it."))
 
 
 def _redact_url(url: str) -> str:
@@ -318,9 +320,9 @@ class _Download:
         if sha256 is None or known.sha256 not in (None, sha256):
             await asyncio.to_thread(refuse_damaged, target)
             raise ModelReplaced(
-                message("{target} is another file than {words}.", target=target, words=known.piece.label),
+                message("{target} exists but is not {words}.", target=target, words=known.piece.label),
                 message(
-                    "Remove it first (`mtp-launcher models remove`), or get this one into another folder with --to.",
+                    "Delete it first (`mtp-launcher models remove`), or download into another folder with --to.",
                     window="Delete it on Models first, or choose another folder in Settings.",
                 ),
                 path=str(target),
@@ -347,7 +349,7 @@ class _Download:
     async def _fetch_file(self, kind: Kind, known: _ResolvedFile) -> PulledFile:
         if known.url is None:
             raise known.absent or Offline(
-                message("{words} is not here.", words=known.piece.label), message("It has to be fetched.")
+                message("{words} is not on this computer.", words=known.piece.label), message("Download it first.")
             )
         target = self._target(known)
         await asyncio.to_thread(make_download_folder, target.parent, named="--to" if self._to else MODELS_VARIABLE)
@@ -378,15 +380,15 @@ class _Download:
         if need + self._settings.reserve_bytes > free:
             raise DiskFull(
                 message(
-                    "{words} needs {need:.1f} GB more, and {folder} has {free:.1f} GB free.",
+                    "{words} needs {need:.1f} GB more, but {folder} has only {free:.1f} GB free.",
                     words=self._wanted.words,
                     need=need / 1e9,
                     folder=folder,
                     free=free / 1e9,
                 ),
                 message(
-                    "Make room, or take another folder with --to. What is there already is kept.",
-                    window="Make room, or choose another folder in Settings. What is there already is kept.",
+                    "Free disk space, or choose another folder with --to. The downloaded part is kept.",
+                    window="Free disk space, or choose another folder in Settings. The downloaded part is kept.",
                 ),
                 needed_bytes=need,
                 free_bytes=free,

@@ -26,22 +26,24 @@ from launcher.models.situation import (
 )
 
 _MIB, _GIB = 2**20, 2**30
-_ASLEEP = mark("The {name} sleeps and is left out; --wake wakes it.")
-_ASLEEP_HERE = mark("The {name} sleeps and is left out.")
-_UNTOLD = mark("The {name} is left out, because its memory is not known: {why}")
-_HIDDEN = mark("The {name} is left out: {variable}={value} hides it.")
-_TOO_OLD = mark("{reason} It is left out.")
-_OTHER_MAKER = mark("The {name} is left out: a model is split over GPUs of one maker.")
-_SHARED = mark("The {name} shares the host's memory: what a plan takes of one is gone from the other.")
-_SILENT = mark("What the {name} has free is not told: it is taken to be {percent:.1f} % of its memory.")
+_ASLEEP = mark("The {name} is asleep and not used; --wake wakes it.")
+_ASLEEP_HERE = mark("The {name} is asleep and not used.")
+_UNTOLD = mark("The {name} is not used because its memory is unknown: {why}")
+_HIDDEN = mark("The {name} is not used: {variable}={value} hides it.")
+_TOO_OLD = mark("{reason} It is not used.")
+_OTHER_MAKER = mark("The {name} is not used: a model can only be split over GPUs of one maker.")
+_SHARED = mark("The {name} shares host memory: memory used on the GPU is no longer free on the host.")
+_SILENT = mark(
+    "The driver does not report the free memory of the {name}. The plan assumes {percent:.1f} % of its memory."
+)
 _ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """Prefixes of the engine's device names, with their backends."""
 _COUNTED = mark(
-    "Of the RPC workers {workers} these devices are counted, as the engine lists them: "
-    "{devices}. The network limits their speed."
+    "Devices of the RPC workers {workers} in this plan, as listed by the engine: {devices}. The network "
+    "limits their speed."
 )
 _UNCOUNTED = mark(
-    "The RPC workers {workers} are not counted: the engine lists no device of theirs beside a GPU of its own."
+    "The RPC workers {workers} are not in this plan: the engine does not list their devices together with a local GPU."
 )
 _LEAST_MARGIN_MIB = 256
 
@@ -168,11 +170,11 @@ def _add_own_host_memory(here: Situation, servers: Sequence[ServerMemory]) -> Si
 def _excess_note(excess_mib: int) -> str:
     if excess_mib > 0:
         return message(
-            "Earlier loads on this GPU took up to {excess_mib:,} MiB beyond their estimates; the margin follows.",
+            "Earlier loads on this GPU needed up to {excess_mib:,} MiB more than estimated, so the margin is larger.",
             excess_mib=excess_mib,
         )
     return message(
-        "Earlier loads on this GPU took at least {value:,} MiB less than estimated; the margin follows.",
+        "Earlier loads on this GPU needed at least {value:,} MiB less than estimated, so the margin is smaller.",
         value=-excess_mib,
     )
 

@@ -80,7 +80,7 @@ def _find_problems(
         wanted = {"mmproj": message("a vision projector"), "draft": message("a draft")}.get(kind, message("a model"))
         yield ModelUnexpected(
             message("{name} is {found}, not {wanted}.", name=path.name, found=found, wanted=wanted),
-            message("It is kept. Look at its repository's page for the right file."),
+            message("The file is kept. Find the right one on the repository's page."),
         )
         return
     if kind != "model":
@@ -88,20 +88,20 @@ def _find_problems(
     promised = entry.has_head(file) if entry and file else head
     if promised and model.mtp_head is not MtpHead.PRESENT:
         why = (
-            message("its metadata promises one, but the tensors are missing")
+            message("its metadata lists one, but the tensors are missing")
             if model.promised_heads
             else message("no MTP tensors")
         )
         yield ModelHasNoHead(
             message(
-                "{name} should have an MTP head and has none ({why}): it seems to have been uploaded again without.",
+                "{name} should have an MTP head but has none ({why}). It was probably uploaded again without it.",
                 name=path.name,
                 why=why,
             ),
             message(
-                "It is kept at {path} and runs without MTP (--draft 0). For MTP take another file, or"
-                " an earlier revision with --revision.",
-                window="It is kept at {path} and runs without MTP. For MTP take another file.",
+                "It is saved at {path} and runs with MTP off (--draft 0). For MTP choose another file, or an "
+                "earlier revision with --revision.",
+                window="It is saved at {path} and runs with MTP off. For MTP choose another file.",
                 path=path,
             ),
             path=str(path),
@@ -109,7 +109,7 @@ def _find_problems(
     if entry and entry.geometry and (differs := describe_differences(model, entry.geometry)):
         yield ModelUnexpected(
             message("{name} is not {name_2}: {differs}.", name=path.name, name_2=entry.name, differs=differs),
-            message("It is kept at {path}, but plans for {id} do not hold for it.", path=path, id=entry.id),
+            message("It is saved at {path}, but plans for {id} do not apply to it.", path=path, id=entry.id),
             path=str(path),
         )
 

@@ -104,7 +104,7 @@ class ServerSetting:
             if value not in self.choices:
                 raise BadOption(
                     message(
-                        "{option} {value} is none of {choices}.",
+                        "{option} {value} must be one of {choices}.",
                         option=self.option,
                         value=value,
                         choices=", ".join(self.choices),
@@ -186,7 +186,7 @@ class ServerSettings:
         help="context in tokens, of all slots together: 131072, 128K",
         default="the longest that fits, or the plan's",
         label=mark("Context"),
-        tip=mark("Tokens that all slots together can hold: prompt and reply. Flag: --ctx-size"),
+        tip=mark("Context length in tokens, prompt and reply, shared by all slots. Flag: --ctx-size"),
         unit=mark("tokens"),
         least=256,
         most=2**24,
@@ -202,7 +202,7 @@ class ServerSettings:
         metavar="TYPE",
         default="f16",
         label=mark("KV cache"),
-        tip=mark("The type in which keys and values are kept. Flags: --cache-type-k, --cache-type-v"),
+        tip=mark("Number format of the KV cache. Flags: --cache-type-k, --cache-type-v"),
         usual="f16",
         memory="formula",
         tuned=(),
@@ -215,8 +215,8 @@ class ServerSettings:
         help="draft length in tokens, 0 is MTP off",
         default="2, or 0 without an MTP head",
         label=mark("Draft length"),
-        tip=mark("Tokens that the MTP head guesses ahead in each step; 0 is MTP off. Flag: --spec-draft-n-max"),
-        unit=mark("tokens, 0 is MTP off"),
+        tip=mark("Tokens that the MTP head drafts per step. 0 turns MTP off. Flag: --spec-draft-n-max"),
+        unit=mark("tokens, 0 turns MTP off"),
         most=16,
         usual=0,
         can_be_open=False,
@@ -229,7 +229,7 @@ class ServerSettings:
         help="tokens of a prompt computed at once",
         default="512",
         label=mark("Batch (ubatch)"),
-        tip=mark("Tokens of a prompt that are computed at once. Flag: --ubatch-size"),
+        tip=mark("Prompt tokens processed per batch. Flag: --ubatch-size"),
         unit=mark("tokens"),
         least=1,
         most=2**16,
@@ -246,7 +246,7 @@ class ServerSettings:
         help="requests served at once",
         default="1",
         label=mark("Slots"),
-        tip=mark("Requests that are answered at once; they share the context. Flag: --parallel"),
+        tip=mark("Requests processed at the same time. They share the context. Flag: --parallel"),
         unit=mark("slots"),
         least=1,
         most=64,
@@ -262,7 +262,7 @@ class ServerSettings:
         "--n-cpu-moe",
         help="keep the experts of N layers in host memory",
         label=mark("Experts on CPU"),
-        tip=mark("How many layers keep their experts in host memory. Flag: --n-cpu-moe"),
+        tip=mark("Layers whose experts run on the CPU. Flag: --n-cpu-moe"),
         unit=mark("layers"),
         most=1_024,
         usual=0,
@@ -279,7 +279,7 @@ class ServerSettings:
         metavar="MIB",
         default="0",
         label=mark("Expert cache"),
-        tip=mark("GPU memory for copies of the experts that are kept in host memory. Flag: --moe-cache-mib"),
+        tip=mark("GPU memory that caches experts of the CPU. Flag: --moe-cache-mib"),
         unit=mark("MiB"),
         most=2**20,
         usual=0,
@@ -294,7 +294,7 @@ class ServerSettings:
         "--threads",
         help="processor threads",
         default="the engine's choice",
-        unit=mark("threads, one for each processor"),
+        unit=mark("threads, one per CPU core"),
         least=1,
         most=512,  # GGML_MAX_N_THREADS (ggml.h)
         tuned=(),
@@ -433,4 +433,4 @@ def find_setting_name(text: str, *, also: tuple[str, ...] = ()) -> str:
         if meant
         else message("There are {listed}.", listed=", ".join(listed))
     )
-    raise BadOption(message("{text} is not a setting that can be changed.", text=text), hint, setting=text)
+    raise BadOption(message("{text} is not a server setting.", text=text), hint, setting=text)

@@ -13,13 +13,11 @@ HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
 USABLE = 0.967
 """Usable share of a card's nominal memory: 15,840 MiB of an RTX 5060 Ti 16 GB; 0.98 on other cards."""
 _HOST_COUNTED = mark(
-    "Of {host_gib:g} GiB of host memory {counted:,} MiB are counted on: a quarter is left to the system."
+    "The plan uses up to {counted:,} MiB of {host_gib:g} GiB host memory and leaves a quarter to the system."
 )
 _HOST_RESERVE = 0.25
 """Share of host memory reserved for the system and other programs if the free memory is unknown."""
-_OWN_UNKNOWN = mark(
-    "How much of this memory {name} has is not known. Stopping it frees more memory than this figure shows."
-)
+_OWN_UNKNOWN = mark("The memory of {name} is unknown. Stopping it frees more memory than this figure shows.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +165,8 @@ def describe_machine(
     if backend == "cpu":
         if host_gib is None:
             raise BadOption(
-                message("--backend cpu computes in the host's memory, and that is not described."),
-                message("Add --host-memory, or leave --gpu-memory out to mean this machine."),
+                message("--backend cpu uses host memory, but --host-memory is missing."),
+                message("Add --host-memory, or omit --gpu-memory to plan for this computer."),
             )
         _check_free(free_mib, host_gib, "The host")
         notes = () if free_mib is not None else host_notes(host_gib)
@@ -180,7 +178,7 @@ def describe_machine(
         free_mib = usable_mib(gpu_memory_gib)
         notes = (
             message(
-                "Of {gpu_memory_gib:g} GiB a program gets about {free_mib:,} MiB, as on cards that were measured.",
+                "About {free_mib:,} MiB of {gpu_memory_gib:g} GiB are usable, as on measured cards.",
                 gpu_memory_gib=gpu_memory_gib,
                 free_mib=free_mib,
             ),

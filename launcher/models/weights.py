@@ -90,7 +90,7 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
         if tensor.n_bytes is None:
             raise GeometryUnknown(
                 message(
-                    "{name} holds {name_2} as {quant}, which is not known here.",
+                    "{name} stores {name_2} as {quant}, which this program does not support.",
                     name=model.name,
                     name_2=tensor.name,
                     quant=tensor.quant,
@@ -115,7 +115,7 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     if count > len(model.tensors):
         raise GeometryUnknown(
             message(
-                "{name} names {count:,} layers and has {tensors:,} tensors.",
+                "{name} lists {count:,} layers but has {tensors:,} tensors.",
                 name=model.name,
                 count=count,
                 tensors=len(model.tensors),

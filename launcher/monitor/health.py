@@ -60,12 +60,12 @@ class AcceptanceLow:
         evidence: dict[str, float | str] = {"acceptance_percent": 100 * rate, "draft_n": float(drafted)}
         if fallen and usual is not None:
             evidence["usual_acceptance_percent"] = 100 * usual
-            against = message("{usual:.0f} % were usual here", usual=100 * usual)
+            against = message("usually {usual:.0f} % here", usual=100 * usual)
         elif published is not None:
             evidence["published_acceptance_percent"] = 100 * published
             against = message("the lowest published for this model is {published:.0f} %", published=100 * published)
         else:
-            against = message("drafting then costs more than it gains")
+            against = message("at this rate drafting costs more than it gains")
         return Finding(
             Code.ACCEPTANCE_LOW,
             message(
@@ -116,7 +116,7 @@ class DraftsInert:
         return Finding(
             Code.DRAFTS_INERT,
             message(
-                "MTP is on, but the last {replies} replies ({tokens} tokens) came without a single draft.",
+                "MTP is on, but the last {replies} replies ({tokens} tokens) had no drafted tokens.",
                 replies=self._replies,
                 tokens=self._tokens,
             ),
@@ -141,9 +141,9 @@ class RequestsWait:
         return Finding(
             Code.REQUESTS_WAIT,
             message(
-                "{requests}: {busy}. More slots answer them at once; they share the context, and each stream is"
-                " slower.",
-                requests=plural_message("{n} request waits", "{n} requests wait", moment.waiting),
+                "{requests}: {busy}. More slots process them at the same time, but share the context and "
+                "slow each reply down.",
+                requests=plural_message("{n} request is waiting", "{n} requests are waiting", moment.waiting),
                 busy=plural_message("the only slot is busy", "all {n} slots are busy", self._slots),
             ),
             {"requests_waiting": float(moment.waiting), "slots": float(self._slots)},
@@ -208,13 +208,13 @@ class Throttling:
         temperature = moment.value("gpu_temperature_c")
         if self._code is Code.THROTTLED_HOT:
             at = message(" at {temperature:.0f} °C", temperature=temperature) if temperature is not None else ""
-            cool = Action(ActionKind.IMPROVE_COOLING, message("Clear the fans and the air's way"))
+            cool = Action(ActionKind.IMPROVE_COOLING, message("Clean the fans and check the airflow"))
             sentence = message("The GPU slows down because it is too hot{at}{clocks}.", at=at, clocks=clocks)
             return Finding(self._code, sentence, evidence, cool, self._level_of_heat(moment))
         if self._code is Code.THROTTLED_HARDWARE:
             check = Action(ActionKind.IMPROVE_COOLING, message("Check the power cables and the cooling"))
             sentence = message(
-                "The GPU's own protection slows it down: its power supply or its cooling falls short{clocks}.",
+                "The GPU protects itself and slows down: power supply or cooling is insufficient{clocks}.",
                 clocks=clocks,
             )
             return Finding(self._code, sentence, evidence, check)
@@ -276,16 +276,16 @@ class VramPressure:
         if exact:
             by = who or message("Other programs")
             sentence = message(
-                "{by} took {mib} of GPU memory since the model was loaded; {left} are left.", by=by, mib=mib, left=left
+                "{by} took {mib} of GPU memory since the model was loaded; {left} left.", by=by, mib=mib, left=left
             )
         else:
             sentence = message(
-                "Other programs took, as it seems, {mib} of GPU memory since the model was loaded; {left} are left.",
+                "Other programs probably took {mib} of GPU memory since the model was loaded; {left} left.",
                 mib=mib,
                 left=left,
             )
         if who and not exact:
-            sentence = join_messages(sentence, message("On it now: {who}.", who=who))
+            sentence = join_messages(sentence, message("Programs on the GPU: {who}.", who=who))
         return Finding(
             Code.VRAM_PRESSURE,
             sentence,
@@ -324,10 +324,10 @@ class GpuUnused:
         """See Detector."""
         setup = self._setup
         if setup.expects_gpu and setup.on_gpu is False:
-            why = message("it found none") if setup.sees_gpu is False else message("it put no part of the model there")
+            why = message("it found no GPU") if setup.sees_gpu is False else message("it loaded no layer onto it")
             evidence: Evidence = {"gpus_seen": "none" if setup.sees_gpu is False else "some", "layers_on_gpu": "none"}
             return self._make_finding(
-                message("The engine is made for a GPU but computes on the processor: {why}.", why=why), evidence
+                message("The engine is a GPU build but runs on the CPU: {why}.", why=why), evidence
             )
         if not setup.on_gpu or not setup.weights_mib:
             return None if setup.expects_gpu is None else False
@@ -338,8 +338,8 @@ class GpuUnused:
             return False
         return self._make_finding(
             message(
-                "The engine says that {weights_mib:.0f} MiB of the model are on the GPU, but only"
-                " {taken:.0f} MiB of the GPU's memory are in use.",
+                "The engine reports {weights_mib:.0f} MiB of the model on the GPU, but only {taken:.0f} MiB "
+                "of GPU memory are in use.",
                 weights_mib=setup.weights_mib,
                 taken=taken,
             ),
@@ -483,8 +483,8 @@ class SpeedFalling:
         return Finding(
             Code.SPEED_FALLING,
             message(
-                "Replies take {latest:.1f} times as long as this server's first ones with as much"
-                " context in use: {now_per_s:.1f} steps/s now, {usual_per_s:.1f} then.",
+                "Replies are {latest:.1f} times slower than this server's first ones at the same context: "
+                "{now_per_s:.1f} steps/s now, {usual_per_s:.1f} steps/s then.",
                 latest=1 / now.latest,
                 now_per_s=now.now_per_s,
                 usual_per_s=now.usual_per_s,

@@ -117,7 +117,7 @@ class Moment:
 
     time_s: float
     readings: Mapping[str, Reading] = field(default_factory=dict)
-    activity: GpuActivity = field(default_factory=lambda: GpuActivity.unknown(message("Not asked.")))
+    activity: GpuActivity = field(default_factory=lambda: GpuActivity.unknown(message("Not checked.")))
     generating: bool | None = None
     waiting: int | None = None
     finished: tuple[FinishedReply, ...] = ()

@@ -26,11 +26,11 @@ from launcher.monitor.traffic import Counters
 
 NAMES = ("engine_vram_mib", "others_vram_mib", "vram_total_mib")
 _MIB = 2**20
-_NOT_ASKED = message("Not asked yet: the engine is asked about every 2 s once it is ready.")
-_SHARED = message("This GPU has no memory of its own: it shares the host's.")
-_SEVERAL = message("Windows counts a program's memory over all GPUs together.")
-_NOT_LISTED = message("The driver does not list the engine among the GPU's programs.")
-_NOT_TOLD = message("The driver does not tell the memory of single programs.")
+_NOT_ASKED = message("Not checked yet. The engine is checked every 2 s once it is ready.")
+_SHARED = message("This GPU has no memory of its own and shares host memory.")
+_SEVERAL = message("Windows reports a program's memory only as a total of all GPUs.")
+_NOT_LISTED = message("The driver does not list the engine as a GPU program.")
+_NOT_TOLD = message("The driver does not report the memory of single programs.")
 
 
 def unknown_memory() -> dict[str, Reading]:
@@ -74,7 +74,7 @@ def _total_memory(look: GpuSnapshot) -> Reading:
     if gpu.unified:
         return Reading.unknown(_SHARED)
     if gpu.memory_bytes is None:
-        return Reading.unknown(gpu.absent.get("memory_bytes") or message("The driver does not tell its size."))
+        return Reading.unknown(gpu.absent.get("memory_bytes") or message("The driver does not report its size."))
     return Reading(gpu.memory_bytes / _MIB)
 
 
@@ -237,7 +237,7 @@ class HealthWatch:
         processing = self._counters.processing if self._counters else None
         readings = {name: _mean(series[name], since_s) for name in READINGS if name in series}
         self.activity = sensed.look.activity
-        used = readings.get("vram_used_mib") or Reading.unknown(message("Not sampled yet."))
+        used = readings.get("vram_used_mib") or Reading.unknown(message("Not measured yet."))
         self.memory = memory_by_program(sensed.look, self._engine_pid, used)
         moment = Moment(
             time_s=now_s,
@@ -337,4 +337,4 @@ class HealthWatch:
 def _mean(series: Series, since_s: float) -> Reading:
     """Return the mean of the samples since `since_s`."""
     values = [sample.value for sample in series.since(since_s) if sample.value is not None]
-    return Reading(fmean(values)) if values else Reading.unknown(series.absent or message("Not sampled yet."))
+    return Reading(fmean(values)) if values else Reading.unknown(series.absent or message("Not measured yet."))

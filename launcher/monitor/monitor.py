@@ -61,7 +61,7 @@ the engine's queue: more than one a second would keep a request whose client has
 
 _STANDS_S = 1.0
 _NO_REPLY = message("No reply is being generated.")
-_NO_DRAFTS = message("Nothing was drafted.")
+_NO_DRAFTS = message("No tokens were drafted.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class Monitor:
         meter = self._valid_meter()
         if meter is not None and meter.last is not None:
             share = meter.last.acceptance
-            rate, acceptance = Reading(meter.tokens_per_second, message("Too few tokens to tell.")), meter.acceptance
+            rate, acceptance = Reading(meter.tokens_per_second, message("Too few tokens.")), meter.acceptance
         elif self.traffic is not None and self._clock() - self._traffic_s <= METRICS_PERIOD_S + _STANDS_S:
             share = self.traffic.acceptance.rate
             rate, acceptance = Reading(self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance

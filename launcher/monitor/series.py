@@ -29,7 +29,7 @@ class Series:
 
     def __init__(self, name: str, span_s: float = SPAN_S) -> None:
         self.name = name
-        self.absent: str | None = message("Not sampled yet.")
+        self.absent: str | None = message("Not measured yet.")
         self._span_s = span_s
         self._times, self._values = array("d"), array("d")
         self._first = 0  # index of the oldest valid sample; older ones are deleted in blocks, which is cheaper
@@ -38,7 +38,7 @@ class Series:
         """Append a reading, no older than the last one, and set `absent` to its reason, or to None with a value."""
         self._times.append(time_s)
         self._values.append(nan if reading.value is None else reading.value)
-        self.absent = None if reading.value is not None else (reading.absent or message("Not known."))
+        self.absent = None if reading.value is not None else (reading.absent or message("Unknown."))
         while self._times[self._first] <= time_s - self._span_s:
             self._first += 1
         if self._first >= _SLACK:

@@ -46,7 +46,7 @@ def read_counters(text: str) -> Counters:
     try:
         return _counters(text)
     except (KeyError, OverflowError) as error:  # a counter without its label, or infinite
-        raise ValueError(message("No counters: {error}.", error=error)) from error
+        raise ValueError(message("No metrics: {error}.", error=error)) from error
 
 
 def _counters(text: str) -> Counters:

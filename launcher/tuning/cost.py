@@ -27,9 +27,9 @@ class Prices:
     def __post_init__(self) -> None:
         """Raise BadOption for a negative price, or a power of 0 or less."""
         if self.kwh < 0 or (self.cloud is not None and self.cloud < 0):
-            raise BadOption(message("A price is 0 or more."))
+            raise BadOption(message("The price must be 0 or more."))
         if self.watts is not None and self.watts <= 0:
-            raise BadOption(message("A power is more than 0 W."))
+            raise BadOption(message("The power must be more than 0 W."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def cost_of(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Co
     if not tokens:
         written = sum(run.reply_tokens for runs, _ in groups for run in runs)
         if not written:
-            return message("The cost is not known: nothing was written.")
-        return message("The cost is not known: no sensor here tells the power. Give what a meter shows with --watts.")
+            return message("Cost unknown: no tokens were generated.")
+        return message("Cost unknown: no power sensor. Enter the reading of a power meter with --watts.")
     return Cost(joules, tokens, prices, measured=prices.watts is None)
 
 

@@ -232,7 +232,7 @@ def fill_starts(
     """Return the starts of a fill curve, and a failed point for each fill that exceeds the context of `settings`."""
     context = int(settings["ctx"] or 0)
     fits = tuple(fill for fill in fills if context_for_fill(fill, reply_tokens) <= context or fill == 0)
-    why = message("It does not fit into the context of {context:,} tokens.", context=context)
+    why = message("It does not fit into a context of {context:,} tokens.", context=context)
     starts = tuple(CurveStart(series_name(draft), {**settings, DRAFT: draft}, fits) for draft in drafts)
     gaps = [
         RoundPoint(-1, 0, series_name(draft), fill, error=why) for draft in drafts for fill in fills if fill not in fits
@@ -495,7 +495,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
     if high > _WIDEST * low:
         what = _OVER[curve.axis].format(there, here)
         return message(
-            "{series}: how its speed changes {what} is too uncertain to say. More --rounds tell.",
+            "{series}: its speed {what} is too uncertain. Use more --rounds.",
             series=_capitalized(ratio.series),
             what=what,
         )

@@ -63,7 +63,7 @@ def _find_throttling(after: MachineSnapshot, clock_mhz: float | None, usual_mhz:
         return None
     why = ", ".join(sorted(reasons))
     return message(
-        "The GPU was held back ({why}): {clock_mhz:.0f} MHz, usually it had {usual_mhz:.0f} MHz.",
+        "The GPU was throttled ({why}): {clock_mhz:.0f} MHz instead of the usual {usual_mhz:.0f} MHz.",
         why=why,
         clock_mhz=clock_mhz,
         usual_mhz=usual_mhz,
@@ -77,7 +77,7 @@ def _find_other_programs(before: MachineSnapshot, after: MachineSnapshot) -> str
         seen = {each.pid for each in known}
         came = [each for each in now if each.pid not in seen and (each.used_bytes or 0) >= _USES_BYTES]
         if came:
-            return message("Another program came onto the GPU: {name}.", name=came[0].name)
+            return message("Another program started on the GPU: {name}.", name=came[0].name)
     if before.others_mib is not None and after.others_mib is not None:
         taken = after.others_mib - before.others_mib
         if taken >= _TAKEN_MIB:

@@ -249,7 +249,9 @@ async def sustain_load(
     await bench.become(settings)
     warm = await warm_up(bench, prompt, seed, _TOKENS[0])
     if warm.error is not None:
-        raise NothingMeasured(message("The server does not answer: {error}", error=warm.error), message("See its log."))
+        raise NothingMeasured(
+            message("The server does not respond: {error}", error=warm.error), message("See its log.")
+        )
     tokens = (warm.decode_rate or 0.0) * min(_REPLY_S, seconds / (2 * FEWEST_REPLIES))
     measured = replace(prompt, tokens=min(prompt.tokens, max(_TOKENS[0], min(_TOKENS[1], round(tokens)))))
     errors = 0
@@ -356,13 +358,14 @@ def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:
     verdict = _with_verdict(verdict, used, found)
     if verdict.answer != "undecided" and seconds < _FIRM_VERDICT_S:
         short = message(
-            "That was {minutes} of load; less than 3 minutes are too short to be sure.", minutes=_minutes(seconds)
+            "The load ran for {minutes}; at least 3 minutes are needed for a reliable result.",
+            minutes=_minutes(seconds),
         )
         verdict = replace(verdict, sentence=join_messages(verdict.sentence, short))
     lost = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
     if lost and lost[-1] is not None and None not in lost:
         ended = message(
-            "The server stopped answering after {minutes}: {error} Until then: {sentence}",
+            "The server stopped responding after {minutes}: {error} Until then: {sentence}",
             minutes=_minutes(runs[-len(lost)].began_s - origin_s),
             error=lost[-1] if lost[-1].endswith(".") else f"{lost[-1]}.",
             sentence=verdict.sentence,
@@ -376,7 +379,7 @@ def _with_verdict(
 ) -> EnduranceVerdict:
     if len(used) < FEWEST_REPLIES:
         few = message(
-            "Undecided: {used} replies are too few to tell; {fewest} are the least.",
+            "Undecided: {used} replies are too few; at least {fewest} are needed.",
             used=len(used),
             fewest=FEWEST_REPLIES,
         )
@@ -399,9 +402,7 @@ def _with_verdict(
     if thirds.low < 1 - _HOLDS_WITHIN:
         return replace(
             verdict,
-            sentence=message(
-                "Undecided: the speed varies too much to tell ({between}).", between=_interval_text(thirds)
-            ),
+            sentence=message("Undecided: the speed varies too much ({between}).", between=_interval_text(thirds)),
         )
     sentence = message(
         "Holds over {minutes}: {between}.", minutes=_minutes(verdict.seconds), between=_interval_text(thirds)

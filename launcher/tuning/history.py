@@ -68,7 +68,7 @@ SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
        s.sentence, json_extract(s.result, '$.messages.sentence'), s.owner
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants
-CUT_OFF = message("Cut off: the program that measured it has ended.")
+CUT_OFF = message("Interrupted: the program that measured it has ended.")
 _ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 
@@ -195,7 +195,7 @@ class History:
             if found
             else message("There is no measurement {text}.", text=text)
         )
-        raise ResultMissing(what, message("`mtp-launcher history` lists them."), id=text)
+        raise ResultMissing(what, message("See `mtp-launcher history`."), id=text)
 
     def is_cut_off(self, session: str) -> bool:
         """Return whether a session has no end although the program that measured it has ended."""
@@ -243,7 +243,7 @@ class History:
         if not found:
             raise ResultMissing(
                 message("There is no measurement {session}.", session=session),
-                message("`mtp-launcher history` lists them."),
+                message("See `mtp-launcher history`."),
                 id=session,
             )
         number, id_, kind, workload, began_s, ended_s, environment, settings, result = found[0]
@@ -263,7 +263,7 @@ class History:
     def _number(self, session: str) -> int:
         row = self._db.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
         if row is None:
-            raise ResultMissing(message("There is no such measurement any more."), id=session)
+            raise ResultMissing(message("This measurement no longer exists."), id=session)
         return int(row[0])
 
     def _rows(self, query: str, *values: object) -> list[Any]:
@@ -283,8 +283,8 @@ class History:
         except (sqlite3.Error, OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error
             raise HistoryUnusable(
-                message("Measurements cannot be read from or kept in {path}: {why}.", path=self.path, why=why),
-                message("Check disk space and permissions. What is measured goes on without being kept."),
+                message("Cannot read or save measurements in {path}: {why}.", path=self.path, why=why),
+                message("Check disk space and permissions. Measurements continue but are not saved."),
                 path=str(self.path),
             ) from error
 
@@ -457,7 +457,7 @@ def parse_session_choice(text: str) -> tuple[str, dict[str, str]]:
         setting, equals, value = part.partition("=")
         if not equals or not setting.strip() or not value.strip():
             raise BadOption(
-                message("{part} chooses nothing.", part=part), message("Write it as in `ID:draft=2,kv=q8_0`.")
+                message("{part} matches no measurement.", part=part), message("Write it as in `ID:draft=2,kv=q8_0`.")
             )
         chosen[setting.strip()] = value.strip()
     return name, chosen

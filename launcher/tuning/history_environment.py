@@ -122,7 +122,7 @@ class Environment:
             was, is_ = (f"{each.engine} {each.engine_version}" for each in (self, other))
             found.append(message("The engine was {was} and is {is_}.", was=was, is_=is_))
         if self.model.sha256 and not other.model.sha256 and not _changed_file(self.model, other.model):
-            found.append(message("The model's file was touched, so its checksum is not known any more."))
+            found.append(message("The model file was modified, so its checksum is unknown."))
         return tuple(found)
 
     def identity_differences(self, other: Environment) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def _changed_file(before: ModelFacts, now: ModelFacts) -> Message:
             "The model was {words} and is {words_2}.", words=before.label_with_quant, words_2=now.label_with_quant
         )
     if before.bytes != now.bytes or (before.sha256 and now.sha256 and before.sha256 != now.sha256):
-        return message("The model's file is another one.")
+        return message("The model file has changed.")
     return Message()
 
 

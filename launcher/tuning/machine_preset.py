@@ -99,8 +99,8 @@ class MachinePreset(_Frozen):
         settings = result.get("settings")
         if not isinstance(settings, Mapping) or result.get("mtp") not in ("on", "off", "undecided"):
             raise NothingMeasured(
-                message("The measurement {id} did not end in a verdict.", id=session.id),
-                message("`mtp-launcher tune` comes to one."),
+                message("The measurement {id} has no verdict.", id=session.id),
+                message("Run `mtp-launcher tune` to get one."),
             )
         figures = {name: result.get(name) for name in ("speedup", "ci_low", "ci_high")}
         evidence = Evidence(
@@ -181,11 +181,11 @@ def load_preset_by_name(text: str) -> MachinePreset:
     found = [each for each in load_presets() if text.lower() in f"{each.model.name} {each.model.quant or ''}".lower()]
     if len(found) != 1:
         what = (
-            message("{found} presets are for models like {text}.", found=len(found), text=text)
+            message("{found} tuned settings match {text}.", found=len(found), text=text)
             if found
-            else message("There is no preset for {text}.", text=text)
+            else message("There are no tuned settings for {text}.", text=text)
         )
-        raise ResultMissing(what, message("`mtp-launcher preset` lists them."), wanted=text)
+        raise ResultMissing(what, message("See `mtp-launcher preset`."), wanted=text)
     return found[0]
 
 
@@ -196,7 +196,7 @@ def read_preset(path: Path) -> MachinePreset:
     except ValidationError as error:
         hint = message("`mtp-launcher preset export MODEL --to FILE.json` writes one.")
         raise ResultUnreadable(
-            message("{path} is not a preset of this program.", path=path), hint, path=str(path)
+            message("{path} is not a file of tuned settings.", path=path), hint, path=str(path)
         ) from error
     return read.model_copy(update={"verified_by": (), "path": None})
 

@@ -10,7 +10,7 @@ from launcher.base.messages import message
 from launcher.monitor.reply import Reply
 from launcher.monitor.traffic import Counters
 
-OTHERS_ASKED = message("The server was asked something else meanwhile.")
+OTHERS_ASKED = message("The server got another request during the measurement.")
 
 ReadCounters = Callable[[], Awaitable[Counters | None]]
 """Reads a server's counters; None where it has none. May raise what reading them raises."""

@@ -430,9 +430,8 @@ def tune_note(session: Session) -> str:
     if session.kind != "tune" or not session.result.get("sentence"):
         return ""
     return message(
-        "These figures take in every start, also those of the search. The tune's own verdict"
-        " rests on the fresh pairs that it made to compare, so its figures differ, and they"
-        " are the ones to go by."
+        "These figures include every start, also those of the search. The verdict of the tune uses only its "
+        "final comparison, so its figures differ. Use the verdict."
     )
 
 
@@ -455,7 +454,7 @@ class SessionComparison:
         if True in kinds:
             notes.append(
                 message(
-                    "Compared in pairs, of neighbouring starts or of the same prompts, so that what both share cancels."
+                    "Compared in pairs of consecutive starts or of the same prompts, so that shared effects cancel out."
                 )
             )
         if False in kinds:
@@ -463,15 +462,13 @@ class SessionComparison:
         if any(row.speedup and not row.has_limits for row in self.rows):
             notes.append(
                 message(
-                    "Limits take {fewest_starts} starts of each: the replies of one do not show how"
-                    " starts differ. `tune` starts settings again and again, in turns.",
+                    "Limits need {fewest_starts} starts of each, because one start does not show how starts "
+                    "differ. `tune` repeats starts in turn.",
                     fewest_starts=FEWEST_STARTS,
                 )
             )
         if self.first.id != self.second.id and any(row.speedup for row in self.rows):
-            notes.append(
-                message("They were measured at different times: what had changed by then is in the difference.")
-            )
+            notes.append(message("They were measured at different times, so changes in between affect the difference."))
         return tuple(notes)
 
     def as_json(self) -> dict[str, Any]:
@@ -513,7 +510,7 @@ def compare_sessions(
         pairs = [(ones[0], others[0])]
     if not pairs:
         raise BadOption(
-            message("The two have measured no settings in common."),
+            message("The two measurements have no settings in common."),
             message(
                 "Choose one of each, as in `ID:draft=2`: {settings}",
                 settings="; ".join(settings_line(group.row.settings) for group in (*ones, *others)),
@@ -542,7 +539,11 @@ def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
     if first.workload != second.workload:
         before, after = first.workload or "no workload", second.workload or "no workload"
         return (message("The prompts were those of {before} and are those of {after}.", before=before, after=after),)
-    return () if asked & also else (message("The prompts of {workload} were others then.", workload=first.workload),)
+    return (
+        ()
+        if asked & also
+        else (message("The prompts of {workload} have changed since then.", workload=first.workload),)
+    )
 
 
 def _compare_groups(one: _Group, other: _Group, *, together: bool) -> SettingsComparison:
@@ -571,7 +572,7 @@ def _choose_groups(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
         listed = "; ".join(settings_line(group.row.settings) or "as served" for group in groups)
         raise BadOption(
             message("{id} has not measured {what}.", id=session.id, what=what),
-            message("It has {listed}.", listed=listed) if listed else "",
+            message("Available: {listed}.", listed=listed) if listed else "",
         )
     return found
 

@@ -36,11 +36,7 @@ def as_markdown(session: Session) -> str:
         if len(prompts) > 1:
             head = ("TOKENS/S", *(told.label(row) for row in told.rows))
             parts.append(_table([head, *((name, *map(interval_text, figures)) for name, figures in prompts)]))
-        parts.append(
-            message(
-                "Tokens/s are of writing replies, by the engine's clock; behind ± is the 95 % interval of the mean."
-            )
-        )
+        parts.append(message("Tokens/s of generation, by the engine's clock; ± is the 95 % interval of the mean."))
     parts.append("\n".join(f"- {name}: {text}" for name, text in session_facts(session).items()))
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -77,7 +73,7 @@ def writer_for(file: PurePath) -> Callable[[Session], str]:
     ending = {"markdown": "md"}.get(ending, ending)
     if ending not in FORMATS:
         raise BadOption(
-            message("{name} does not say which format it should have.", name=file.name),
+            message("The format of {name} is not clear from its name.", name=file.name),
             message("End its name in .md, .csv or .json."),
         )
     return FORMATS[ending]

@@ -94,7 +94,7 @@ def read_bytes(path: Path, most: int) -> bytes:
             message("{path} cannot be read: {strerror}.", path=path, strerror=error.strerror or error), path=str(path)
         ) from error
     if len(data) > most:
-        raise ResultUnreadable(message("{path} is too large to be a file of this program.", path=path), path=str(path))
+        raise ResultUnreadable(message("{path} is too large to be a shared measurement.", path=path), path=str(path))
     return data
 
 
@@ -105,7 +105,7 @@ def read_session_file(path: Path) -> Session:
     except ValidationError as error:
         hint = message("`mtp-launcher history share ID --to FILE.json` writes one.")
         raise ResultUnreadable(
-            message("{path} is not a measurement of this program.", path=path), hint, path=str(path)
+            message("{path} is not a shared measurement.", path=path), hint, path=str(path)
         ) from error
     return Session(**{name: getattr(file, name) for name in Session.__slots__})
 

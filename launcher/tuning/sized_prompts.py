@@ -156,9 +156,9 @@ async def make_filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str
     if least > tokens:
         raise BadOption(
             message(
-                "The prompt has {least:,} tokens of its own, so it cannot have {tokens:,}.", least=least, tokens=tokens
+                "The shortest prompt has {least:,} tokens, so {tokens:,} are not possible.", least=least, tokens=tokens
             ),
-            message("Ask for a larger size."),
+            message("Choose a larger size."),
         )
     words = _FillerWords(begin)
     number = await _most_words(words, tokens, least, count)
@@ -167,8 +167,8 @@ async def make_filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str
         if (done := await _append_single_tokens(text, tokens, count)) is not None:
             return done
     raise NothingMeasured(
-        message("No text of exactly {tokens:,} tokens was found.", tokens=tokens),
-        message("Ask for a few more or fewer."),
+        message("Could not build a prompt of exactly {tokens:,} tokens.", tokens=tokens),
+        message("Choose a slightly different size."),
         tokens=tokens,
     )
 

@@ -64,11 +64,11 @@ class Space:
         if self.size > _MOST:
             raise BadOption(
                 message(
-                    "There are {size:,} combinations to choose from, and {most:,} are the most.",
+                    "There are {size:,} combinations; the limit is {most:,}.",
                     size=self.size,
                     most=_MOST,
                 ),
-                message("Leave out a setting, or some of its values."),
+                message("Remove a setting, or some of its values."),
             )
 
     @property

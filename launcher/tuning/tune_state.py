@@ -90,14 +90,14 @@ class TuneState:
         try:
             if data["version"] != _VERSION:
                 raise TuneMismatch(
-                    message("This tune was begun by another version of the program."), message("Begin it anew.")
+                    message("This tune was started by another version of this program."), message("Start a new tune.")
                 )
             budgets = tuple((int(count), float(seconds)) for count, seconds in data["budgets"])
             return cls(
                 data["about"], int(data["seed"]), budgets, tuple(map(_trial, restore_messages(list(data["trials"]))))
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TuneMismatch(message("The state of the tune cannot be read."), message("Begin it anew.")) from error
+            raise TuneMismatch(message("Cannot read the state of the tune."), message("Start a new tune.")) from error
 
 
 def tune_identity(space: Space, workload: str, prompts: Sequence[Prompt], goal: Goal) -> dict[str, Any]:

@@ -163,7 +163,7 @@ async def run_trial(
         case Fault.FAILED:
             return build_trial(start_s, runs, runs[-1].error, fault)
         case Fault.SPOILT:
-            why = join_messages(message("Too many of its runs were spoilt."), runs[-1].spoilt or "")
+            why = join_messages(message("Too many of its runs were disturbed."), runs[-1].spoilt or "")
             return build_trial(start_s, runs, why, fault)
     return build_trial(start_s, runs)
 
@@ -180,7 +180,7 @@ def _find_fault(runs: Sequence[Run], most_spoilt: float) -> Fault:
 _USUAL_START_S, _USUAL_RUN_S = 10.0, 3.0
 _MOST_MADE_UP = 2
 """Most extra rounds of a comparison, to replace failed or disturbed ones."""
-_ENDED = message("It was ended, as the time was over.")
+_ENDED = message("It ended because the time was up.")
 Pairs = dict[tuple[int, int], list[Pair]]
 """Pairs by the indices of two settings in a round."""
 
@@ -530,10 +530,10 @@ async def _measure_baseline(course: TrialRunner) -> bool:
     if trial.fault is Fault.TIME:
         return False
     why = trial.error or next((run.spoilt for run in trial.runs if run.spoilt), None)
-    why = why or message("Its replies do not tell {unit}.", unit=course.goal.unit)
+    why = why or message("Its replies do not report {unit}.", unit=course.goal.unit)
     raise NothingMeasured(
-        join_messages(message("The settings without MTP cannot be measured."), why),
-        message("Serve them first, then tune."),
+        join_messages(message("The settings with MTP off cannot be measured."), why),
+        message("Start the server with them first, then tune."),
     )
 
 
@@ -628,7 +628,7 @@ def verdict_without_baseline(course: TrialRunner) -> Verdict:
         ci_high=None,
         confidence=1 - ERROR,
         sentence=verdict_sentence("undecided", course.goal, course.workload.name, None, None),
-        because=message("The first trial, without MTP, was not done after {minutes} min.", minutes=minutes),
+        because=message("The first trial, with MTP off, was not finished after {minutes} min.", minutes=minutes),
         gain=None,
         shown=off,
         forecasts=(),
@@ -680,7 +680,7 @@ def _failed_comparisons(course: TrialRunner) -> list[Trial]:
 def _why_lost(course: TrialRunner, lost: Sequence[Trial]) -> str:
     fresh = _comparison_trials(course.trials)
     return join_messages(
-        message("{lost} of {fresh} starts to compare gave nothing.", lost=len(lost), fresh=len(fresh)),
+        message("{lost} of {fresh} comparison starts gave no result.", lost=len(lost), fresh=len(fresh)),
         lost[-1].error or "",
     )
 
@@ -693,8 +693,7 @@ def _needed_time_sentence(course: TrialRunner) -> str:
     """Return how long the shortest comparison takes at the measured speed, as a sentence."""
     minutes = math.ceil((course.trials[0].seconds + LEAST_MORE * course.trial_s) / 60)
     return message(
-        "A trial takes {visit_s:.0f} s here, and a verdict takes {least_more} of them at"
-        " least, which is {minutes} min.",
+        "A trial takes {visit_s:.0f} s here, and a verdict needs at least {least_more} trials ({minutes} min).",
         visit_s=course.trial_s,
         least_more=1 + LEAST_MORE,
         minutes=minutes,
@@ -703,7 +702,7 @@ def _needed_time_sentence(course: TrialRunner) -> str:
 
 def _why_not_served(course: TrialRunner) -> str:
     errors = [trial.error for trial in course.trials if trial.error and draft_of(trial.settings)]
-    return errors[-1] if errors else message("No draft length fits into the memory beside these settings.")
+    return errors[-1] if errors else message("No draft length fits into memory with these settings.")
 
 
 def _trials_with(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
@@ -845,8 +844,8 @@ async def tune(
     what = tune_identity(space, workload.name, workload.prompts, goal)
     if resume is not None and resume.about != what:
         raise TuneMismatch(
-            message("This tune was begun with other settings, another workload or another goal."),
-            message("Begin it anew."),
+            message("This tune was started with other settings, another workload or another goal."),
+            message("Start a new tune."),
         )
     state = resume or TuneState(what, seed, ())
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))

@@ -157,7 +157,9 @@ def verdict_sentence(
             if lost
             else message("Undecided: the time was too short.")
         )
-        return join_messages(message("Leave MTP off: it could not be served.") if answer == "off" else undecided, *more)
+        return join_messages(
+            message("Leave MTP off: the model could not be loaded with it.") if answer == "off" else undecided, *more
+        )
     draft, off = f"draft {draft_of(mtp.candidate)}", "no MTP"
     against = ""
     if values:
@@ -230,8 +232,7 @@ def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Setti
         yields, longer = with_mtp[0], with_mtp[1] / without[1]
         said.append(
             message(
-                "Each step of the engine writes {yields:.2f} tokens, without MTP 1, and takes"
-                " {longer:.2f} times as long.",
+                "Each step generates {yields:.2f} tokens instead of 1 and takes {longer:.2f} times as long.",
                 yields=yields,
                 longer=longer,
             )

@@ -75,7 +75,7 @@ def _error_sentence(error: ErrorDetails) -> str:
     if kind == "missing":
         return message("{where} has no {name}.", where=where, name=name)
     if kind == "extra_forbidden":
-        return message("{where} has {name}, which nothing is called.", where=where, name=name)
+        return message("{where} has an unknown key {name}.", where=where, name=name)
     if kind == "value_error":
         said = str(limits["error"])
         return message("{whole}: {said}.", whole=_whole(name, where), said=said)
@@ -159,8 +159,8 @@ def load_workload(name: str) -> Workload:
         return read_workload_file(path)
     names = ", ".join(each.name for each in shipped_workloads())
     raise BadOption(
-        message("{name} is no workload.", name=one_line(name)),
-        message("There are {names}; or name a file of prompts.", names=names),
+        message("{name} is not a workload.", name=one_line(name)),
+        message("Choose one of {names}, or a prompt file.", names=names),
     )
 
 
@@ -173,7 +173,7 @@ def read_workload_file(path: Path) -> Workload:
     if path.suffix.lower() != ".toml":
         found = read_prompts(path)
         prompts = tuple(Prompt(f"prompt {n}", (("user", text),), _USUAL_TOKENS) for n, text in enumerate(found, 1))
-        return Workload(path.stem, path.stem, 1, prompts, message("The user's own."))
+        return Workload(path.stem, path.stem, 1, prompts, message("Your own prompts."))
     try:
         data = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
@@ -183,7 +183,7 @@ def read_workload_file(path: Path) -> Workload:
         ) from error
     except UnicodeDecodeError as error:
         raise WorkloadUnusable(
-            message("{name} is no text in UTF-8.", name=path.name), message("Save it as UTF-8."), path=str(path)
+            message("{name} is not UTF-8 text.", name=path.name), message("Save it as UTF-8."), path=str(path)
         ) from error
     except RecursionError as error:
         raise WorkloadUnusable(
@@ -191,11 +191,11 @@ def read_workload_file(path: Path) -> Workload:
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise WorkloadUnusable(
-            message("{name} is no TOML: {error}.", name=path.name, error=error), EXAMPLE, path=str(path)
+            message("{name} is not valid TOML: {error}.", name=path.name, error=error), EXAMPLE, path=str(path)
         ) from error
     if said := _file_errors(data):
         raise WorkloadUnusable(
-            join_messages(message("{name} is no workload.", name=path.name), said), EXAMPLE, path=str(path)
+            join_messages(message("{name} is not a workload.", name=path.name), said), EXAMPLE, path=str(path)
         )
     return _read(data)
 

@@ -168,9 +168,9 @@ def find_releases_url() -> str:
     address = (os.environ.get(RELEASES_VARIABLE) or RELEASES).rstrip("/")
     if not address:
         raise ReleasesUnknown(
-            message("This build does not say where its releases are, so newer versions cannot be looked for."),
+            message("This build has no release address, so it cannot check for updates."),
             message(
-                "Look where you got it from, or set {variable} to the address of a folder with {manifest}.",
+                "Check where you downloaded it, or set {variable} to the URL of a folder with {manifest}.",
                 variable=RELEASES_VARIABLE,
                 manifest=MANIFEST,
             ),
@@ -182,8 +182,8 @@ def find_releases_url() -> str:
         good = False
     if not good:
         raise ReleasesUnknown(
-            message("{variable} is no address of releases.", variable=RELEASES_VARIABLE),
-            message("It begins with https://."),
+            message("{variable} is not a release address.", variable=RELEASES_VARIABLE),
+            message("Use an address that begins with https://."),
         )
     return address
 
@@ -236,11 +236,11 @@ def _fetch_manifest(folder: str) -> Manifest:
     if page.head.status in (404, 410):
         raise ReleasesUnknown(
             message(
-                "{url} has no {manifest}, so newer versions cannot be looked for.",
+                "{url} has no {manifest}, so updates cannot be checked.",
                 url=host_name(url),
                 manifest=MANIFEST,
             ),
-            message("Try again later; if it stays so, get the newest version by hand."),
+            message("Try again later. If it keeps failing, download the newest version yourself."),
         )
     if page.data is None:
         raise error_for_status(url, page.head)
@@ -248,8 +248,8 @@ def _fetch_manifest(folder: str) -> Manifest:
         return Manifest.model_validate(page.data)
     except ValidationError as error:
         raise ManifestBroken(
-            message("What {url} tells of the newest release is not understood.", url=host_name(url)),
-            message("Try again later; if it stays so, get the newest version by hand."),
+            message("The release information of {url} is invalid.", url=host_name(url)),
+            message("Try again later. If it keeps failing, download the newest version yourself."),
             problems=[".".join(map(str, each["loc"])) for each in error.errors()],
         ) from error
 

@@ -37,11 +37,11 @@ from launcher.updates.way import InstallMethod, find_install_method
 
 _UPDATED_BY_USER = {
     InstallMethod.TOOL: (
-        message("This program was installed by a `uv tool install` of your own."),
+        message("This program was installed with `uv tool install`."),
         message("Run `uv tool upgrade mtp-launcher`."),
     ),
     InstallMethod.SOURCE: (
-        message("This program runs from a checkout or an environment of your own, which is yours to renew."),
+        message("This program runs from a checkout or your own environment, which you update yourself."),
         message("In a checkout: `git pull`, then `./start`."),
     ),
 }
@@ -89,7 +89,7 @@ def find_artefact(newest: NewestRelease) -> Artefact:
                 this_platform=this_platform(),
                 value=find_install_method().value,
             ),
-            message("What there is lies at {folder}.", folder=newest.folder),
+            message("Available files are at {folder}.", folder=newest.folder),
         )
     return found
 
@@ -128,7 +128,7 @@ async def install_update(received: DownloadedUpdate) -> bool:
         elif received.method is InstallMethod.SCRIPT:
             await _run_script(received)
     except OSError as error:
-        why = message("The installer cannot be started: {strerror}.", strerror=error.strerror or error)
+        why = message("Cannot start the installer: {strerror}.", strerror=error.strerror or error)
         raise UpdateFailed(why, f"Start it yourself: {received.shell_line}") from error
     except EngineMissing as error:
         raise UpdateFailed(error.title, f"Start it yourself: {received.shell_line}") from error
@@ -139,8 +139,8 @@ def check_idle() -> None:
     """Raise UpdateWaits while a model is served, TuneUnderWay while a tune runs."""
     for entry in registry.list_running():
         raise UpdateWaits(
-            message("A model is served at {url}, so nothing is installed meanwhile.", url=entry.url),
-            message("End it first: `mtp-launcher stop`."),
+            message("A server is running at {url}. Updates are not installed while a model is loaded.", url=entry.url),
+            message("Stop it first: `mtp-launcher stop`."),
             url=entry.url,
         )
     check_no_tune()

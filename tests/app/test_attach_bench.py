@@ -164,7 +164,7 @@ def test_options_that_mean_nothing_together(arguments: list[str], code: int) -> 
     assert "Traceback" not in told.stderr
 
 
-@pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tuning on this computer"), ("nowhere.invalid", "invalid")])
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.1:9", "tune is already running"), ("nowhere.invalid", "invalid")])
 def test_nothing_on_this_computer_is_measured_beside_a_tune(host: str, said: str) -> None:
     with hold_tune_lock():
         told = subprocess.run([*COMMAND, f"http://{host}", "--bench"], capture_output=True, text=True, check=False)

@@ -122,7 +122,7 @@ def test_windows_gets_one_line_without_a_console() -> None:
 
 
 def test_the_last_model_is_kept_as_it_was_named(home: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelMissing, match="No model was served"):
+    with pytest.raises(ModelMissing, match="No model was loaded"):
         require_last_model()
     save_last_model("demo")
     assert require_last_model() == "demo"

@@ -211,7 +211,9 @@ async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
     launcher = ProcessId(1, 0.0)
     running = [SimpleNamespace(engine_pid=7, launcher=launcher)]
     monkeypatch.setattr(registry, "list_running", lambda: running)
-    with pytest.raises(NothingFits, match=r"^Other still runs and has [\d,]+ MiB of the memory that mine:F16 needs\."):
+    with pytest.raises(
+        NothingFits, match=r"^Other is still running and uses [\d,]+ MiB of the memory that mine:F16 needs\."
+    ):
         await check_other_servers(wanted)
     await check_other_servers(replace(wanted, needed_mib=12_000))  # it fits beside
     running[0].launcher = ProcessId(os.getpid(), 0.0)
@@ -239,7 +241,7 @@ class TestBeforeAnythingLarge:
             return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
 
         monkeypatch.setattr(first_checks, "read_disks", full)
-        with pytest.raises(DiskFull, match="still to be downloaded"):
+        with pytest.raises(DiskFull, match="The download needs"):
             await start(mine, session, told)
         assert told.last(Step.MODEL).stage is Stage.FAILED
         assert not models_dir().exists()

@@ -69,7 +69,7 @@ async def test_one_that_matches_is_used(demo_model: Path) -> None:
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
     found = await find_preset(ServeOptions(demo_model, built_in=True))
     assert found == PresetMatch(preset, (), used=True)
-    assert found.line == f"{preset.summary}; --no-preset leaves it out"
+    assert found.line == f"{preset.summary}; --no-preset ignores them"
     assert await outdated_presets(read_machine()) == ()
 
 
@@ -119,7 +119,7 @@ async def test_another_driver_is_told_another_gpu_is_not_used(demo_model: Path) 
     assert "since then the driver was 580 and is 590: measure again" in driver.line
     other = match_preset(preset, replace(preset.evidence.environment, gpus=(replace(gpu, name="RTX 5090"),)))
     assert not other.used
-    assert other.line.startswith("a preset is not used, as the GPU was RTX 4090 and is RTX 5090")
+    assert other.line.startswith("the tuned settings are not used, because the GPU was RTX 4090 and is RTX 5090")
     engine = match_preset(preset, replace(preset.evidence.environment, engine="b11434-cuda"))
     assert not engine.used  # it computes elsewhere
 
@@ -130,7 +130,9 @@ async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
     (found,) = await outdated_presets(read_machine())
     assert found.used
     titles = [finding.title for finding in (await examine_machine()).findings]
-    assert any("is used all the same: the engine was built-in an older one and is" in title for title in titles)
+    assert any(
+        "are used, but may be out of date: the engine was built-in an older one and is" in title for title in titles
+    )
 
 
 async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
         file.write(b"\0" * 32)
     (found,) = await outdated_presets(read_machine())
     assert not found.used
-    assert found.changed == ("The model's file is another one.",)
+    assert found.changed == ("The model file has changed.",)
 
 
 async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path) -> None:
@@ -150,7 +152,7 @@ async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path
     found = await find_preset(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert not found.used
-    assert "until a measurement here confirms them" in found.line
+    assert "only after a measurement here confirms them" in found.line
     with History() as history:
         one: Settings = {"draft": 1, "kv": "q8_0"}
         ids = []
@@ -178,7 +180,7 @@ async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(hom
     (first, *others), _ = await apply_own_settings(before, catalogue, this, PlanCriteria(model="own"))
     assert (first.setting.draft, first.setting.kv) == (3, "q4_0")
     assert (first.setting.context, first.setting.ubatch) == (before[0].setting.context, before[0].setting.ubatch)
-    assert first.reasons[0].startswith("Preset of this machine: draft 3, kv q4_0, threads 4 (Draft 1 is 20 % faster")
+    assert first.reasons[0].startswith("Tuned settings: draft 3, kv q4_0, threads 4 (Draft 1 is 20 % faster")
     assert tuple(others) == before[1:]
     wish = PlanCriteria(model="own", draft=1)  # what the user fixes stays
     (mine, *_), _ = await apply_own_settings(make_plans(catalogue, this, wish), catalogue, this, wish)
@@ -235,7 +237,7 @@ async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
     preset = tuned(await here(model), model)
     save_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
     told = served()
-    assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset leaves it out"}
+    assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}
     settings = told["settings"]
     assert isinstance(settings, dict)
     assert (settings["draft"], settings["ubatch"]) == (1, 256)

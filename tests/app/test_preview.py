@@ -71,7 +71,7 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
     before = needed(basis.setting)
     draft, context, temperature = found.changes
     assert draft.mib == round((needed(replace(basis.setting, draft=3)) - before) / _MIB) == 63
-    assert str(draft.consequence) == "+63 MiB for one more draft"
+    assert str(draft.consequence) == "+63 MiB for 1 more draft token"
     assert context.mib == round((needed(replace(basis.setting, context=131_072)) - before) / _MIB)
     assert str(context.consequence) == f"+{context.mib:,} MiB for 65,536 more tokens of context"
     assert (draft.needs_restart, context.needs_restart, temperature.needs_restart) == (True, True, False)
@@ -85,18 +85,18 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
     ("change", "sentence"),
     [
         ({"draft": 0}, "without MTP"),
-        ({"draft": 5}, "for 3 more drafts"),
-        ({"draft": 1}, "for one draft fewer"),
+        ({"draft": 5}, "for 3 more draft tokens"),
+        ({"draft": 1}, "for 1 fewer draft token"),
         ({"ctx": 32_768}, "for 32,768 fewer tokens of context"),
         ({"kv": "f16"}, "with a KV cache of f16"),
-        ({"ubatch": 1_024}, "when 1,024 tokens of a prompt are computed at once"),
-        ({"slots": 2}, "for 2 requests at a time"),
-        ({"n_cpu_moe": 10}, "with the experts of 10 layers in host memory"),
-        ({"n_cpu_moe": 1}, "with the experts of one layer in host memory"),
-        ({"threads": 1}, "1 processor thread, takes no more memory"),
-        ({"p_min": 0.5}, "p-min 0.5, takes no more GPU memory"),
-        ({"split_mode": "tensor"}, "split-mode tensor, memory not known"),
-        ({"extra": "--no-warmup"}, "memory not counted for your own arguments"),
+        ({"ubatch": 1_024}, "with a ubatch of 1,024 tokens"),
+        ({"slots": 2}, "with 2 slots"),
+        ({"n_cpu_moe": 10}, "with the experts of 10 layers on the CPU"),
+        ({"n_cpu_moe": 1}, "with the experts of one layer on the CPU"),
+        ({"threads": 1}, "1 CPU thread, same memory"),
+        ({"p_min": 0.5}, "p-min 0.5, same GPU memory"),
+        ({"split_mode": "tensor"}, "split-mode tensor, memory effect unknown"),
+        ({"extra": "--no-warmup"}, "extra arguments are not in the estimate"),
     ],
 )
 def test_every_setting_has_a_sentence(change: dict[str, int | str], sentence: str) -> None:
@@ -151,7 +151,7 @@ def test_a_model_without_a_formula_has_no_figures_but_a_reason_and_still_its_cha
     unknown = replace(described(), geometry=None, weights=None, unknown="No formula knows it.")
     found = Previewer(unknown).preview({"draft": 3})
     assert (found.estimate, found.status, found.needed_mib, found.largest_context) == (None, None, None, None)
-    assert str(found.changes[0].consequence) == "\N{EN DASH} MiB for one more draft"
+    assert str(found.changes[0].consequence) == "\u2013 MiB for 1 more draft token"
     told = found.as_json()
     assert (told["status"], told["unknown"], told["parts"]) == (None, "No formula knows it.", None)
 

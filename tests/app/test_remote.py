@@ -69,7 +69,7 @@ async def test_settings_that_fail_bring_the_old_ones_back_and_the_reason(
     seen: list[ServerEvent] = []
     async with served(options, seen) as session:
         monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
-        with pytest.raises(SettingsFailed, match="runs with the old ones again") as raised:
+        with pytest.raises(SettingsFailed, match="the previous ones were restored") as raised:
             await session.start(replace(options, engine=fake_engine, built_in=False))
         assert raised.value.reason.title in raised.value.title
         assert session.supervisor.status.state is ServerState.READY
@@ -164,7 +164,7 @@ async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOpti
         await begun.wait()
         stopping = asyncio.create_task(running.stop(None, drain_s=30.0))
         await session.supervisor.wait_for(ServerState.DRAINING)
-        with pytest.raises(ServerNotFound, match="takes nothing new"):
+        with pytest.raises(ServerNotFound, match="accepts no new requests"):
             await session.ask(request)
         assert (await asking).finish_reason == "length"
         await stopping
@@ -177,7 +177,7 @@ async def test_a_drain_has_an_end(options: ServeOptions) -> None:
         asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
         await begun.wait()
         await session.stop(drain_s=0.1)
-        with pytest.raises(LauncherError, match="stopped while it answered"):
+        with pytest.raises(LauncherError, match="stopped during the reply"):
             await asking
 
 
@@ -216,5 +216,8 @@ async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(option
                 os.kill(victims.pop() or 0, signal.SIGKILL)
 
         question = ChatRequest([{"role": "user", "content": "Hello"}], max_tokens=900, extra={"ignore_eos": True})
-        with pytest.raises(Unreachable, match=r"ended in the middle of the reply\. The engine was killed from outside"):
+        with pytest.raises(
+            Unreachable,
+            match=r"ended in the middle of the reply\. The engine was killed by the system or another program",
+        ):
             await chat(question, url=None, on_delta=kill)

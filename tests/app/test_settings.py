@@ -138,7 +138,7 @@ def test_a_value_over_several_lines_is_replaced_whole(file: Path) -> None:
 def test_what_cannot_be_changed_by_the_line_is_left_to_a_person(file: Path, written: str) -> None:
     file.write_text(written)
     assert value(THEME) == "dark"
-    with pytest.raises(BadOption, match="only a person can change"):
+    with pytest.raises(BadOption, match="cannot edit"):
         settings.change_setting(THEME, "light")
     assert file.read_text() == written
 
@@ -244,7 +244,7 @@ def test_a_wrong_file_stops_no_command(file: Path, caplog: pytest.LogCaptureFixt
     file.unlink()
     file.mkdir()
     settings.fill_options(given)
-    assert "The file of settings was damaged" in caplog.text
+    assert "The settings file was damaged" in caplog.text
     assert file.with_name("settings.toml.bad").is_dir()
 
 

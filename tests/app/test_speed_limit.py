@@ -61,7 +61,7 @@ def test_without_one_gpu_whose_bandwidth_is_told_it_is_unknown(demo_model: Path,
     [
         ({"n_cpu_moe": 12}, "12 layers"),
         ({"rpc": ("10.0.0.2:50052",)}, "Other computers"),
-        ({"extra": ("-ngl=10",)}, "Arguments of your own"),
+        ({"extra": ("-ngl=10",)}, "Your extra arguments"),
     ],
 )
 def test_weights_that_lie_elsewhere_have_no_limit(demo_model: Path, options: dict[str, object], reason: str) -> None:

@@ -176,7 +176,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert context == start.plan.setting.context < 262_144
         (notice,) = start.notices
         assert notice.code == KEPT_REPLACED
-        assert notice.text == f"What you set the last time does not fit now: ctx 262144. In its place: ctx {context}."
+        assert notice.text == f"Your last settings do not fit into memory now: ctx 262144. Used instead: ctx {context}."
         assert (start.chosen, start.set_aside) == ({"draft": 3}, {"ctx": 262_144})
         assert values(await resolve_start("own", {"ctx": 4_096}), "ctx") == [4_096]
 
@@ -203,7 +203,7 @@ class TestKeptSettingsThatNoLongerFit:
         save_settings(own, {"kv": "tbq4_0"})
         start = await resolve_start(str(own), options=lambda path: ServeOptions(path, built_in=True))
         assert values(start, "kv") == ["q8_0"]
-        text = "What you set the last time cannot be used with this file and engine: kv tbq4_0."
+        text = "Your last settings do not work with this file and engine: kv tbq4_0."
         assert [notice.text for notice in start.notices] == [text]
         assert start.set_aside == {"kv": "tbq4_0"}
 
@@ -302,7 +302,7 @@ class TestAFileWithoutAHead:
         assert values(start, "draft") == [0]
         (notice,) = start.notices
         assert notice.code == NO_HEAD
-        assert notice.text == "headless.gguf has no MTP head, so it is served with MTP off."
+        assert notice.text == "headless.gguf has no MTP head, so MTP is off."
         assert start.chosen == {}
 
     async def test_drafts_that_are_asked_for_are_refused(self, headless_model: Path) -> None:

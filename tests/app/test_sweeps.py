@@ -70,7 +70,7 @@ async def test_a_fill_gets_the_context_that_it_needs_unless_that_was_chosen(subj
     chosen = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 3_000), rounds=1, grow=False)
     assert {start.settings["ctx"] for start in chosen.starts} == {1_024}
     assert {start.places for start in chosen.starts} == {(0,)}
-    assert [gap.error for gap in chosen.gaps] == ["It does not fit into the context of 1,024 tokens."] * 2
+    assert [gap.error for gap in chosen.gaps] == ["It does not fit into a context of 1,024 tokens."] * 2
     assert subject.trained
     beyond = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 2 * subject.trained), rounds=1)
     assert {start.settings["ctx"] for start in beyond.starts} == {subject.trained}

@@ -118,7 +118,7 @@ async def test_what_may_change_is_known_before_anything_is_started(options: Serv
 
 
 async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path) -> None:
-    with pytest.raises(ModelHasNoHead, match="nothing to decide"):
+    with pytest.raises(ModelHasNoHead, match="nothing to tune"):
         await prepared(ServeOptions(model=headless_model, built_in=True))
 
 

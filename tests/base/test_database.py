@@ -114,9 +114,7 @@ def test_what_is_damaged_is_set_aside(path: Path, where: str) -> None:
     with closing(opened.db) as db:
         assert db.execute("SELECT count(*) FROM a").fetchone() == (0,)
         assert seen[-1] is db
-    assert (
-        opened.notice == "The file of tests was damaged: a new one was begun, and the old one is kept as file.db.bad."
-    )
+    assert opened.notice == "The file of tests was damaged. A new one was created; the old one is kept as file.db.bad."
     assert path.with_name("file.db.bad").exists()
 
 

@@ -112,11 +112,11 @@ class TestTls:
 
     def test_an_unknown_one_is_not(self, serving: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
-        with pytest.raises(Untrusted, match=r"no secure connection to 127.0.0.1: self-signed certificate"):
+        with pytest.raises(Untrusted, match=r"a secure connection to 127.0.0.1: self-signed certificate"):
             RangeStream(serving(whole, tls=True).url).open(0)
 
     def test_one_for_another_name_is_not(self, serving: Callable[..., Server]) -> None:
-        with pytest.raises(Untrusted, match=r"no secure connection to localhost: Hostname mismatch"):
+        with pytest.raises(Untrusted, match=r"a secure connection to localhost: Hostname mismatch"):
             RangeStream(serving(whole, tls=True).url.replace("127.0.0.1", "localhost")).open(0)
 
     def test_files_that_cannot_be_read_are_told(
@@ -132,7 +132,7 @@ class TestTls:
         def redirect(connection: socket.socket, _head: bytes) -> None:
             connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {plain.url}\r\nContent-Length: 0\r\n\r\n".encode())
 
-        with pytest.raises(Refused, match="without encryption"):
+        with pytest.raises(Refused, match="to an unencrypted address"):
             RangeStream(serving(redirect, tls=True).url, token="hf_secret").open(0)
         assert plain.heads == []
 

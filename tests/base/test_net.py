@@ -21,7 +21,7 @@ def test_the_proxy_of_a_scheme_in_capitals(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("url", ["https://a.example/x", "HTTPS://a.example/x"])
 @pytest.mark.parametrize("location", ["http://a.example/y", "Http://b.example/", "ftp://a.example/"])
 def test_no_redirect_leads_away_from_https(url: str, location: str) -> None:
-    with pytest.raises(Refused, match="without encryption"):
+    with pytest.raises(Refused, match="to an unencrypted address"):
         redirect_target(url, location)
 
 
@@ -50,6 +50,6 @@ def test_json_is_not_fetched_without_encryption_where_that_was_asked_for(monkeyp
         return httpx.Response(302, headers={"Location": "http://b.example/"}, request=request)
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
-    with pytest.raises(Refused, match="without encryption"):
+    with pytest.raises(Refused, match="to an unencrypted address"):
         next(fetch_json_pages("https://a.example/"))
     assert asked == ["https://a.example/"]

@@ -119,7 +119,7 @@ def test_a_home_that_is_a_file_is_refused_with_what_to_do(
     with pytest.raises(HomeUnusable) as refused:
         check_home()
     assert refused.value.title == f"MTP_LAUNCHER_HOME is {blocked / below}, but {blocked} is not a folder."
-    assert refused.value.hint.startswith("Set MTP_LAUNCHER_HOME to a folder that you may write")
+    assert refused.value.hint.startswith("Set MTP_LAUNCHER_HOME to a writable folder")
 
 
 @pytest.mark.parametrize("name", ["", "home", "home/not/there/yet"])
@@ -150,6 +150,6 @@ def test_a_full_disk_is_named_where_the_system_names_none(monkeypatch: pytest.Mo
     monkeypatch.setattr(shutil, "disk_usage", lambda path: {tmp_path: full}[path])
     told = explain_os_error(OSError(28, "No space left on device"))
     assert told.code == "home_unusable"
-    assert told.title == f"The disk of {config_dir()} is full: it has 0.0 MB left."
-    assert told.hint.startswith("Make room there, or use another disk. Set MTP_LAUNCHER_HOME")
-    assert "Make room" not in explain_os_error(OSError(5, "Input/output error")).hint
+    assert told.title == f"The disk of {config_dir()} is full: 0.0 MB left."
+    assert told.hint.startswith("Free space there, or use another disk. Set MTP_LAUNCHER_HOME")
+    assert "Free space" not in explain_os_error(OSError(5, "Input/output error")).hint

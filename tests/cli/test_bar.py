@@ -9,7 +9,7 @@ import pytest
 from launcher.base.progress import Progress
 from launcher.cli.bar import ProgressBar, Reporter, format_share
 
-WHY = "models.example did not answer within 30 seconds. The next try is in 4 s."
+WHY = "models.example did not answer within 30 seconds. Next try in 4 s."
 
 
 class _Screen(io.StringIO):

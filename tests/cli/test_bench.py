@@ -149,7 +149,7 @@ def test_the_time_that_it_may_take_ends_it(short: Path) -> None:
 def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) -> None:
     told = run("bench", str(demo_model), "--workload", str(short), "--engine", "built-in", "--set", "n-cpu-moe=2")
     assert told.returncode == 1
-    assert "all experts are in host memory already" in told.stderr
+    assert "all experts are already there" in told.stderr
     wrong = json.loads(run("bench", "demo", "--workload", "sonnets", "--json").stdout)
     assert wrong["error"]["code"] == "bad_option"
 
@@ -167,7 +167,7 @@ def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(tmp_path: Pat
     assert process.returncode == 130
     assert runs_kept() >= 1
     with History() as history:
-        assert [each.sentence for each in history.find()] == ["Ended by you before it was done."]
+        assert [each.sentence for each in history.find()] == ["Cancelled before it finished."]
     assert json.loads(run("status", "--json").stdout) == []
 
 

@@ -211,7 +211,7 @@ def test_bad_models_end_with_one_sentence(tmp_path: Path, demo_model: Path, head
 def test_a_model_without_a_head_is_served_with_mtp_off(headless_model: Path, words: list[str]) -> None:
     with served("--model", str(headless_model), *words) as (_, ready):
         said = [notice["text"] for notice in ready.get("notices", [])]
-        assert said == ([] if words else ["headless.gguf has no MTP head, so it is served with MTP off."])
+        assert said == ([] if words else ["headless.gguf has no MTP head, so MTP is off."])
         reply = answer("chat", "Hello", "--max-tokens", "8")  # hardly trained, it may end a reply at any token
         assert 1 <= reply["predicted_n"] <= 8
         assert (reply["draft_n"], reply["acceptance"]) == (0, None)
@@ -299,8 +299,10 @@ def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
             pass
         (before,) = answer("status")
         os.kill(before["engine_pid"], signal.SIGKILL)
-        told = next(line for line in process.stderr if line.startswith("The engine was killed from outside"))
-        assert told.endswith("It is started again in 0.5 s (1 of 3).\n")
+        told = next(
+            line for line in process.stderr if line.startswith("The engine was killed by the system or another program")
+        )
+        assert told.endswith("Restarting in 0.5 s (1 of 3).\n")
         assert any(line.strip() == "Ready" for line in process.stderr)
         assert answer("chat", "Hello", "--max-tokens", "8")["predicted_n"] == 8
         (after,) = answer("status")
@@ -350,7 +352,7 @@ def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
     blocked.write_text("in the way")
     told = run("doctor", MTP_LAUNCHER_HOME=str(blocked))
     assert told.returncode == 1
-    assert "cannot be unpacked" in told.stdout
+    assert "Cannot unpack" in told.stdout
     assert "The demo cannot run yet." in told.stdout
 
 

@@ -32,7 +32,7 @@ def test_single_starts_claim_nothing(two: tuple[str, str]) -> None:
     for named in (("aaa", "bbb"), ("last:draft=0", "last:draft=2")):
         told = " ".join(run("compare", *named).stdout.split())
         assert "times as fast (too few starts for limits)" in told
-        assert "Limits take 3 starts of each" in told
+        assert "Limits need 3 starts of each" in told
         assert "Compared " not in told
         (row,) = answer("compare", *named)["rows"]
         assert (row["ratio"]["low"], row["ratio"]["high"], row["told_apart"]) == (0.0, None, False)
@@ -45,8 +45,8 @@ def test_settings_of_one_are_compared_in_pairs(two: tuple[str, str]) -> None:
     assert "MTP off -> draft 2" in told
     assert "% faster (" in told
     assert "Compared in pairs" in told
-    assert "Limits take" not in told
-    assert "The tune's own verdict rests on the fresh pairs" in " ".join(told.split())
+    assert "Limits need" not in told
+    assert "The verdict of the tune uses only its final comparison" in " ".join(told.split())
     assert "It says: Draft 2 is 45 % faster" in " ".join(told.split())
     assert "different times" not in told
     (row,) = answer("compare", "bbb:draft=2", "bbb:draft=0")["rows"]
@@ -58,7 +58,7 @@ def test_what_cannot_be_compared_is_told(two: tuple[str, str]) -> None:
     for words, what in (
         (("aaa", "bbb:draft=2,kv=q8_0"), ""),
         (("aaa:draft=5", "bbb"), "has not measured draft 5. "),
-        (("aaa", "bbb:draft="), "chooses nothing"),
+        (("aaa", "bbb:draft="), "matches no measurement"),
         (("aaa", "zzz"), "There is no measurement zzz."),
         (("aaa", "published:none"), "There is no published table none."),
         (("published:olares-one/context-sizes", "bbb"), "no settings in common"),

@@ -87,8 +87,8 @@ def test_streams_as_json_with_their_cost(work: str) -> None:
     found: dict[str, Any] = json.loads(done.stdout)
     assert (found["axis"], found["complete"]) == ("streams", True)
     assert [(point["series"], point["at"], point["replies"]) for point in found["points"]] == [
-        ("no MTP", 1, 1),
-        ("no MTP", 2, 2),
+        ("MTP off", 1, 1),
+        ("MTP off", 2, 2),
         ("draft 2", 1, 1),
         ("draft 2", 2, 2),
     ]
@@ -137,7 +137,7 @@ def test_interrupted_load_is_judged_as_far_as_it_went(work: str) -> None:
     assert process.returncode == 130, err
     assert "steps/s" in out
     assert "Interrupted: this is what was measured until then." in out.replace("\n", " ")
-    assert "no sensor here tells the power" in out.replace("\n", " ") or "kWh" in out
+    assert "no power sensor" in out.replace("\n", " ") or "kWh" in out
     assert "Traceback" not in err
 
 
@@ -165,9 +165,9 @@ def wait_for_runs() -> None:
         (["curve", "demo", "--rounds", "0"], 2, "from 1 to 100"),
         (["curve", "demo", "--set", "draft=3"], 1, "Say --draft."),
         (["curve", "demo", "--cloud-price", "1"], 1, "Add --price-kwh."),
-        (["curve", "demo", "--price-kwh", "-1"], 1, "A price is 0 or more."),
+        (["curve", "demo", "--price-kwh", "-1"], 1, "The price must be 0 or more."),
         (["curve", "demo", "--streams", "0"], 1, "1 or more"),
-        (["curve", "demo", "--workload", "nothing-like-it"], 1, "is no workload"),
+        (["curve", "demo", "--workload", "nothing-like-it"], 1, "is not a workload"),
         (["endure", "demo", "--minutes", "0"], 2, "number of minutes"),
         (["endure", "demo", "--draft", "99"], 1, "--draft"),
         (["curve", "demo", "--draft", "99"], 1, "--draft"),
@@ -186,4 +186,4 @@ def test_nothing_is_measured_beside_a_tune(verb: str) -> None:
     with hold_tune_lock():
         done = told(verb, "demo")
     assert done.returncode == 1
-    assert "tuning on this computer" in done.stderr
+    assert "tune is already running" in done.stderr

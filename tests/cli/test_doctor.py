@@ -149,11 +149,11 @@ def test_a_gpu_that_only_the_engine_names_is_listed(tmp_path: Path, engine_on_pa
         ("(none)", "The engine does not see the GPU (NVIDIA Stub 24GB)."),
         (
             "CUDA0: NVIDIA Stub 24GB (12000 MiB, 9000 MiB free)",
-            "The driver gives NVIDIA Stub 24GB 24,576 MiB of memory, the engine 12,000 MiB.",
+            "The driver reports Stub 24GB 24,576 MiB of memory for NVIDIA, the engine 12,000 MiB.",
         ),
         (
             f"{STUB_DEVICE}\n  Vulkan0: llvmpipe (LLVM 21.1.8, 256 bits) (24105 MiB, 23622 MiB free)",
-            "The engine takes the processor for a GPU: Vulkan0 is llvmpipe (LLVM 21.1.8, 256 bits).",
+            "The engine treats the CPU as a GPU: Vulkan0 is llvmpipe (LLVM 21.1.8, 256 bits).",
         ),
     ],
 )
@@ -169,11 +169,11 @@ def test_an_engine_that_sees_something_else_is_told(
     [
         (
             "0.5.0 (build 10745, commit x)",
-            "b10745, which is known to be bad: it cannot start MTP (--spec-type draft-mtp ends it).",
+            "b10745, a build with a known bug: it cannot start MTP (--spec-type draft-mtp ends it).",
             "MTP",
         ),
-        ("0.5.0 (build 10740, commit x)", "b10740, which is older than what this program was made with.", None),
-        ("6123 (abcdef0)", "b6123, which is older than what this program was made with.", None),
+        ("0.5.0 (build 10740, commit x)", "b10740, older than the oldest build that this program supports.", None),
+        ("6123 (abcdef0)", "b6123, older than the oldest build that this program supports.", None),
         ("0.5.0 (build 10749, commit x)", None, None),
         ("0.6.0-dev (build 0, commit unknown)", None, None),
     ],

@@ -61,5 +61,5 @@ def test_where_all_is_well_that_is_said(wsl: Path, monkeypatch: pytest.MonkeyPat
     assert suggest_wsl_memory(2 * GIB) == 2
     told = run("doctor", "--copy-wslconfig")
     assert told.returncode == 1
-    assert "There is nothing to change in .wslconfig" in told.stderr
+    assert ".wslconfig needs no change" in told.stderr
     assert not wsl.exists()

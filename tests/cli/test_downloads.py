@@ -122,7 +122,7 @@ def test_one_that_is_wrong_keeps_no_other_out_of_the_list() -> None:
     told = run("add", wrong, "--engine")
     assert told.returncode == 1
     assert "already in the list: waiting." in told.stdout
-    assert f"{wrong}: Not added: Nobody says what a.invalid should send." in " ".join(told.stderr.split())
+    assert f"{wrong}: Not added: There is no checksum for the file from a.invalid." in " ".join(told.stderr.split())
 
 
 def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServer, checksum: str) -> None:
@@ -232,7 +232,7 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
     file.write_text("{")
     told = run()
     assert told.returncode == 0
-    assert "could not be read and was set aside as" in told.stderr
+    assert "was unreadable and was renamed to" in told.stderr
     assert "no downloads" in told.stdout
     assert (file.parent / "queue.json.bad").read_text() == "{"
 
@@ -240,10 +240,10 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        (["pause", "7"], 1, "There is no download 7."),
+        (["pause", "7"], 1, "Download 7 not found."),
         (["pause", "x"], 1, "x is not the number of a download."),
         (["add"], 1, "Nothing was named to download."),
-        (["add", "https://a.invalid/a.gguf"], 1, "Nobody says what a.invalid should send."),
+        (["add", "https://a.invalid/a.gguf"], 1, "There is no checksum for the file from a.invalid."),
         (["add", "demo", "--backend", "cuda"], 1, "--backend goes with --engine."),
         (["move", "1", "sideways"], 2, "sideways is not a position"),
         (["move", "0", "first"], 2, "0 is no number from 1 on"),

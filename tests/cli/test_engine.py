@@ -68,8 +68,8 @@ def test_what_a_person_reads() -> None:
     installed = run("engine", "install")
     assert installed.stdout.startswith("b11400-cpu-x64 is in use now: `mtp-launcher serve` takes it. Its test: ")
     steps = installed.stderr.splitlines()
-    assert steps[0] == "Looking at this computer and the releases ..."
-    assert steps[1] == "  No GPU was found, so the engine computes on the processor."
+    assert steps[0] == "Checking this computer and the releases ..."
+    assert steps[1] == "  No GPU found, so the engine runs on the CPU."
     assert steps[2] == "Downloading llama-b11400-bin-ubuntu-x64.tar.gz ..."
     assert steps[-1] == "Running the demo model with MTP ..."
     listed = run("engine", "list").stdout
@@ -128,7 +128,7 @@ def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_m
     run("engine", "install")
     shutil.rmtree(home / "data" / "engines" / "b11400-cpu-x64")
     error = told("serve", "--model", demo_model, code=1)["error"]
-    assert error["message"] == "The engine in use, b11400-cpu-x64, is not there any more."
+    assert error["message"] == "The engine in use, b11400-cpu-x64, no longer exists."
     assert "engine rollback" in error["hint"]
     assert "It is not there any more" in run("engine", "list").stdout
     assert "b11400-cpu-x64, is not there any more" in run("doctor").stdout
@@ -159,7 +159,7 @@ def test_a_known_bad_build(releases: ReleaseServer) -> None:
     listed = run("engine", "list").stdout
     assert "b10745-cpu-x64: known to be bad: it cannot start MTP" in listed
     assert "known to be bad: it cannot start MTP" in run("engine", "available").stdout
-    assert "b10745-cpu-x64 is b10745, which is known to be bad" in run("doctor").stdout
+    assert "b10745-cpu-x64 is b10745, a build with a known bug" in run("doctor").stdout
 
 
 def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -> None:

@@ -217,7 +217,11 @@ class TestAskEngine:
     @pytest.mark.parametrize(
         ("body", "code", "said"),
         [
-            ("print('projected to use 1 MiB', flush=True); time.sleep(60)", "engine_unsuitable", "does not print what"),
+            (
+                "print('projected to use 1 MiB', flush=True); time.sleep(60)",
+                "engine_unsuitable",
+                "does not report the memory of",
+            ),
             ("os.abort()", "engine_failed", "SIGABRT"),
             ("sys.exit(3)", "engine_failed", "exit code 3"),
         ],
@@ -296,7 +300,7 @@ class TestFiles:
         assert answer(path, "--gpu-memory", "24", "--no-mtp")["parts"] == told["parts"]
         error = complaint(path, "--gpu-memory", "24", "--draft", "2")
         assert error["code"] == "model_has_no_mtp_head"
-        assert error["hint"].startswith("Start it with --draft 0, or get a file with the head")
+        assert error["hint"].startswith("Start it with --draft 0, or download a file with an MTP head")
 
     def test_one_that_is_no_gguf(self, tmp_path: Path) -> None:
         path = tmp_path / "page.gguf"
@@ -308,7 +312,7 @@ class TestFiles:
     @pytest.mark.parametrize("name", ["none.gguf", "unsloth/x"])
     def test_one_that_is_not_there(self, name: str) -> None:
         error = complaint(name, "--gpu-memory", "24")
-        assert (error["code"], error["message"]) == ("model_missing", f"There is no model file {name}.")
+        assert (error["code"], error["message"]) == ("model_missing", f"Model file {name}.")
         assert "OWNER/NAME:FILE.gguf" in error["hint"]
 
 
@@ -327,7 +331,7 @@ class TestCutShort:
         assert (whole["warnings"], told["parts"]) == ([], whole["parts"])
         (warning,) = told["warnings"]
         missing = 2_000_000_000 - (sparse.stat().st_size - read_header(sparse).needed_bytes)
-        assert warning.startswith(f"cut.gguf is cut short: {missing:,} of ")
+        assert warning.startswith(f"cut.gguf is incomplete: {missing:,} of ")
         assert "Download it again" in warning
         text = run(cut, "--gpu-memory", "24")
         assert text.returncode == 0
@@ -356,17 +360,17 @@ class TestWithoutAFormula:
     def test_it_is_refused_with_what_to_do(self, strange: Path) -> None:
         error = complaint(strange, "--gpu-memory", "24")
         assert error["code"] == "geometry_unknown"
-        assert "no formula here knows" in error["message"]
+        assert "no memory formula for the context" in error["message"]
         assert "--ask-engine" in error["hint"]
 
     def test_the_engine_alone_is_told(self, strange: Path) -> None:
         told = answer(strange, "--gpu-memory", "24", "--ask-engine")
         assert (told["total_mib"], told["parts"], told["difference_percent"]) == (None, None, None)
-        assert "no formula here knows" in told["parts_unknown"]
+        assert "no memory formula for the context" in told["parts_unknown"]
         assert told["engine"]["context_mib"] == 2_528
         text = run(strange, "--gpu-memory", "24", "--ask-engine")
         assert text.returncode == 0
-        assert "no formula here knows" in text.stdout
+        assert "no memory formula for the context" in text.stdout
         assert "engine     2,528" in text.stdout
 
     def test_without_either_there_is_nothing_to_tell(self, strange: Path, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class TestAttach:
     def test_a_wrong_key_and_none_are_told(self, served: dict[str, Any], tmp_path: Path) -> None:
         other = {"MTP_LAUNCHER_HOME": str(tmp_path / "other"), "THE_KEY": "wrong-key"}
         refused = run("attach", served["url"], "--once", "--api-key-env", "THE_KEY", **other)
-        assert "does not accept the API key" in refused.stderr
+        assert "rejected the API key" in refused.stderr
         assert "wrong-key" not in refused.stderr
         assert "--api-key-env" in run("attach", served["url"], "--once", **other).stderr
 
@@ -216,7 +216,7 @@ class TestAttach:
 
 
 def test_what_cannot_be_written_or_read_is_told_and_nothing_is_made(tmp_path: Path) -> None:
-    nowhere = tmp_path / "misspelt" / "x"
+    nowhere = tmp_path / "misspelled" / "x"
     refused = run("export", "script", "--model", "demo", "--out", str(nowhere))
     assert (refused.returncode, f"There is no folder {nowhere.parent}." in refused.stderr) == (1, True)
     assert not nowhere.parent.exists()

@@ -66,7 +66,7 @@ def test_one_is_shown(two: tuple[str, str]) -> None:
     assert "\x1b" not in told
     assert "Draft 2 is 45 % faster than no MTP for prose." in told
     assert "1.45 times as fast (1 start)" in told
-    assert "The tune's own verdict rests on the fresh pairs" in " ".join(told.split())
+    assert "The verdict of the tune uses only its final comparison" in " ".join(told.split())
     assert "MTP off   20.0 ± 0.4" in told
     assert "Tesla T4, 16 GiB, driver 1" in told
     rows = answer("history", "show", "last")["rows"]

@@ -55,7 +55,7 @@ def test_one_is_replaced_for_good() -> None:
     ("arguments", "words"),
     [
         (["keys", "replace"], "Say which"),
-        (["keys", "replace", "--port", "31003"], "no key for port 31003"),
+        (["keys", "replace", "--port", "31003"], "Port 31003 has no API key"),
         (["keys", "--all"], "keys replace"),
     ],
 )

@@ -177,7 +177,7 @@ class TestRefresh:
         asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
         told = " ".join(run(*asked, verb="plan").stdout.split())
         assert "Not planned: qwen3.8-27b Q3_K_M: its size is unknown." in told
-        assert "`mtp-launcher models qwen3.8-27b --refresh` asks the hub." in told
+        assert "`mtp-launcher models qwen3.8-27b --refresh` updates it from Hugging Face." in told
         assert "qwen3.8-27b Q3_K_M (its size is unknown)" in " ".join(
             run("--gpu-memory", "16", verb="plan").stdout.split()
         )
@@ -242,7 +242,7 @@ class TestRefresh:
         )
         asked = ("--gpu-memory", "8", "--model", "unknown")
         (left_out,) = answer(*asked, verb="plan", code=1)["unplanned"]
-        assert left_out["reason"] == "its shape is unknown"
+        assert left_out["reason"] == "its layout is unknown"
         ask_hub, read_header = re.findall("`mtp-launcher (.+?)`", left_out["remedy"])
         assert ask_hub == "models unknown --refresh"
         assert run("unknown", "--refresh").returncode == 0

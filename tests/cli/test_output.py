@@ -86,7 +86,7 @@ class TestHome:
         assert (told.returncode, told.stdout) == (1, "")
         error, hint = told.stderr.splitlines()
         assert error == f"Error: MTP_LAUNCHER_HOME is {blocked}, but {blocked} is not a folder."
-        assert hint.strip().startswith("Set MTP_LAUNCHER_HOME to a folder that you may write")
+        assert hint.strip().startswith("Set MTP_LAUNCHER_HOME to a writable folder")
 
     def test_one_that_cannot_be_made_leaves_the_figures(self, demo_model: Path) -> None:
         words = ("estimate", str(demo_model), "--gpu-memory", "8", "--ask-engine", "--json")

@@ -97,7 +97,7 @@ class TestJson:
             "described": True, "gpu": None, "gpus": 1, "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
             "margin_mib": 512, "host_mib": 24_576,
             "memory": {"alone_mib": 15_000, "beside_mib": 15_000, "own_mib": 0, "read_at": None},
-            "notes": ["Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system."],
+            "notes": ["The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system."],
         }  # fmt: skip
         assert told["plans"][0]["backend"] == "vulkan"
 
@@ -229,7 +229,7 @@ class TestExitCodes:
     def test_one_when_all_are_too_big(self) -> None:
         told = answer("--gpu-memory", "2", code=1)
         assert {plan["status"] for plan in told["plans"]} == {"TOO BIG"}
-        assert all(any("can be started anyway" in text for text in plan["cautions"]) for plan in told["plans"])
+        assert all(any("can start it anyway" in text for text in plan["cautions"]) for plan in told["plans"])
         text = run("--gpu-memory", "2")
         assert (text.returncode, text.stderr) == (1, "")
         assert "TOO BIG" in text.stdout
@@ -317,7 +317,7 @@ class TestThisMachine:
         assert plan["parts"]["overhead"] == 660
         assert sum(plan["by_gpu_mib"]) == pytest.approx(plan["required_mib"], abs=1.5)
         assert plan["needed_mib"] >= plan["required_mib"]
-        assert any("Of the 2 GPUs each gets whole layers by its free memory" in text for text in plan["cautions"])
+        assert any("The layers are split over 2 GPUs by free memory" in text for text in plan["cautions"])
         assert run(LD_LIBRARY_PATH=driver, STUB_GPUS="2").stdout.startswith("2 x NVIDIA Stub 24GB (cuda)")
 
 

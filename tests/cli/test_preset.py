@@ -72,7 +72,7 @@ def test_what_is_not_there_is_told(home: Path, tmp_path: Path) -> None:
     kept()
     measured(environment=replace(ENVIRONMENT, model=replace(MODEL, name="Another")))
     for words, what in (
-        (("forget", "gemma"), "There is no preset for gemma."),
+        (("forget", "gemma"), "There are no tuned settings for gemma."),
         (("import", str(tmp_path / "none.json")), "There is no file"),
     ):
         told = run("preset", *words)

@@ -79,7 +79,7 @@ def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_said(
     told = run("pull", f"{REPO}:F16")
     assert told.returncode == 0, told.stderr
     assert told.stdout == f"{target}\n"
-    said = [line for line in told.stderr.splitlines() if "has had too many requests. The next try is in" in line]
+    said = [line for line in told.stderr.splitlines() if "received too many requests. Next try in" in line]
     assert said[0].startswith("Waiting: 127.0.0.1 has had")  # for the listing
     assert len(said) > 1  # and for the file
 
@@ -257,7 +257,7 @@ class TestAfterwards:
     def test_it_is_planned_estimated_served_and_not_removed_meanwhile(self, mine: str, target: Path) -> None:
         missing = run("serve", mine)
         assert missing.returncode == 1
-        assert "Get it first: `mtp-launcher pull mine`." in missing.stderr
+        assert "Download it first: `mtp-launcher pull mine`." in missing.stderr
         assert "`mtp-launcher pull mine:F16` gets it" in run("plan", "--model", mine).stdout
         run("pull", mine)
         planned = " ".join(run("plan", "--model", mine).stdout.split())

@@ -34,7 +34,7 @@ def test_it_tells_memory_and_time_and_changes_nothing(served: int) -> None:
     assert told.returncode == 0, told.stderr
     lines = told.stdout.splitlines()
     assert lines[0].startswith("ctx 2,048 -> 8,192: +")
-    assert lines[1] == "draft 2 -> 3: +0 MiB for one more draft"
+    assert lines[1] == "draft 2 -> 3: +0 MiB for 1 more draft token"
     assert lines[2].startswith("memory   FITS: needs ")
     assert lines[3].startswith("context  largest that fits with these settings, ")
     assert lines[4].startswith("restart  about ")

@@ -162,7 +162,7 @@ def test_a_program_that_is_held_is_said_to_be(
             restart = ["restart", "--set", "draft=1"]
             for arguments in (restart, [*restart, "--dry-run"], ["logs"]):
                 assert main(arguments, lambda _: 0) == 1
-                assert f"(process {process.pid}) does not answer." in capsys.readouterr().err
+                assert f"(process {process.pid}) does not respond." in capsys.readouterr().err
         finally:
             process.send_signal(signal.SIGCONT)
 
@@ -173,10 +173,10 @@ def test_an_engine_that_is_held_is_said_to_be() -> None:
         try:
             told = status()
             assert told["state"] == "not answering"
-            assert f"`kill -CONT {ready['pid']}` lets it go on" in told["problem"]
+            assert f"`kill -CONT {ready['pid']}` resumes it" in told["problem"]
             assert told["problem"] in run("status").stdout
             asked = json.loads(run("chat", "Hi", "--json").stdout)["error"]
-            assert (asked["code"], f"(process {ready['pid']}) is held" in asked["message"]) == ("unreachable", True)
+            assert (asked["code"], f"(process {ready['pid']}) is suspended" in asked["message"]) == ("unreachable", True)
         finally:
             os.kill(ready["pid"], signal.SIGCONT)
 
@@ -186,7 +186,7 @@ def test_a_server_whose_program_is_held_says_so_and_can_be_stopped() -> None:
         process.send_signal(signal.SIGSTOP)
         told = status()
         assert told["state"] == "ready"
-        assert f"(process {process.pid}) is held" in told["problem"]
+        assert f"(process {process.pid}) is suspended" in told["problem"]
         assert run("stop").returncode == 0
         assert process.wait(120) == 0  # it was let go on, and not killed
 
@@ -195,7 +195,7 @@ def test_a_program_that_a_debugger_holds_is_told_with_its_pid(capsys: pytest.Cap
     with served() as (process, _), debugged(process.pid):
         assert main(["stop"], lambda _: 0) == 1
         told = capsys.readouterr().err
-        assert "is held by a debugger" in told
+        assert "is suspended by a debugger" in told
         assert f"`kill -9 {process.pid}`" in told
 
 
@@ -208,7 +208,7 @@ def test_a_lock_that_another_run_holds_is_named(
     with FileLock(runtime_dir() / "lock"):
         assert main([verb], lambda _: 0) == 1
     told = capsys.readouterr().err
-    assert told.startswith(f"Error: Another run of this program holds {runtime_dir() / 'lock'}")
+    assert told.startswith(f"Error: Another instance of this program holds {runtime_dir() / 'lock'}")
 
 
 def test_a_log_of_others_cannot_act_on_the_terminal(tmp_path: Path) -> None:

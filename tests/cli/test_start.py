@@ -105,4 +105,4 @@ def test_a_file_that_is_cut_short_is_planned_by_nobody(demo_model: Path, tmp_pat
     cut.write_bytes(demo_model.read_bytes()[:3_000_000])
     told = forked.run("plan", str(cut))
     assert told.returncode == 1
-    assert "cut.gguf is cut short" in told.stderr
+    assert "cut.gguf is incomplete" in told.stderr

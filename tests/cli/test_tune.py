@@ -53,7 +53,7 @@ def test_a_budget_that_holds_no_verdict_ends_after_the_first_trial(quick: list[s
     assert "  1  first look  off " in done.stdout
     assert "  2  " not in done.stdout
     assert "Undecided: the time was too short." in done.stdout
-    assert "a verdict takes 11 of them at least" in " ".join(done.stdout.split())
+    assert "a verdict needs at least 11 trials" in " ".join(done.stdout.split())
     assert "`mtp-launcher tune demo --continue --budget MIN`" in " ".join(done.stdout.split())
 
 
@@ -121,9 +121,9 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
     assert any(line.startswith("  done      ") for line in lines)
     assert "Resume with `mtp-launcher tune --continue`." in said
     assert beside.returncode == 1
-    assert "tuning on this computer" in beside.stderr
+    assert "tune is already running" in beside.stderr
     assert second.returncode == 1
-    assert "tuning on this computer" in second.stderr
+    assert "tune is already running" in second.stderr
     assert second.stdout == ""  # no plan of what cannot be begun
     new = run(*quick, "--json", "--budget", "0.001")
     assert json.loads(new.stdout.splitlines()[0])["replaces"] >= len(told) - 2
@@ -160,11 +160,11 @@ def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
         (["demo", "--continue", "--apply"], "no tune to resume"),
         (["demo", "--goal", "energy"], "no power sensor here"),
         (["--yes"], "`mtp-launcher tune MODEL`"),
-        (["demo", "--workload", "poetry"], "poetry is no workload"),
-        (["demo", "--vary", "colour"], "colour cannot be varied"),
-        (["demo", "--vary", "kv, n-cpu-moes"], "n-cpu-moes cannot be varied"),
+        (["demo", "--workload", "poetry"], "poetry is not a workload"),
+        (["demo", "--vary", "colour"], "colour is not a setting that a tune can vary"),
+        (["demo", "--vary", "kv, n-cpu-moes"], "n-cpu-moes is not a setting that a tune can vary"),
         (["demo", "--mix", "4K:300"], "Add --goal answer"),
-        ([], "No model was served before"),
+        ([], "No model was loaded before"),
     ],
 )
 def test_what_cannot_be_is_explained(arguments: list[str], said: str) -> None:

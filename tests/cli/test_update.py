@@ -46,7 +46,7 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
     told = run("update", "--install")
     assert told.returncode == 0, told.stderr
     assert "Faster." in told.stdout
-    assert told.stdout.endswith("Version 7.0.0 is installed. It is the one that starts from now on.\n")
+    assert told.stdout.endswith("Version 7.0.0 is installed and used from the next start.\n")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     in_json = json.loads(run("update", "--install", "--json").stdout)
     assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == (
@@ -62,7 +62,7 @@ def test_without_an_address_that_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv(RELEASES_VARIABLE, raising=False)
     told = run("update")
     assert told.returncode == 1
-    assert told.stderr.startswith("Error: This build does not say where its releases are")
+    assert told.stderr.startswith("Error: This build has no release address")
     assert json.loads(run("update", "--json").stdout)["error"]["code"] == "releases_unknown"
 
 

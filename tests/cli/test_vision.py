@@ -84,7 +84,7 @@ class TestEstimate:
             assert told["total_mib"] - without["total_mib"] == pytest.approx(wanted, abs=0.2)
             assert {name for name in told["parts"] if told["parts"][name] != without["parts"][name]} == {"mmproj"}
         text = run("estimate", demo_model, *machine, "--mmproj", demo_model).stdout
-        assert f"Of the vision projector's memory {ENCODER_MIB} MiB are a guess" in text
+        assert f"{ENCODER_MIB} MiB of the vision projector's memory are a guess" in text
 
     @pytest.mark.parametrize("name", ["none.gguf", "~nobody-of-that-name/mm.gguf"])
     def test_one_that_is_not_there(self, demo_model: Path, name: str) -> None:

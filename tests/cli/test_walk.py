@@ -67,10 +67,10 @@ def proposed(text: str) -> str:
 def test_an_argument_that_the_engine_refuses() -> None:
     failed = run(*COMMAND, "serve", "demo", "--ctx", "4K", "--", "--warp-speed", "9")
     assert failed.returncode == 1
-    assert "The engine does not know the flag --warp-speed." in failed.stderr
+    assert "The engine does not support the flag --warp-speed." in failed.stderr
     told = run(*COMMAND, "diagnose")
     assert told.returncode == 0
-    assert told.stdout.startswith("The engine does not know the flag --warp-speed.\n")
+    assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
     assert proposed(told.stdout) == proposed(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
     with serving(proposed(told.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
@@ -81,7 +81,7 @@ def test_a_context_that_memory_does_not_hold() -> None:
     serve = (*COMMAND, "serve", "demo", "--ctx", "3000000")
     failed = run(*scarce(*serve))
     assert failed.returncode == 1
-    assert "There is not enough memory for the c" in failed.stderr
+    assert "Not enough memory for the " in failed.stderr
     answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
     assert answer["code"] in ("kv_cache_too_big", "compute_buffer_too_big")
     first = answer["actions"][0]
@@ -111,7 +111,7 @@ def test_fixing_ends_after_three() -> None:
     assert failed.returncode == 1
     assert failed.stderr.count("Fixed by: ") == 3
     assert "--fix tries 3 changes at most, and all were tried.\n" in failed.stderr
-    assert "Error: The engine does not know the flag --wars." in failed.stderr
+    assert "Error: The engine does not support the flag --wars." in failed.stderr
 
 
 def test_a_restart_that_fails_says_how_it_would_do() -> None:
@@ -165,16 +165,16 @@ def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model
     model.write_bytes(whole[:-1_000])
     failed = run(*COMMAND, "serve", str(model))
     assert failed.returncode == 1
-    assert "cut.gguf is cut short: 1,000 of " in failed.stderr
+    assert "cut.gguf is incomplete: 1,000 of " in failed.stderr
     assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows from where
     assert proposed(failed.stderr) == "mtp-launcher models"
     told = run(*COMMAND, "diagnose")
     assert told.returncode == 0
-    assert told.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is cut short: ")
+    assert told.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is incomplete: ")
     assert proposed(told.stdout) == "mtp-launcher models"
     answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
     assert (answer["code"], answer["severity"], answer["log"]) == ("model_broken", "fatal", None)
-    assert answer["cause"].startswith("cut.gguf is cut short: ")
+    assert answer["cause"].startswith("cut.gguf is incomplete: ")
     assert answer["action"]["kind"] == "other_model"
     model.write_bytes(whole)
     with serving(f"mtp-launcher serve {model}"):
@@ -209,7 +209,7 @@ def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
     for path in (home / "state").glob("last-start.json*"):
         path.write_text("{")
     told = run(*COMMAND, "diagnose")
-    assert told.stdout.startswith("The engine does not know the flag --warp-speed.\n")
+    assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
     assert "The note of the last start was damaged" in told.stderr
 
 

@@ -101,7 +101,7 @@ def test_a_crash_loses_nothing_that_was_added() -> None:
         (summary,) = kept.list_all()
         reply = kept.read_conversation(summary.id).messages[1]
         assert (reply.text, reply.thinking, reply.ending) == ("as far as it came", "thought", MessageEnding.CUT_OFF)
-        assert "ended before this reply did" in reply.footer
+        assert "ended before this reply was complete" in reply.footer
         assert [hit.conversation.id for hit in kept.search("far came")] == [summary.id]
 
 

@@ -153,19 +153,19 @@ class TestTrouble:
     def test_an_engine_that_prints_no_tables(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "print('I: projected to use 1 MiB', flush=True)\ntime.sleep(60)")
         with pytest.raises(
-            EngineUnsuitable, match=r"The engine fake \(b1\) does not print what a model takes"
+            EngineUnsuitable, match=r"The engine fake \(b1\) does not report the memory of a model"
         ) as wrong:
             asked(build, PlanSettings(4_096))
-        assert wrong.value.hint == "A newer llama.cpp build (b11434 or later) prints it."
+        assert wrong.value.hint == "Use llama.cpp build b11434 or newer."
         assert left_behind(home) == []
 
     def test_an_engine_that_tells_of_the_model_but_not_of_mtp(self, tmp_path: Path) -> None:
         build = program(tmp_path, f"tables = 1\n{CARDS}\nprint(json.dumps({{'msg': 'projected to use 9 MiB'}}))")
-        with pytest.raises(EngineUnsuitable, match="does not print what MTP takes"):
+        with pytest.raises(EngineUnsuitable, match="does not report the memory of MTP"):
             asked(build, PlanSettings(4_096, draft=2))
 
     def test_an_engine_that_ends_well_and_says_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(EngineUnsuitable, match="does not print what a model takes"):
+        with pytest.raises(EngineUnsuitable, match="does not report the memory of a model"):
             asked(program(tmp_path, "sys.exit(0)"), PlanSettings(4_096))
 
     def test_an_engine_that_dies(self, tmp_path: Path, home: Path) -> None:
@@ -177,20 +177,20 @@ class TestTrouble:
 
     def test_an_engine_that_refuses_a_flag(self, tmp_path: Path) -> None:
         build = program(tmp_path, "print('error: invalid argument: --flash-attn', file=sys.stderr)\nsys.exit(1)")
-        with pytest.raises(EngineUnsuitable, match="does not know the flag --flash-attn"):
+        with pytest.raises(EngineUnsuitable, match="does not support the flag --flash-attn"):
             asked(build, PlanSettings(4_096))
 
     def test_an_engine_that_hangs_is_ended_at_the_limit(self, tmp_path: Path, home: Path) -> None:
         build = program(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
         began = time.monotonic()
-        with pytest.raises(EngineUnsuitable, match=r"did not say within 0\.3 s what the model takes"):
+        with pytest.raises(EngineUnsuitable, match=r"did not report the model's memory within 0\.3 s"):
             asked(build, PlanSettings(4_096), limit_s=0.3)
         assert time.monotonic() - began < 300
         assert left_behind(home) == []
 
     def test_an_engine_that_prints_without_end(self, tmp_path: Path) -> None:
         build = program(tmp_path, "while True: print('x' * 1000, flush=True)")
-        with pytest.raises(EngineUnsuitable, match="did not say within"):
+        with pytest.raises(EngineUnsuitable, match="did not report the model's memory within"):
             asked(build, PlanSettings(4_096), limit_s=0.3)
 
 

@@ -139,10 +139,10 @@ def test_where_no_build_runs_that_is_said(system, machine, glibc) -> None:  # ty
         (OLD_DRIVER, NEW, "CUDA 13.4 needs driver 580, the GeForce RTX 4090 has 535.10."),
         (ADA, MIDDLE, "The CUDA 13.4 build needs glibc 2.39, this system has 2.36."),
         (TURING, NEW, "driver 580.65 can do that up to CUDA 13.0 only."),
-        (UNTOLD, NEW, "CUDA 13.4 was passed over: the NVIDIA GPU's compute capability or driver is not known."),
+        (UNTOLD, NEW, "CUDA 13.4 was skipped: the compute capability or driver of the NVIDIA GPU is unknown."),
         (ADA, NEW, "CUDA 13.4 runs on the GeForce RTX 4090 with driver 580.65."),
-        (RADEON, NEW, "Vulkan runs on the Radeon RX 7900 with the driver that it has."),
-        (None, NEW, "No GPU was found, so the engine computes on the processor."),
+        (RADEON, NEW, "Vulkan runs on the Radeon RX 7900 with its current driver."),
+        (None, NEW, "No GPU found, so the engine runs on the CPU."),
     ],
 )
 def test_the_first_choice_says_what_was_passed_over_and_why(
@@ -166,7 +166,7 @@ def test_a_backend_that_is_asked_for_is_the_only_choice() -> None:
     ]:
         assert " ".join(choice.build.label for choice in choose_builds(target, NAMES, asked)) == taken
     (rocm,) = choose_builds(target, NAMES, "rocm")
-    assert rocm.reasons == ("The archive does not hold ROCm's own libraries: ROCm 10.0 must be installed.",)
+    assert rocm.reasons == ("The archive does not contain the ROCm libraries. Install ROCm 10.0.",)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_cuda_build_without_its_runtime_is_never_taken() -> None:
     without = [name for name in NAMES if not name.startswith(f"cudart-llama-{TAG}-bin-ubuntu-cuda-13.4-x64")]
     first = choose_builds(target, without)[0]
     assert first.build.label == "cuda-12.8"
-    assert "runtime cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64.tar.gz is not in the release" in first.reasons[0]
+    assert "lacks the runtime cudart-llama-b11434-bin-ubuntu-cuda-13.4-x64.tar.gz" in first.reasons[0]
 
 
 def test_the_newest_toolkit_is_not_the_first_by_spelling() -> None:

@@ -104,7 +104,7 @@ class TestFirstCause:
         found = diagnose_log(text, exit_code=1)
         assert found is not None
         assert found.code == "cuda_out_of_memory"
-        assert "for MTP's own context" in found.title
+        assert "for the MTP context" in found.title
         assert found.action.kind == "draft_off"
 
     def test_what_only_hinders_never_explains_an_end(self) -> None:

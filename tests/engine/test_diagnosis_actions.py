@@ -111,7 +111,7 @@ def test_only_a_flag_of_the_users_own_can_be_left_out(launch: Launch) -> None:
 def test_a_first_request_that_memory_did_not_hold_is_told_so(launch: Launch) -> None:
     said = ["0.00.365.677 E srv  update_slots: decode() failed: std::bad_alloc"]
     error = explain_refusal(Refused("The server refused the request: decode() failed: std::bad_alloc."), said)
-    assert error.title.startswith("The host's memory ran out while the engine answered.")
+    assert error.title.startswith("The host ran out of memory during a reply.")
     attach_fixes(error, launch.options, launch, said)
     assert error.actions[0].parameters == {"context": 229_376}
     other = Refused("The server refused the request: no.")

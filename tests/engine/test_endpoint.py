@@ -72,8 +72,8 @@ def test_a_port_that_only_administrators_may_have_is_not_said_to_be_in_use() -> 
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     open_to_all = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 1023
     refused = (
-        "BadOption Port 1023 needs administrator rights, as ports under 1024 do. "
-        "Choose one from 1024 on with --port, or leave --port out."
+        "BadOption Port 1023 needs administrator rights, as ports under 1024 do. Choose a port of 1024 or "
+        "higher with --port, or omit --port."
     )
     assert told == ("1023" if open_to_all else refused)
 
@@ -164,7 +164,7 @@ def test_a_list_that_another_program_holds_is_no_reason_for_another_key(
     (held,) = (home / "state").glob(lock)
     monkeypatch.setattr("launcher.engine.server.registry._LOCK_S", 0.05)
     monkeypatch.setattr("launcher.engine.server.endpoint._LOCK_S", 0.05)
-    with FileLock(held), pytest.raises(HomeUnusable, match="Another run of this program holds") as raised:
+    with FileLock(held), pytest.raises(HomeUnusable, match="Another instance of this program holds") as raised:
         register()
     assert "Ctrl-Z" in raised.value.hint
     assert caplog.text == ""

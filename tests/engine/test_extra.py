@@ -29,7 +29,7 @@ def test_it_reads_as_people_write() -> None:
     )  # fmt: skip
     assert join_extra(["--temp", "0.5", "a b", 'say "hi"']) == """--temp 0.5 "a b" "say "'"'"hi"'"\'"""
     assert split_extra("") == ()
-    with pytest.raises(BadOption, match="not closed"):
+    with pytest.raises(BadOption, match="unclosed quote"):
         split_extra('--alias "open')
 
 

@@ -125,7 +125,7 @@ async def test_an_engine_that_neither_answers_nor_computes_is_ended(engine: Engi
     engine.answers = False
     verdict = await looks(engine, guard, 120)
     assert isinstance(verdict, EngineHung)
-    assert "answered nothing and computed nothing" in verdict.title
+    assert "no response and no CPU activity" in verdict.title
     assert engine.codes == ["silent"]
 
 
@@ -173,7 +173,7 @@ async def test_a_stream_that_stalls_behind_a_green_health_is_ended(engine: Engin
     assert await looks(engine, guard, LIMITS.stalled_s - 10) is None
     verdict = await looks(engine, guard, 20)
     assert isinstance(verdict, EngineHung)
-    assert "says that it is well, but for 40 s no token" in verdict.title
+    assert "a running reply got no token for 40 s" in verdict.title
 
 
 async def test_a_slow_prefill_is_no_stall(engine: Engine) -> None:
@@ -211,7 +211,7 @@ async def test_a_computer_that_slept_owes_nothing(engine: Engine, way: str) -> N
     assert await looks(engine, guard, 5) is None
     assert engine.codes == ["slept"]
     assert "slept for 3.0 h" in engine.told[0].text
-    assert "does not answer yet" in engine.told[0].text
+    assert "does not respond yet" in engine.told[0].text
     engine.answers, engine.quiet_since = True, None
     assert await looks(engine, guard, 600) is None
     assert engine.codes == ["slept"]

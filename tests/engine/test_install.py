@@ -121,7 +121,7 @@ async def test_the_stable_channel_is_the_default(releases: ReleaseServer, told: 
     assert (await run("nightly", told)).name == "b11434-cpu-x64"
     kept = await run(None, told)
     assert kept.name == read_store().current == "b11434-cpu-x64"
-    assert "b11434-cpu-x64 is in use and newer than the stable b11400: nothing was changed." in told.notes
+    assert "b11434-cpu-x64 is in use and newer than the stable release b11400. No change." in told.notes
     assert (await run("stable", told)).name == read_store().current == "b11400-cpu-x64"
 
 
@@ -129,7 +129,7 @@ async def test_a_build_that_does_not_see_the_gpu_gives_way_to_the_next(releases:
     releases.publish("b11434", *GPU_BUILDS, devices={"vulkan": [VULKAN]})
     engine = await run("b11434", told, WITH_GPU)
     assert engine.name == "b11434-vulkan-x64"
-    assert "The engine does not see the GPU (GeForce RTX 4090): it would run on the processor." in told.notes
+    assert "The engine does not see the GPU (GeForce RTX 4090) and would run on the CPU." in told.notes
     assert "Trying cuda-12.8." in told.notes
     assert "Trying vulkan." in told.notes
     assert [each.name for each in read_store().engines] == ["b11434-vulkan-x64"]
@@ -238,7 +238,7 @@ async def test_what_is_installed_and_broken_is_installed_anew(
     engine = await run("b11434", told)
     engine.program.write_text("#!/bin/sh\nexit 1\n")
     again = await run("b11434", told)
-    assert "It fails its test, so it is installed anew" in told.notes
+    assert "It failed its test, so it is being reinstalled" in told.notes
     assert "exec" in again.program.read_text()
 
 
@@ -279,9 +279,9 @@ async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: 
     assert [offer.choice.build.label if offer.choice else None for offer in found] == [None, None, None, "cuda-13.4"]
     why = [str(offer.obstacle.title) for offer in found if offer.obstacle]
     assert why == [
-        "b11403 is still being published: llama-b11403-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
-        "b11402 is still being published: llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
-        "b11401 is still being published: llama-b11401-bin-ubuntu-cuda-13.4-x64.tar.gz is not there yet.",
+        "b11403 is still being published: llama-b11403-bin-ubuntu-cuda-13.4-x64.tar.gz is missing.",
+        "b11402 is still being published: llama-b11402-bin-ubuntu-cuda-13.4-x64.tar.gz is missing.",
+        "b11401 is still being published: llama-b11401-bin-ubuntu-cuda-13.4-x64.tar.gz is missing.",
     ]
     assert found[3].bytes == sum(
         found[3].release.assets[name].bytes
@@ -294,7 +294,7 @@ async def test_a_release_in_the_making_is_passed_over_with_the_reason(releases: 
 
 async def test_nothing_whole_at_all(releases: ReleaseServer, told: Told) -> None:
     releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"state": "starter"}})
-    with pytest.raises(ReleaseMissing, match="No build that is whole was found"):
+    with pytest.raises(ReleaseMissing, match="None of the newest releases is complete"):
         await run("nightly", told)
 
 
@@ -318,7 +318,7 @@ async def test_cancelled_it_leaves_nothing_but_what_was_downloaded(
     assert not [target for target in asked if "signature" in target], "it was not downloaded again"
 
 
-@pytest.mark.parametrize("step", ["Unpacking", "Asking for its version", "Running the demo"])
+@pytest.mark.parametrize("step", ["Unpacking", "Reading its version", "Running the demo"])
 def test_killed_at_any_moment_it_leaves_the_old_engine_in_use(
     step: str, releases: ReleaseServer, home: Path, fake_command: str
 ) -> None:

@@ -58,16 +58,16 @@ async def check(old: str, error: type[LauncherError], why: str) -> None:
 
 async def test_another_build_than_its_tag(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", says=11430)
-    await check(old, SelfTestFailed, r"The archive of b11434 holds another build: .*build 11430")
+    await check(old, SelfTestFailed, r"The archive of b11434 contains another build: .*build 11430")
 
 
 @pytest.mark.parametrize(
     ("faults", "error", "why"),
     [
-        ("not-speculative", DraftsInert, "its MTP drafts nothing"),
-        ("no-drafts", DraftsInert, "its MTP drafts nothing"),
-        ("dies-loading", LauncherError, "not enough memory"),
-        ("dies-on-chat", LauncherError, "a fault of its own"),
+        ("not-speculative", DraftsInert, "MTP drafts no tokens"),
+        ("no-drafts", DraftsInert, "MTP drafts no tokens"),
+        ("dies-loading", LauncherError, "Not enough GPU memory"),
+        ("dies-on-chat", LauncherError, "an internal error"),
         ("old", LauncherError, "does not know --spec-type"),
     ],
 )
@@ -89,7 +89,7 @@ async def test_an_engine_whose_drafts_are_never_accepted(
     inert = tmp_path / "inert.py"
     inert.write_text(FAKE.read_text().replace('"draft_n_accepted": tokens - 1', '"draft_n_accepted": 0'))
     releases.publish("b11434", "cpu", command=f"{sys.executable} {inert}")
-    await check(old, DraftsInert, "of the 8 tokens that it drafted on the demo model none was accepted")
+    await check(old, DraftsInert, "none of its 8 drafted tokens on the demo model were accepted")
 
 
 async def test_a_missing_system_library_is_named_with_the_line_that_installs_it(
@@ -118,14 +118,14 @@ async def test_an_archive_without_a_program(releases: ReleaseServer, old: str) -
 async def test_an_archive_that_is_none(releases: ReleaseServer, old: str) -> None:
     name = "llama-b11434-bin-ubuntu-x64.tar.gz"
     releases.publish("b11434", "cpu", asset={name: {"hex": b"no archive at all".hex()}})
-    await check(old, ArchiveRefused, "is damaged, or no tar.gz archive at all. It was published like this")
+    await check(old, ArchiveRefused, "is damaged or not a tar.gz archive. Its checksum is correct")
 
 
 @pytest.mark.parametrize(
     ("program", "error", "why"),
     [
-        ("#!/bin/sh\nexit 3\n", EngineFailed, r"while answering --version\. Take another release"),
-        ("#!/bin/sh\necho hello\n", EngineUnsuitable, "^llama-server does not answer like a llama-server"),
+        ("#!/bin/sh\nexit 3\n", EngineFailed, r"while answering --version\. Choose another release"),
+        ("#!/bin/sh\necho hello\n", EngineUnsuitable, "^llama-server is not a llama-server"),
     ],
 )
 async def test_no_folder_is_named_that_is_deleted(
@@ -153,7 +153,7 @@ async def test_a_file_that_is_another_one_is_never_run(
 
 async def test_a_file_without_a_checksum_is_not_taken(releases: ReleaseServer, old: str) -> None:
     releases.publish("b11434", "cpu", asset={"llama-b11434-bin-ubuntu-x64.tar.gz": {"digest": None}})
-    await check(old, ReleaseMissing, "GitHub has no checksum for llama-b11434-bin-ubuntu-x64.tar.gz")
+    await check(old, ReleaseMissing, "GitHub publishes no checksum for llama-b11434-bin-ubuntu-x64.tar.gz")
 
 
 async def test_a_file_that_is_still_being_uploaded(releases: ReleaseServer, old: str) -> None:
@@ -179,7 +179,7 @@ async def test_a_full_disk(releases: ReleaseServer, old: str) -> None:
     )
     command = [sys.executable, "-c", script]
     ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert "DiskFull: llama-b11434-bin-ubuntu-x64.tar.gz cannot be unpacked in " in ended.stderr
-    assert "Make room and start it again; what was downloaded is kept." in ended.stderr
+    assert "DiskFull: Cannot unpack llama-b11434-bin-ubuntu-x64.tar.gz in " in ended.stderr
+    assert "Free disk space and try again. The download is kept." in ended.stderr
     assert read_store().current == old
     assert not [path for path in store_dir().glob(".*") if path.is_dir()], "nothing is left"

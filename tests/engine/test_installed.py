@@ -81,13 +81,13 @@ def test_rollback_after_the_first_installation_goes_back_to_the_usual_choice() -
 
 
 def test_rollback_with_nothing_before() -> None:
-    with pytest.raises(EngineMissing, match="no engine to go back to"):
+    with pytest.raises(EngineMissing, match="no previous engine"):
         installed.roll_back()
 
 
 def test_rollback_to_what_is_gone(two: tuple[str, str]) -> None:
     shutil.rmtree(store_dir() / two[0])
-    with pytest.raises(EngineMissing, match="The engine before, b11434-vulkan-x64, is not there any more"):
+    with pytest.raises(EngineMissing, match="The previous engine, b11434-vulkan-x64, no longer exists"):
         installed.roll_back()
     assert read_store().current == two[1]
 
@@ -121,19 +121,19 @@ def test_a_pin_ends_when_the_user_takes_another_one(two: tuple[str, str]) -> Non
 
 
 def test_the_usual_choice_cannot_be_pinned() -> None:
-    with pytest.raises(EngineMissing, match="No engine was chosen"):
+    with pytest.raises(EngineMissing, match="No engine is selected"):
         installed.pin_engine()
 
 
 def test_the_engine_in_use_is_not_removed(two: tuple[str, str]) -> None:
     installed.pin_engine()
-    with pytest.raises(EngineInUse, match="b11500-vulkan-x64 is in use and pinned, so it stays"):
+    with pytest.raises(EngineInUse, match="b11500-vulkan-x64 is in use and pinned, so it was kept"):
         installed.remove_engine(two[1])
     assert (store_dir() / two[1] / PROGRAM).exists()
 
 
 def test_the_built_in_engine_is_not_removed() -> None:
-    with pytest.raises(EngineInUse, match="belongs to the program and cannot be removed"):
+    with pytest.raises(EngineInUse, match="is part of this program and cannot be removed"):
         installed.remove_engine("built-in")
 
 
@@ -153,7 +153,7 @@ def test_an_engine_that_runs_is_not_removed(two: tuple[str, str]) -> None:
     with subprocess.Popen([program, "60"]) as running:
         while Path(psutil.Process(running.pid).exe()) != program:  # between fork and exec
             time.sleep(0.001)
-        with pytest.raises(EngineBusy, match=f"runs now .process {running.pid}."):
+        with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
             installed.remove_engine(two[0])
         running.kill()
     installed.remove_engine(two[0])
@@ -167,7 +167,7 @@ def test_an_engine_that_runs_is_not_replaced(two: tuple[str, str]) -> None:
     with subprocess.Popen([program, "60"]) as running:
         while Path(psutil.Process(running.pid).exe()) != program:  # between fork and exec
             time.sleep(0.001)
-        with pytest.raises(EngineBusy, match=f"runs now .process {running.pid}."):
+        with pytest.raises(EngineBusy, match=f"is running .process {running.pid}."):
             place(two[0], "new")
         running.kill()
     assert place(two[0], "new").program.read_text() == "new"
@@ -186,7 +186,7 @@ def test_a_list_of_a_newer_version_is_left_as_it_is(two: tuple[str, str]) -> Non
 def test_an_engine_that_serves_is_not_removed(two: tuple[str, str]) -> None:
     assert ProcessId.from_pid(os.getpid())
     _, registration = registry.register_server(None, model="m", engine=two[0], draft=2)
-    with pytest.raises(EngineBusy, match=r"runs now \(the server at http://127\.0\.0\.1:\d+\), so it stays"):
+    with pytest.raises(EngineBusy, match=r"is running \(the server at http://127\.0\.0\.1:\d+\), so it was kept"):
         installed.remove_engine(two[0])
     registration.remove()
     installed.remove_engine(two[0])
@@ -213,20 +213,20 @@ def test_names_that_an_engine_cannot_have(name: str, real_engine: Path) -> None:
 
 
 def test_two_engines_do_not_share_a_name(two: tuple[str, str], real_engine: Path) -> None:
-    with pytest.raises(BadOption, match="is called b11434-vulkan-x64 already"):
+    with pytest.raises(BadOption, match="name b11434-vulkan-x64 is already used"):
         installed.add_engine(real_engine, two[0])
 
 
 def test_paths_without_an_engine(tmp_path: Path) -> None:
-    with pytest.raises(EngineMissing, match="There is no llama-server"):
+    with pytest.raises(EngineMissing, match="contains no llama-server"):
         installed.add_engine(tmp_path)
-    with pytest.raises(EngineMissing, match="There is no engine"):
+    with pytest.raises(EngineMissing, match="not found"):
         installed.add_engine(tmp_path / "nothing")
 
 
 def test_an_engine_in_use_that_is_gone_is_an_error_that_says_what_to_do(two: tuple[str, str]) -> None:
     shutil.rmtree(store_dir() / two[1])
-    with pytest.raises(EngineMissing, match="b11500-vulkan-x64, is not there any more") as caught:
+    with pytest.raises(EngineMissing, match="b11500-vulkan-x64, no longer exists") as caught:
         installed.engine_in_use()
     assert "engine rollback" in caught.value.hint
     assert installed.roll_back().current == two[0]

@@ -100,7 +100,7 @@ def test_a_value_out_of_range_is_an_error(options: dict[str, int]) -> None:
         (("--api_key", "mine"), "status --json"),
         (("--api-key-file", "keys"), "status --json"),
         (("-m", "b.gguf"), "Put --model before"),
-        (("--ssl-cert-file", "cert.pem"), "without TLS"),
+        (("--ssl-cert-file", "cert.pem"), "has no TLS"),
     ],
 )
 def test_what_the_launcher_must_know_cannot_be_set_behind_its_back(extra: tuple[str, ...], hint: str) -> None:
@@ -116,12 +116,12 @@ def broken(tmp_path: Path, demo_model: Path, damage: Callable[[bytes], bytes]) -
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="There is no model file"):
+    with pytest.raises(ModelMissing, match="Model file"):
         check_model(ServeOptions(model=tmp_path / "none.gguf"))
 
 
 def test_a_file_that_is_cut_short_says_by_how_much(tmp_path: Path, demo_model: Path) -> None:
-    with pytest.raises(ModelBroken, match="cut short: 1,000 of"):
+    with pytest.raises(ModelBroken, match="incomplete: 1,000 of"):
         check_model(broken(tmp_path, demo_model, lambda data: data[:-1_000]))
 
 
@@ -137,7 +137,7 @@ def test_a_page_that_was_saved_in_place_of_the_file(tmp_path: Path, demo_model: 
 
 def test_a_file_whose_head_is_only_promised(tmp_path: Path, demo_model: Path) -> None:
     options = broken(tmp_path, demo_model, lambda data: data.replace(b".nextn.eh_proj", b".gone_.eh_proj"))
-    with pytest.raises(ModelHasNoHead, match="promises one"):
+    with pytest.raises(ModelHasNoHead, match="lists one"):
         check_model(options)
     assert check_model(ServeOptions(model=options.model, draft=0)).promised_heads == 1
 
@@ -177,16 +177,16 @@ def test_the_demo_preset_is_whole() -> None:
 @pytest.mark.parametrize(
     ("code", "line", "error", "sentence"),
     [
-        (1, "error: invalid argument: --foo", "engine_unsuitable", "does not know the flag --foo"),
+        (1, "error: invalid argument: --foo", "engine_unsuitable", "does not support the flag --foo"),
         (1, "E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 9101", "port_busy", "Port 9101"),
-        (1, "cudaMalloc failed: out of memory", "engine_failed", "not enough memory"),
+        (1, "cudaMalloc failed: out of memory", "engine_failed", "Not enough GPU memory"),
         (
             1,
             "W context type MTP requested but model doesn't contain MTP layers",
             "model_has_no_mtp_head",
             "no MTP head",
         ),
-        (1, "E failed to create MTP context", "drafts_inert", "cannot do MTP"),
+        (1, "E failed to create MTP context", "drafts_inert", "does not support MTP"),
         (127, "x: error while loading shared libraries: libgomp.so.1: cannot open", "library_missing", "libgomp.so.1"),
         (1, "version `GLIBC_2.43' not found", "engine_unsuitable", "GLIBC_2.43"),
         (-4, "", "cpu_unsupported", "instruction set"),
@@ -258,9 +258,9 @@ def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, lef
 
 async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: Path) -> None:
     options = ServeOptions(model=demo_model, built_in=True, n_cpu_moe=3)
-    with pytest.raises(EngineUnsuitable, match="on the processor only") as refused:
+    with pytest.raises(EngineUnsuitable, match="on the CPU only") as refused:
         await prepare_launch(options, ENDPOINT)
-    assert "Leave --n-cpu-moe out" in refused.value.hint
+    assert "Omit --n-cpu-moe" in refused.value.hint
     assert "--engine" in refused.value.hint
     assert (await prepare_launch(replace(options, n_cpu_moe=0), ENDPOINT)).options.n_cpu_moe == 0
 
@@ -268,7 +268,7 @@ async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: P
 async def test_what_the_built_in_engine_lacks_is_not_said_to_be_had_from_it(fake_engine: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="--strange") as lacking:
         (await probe_engine(None)).require_flags("--strange")
-    assert lacking.value.hint == "Name a newer llama-server with --engine."
+    assert lacking.value.hint == "Choose a newer llama-server with --engine."
     with pytest.raises(EngineUnsuitable) as lacking:
         (await probe_engine(fake_engine)).require_flags("--strange")
     assert "built-in one" in lacking.value.hint

@@ -57,21 +57,21 @@ async def test_the_gpus_that_an_engine_lists_are_read(fake_engine: Path, monkeyp
 
 
 async def test_no_such_engine() -> None:
-    with pytest.raises(EngineMissing, match="There is no engine"):
+    with pytest.raises(EngineMissing, match="not found"):
         await probe.probe_engine(Path("/no/such/llama-server"))
 
 
 async def test_an_engine_that_may_not_be_executed(tmp_path: Path) -> None:
     path = tmp_path / "llama-server"
     path.write_text("#!/bin/sh\n")
-    with pytest.raises(EngineMissing, match=r"may not be executed.*chmod \+x"):
+    with pytest.raises(EngineMissing, match=r"is not executable.*chmod \+x"):
         await probe.probe_engine(path)
 
 
 async def test_what_is_no_program_is_not_proposed_to_be_made_one(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("root:x:0:0\n")
-    with pytest.raises(EngineMissing, match="is no program") as raised:
+    with pytest.raises(EngineMissing, match="is not a program") as raised:
         await probe.probe_engine(path)
     assert "chmod" not in raised.value.hint
 
@@ -87,7 +87,7 @@ async def test_a_program_for_another_kind_of_computer(tmp_path: Path) -> None:
 
 
 async def test_a_program_that_is_no_llama_server() -> None:
-    with pytest.raises(EngineUnsuitable, match="does not answer like a llama-server"):
+    with pytest.raises(EngineUnsuitable, match="is not a llama-server"):
         await probe.probe_engine(Path("/bin/echo"))
 
 
@@ -120,7 +120,7 @@ async def test_a_script_that_hangs_is_ended_with_what_it_started(
 
 
 async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
-    with pytest.raises(EngineUnsuitable, match="prints without end"):
+    with pytest.raises(EngineUnsuitable, match="prints endlessly"):
         await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec yes\n"))
 
 

@@ -71,19 +71,19 @@ async def test_the_stable_release_and_a_version_point_at_a_build(releases: Relea
 
 @pytest.mark.parametrize("tag", ["", "11434", "b", "b11434x", "../b1", "latest/../..", "v", "release", "b 1", "B11434"])
 async def test_what_is_no_tag_is_refused_before_anything_is_asked(releases: ReleaseServer, tag: str) -> None:
-    with pytest.raises(BadOption, match="is no release"):
+    with pytest.raises(BadOption, match="is not a llama"):
         await ReleaseClient().build_tag(tag)
     assert releases.requests() == []
 
 
 async def test_a_stable_release_that_points_at_nothing(releases: ReleaseServer) -> None:
     releases.publish("v0.7.0", points_at="master")
-    with pytest.raises(ReleaseMissing, match=r"points at no build: 'master'"):
+    with pytest.raises(ReleaseMissing, match=r"does not point to a build: 'master'"):
         await ReleaseClient().build_tag("stable")
     releases.publish("v0.8.0", points_at="b1", asset={"nightly-tag.txt": {"state": "starter"}})
-    with pytest.raises(ReleaseMissing, match=r"v0\.8\.0 does not say which build it is") as caught:
+    with pytest.raises(ReleaseMissing, match=r"v0\.8\.0 does not name its build number") as caught:
         await ReleaseClient().build_tag("stable")
-    assert "in the making" in caught.value.hint
+    assert "not be complete yet" in caught.value.hint
 
 
 async def test_a_tag_that_does_not_exist(releases: ReleaseServer) -> None:
@@ -128,7 +128,7 @@ async def test_the_token_goes_to_no_download(releases: ReleaseServer, monkeypatc
 def test_a_wrong_token_is_named(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GH_TOKEN", "ghp_old")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("bad-token"))
-    with pytest.raises(Refused, match=r"does not accept the token in GH_TOKEN\. Unset it: none is needed"):
+    with pytest.raises(Refused, match=r"rejected the token in GH_TOKEN\. Unset it; no token is needed"):
         tags(ReleaseClient())
 
 
@@ -144,7 +144,7 @@ def test_without_requests_left_the_error_says_when_to_try_again(
     releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults("limited"))
-    with pytest.raises(RateLimited, match=r"answers no more questions from this address until \d\d:\d\d") as caught:
+    with pytest.raises(RateLimited, match=r"refuses further requests from your address until \d\d:\d\d") as caught:
         tags(ReleaseClient())
     assert caught.value.hint.startswith("Try again in 30 min, or set GITHUB_TOKEN")
 
@@ -205,8 +205,8 @@ def test_without_requests_left_the_kept_answer_is_used_and_its_age_told(
     later = ReleaseClient(clock)
     assert tags(later) == ["b11434"]
     (note,) = later.notes
-    assert note.startswith("127.0.0.1 answers no more questions from this address until ")
-    assert note.endswith("What follows was told 3 hours ago.")
+    assert note.startswith("127.0.0.1 refuses further requests from your address until ")
+    assert note.endswith("The list below was loaded 3 hours ago.")
 
 
 @pytest.mark.parametrize("fault", ["500", "503"])
@@ -214,7 +214,7 @@ def test_a_server_out_of_order_is_told_and_the_kept_answer_used(
     fault: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
-    with pytest.raises(Unreachable, match=f"is out of order .HTTP status {fault}"):
+    with pytest.raises(Unreachable, match=f"has a server error .HTTP status {fault}"):
         tags(ReleaseClient())
 
 
@@ -240,7 +240,7 @@ def test_without_a_network_the_kept_answer_is_used(
 
 
 @pytest.mark.parametrize(
-    ("fault", "what"), [("no-json", "not JSON"), ("odd", "makes no sense"), ("418", "HTTP status 418")]
+    ("fault", "what"), [("no-json", "not JSON"), ("odd", "is invalid"), ("418", "HTTP status 418")]
 )
 def test_answers_that_are_none(fault: str, what: str, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
@@ -253,7 +253,7 @@ def test_answers_that_lead_elsewhere(fault: str, releases: ReleaseServer, monkey
     for number in range(1, 12):
         releases.publish(f"b{number}", "cpu")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
-    with pytest.raises(Refused, match="makes no sense"):
+    with pytest.raises(Refused, match="is invalid"):
         tags(ReleaseClient()) if fault == "odd-link" else ReleaseClient().release("b11")
 
 
@@ -268,5 +268,5 @@ def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path
 @pytest.mark.parametrize("address", ["github", "ftp://x", "https://", "file:///etc"])
 def test_an_address_that_is_none(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_VARIABLE, address)
-    with pytest.raises(BadOption, match="is no web address"):
+    with pytest.raises(BadOption, match="is not a web address"):
         tags(ReleaseClient())

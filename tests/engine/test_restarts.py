@@ -25,7 +25,7 @@ def test_pauses_grow_and_end_with_the_reason() -> None:
         crashes.ready()
     end = crashes.judge(CRASH)
     assert isinstance(end, CrashLoop)
-    assert end.title.startswith("The engine crashed 3 times within 20 s, so it is not started again.")
+    assert end.title.startswith("The engine crashed 3 times within 20 s, so it was not restarted.")
     assert "It broke." in end.title
     assert (end.hint, end.reason, end.facts["exit_code"], end.facts["reason"]) == (
         "Do this.",

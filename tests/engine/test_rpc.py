@@ -67,7 +67,7 @@ async def test_a_build_that_knows_no_workers_says_so(demo_model: Path) -> None:
     "worker", ["", "host", "host:", ":1", "host:0", "host:65536", "a b:1", "-x:1", "[::1]:1", "h:1;"]
 )
 def test_what_is_no_worker_is_refused(worker: str) -> None:
-    with pytest.raises(BadOption, match="no RPC worker"):
+    with pytest.raises(BadOption, match="not an RPC worker"):
         check_options(ServeOptions(Path("m.gguf"), rpc=(worker,)))
 
 

@@ -33,12 +33,12 @@ async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
     assert passed.build.name == "built-in"
     assert 0 < passed.accepted <= passed.drafted
     assert passed.drafts.startswith(f"{passed.accepted} of {passed.drafted} drafted tokens accepted (")
-    assert steps == ["Asking for its version and flags", "Asking for its GPUs", "Running the demo model with MTP"]
+    assert steps == ["Reading its version and flags", "Reading its GPUs", "Running the demo model with MTP"]
 
 
 async def test_another_build_than_expected(fake_engine: Path) -> None:
     assert (await run_self_test(fake_engine, number=1)).drafted
-    with pytest.raises(SelfTestFailed, match=r"The archive of b11434 holds another build: it says 0\.0\.0"):
+    with pytest.raises(SelfTestFailed, match="The archive of b11434 contains another build: 0\\.0\\.0"):
         await run_self_test(fake_engine, number=11_434)
 
 

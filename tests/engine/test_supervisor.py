@@ -156,7 +156,7 @@ async def test_stopping_ends_our_own_streams_first(options: ServeOptions) -> Non
         reading = asyncio.create_task(read())
         await first_token.wait()
         await watched.supervisor.become(None)
-        with pytest.raises(Unreachable, match="stopped while it answered"):
+        with pytest.raises(Unreachable, match="stopped during the reply"):
             await reading
 
 
@@ -175,7 +175,7 @@ async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: Ser
         os.kill(engine_of(watched).pid, signal.SIGKILL)
         status = await watched.supervisor.wait_for(ServerState.FAILED)
         assert isinstance(status.error, EngineFailed)
-        assert "killed from outside" in str(status.error)
+        assert "killed by the system or another program" in str(status.error)
         await watched.supervisor.become(options)
         assert watched.supervisor.status.state is ServerState.READY
 
@@ -295,7 +295,7 @@ async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptio
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("dies-loading", "not enough memory"),
+        ("dies-loading", "Not enough GPU memory"),
         ("dies-on-chat", "ended with exit code 3|fault of its own"),
         ("old", "does not know --spec-type, --spec-draft-n-max"),
     ],

@@ -106,7 +106,7 @@ async def test_a_shortage_that_passes_ends_no_restart(fake: Callable[..., ServeO
         await supervisor.become(fake())
         fake("dies-loading")
         killed = asyncio.create_task(kill(supervisor))
-        while "not enough memory" not in str(supervisor.status.error):
+        while "Not enough GPU memory" not in str(supervisor.status.error):
             await supervisor.wait_for_change()
         assert supervisor.status.state is ServerState.RESTARTING
         fake()
@@ -123,7 +123,7 @@ async def test_restarts_that_fail_are_crashes_in_a_row(fake: Callable[..., Serve
         status = await kill(supervisor)
         assert isinstance(status.error, CrashLoop)
         assert status.error.title.startswith("The engine crashed 4 times within ")
-        assert "not enough memory" in status.error.title
+        assert "Not enough GPU memory" in status.error.title
         assert notices(events) == ["crashed"] * 3
         assert supervisor.process is None
 
@@ -143,7 +143,7 @@ async def test_a_stop_ends_restarts_that_fail(fake: Callable[..., ServeOptions])
         await supervisor.become(fake())
         fake("dies-loading")
         killed = asyncio.create_task(kill(supervisor))
-        while "not enough memory" not in str(supervisor.status.error):
+        while "Not enough GPU memory" not in str(supervisor.status.error):
             await supervisor.wait_for_change()
         await supervisor.become(None)
         assert supervisor.status.state is ServerState.STOPPED
@@ -202,7 +202,7 @@ async def test_a_reply_that_stalls_ends_the_engine_and_it_is_started_again(fake:
 
 async def test_an_engine_without_a_first_reply_is_a_failure(fake: Callable[..., ServeOptions]) -> None:
     async with supervised(limits=GuardLimits(first_reply_s=0.3)) as (supervisor, _):
-        with pytest.raises(EngineFailed, match="its first reply of 8 tokens was not there"):
+        with pytest.raises(EngineFailed, match="its first reply of 8 tokens took longer"):
             await supervisor.become(fake("endless"))
         assert supervisor.process is None
 
@@ -233,7 +233,7 @@ async def test_a_model_that_shrinks_under_a_crash_is_the_reason_and_is_not_tried
         status = await kill(supervisor)
         assert status.state is ServerState.FAILED
         assert isinstance(status.error, ModelBroken)
-        assert "cut short while the engine read it" in status.error.title
+        assert "truncated while it read the file" in status.error.title
         assert notices(events) == []
 
 

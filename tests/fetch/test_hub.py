@@ -73,7 +73,7 @@ class TestHowAFileIsWritten:
     )
     def test_anything_else_is_none(self, text: str) -> None:
         assert not is_hub_file(text)
-        with pytest.raises(BadOption, match="no file on the hub"):
+        with pytest.raises(BadOption, match="not a Hugging Face file"):
             HubFile.parse(text)
 
 
@@ -90,7 +90,7 @@ class TestWhereItIs:
     @pytest.mark.parametrize("value", ["huggingface.co", "ftp://huggingface.co", "https://", "file:///etc"])
     def test_an_endpoint_that_is_no_web_address(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", value)
-        with pytest.raises(BadOption, match="HF_ENDPOINT is no web address"):
+        with pytest.raises(BadOption, match="HF_ENDPOINT is not a web address"):
             hub_endpoint()
 
 
@@ -131,7 +131,7 @@ class TestTheToken:
 
     def test_one_that_would_break_a_request_is_refused_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_s3cret\r\nX: y")
-        with pytest.raises(BadOption, match="characters that no token has") as bad:
+        with pytest.raises(BadOption, match="contains invalid characters") as bad:
             hub_token()
         assert "s3cret" not in str(bad.value)
 
@@ -159,12 +159,12 @@ class TestWhatTheHubSays:
         assert [asked["Authorization"] for asked in hub.requests()] == ["Bearer hf_mine"] * 2
 
     def test_a_circle_has_an_end(self) -> None:
-        with pytest.raises(Refused, match="circle"):
+        with pytest.raises(Refused, match="redirects in a loop"):
             resolve_file(HubFile("round/model", "file.gguf"))
 
     def test_a_server_that_is_no_hub(self, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-metadata"))
-        with pytest.raises(Refused, match="does not say how large new/model:file") as refused:
+        with pytest.raises(Refused, match="does not report the size of new/model:file") as refused:
             resolve_file(HubFile("new/model", "file.gguf"))
         assert "HF_ENDPOINT" in refused.value.hint
 
@@ -187,12 +187,18 @@ class TestWhoMayHaveIt:
     @pytest.mark.parametrize(
         ("file", "user", "kind", "title", "hint"),
         [
-            ("gated/model:file.gguf", None, Refused, "is gated", "accept its terms. Make a token"),
-            ("gated/model:file.gguf", "hf_other", Refused, "is gated", "of the account that did"),
-            ("secret/model:file.gguf", None, Refused, "does not show secret/model", "or it is private"),
-            ("secret/model:file.gguf", "stale", Refused, "does not show secret/model", "has run out"),
-            ("no/model:file.gguf", None, Refused, "does not show no/model", "no such repository"),
-            ("no/model:file.gguf", "hf_mine", ModelMissing, "There is no repository no/model", "Check its name"),
+            ("gated/model:file.gguf", None, Refused, "is gated", "accept the terms. Create a token"),
+            ("gated/model:file.gguf", "hf_other", Refused, "is gated", "of the same account"),
+            ("secret/model:file.gguf", None, Refused, "denies access to secret/model", "or is private"),
+            ("secret/model:file.gguf", "stale", Refused, "denies access to secret/model", "or expired"),
+            ("no/model:file.gguf", None, Refused, "denies access to no/model", "does not exist"),
+            (
+                "no/model:file.gguf",
+                "hf_mine",
+                ModelMissing,
+                "Hugging Face has no repository no/model",
+                "Check its name",
+            ),
             ("new/model:none.gguf", None, ModelMissing, "new/model has no file none.gguf at revision main", "Look at"),
             ("new/model@v9:file.gguf", None, ModelMissing, "new/model has no revision v9", "Look at"),
         ],
@@ -293,10 +299,10 @@ class TestTheListing:
     @pytest.mark.parametrize(
         ("repo", "revision", "user", "kind", "title"),
         [
-            ("new/none", None, "hf_mine", ModelMissing, "There is no repository new/none"),
-            ("new/none", None, None, Refused, "The hub does not show new/none"),
+            ("new/none", None, "hf_mine", ModelMissing, "Hugging Face has no repository new/none"),
+            ("new/none", None, None, Refused, "Hugging Face denies access to new/none"),
             ("new/model", "v9", None, ModelMissing, "new/model has no revision v9"),
-            ("secret/model", None, None, Refused, "The hub does not show secret/model"),
+            ("secret/model", None, None, Refused, "Hugging Face denies access to secret/model"),
             ("gated/model", None, "hf_mine", Refused, "gated/model is gated"),
         ],
     )
@@ -320,14 +326,14 @@ class TestTheListing:
         ("fault", "kind", "title"),
         [
             ("no-json", Refused, "is not JSON"),
-            ("odd-page", Refused, "listing of new/model makes no sense"),
-            ("odd-entry", Refused, "listing of new/model makes no sense"),
-            ("odd-hash", Refused, "listing of new/model makes no sense"),
-            ("odd-refs", Refused, "listing of new/model makes no sense"),
+            ("odd-page", Refused, "file list of new/model on Hugging Face is invalid"),
+            ("odd-entry", Refused, "file list of new/model on Hugging Face is invalid"),
+            ("odd-hash", Refused, "file list of new/model on Hugging Face is invalid"),
+            ("odd-refs", Refused, "file list of new/model on Hugging Face is invalid"),
             ("no-main", ModelMissing, "new/model has no branch main"),
             ("endless", Refused, "does not end"),
-            ("breaks-off", Unreachable, "broke off"),
-            ("404", Refused, "has no such file"),
+            ("breaks-off", Unreachable, "was lost"),
+            ("404", Refused, "does not have this file"),
             ("429", Refused, "too many requests"),
             ("503", Refused, "HTTP status 503"),
         ],

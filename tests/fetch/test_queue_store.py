@@ -72,7 +72,7 @@ def test_a_file_that_is_none_of_ours_is_set_aside(data: bytes, home: Path) -> No
     (damage,) = look.damage
     assert damage.kept_as is not None
     assert damage.kept_as.read_bytes() == data
-    assert str(damage) == f"The list of downloads could not be read and was set aside as {damage.kept_as}."
+    assert str(damage) == f"The download list was unreadable and was renamed to {damage.kept_as}."
     assert not queue.read_snapshot().damage
     file_of(home).write_bytes(b"other")
     assert queue.read_snapshot().damage[0].kept_as == file_of(home).with_name("queue.json.bad2")
@@ -97,7 +97,7 @@ def test_a_job_that_cannot_be_read_is_set_aside_and_the_rest_is_there(broken: di
     look = queue.read_snapshot()
     assert [job.title for job in look.jobs.jobs] == ["a", "c"]
     assert look.jobs.next_id == 4
-    assert str(look.damage[0]).startswith("1 of the downloads listed could not be read and was set aside as ")
+    assert str(look.damage[0]).startswith("1 of the listed downloads could not be read. The list was renamed to ")
     assert look.damage[0].kept_as is not None
     assert json.loads(look.damage[0].kept_as.read_bytes()) == whole
     assert not queue.read_snapshot().damage

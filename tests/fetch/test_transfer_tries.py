@@ -85,7 +85,7 @@ class TestTrying:
 
         await download_file(place.source("429*1,retry=7"), place.target, settings=QUICK, pause=pause, on_progress=watch)
         assert pauses == [7.0]
-        assert notes == ["127.0.0.1 has had too many requests. The next try is in 7 s."]
+        assert notes == ["127.0.0.1 received too many requests. Next try in 7 s."]
         place.target.unlink()
         place.run += "b"
         await download_file(place.source("503*1,retry=86400"), place.target, settings=QUICK, pause=pause)

@@ -262,7 +262,7 @@ def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane
     pane.show_abilities(can_ask=False, replying=False, hint="The model is not ready yet")
     qtbot.waitUntil(lambda: seen() == meant())
     before = seen()
-    pane.show_abilities(can_ask=True, replying=False, hint="Ask something")
+    pane.show_abilities(can_ask=True, replying=False, hint="Type a message")
     qtbot.waitUntil(lambda: seen() == meant())
     assert seen() != before
 

@@ -76,7 +76,9 @@ def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot,
     assert ask_again.options.draft == 2
 
 
-@pytest.mark.parametrize(("values", "why"), [({}, "B is as A"), ({"top_k": "many"}, "no value"), ({"draft": "x"}, "x")])
+@pytest.mark.parametrize(
+    ("values", "why"), [({}, "B has the same settings as A"), ({"top_k": "many"}, "no value"), ({"draft": "x"}, "x")]
+)
 def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, values: dict[str, str], why: str) -> None:
     pane.compare_button.setChecked(True)
     for name, value in values.items():
@@ -96,6 +98,6 @@ def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> N
     pane.ask("Why?")
     assert not bar.fields["min_p"].isVisible()
     (line,) = [each.text() for each in bar.findChildren(Label) if each.isVisible()]
-    assert line == "B: min-p 0.1, thinking off. Runs A, then B; nothing is restarted."
+    assert line == "B: min-p 0.1, thinking off. Runs A, then B, without a restart."
     bar.change_button.click()
     assert bar.fields["min_p"].isVisible()

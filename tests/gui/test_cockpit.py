@@ -57,7 +57,7 @@ def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     parts = page.memory.bar.accessibleName().partition("others")[0]
     needed = sum(int(each) for each in re.findall(r"(\d+) MiB", parts))
     assert page.memory._place.full_text == f"host memory · {needed} MiB needed"
-    assert page._note.text().startswith("The demo shows the path, not a speed-up")
+    assert page._note.text().startswith("The demo shows each step, not a speed-up")
     assert page._note.heightForWidth(page._note.width()) <= page._note.height()
 
 
@@ -198,7 +198,7 @@ def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: Cockpit
     assert fields["temperature"].slider.accessibleDescription().startswith("0.63")
     assert not page.controls.sampling.thinking.isEnabled()
     page.controls.sampling.fields["temperature"].slider.setValue(0)
-    assert "the server's own: 0.63" in fields["temperature"].slider.accessibleDescription()
+    assert "server default: 0.63" in fields["temperature"].slider.accessibleDescription()
 
 
 def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
@@ -235,9 +235,9 @@ def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: Q
     page.state.request("kv", "f16")
     page.state._update_preview()
     assert page.memory.badge.text() == "TOO BIG"
-    assert "MiB more than there are" in page.controls.changes._problem.text()
+    assert "MiB of GPU memory are missing" in page.controls.changes._problem.text()
     missing = page.controls.changes._problem.text().partition(" ")[0]
-    assert f"{missing} MiB more than the 19,000 there are" in page.memory.bar.accessibleName()
+    assert f"{missing} MiB too much for 19,000 MiB" in page.memory.bar.accessibleName()
     assert page.controls.restart.fields["n_cpu_moe"].isVisible()
     assert "restart about 9 s" in page.controls.changes._title.text()
 

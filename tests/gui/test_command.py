@@ -213,5 +213,5 @@ def test_a_damaged_file_of_settings_is_said_in_the_window(home: Path) -> None:
     file.write_text("[window\n")
     environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert told.stdout.startswith("True The file of settings was damaged")
+    assert told.stdout.startswith("True The settings file was damaged")
     assert file.with_name("settings.toml.bad").is_file()

@@ -65,7 +65,7 @@ def test_a_download_goes_on_after_the_program_was_killed(
     window.show_page("models")
     page = window.page("models")
     qtbot.waitUntil(lambda: any(each.state.value == "done" for each in page.queue.snapshot.jobs), timeout=WAIT)
-    assert told == [("Download done", job.title)]
+    assert told == [("Download finished", job.title)]
     assert page.shelf is not None
     _first, second = server.told("killed").requests
     begin = int(second["Range"].removeprefix("bytes=").partition("-")[0])

@@ -154,7 +154,7 @@ def test_an_engine_killed_under_us_is_told_and_started_again(demo: Window, wait_
     killed = engine_of(demo)
     os.kill(killed.pid, signal.SIGKILL)
     wait_for(ServerState.RESTARTING)
-    assert "killed from outside" in texts(demo)
+    assert "killed by the system or another program" in texts(demo)
     wait_for(ServerState.READY)
     assert engine_of(demo) != killed
     assert "killed" not in texts(demo)
@@ -216,7 +216,7 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     problem = window.page("cockpit").notices.problem
     assert problem.isVisible()
     assert file.name in problem.text.text()
-    assert [each.text() for each in problem.buttons] == ["See the models that the catalogue knows"]
+    assert [each.text() for each in problem.buttons] == ["Show the models of the catalogue"]
     qtbot.mouseClick(button(window, "Dismiss"), Qt.MouseButton.LeftButton)
     assert not problem.isVisible()
     window.controller.show_page("start")
@@ -234,7 +234,7 @@ def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
     wait_for(ServerState.READY)
     assert "MTP off" in texts(window)
     assert window.notice.isVisible()
-    assert window.notice.text.text() == "headless.gguf has no MTP head, so it is served with MTP off."
+    assert window.notice.text.text() == "headless.gguf has no MTP head, so MTP is off."
     assert load_settings(headless_model) == {}
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is a draft?")

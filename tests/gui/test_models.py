@@ -99,7 +99,7 @@ def test_files_are_listed_with_what_is_known(
     said = [page.details.grid.itemAt(at).widget().text() for at in range(page.details.grid.count())]
     assert "Architecture" in said
     assert "qwen35moe" in said
-    assert "not computed yet: verify it" in said
+    assert "not computed yet; use Verify" in said
 
 
 def test_verifying_shows_how_far_it_is_and_what_came_of_it(
@@ -112,7 +112,7 @@ def test_verifying_shows_how_far_it_is_and_what_came_of_it(
     assert page.details.progress.isVisible()
     assert page.details.verify.text() == "Stop verifying"
     qtbot.waitUntil(lambda: page.banner.isVisible(), timeout=WAIT)
-    assert "SHA-256 is kept" in page.banner.text.text()
+    assert "SHA-256 was saved" in page.banner.text.text()
     assert not page.details.progress.isVisible()
     qtbot.waitUntil(lambda: page.table.rows[0].state.value == "good", timeout=WAIT)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()

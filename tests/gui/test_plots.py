@@ -96,7 +96,7 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
 
 
 def test_before_anything_runs_a_dash_says_why(panel: PlotPanel) -> None:
-    assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing runs."]  # noqa: RUF001 -- an en dash
+    assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001 -- an en dash
     panel.take_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
     assert said(panel.cards["rate"]) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001
@@ -225,11 +225,11 @@ def test_when_nothing_runs_no_number_looks_like_now(
     controller._take_status(status)
     panel.take_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
-    assert panel.head._words.text() == "Nothing runs."
+    assert panel.head._words.text() == "Nothing is running."
     for card in panel.cards.values():
         assert [read_out.value.text() for read_out in card.read_outs.values()] == [DASH] * len(card.read_outs)
         assert card.aside == ""
-    assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing runs."]  # noqa: RUF001
+    assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
     assert chart_of(panel.cards["rate"])._curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
     controller._take_status(ServerStatus(ServerState.LOADING))
     panel.take_samples([sampled(kept(panel).newest_s + 0.1)])

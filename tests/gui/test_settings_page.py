@@ -154,7 +154,7 @@ def test_a_long_path_loses_its_middle_until_somebody_writes_in_it(
 
 def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) -> None:
     box, row = control(page, TEMPERATURE).box, page.rows[TEMPERATURE]
-    assert box.text() == "As the server has it"
+    assert box.text() == "Server default"
     box.setFocus()
     qtbot.keyClick(box, Qt.Key.Key_Up)
     assert box.value() == 0
@@ -164,7 +164,7 @@ def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) ->
     qtbot.keyClick(box, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: kept(TEMPERATURE) == 0.7)
     row.back.click()
-    qtbot.waitUntil(lambda: kept(TEMPERATURE) is None and box.text() == "As the server has it")
+    qtbot.waitUntil(lambda: kept(TEMPERATURE) is None and box.text() == "Server default")
     tokens = control(page, MAX_TOKENS).box
     tokens.setValue(64)
     qtbot.waitUntil(lambda: kept(MAX_TOKENS) == 64)

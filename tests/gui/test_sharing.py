@@ -53,7 +53,7 @@ def test_it_is_asked_first_and_nothing_happens_before(card: SharingCard, demo: W
     launch = demo.controller.launch
     assert not card.switch.isChecked()
     qtbot.mouseClick(card.switch, Qt.MouseButton.LeftButton, pos=_BOX)
-    assert "nothing is encrypted" in " ".join(each.text() for each in card._question.findChildren(type(card._line)))
+    assert "not encrypted" in " ".join(each.text() for each in card._question.findChildren(type(card._line)))
     qtbot.mouseClick(card.cancel_button, Qt.MouseButton.LeftButton)
     assert not card.switch.isChecked()
     assert not card.share_button.isVisible()
@@ -72,7 +72,7 @@ def test_it_is_reached_at_the_addresses_that_are_shown_with_the_key_that_is_copi
     urls = shared_urls(int(before.rpartition(":")[2]))
     assert card.addresses.text() == ("\n".join(f"{url}/v1" for url in urls) or card.addresses.text())
     qtbot.mouseClick(card.copy_key, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: "key is copied" in card._copied.text())
+    qtbot.waitUntil(lambda: "key copied" in card._copied.text())
     key = QGuiApplication.clipboard().text()
     assert key
     assert key not in card.addresses.text()

@@ -206,4 +206,4 @@ def test_a_folder_that_cannot_be_written_is_told(window: Window, qtbot: QtBot, h
     warn_about_folders(window)
     qtbot.waitUntil(window.notice.isVisible, timeout=60_000)
     assert f"{home / 'config'} cannot be written" in window.notice.text.text()
-    assert "is not kept when this program ends" in window.notice.text.text()
+    assert "are lost when this program ends" in window.notice.text.text()

@@ -107,16 +107,16 @@ def test_it_says_what_it_looks_at_and_then_what_it_found(page: StartPage, qtbot:
     page.flow.looked_at.connect(lambda _what: seen.append(page.card.accessibleName()))
     assert not page.card.primary.isEnabled()
     settle(page, qtbot)
-    assert "Reading the GPUs and their drivers" in seen[0]
+    assert "Checking GPUs, drivers" in seen[0]
     names = [each.accessibleName() for each in page.machine.findChildren(QWidget) if each.accessibleName()]
-    assert any(name.startswith("GPU. None that can be used") for name in names)
+    assert any(name.startswith("GPU. No usable GPU") for name in names)
     assert any(name.startswith("Disk for models. ") for name in names)
     assert any("cores" in name for name in names)
 
 
 def test_three_clicks_from_an_empty_folder_to_a_streamed_reply(window: Window, looked: StartPage, qtbot: QtBot) -> None:
-    assert "There is no GPU that can be used" in looked.card.accessibleName()
-    assert "not what MTP gains on a GPU" in looked.card.accessibleName()
+    assert "No usable GPU found" in looked.card.accessibleName()
+    assert "not the speed-up on a GPU" in looked.card.accessibleName()
     click(looked, qtbot, "Start the demo")
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     assert {stage(looked, step) for step in Step} == {Stage.DONE}
@@ -251,11 +251,11 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
     choose(looked, qtbot, "mine")
-    told = "As you set it the last time: 2K context, draft 3. The plan: 4K context, draft 2."
+    told = "Your last settings: 2K context, draft 3. Recommended: 4K context, draft 2."
     assert looked.card.whose.text() == told
     assert told in looked.card.accessibleName()
     assert "Mine, F16, 2K context, draft 3" in looked.card.accessibleName()
-    assert looked.card.other.text() == "Use the plan's"
+    assert looked.card.other.text() == "Use recommended"
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
     assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
     assert looked.table.model().rowCount() == 1
@@ -271,9 +271,9 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
     save_settings(model, {"threads": 3})  # which no plan names
     choose(looked, qtbot, "mine")
-    assert looked.card.whose.text() == "As you set it the last time: 3 threads. The plan: threads left to the engine."
+    assert looked.card.whose.text() == "Your last settings: 3 threads. Recommended: default threads."
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
-    assert looked.card.whose.text().startswith("As the plan says: threads left to the engine.")
+    assert looked.card.whose.text().startswith("Recommended settings: default threads.")
     assert not looked._has_own_settings
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
     assert looked._has_own_settings
@@ -357,7 +357,7 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
 
 def test_the_report_is_copied(looked: StartPage, qtbot: QtBot) -> None:
     qtbot.mouseClick(looked.machine.copy_button, Qt.MouseButton.LeftButton)
-    assert "GPU: None that can be used" in QGuiApplication.clipboard().text()
+    assert "GPU: No usable GPU" in QGuiApplication.clipboard().text()
 
 
 def test_without_the_network_the_demo_is_offered(

@@ -92,7 +92,7 @@ def test_a_gpu_and_who_uses_it() -> None:
     )
     others = fact(about, "Used by others")
     assert others.what == "gnome-shell 820 MiB, firefox 300 MiB"
-    assert others.more == "closing firefox would free 300 MiB", "nobody closes the desktop"
+    assert others.more == "close firefox to free 300 MiB", "nobody closes the desktop"
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -103,11 +103,11 @@ def test_our_own_server_is_none_of_the_others(told: bool) -> None:
     server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if told else None, 0, lambda _backend, _gpus: (12_000,))
     situation = situation_of(about.computer.machine, environ={}, servers=[server])
     about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
-    assert fact(about, "Used by our server").what == "qwen 12,000 MiB"
+    assert fact(about, "Used by this server").what == "qwen 12,000 MiB"
     assert (fact(about, "Used by others").what, fact(about, "Used by others").more) == ("gnome-shell 820 MiB", "")
     assert round(memory_totals(about)[1] / MIB) == 1_600
     needs = memory_needs_text(about.plans[0], None, situation)
-    assert "of 22.4 GiB of GPU memory that are free once the running server stops; 10.7 GiB are free now." in needs
+    assert "of 22.4 GiB GPU memory that is free once the running server stops; 10.7 GiB free now." in needs
 
 
 def test_what_is_not_known_of_our_own_server_is_said() -> None:
@@ -115,14 +115,14 @@ def test_what_is_not_known_of_our_own_server_is_said() -> None:
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = situation_of(about.computer.machine, environ={}, servers=[server])
     told = facts_of(replace(about, situation=situation))
-    assert [each.what for each in told if each.subject == "Used by our server"] == ["qwen, how much is not known"]
+    assert [each.what for each in told if each.subject == "Used by this server"] == ["qwen, size unknown"]
     needs = memory_needs_text(about.plans[0], None, situation)
-    assert "that are free now. How much qwen would free is not known." in needs
+    assert "GiB free GPU memory. Memory that qwen would free: unknown." in needs
     known = [ServerMemory(pid, "gemma", {"GPU-0": 1_000}, 0, lambda _backend, _gpus: None) for pid in (3, 4)]
     for stopping, more in (("the running server stops", known[:1]), ("2 running servers stop", known)):
         situation = situation_of(about.computer.machine, environ={}, servers=[server, *more])
         needs = memory_needs_text(about.plans[0], None, situation)
-        assert f"that are free once {stopping}; 22.4 GiB are free now. How much qwen would free is not" in needs
+        assert f"that is free once {stopping}; 22.4 GiB free now. Memory that qwen would free: unknown" in needs
 
 
 def test_an_old_driver_is_warned_of_beside_its_gpu() -> None:
@@ -158,7 +158,7 @@ def test_no_advice_stands_twice_or_is_lost() -> None:
 def test_the_report_has_the_warnings_and_the_plan() -> None:
     text = report_of(found(card(driver="560.94")))
     assert "GPU: NVIDIA GeForce RTX 4090 (24,564 MiB" in text
-    assert "  ! With an NVIDIA driver from 580" in text
+    assert "  ! With NVIDIA driver 580" in text
     assert text.rstrip().splitlines()[-1].startswith("Recommended: Qwen3.6-35B-A3B, ")
 
 
@@ -166,7 +166,7 @@ def test_a_plan_in_words_and_parts() -> None:
     about = found(card())
     plan = about.plans[0]
     assert plan_title(plan) == "Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2"
-    assert "of 22.4 GiB of GPU memory that are free now" in memory_needs_text(plan, None)
+    assert "of 22.4 GiB free GPU memory" in memory_needs_text(plan, None)
     assert "its header is not read yet" in memory_needs_text(plan, None)
     assert sum(size for _, _, size in memory_parts(plan)) == plan.estimate.parts.total
     assert "t/s, RTX 4090" in evidence_text(plan)

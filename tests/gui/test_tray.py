@@ -83,7 +83,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
     wait_for(ServerState.READY)
     window.close()
     assert window.isVisible()
-    assert "from the tray" in window.notice.text.text()
+    assert "in the tray" in window.notice.text.text()
     qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
     assert not window.isVisible()
     assert window.controller.view.word == "Ready"
@@ -114,7 +114,7 @@ def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     window.close()
     assert window.isVisible()
     assert window.controller.view.word == "Ready"
-    assert "stopped when this window closes" in window.notice.text.text()
+    assert "Closing this window unloads it" in window.notice.text.text()
     assert [each.text() for each in window.notice.buttons] == ["Stop and quit"]
     with qtbot.waitSignal(window.gone, timeout=60_000):
         qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)

@@ -60,7 +60,7 @@ def plot(qtbot: QtBot) -> Iterator[DraftPlot]:
 
 
 def fill(page: TunePage) -> None:
-    buttons = [("Keep draft 2", lambda: None), ("Why", lambda: None)]
+    buttons = [("Use draft 2", lambda: None), ("Why", lambda: None)]
     sentence = "Draft 2 is 41 % ± 3 faster than no MTP for code, 12 % ± 3 for prose."
     page.verdict.show_verdict(VerdictText(sentence, "Verdict · 9 min 12 s · 36 runs", "A detail.", buttons=buttons))
     page.plot.show_curves((CODE, PROSE))
@@ -82,7 +82,7 @@ def painted(widget: DraftPlot, place: QPoint) -> str:
 
 def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: "yet" in page.verdict.sentence.text(), timeout=60_000)  # once it is known
-    assert page.verdict.sentence.text() == "Nothing was measured on this machine yet."
+    assert page.verdict.sentence.text() == "No measurements on this computer yet."
     assert page.verdict.buttons == []
     assert page.table.rows == ()
     assert page.to_come.isVisible()
@@ -137,9 +137,9 @@ def test_a_history_that_cannot_be_read_is_not_called_empty(page: TunePage, qtbot
     history_file().mkdir(parents=True)
     page.history.refresh()
     qtbot.waitUntil(page.history.isVisible, timeout=60_000)
-    assert page.history.note.text().startswith("Measurements cannot be read from")
+    assert page.history.note.text().startswith("Cannot read or save measurements")
     assert not page.history.table.isVisible()
-    assert page.verdict.sentence.text() == "Nothing is measured at the moment."
+    assert page.verdict.sentence.text() == "No measurement is running."
     history_file().rmdir()
     page.history.refresh()
     qtbot.waitUntil(lambda: not page.history.isVisible(), timeout=60_000)
@@ -150,7 +150,7 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     qtbot.addWidget(card)
     card.show()
     empty = card.sentence.text()
-    assert empty == "Nothing is measured at the moment."  # whether anything was is not known yet
+    assert empty == "No measurement is running."  # whether anything was is not known yet
     told = VerdictText(
         "MTP is better left off.", "3 min · 9 runs", "Why so.", "attention", [("Keep", lambda: pressed.append(1))]
     )
@@ -165,7 +165,7 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     assert not card.kicker.isVisible()
     assert card.buttons == []
     card.set_has_history(before=False)
-    assert card.sentence.text() == "Nothing was measured on this machine yet."
+    assert card.sentence.text() == "No measurements on this computer yet."
     card.set_has_history(before=True)
     assert card.sentence.text() == empty
     card.show_verdict(told)
@@ -192,7 +192,7 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     assert model.data(best, Qt.ItemDataRole.AccessibleTextRole) == "Setting: draft 2, best"
     assert model.data(best, Qt.ItemDataRole.FontRole).weight() > table.font().weight()
     assert model.data(model.index(0, 0), Qt.ItemDataRole.FontRole) is None
-    assert "Not known" in model.data(model.index(0, 3), Qt.ItemDataRole.ToolTipRole)
+    assert "Unknown" in model.data(model.index(0, 3), Qt.ItemDataRole.ToolTipRole)
     image = table.viewport().grab().toImage()
     spots = [table.visualRect(model.index(row, 0)) for row in range(3)]
     colours = [image.pixelColor(spot.left() + 3, spot.center().y()) for spot in spots]

@@ -46,10 +46,10 @@ def card(window: Window, qtbot: QtBot) -> TunedSettingsCard:
 
 
 def test_a_preset_that_holds_is_shown(card: TunedSettingsCard) -> None:
-    assert card.preset.text() == "There is no preset of this machine yet."
+    assert card.preset.text() == "No tuned settings yet."
     card.show_state(TunedState(match_preset(PRESET, ENVIRONMENT)))
     assert card.preset.text() == (
-        "Preset of this machine for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · kv q8_0. Measured: 2027-01-15."
+        "Tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · kv q8_0. Measured: 2027-01-15."
     )
     assert not card.changed.isVisible()
     assert not card.measure.isVisible()
@@ -60,7 +60,7 @@ def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot
     card.show_state(TunedState(match_preset(PRESET, NEWER)))
     save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
     card.refresh()
-    said = "qwen3.6-35b-a3b-mtp is not on this machine yet. Download it first, on Models."
+    said = "qwen3.6-35b-a3b-mtp is not on this computer yet. Download it first, on Models."
     qtbot.waitUntil(lambda: card.preset.text() == said, timeout=60_000)
     assert not card.measure.isVisible()
 
@@ -68,14 +68,14 @@ def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (match_preset(PRESET, NEWER), "Measuring again is suggested. The driver was 580.82 and is 590.1."),
+        (match_preset(PRESET, NEWER), "Measure again. The driver was 580.82 and is 590.1."),
         (
             match_preset(PRESET, replace(ENVIRONMENT, gpus=())),
-            "It is not used, and measuring again is suggested. The GPU was NVIDIA GeForce RTX 4090 and is none.",
+            "Not used. Measure again. The GPU was NVIDIA GeForce RTX 4090 and is none.",
         ),
         (
             match_preset(PRESET.model_copy(update={"verified_by": ()}), ENVIRONMENT),
-            "It comes from another machine, and is used once measurements here confirm it.",
+            "Imported from another computer. Used once a measurement here confirms it.",
         ),
     ],
 )
@@ -90,13 +90,13 @@ def test_what_is_to_be_measured_again_says_why_and_offers_it(
     assert not card.measure.isVisible()
 
 
-@pytest.mark.parametrize(("better", "what"), [(3, "draft 3"), (0, "no MTP")])
+@pytest.mark.parametrize(("better", "what"), [(3, "draft 3"), (0, "MTP off")])
 def test_advice_from_use_is_shown(card: TunedSettingsCard, better: int, what: str) -> None:
     card.show_state(TunedState(advice=Advice(2, better, Interval(1.06, 1.04, 1.08, 20), 41_234)))
     assert card.advice.isVisible()
     assert card.advice.text() == (
-        f"Advice: over your last 41,000 tokens, {what} would have been about 6 % faster (4 to 8 %, with 95 %"
-        " confidence) than draft 2."
+        f"Tip: for your last 41,000 tokens, {what} would have been about 6 % faster than draft 2"
+        " (95 % confidence: 4 to 8 %)."
     )
 
 
@@ -125,7 +125,7 @@ def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
         window.show_page("tune")
     page: TunePage = window.page("tune")
     qtbot.waitUntil(page.here.measure.isVisible, timeout=60_000)
-    assert page.here.preset.text().startswith("Preset of this machine for ")
+    assert page.here.preset.text().startswith("Tuned settings for ")
     assert "The processor was AMD Ryzen 9 7950X and is " in page.here.changed.text()
     page.here.measure.click()
     assert page.tuning.running

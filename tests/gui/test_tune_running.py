@@ -90,7 +90,7 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     measured(page, qtbot, 2)
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
         page.verdict.buttons[0].click()
-        assert page.verdict.sentence.text().startswith("What ran before")
+        assert page.verdict.sentence.text().startswith("Restarting the server that ran before")
     assert told.args == [None]
     assert not page.tuning.running
     assert window.controller.view.resting  # nothing ran before
@@ -143,7 +143,7 @@ def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: Tune
         window.controller.stop()
     assert told.args is not None
     assert told.args[0] is not None
-    assert "while it was measured" in page.verdict.detail.text() or "newer request" in page.verdict.detail.text()
+    assert "during the measurement" in page.verdict.detail.text() or "newer request" in page.verdict.detail.text()
     assert [button.text() for button in page.verdict.buttons] == ["Continue", "Give up"]
     qtbot.waitUntil(lambda: window.controller.view.resting, timeout=60_000)
 
@@ -184,7 +184,7 @@ def test_the_winner_is_kept(
     assert told.args == [None]
     wait_for(ServerState.READY)
     assert load_settings(kept.options.model) == {"draft": 0} | load_settings(kept.options.model)
-    assert page.verdict.kicker.text().startswith("Kept for this machine")
+    assert page.verdict.kicker.text().startswith("Saved for this computer")
 
 
 def test_a_measurement_is_exported(

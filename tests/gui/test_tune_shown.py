@@ -99,18 +99,15 @@ def test_a_step_is_divided_by_the_line_through_the_draft_lengths() -> None:
     divided, about, note = step_parts(tuned({"settings": with_draft(3)}))
     assert [part.ms for part in divided] == pytest.approx([10.07, 0.93, 3.0], abs=0.01)
     assert about == "draft 3, Code, 14.0 ms per step"
-    assert note == "2.40 tokens kept per step. A drafted token adds 1.00 ms. Without MTP a token takes 10.07 ms."
+    assert note == "2.40 tokens per step. Each drafted token adds 1.00 ms. With MTP off a token takes 10.07 ms."
     uneven = ((OFF, 10.0, 1.0), (with_draft(1), 17.0, 1.5), (with_draft(3), 18.0, 2.0), (with_draft(6), 16.0, 4.0))
     shown = TuneView("m", "Code", Goal(), HOME, tuple(trial(number, *each) for number, each in enumerate(uneven)))
     divided, _, note = step_parts(shown)
     assert [(part.name, pytest.approx(part.ms)) for part in divided] == [
         ("one token, as without MTP", 10.0),
-        ("the MTP head and drafts, together", 6.0),
+        ("MTP head and drafts together", 6.0),
     ]
-    assert (
-        note
-        == "4.00 tokens kept per step. What a drafted token adds is not known yet. Without MTP a token takes 10.00 ms."
-    )
+    assert note == "4.00 tokens per step. Time per drafted token: unknown yet. With MTP off a token takes 10.00 ms."
     few = TuneView("m", "Code", Goal(), HOME, (trial(0, OFF, 10.0), trial(1, with_draft(1), 12.0, 1.8)))
     assert step_parts(few) == ((), "", "")
 
@@ -120,7 +117,7 @@ def test_what_the_machine_did_meanwhile() -> None:
     hot = trial(0, OFF, 10.0, temperature_c=68.0, clock_mhz=2_640.0)
     spoilt = trial(1, OFF, 10.0, temperature_c=73.0, clock_mhz=2_600.0, spoilt="Another program came.")
     said = machine_text(TuneView("m", "Code", Goal(), HOME, (hot, spoilt)))
-    assert said == "68 to 73 °C · clock 2,600 to 2,640 MHz · 1 reply was asked again: Another program came."
+    assert said == "68 to 73 °C · clock 2,600 to 2,640 MHz · 1 reply was repeated: Another program came."
 
 
 def test_runs_of_the_history_are_trials_again() -> None:
@@ -164,8 +161,8 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
         short = {**told, "speedup": None, "sentence": message("Undecided: the time was too short.")}
         assert not verdict_sentence(short, "Code").isascii()
         failed = join_messages(
-            message("{lost} of {fresh} starts to compare gave nothing.", lost=12, fresh=12),
-            message("Too many of its runs were spoilt."),
+            message("{lost} of {fresh} comparison starts gave no result.", lost=12, fresh=12),
+            message("Too many of its runs were disturbed."),
             OTHERS_ASKED,
         )
         lost = {
@@ -194,4 +191,4 @@ def test_words() -> None:
 def test_the_level_of_a_range_stands_in_the_detail() -> None:
     told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
     card = verdict_card(tuned({**told, "speedup": 0.8, "confidence": 0.975}), [])
-    assert card.detail == "Why: It is slower. The ranges hold with 95 % confidence, all of them together."
+    assert card.detail == "Why: It is slower. All ranges together hold with 95 % confidence."

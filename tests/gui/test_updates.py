@@ -41,11 +41,11 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     card: UpdatesCard, by_script: Path, qtbot: QtBot, home: Path
 ) -> None:
     reach(qtbot, card, NEWER)  # as it is shown, a week has gone by
-    assert shown(card) == [NEWER, "Faster.\nQuieter.", "Get version 7.0.0 (500 kB)", "Look for a newer version"]
+    assert shown(card) == [NEWER, "Faster.\nQuieter.", "Download version 7.0.0 (500 kB)", "Check for updates"]
     card.get.click()
-    reach(qtbot, card, "Version 7.0.0 is installed. It is the one that starts from now on.")
+    reach(qtbot, card, "Version 7.0.0 is installed and used from the next start.")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
-    assert shown(card)[2:] == ["Look for a newer version"]
+    assert shown(card)[2:] == ["Check for updates"]
     assert card._newest is not None
     card._show_known((card._newest, find_artefact(card._newest)))  # as when the page is shown once more
     assert "is installed" in card.status.text()
@@ -62,7 +62,7 @@ def test_a_download_is_paused_and_goes_on(
     qtbot.waitUntil(lambda: " of 500 kB are here." in card.status.text(), timeout=60_000)
     assert shown(card)[2:] == ["Pause"]
     card.cancel.click()
-    reach(qtbot, card, "Paused. What has arrived is kept")
+    reach(qtbot, card, "Paused. The downloaded part is kept")
     release.at()
     card.look.click()
     reach(qtbot, card, NEWER)
@@ -107,7 +107,7 @@ def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, q
     assert not card.get.isVisible()
     release.publish(__version__)
     card.look.click()
-    reach(qtbot, card, f"This is version {__version__}. There is no newer one.")
+    reach(qtbot, card, f"Version {__version__} is the newest.")
     assert not card.get.isVisible()
 
 
@@ -117,12 +117,12 @@ def test_a_version_that_was_taken_back_is_offered_no_more(
     reach(qtbot, card, NEWER)
     release.publish(__version__)
     card.look.click()
-    reach(qtbot, card, "There is no newer one.")
-    assert shown(card)[1:] == ["Look for a newer version"]
+    reach(qtbot, card, "is the newest.")
+    assert shown(card)[1:] == ["Check for updates"]
     release.at("404")
     card.look.click()
     reach(qtbot, card, "has no manifest.json")
-    assert shown(card)[1:] == ["Look for a newer version"]
+    assert shown(card)[1:] == ["Check for updates"]
 
 
 def test_without_an_address_it_is_said_when_asked(
@@ -134,7 +134,7 @@ def test_without_an_address_it_is_said_when_asked(
     card: UpdatesCard = window.page("about").updates
     assert card.status.text() == f"This is version {__version__}."
     card.look.click()
-    reach(qtbot, card, "This build does not say where its releases are")
+    reach(qtbot, card, "This build has no release address")
 
 
 def test_the_window_tells_of_each_newer_version_once(window: Window, release: Release, qtbot: QtBot) -> None:

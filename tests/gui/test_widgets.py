@@ -56,7 +56,7 @@ class TestMemoryBar:
         assert sum(each == weights for each in row) == pytest.approx(1_000 * 15_904 / 24_564, abs=4)
         assert bar.missing == 0
         said = bar.accessibleName()
-        assert "weights 15,904 MiB, KV 2,720 MiB, others 1,120 MiB" in said
+        assert "weights 15,904 MiB, KV 2,720 MiB, other programs 1,120 MiB" in said
         assert "free 4,820 of 24,564 MiB" in said
         assert "state" not in said, "a part of nothing is not shown"
 
@@ -67,17 +67,17 @@ class TestMemoryBar:
         bad = QColor(theme.current().bad)
         assert sum(each == bad for each in row) == pytest.approx(600 * 2_624 / 18_624, abs=5)
         assert bar.missing == 2_624 * MIB
-        assert "2,624 MiB more than the 16,000 there are" in bar.accessibleName()
+        assert "2,624 MiB too much for 16,000 MiB" in bar.accessibleName()
 
     def test_what_is_written_adds_up(self) -> None:
         bar = MemoryBar()
         third = MIB + MIB // 3
         bar.show_parts([("weights", "a", third), ("kv", "b", third), ("state", "c", third)], 10 * MIB, MIB, None)
-        assert bar.accessibleName() == "Memory: a 2 MiB, b 1 MiB, c 1 MiB, others 1 MiB; free 5 of 10 MiB"
+        assert bar.accessibleName() == "Memory: a 2 MiB, b 1 MiB, c 1 MiB, other programs 1 MiB; free 5 of 10 MiB"
         bar.show_parts([("weights", "a", 2 * MIB)], 10 * MIB, MIB, None, servers=3 * MIB)
-        assert bar.accessibleName() == "Memory: a 2 MiB, other servers 3 MiB, others 1 MiB; free 4 of 10 MiB"
+        assert bar.accessibleName() == "Memory: a 2 MiB, other servers 3 MiB, other programs 1 MiB; free 4 of 10 MiB"
         bar.show_parts([("weights", "a", third)], 10 * MIB, MIB, None, needed=9 * MIB + 1)
-        assert "1 MiB more than the 10 there are" in bar.accessibleName(), "its share of one GPU is larger"
+        assert "1 MiB too much for 10 MiB" in bar.accessibleName(), "its share of one GPU is larger"
 
     def test_unknown_has_a_reason(self, qtbot: QtBot) -> None:
         bar = MemoryBar()
@@ -116,7 +116,7 @@ class TestSliderField:
     def test_nothing_below_jumps_as_it_changes(self, qtbot: QtBot) -> None:
         field = SliderField("Context", [1_024, 262_144], words=lambda each: f"{each:,}")
         field.setFixedWidth(theme.px(150))
-        field.show_hint("none fits with these settings, however few tokens there are")
+        field.show_hint("no context fits with these settings, however few tokens there are")
         shown(field, qtbot)
         height = field.heightForWidth(field.width())
         for was, hint in (("262,144", "largest that fits: 262,144"), (None, ""), ("1,024", "none fits")):
@@ -180,9 +180,9 @@ def test_a_number_reserves_its_room_and_unknown_has_a_reason(qtbot: QtBot) -> No
     number.show_value("2,480.0")
     qtbot.waitUntil(lambda: number.unit.pos().x() == narrow)
     assert number.accessibleName() == "Speed: 2,480.0 t/s"
-    number.show_value(None, "Nothing runs.")
+    number.show_value(None, "Nothing is running.")
     assert number.value.text() == "\u2013"
-    assert number.accessibleName() == "Speed: Nothing runs."
+    assert number.accessibleName() == "Speed: Nothing is running."
 
 
 def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:

@@ -86,8 +86,8 @@ class TestSettingsFile:
 class TestWsl:
     def test_a_setting_that_does_not_exist_is_named(self) -> None:
         (advice,) = advise(machine(WSL2, GPU), settings("[wsl2]\ngpuMemory=8GB\n"))
-        assert advice.title == f"{CONFIG} line 2: WSL knows no setting wsl2.gpuMemory and skips it."
-        assert "does not divide the GPU's memory" in advice.hint
+        assert advice.title == f"{CONFIG} line 2: WSL has no setting wsl2.gpuMemory and ignores it."
+        assert "does not limit the GPU's memory" in advice.hint
 
     def test_outside_wsl_2_nothing_is_said_of_it(self) -> None:
         assert advise(machine(HOST, GPU), settings("[wsl2]\ngpuMemory=8GB\n")) == ()
@@ -100,8 +100,8 @@ class TestWsl:
     @pytest.mark.parametrize(
         ("host", "text", "title"),
         [
-            (WSL2, "[wsl2]\ngpuSupport=false\n", f"{CONFIG} keeps the GPU from WSL: gpuSupport is off."),
-            (replace(WSL2, wsl_gpu=False), "", "WSL offers no GPU here: there is no /dev/dxg."),
+            (WSL2, "[wsl2]\ngpuSupport=false\n", f"{CONFIG} hides the GPU from WSL: gpuSupport is off."),
+            (replace(WSL2, wsl_gpu=False), "", "WSL provides no GPU here: /dev/dxg is missing."),
             (WSL2, "", f"WSL offers a GPU, but none was found: {NO_DRIVER}"),
         ],
     )
@@ -111,7 +111,7 @@ class TestWsl:
     def test_a_memory_line_is_suggested_when_wsl_is_clearly_too_small(self) -> None:
         (advice,) = advise(machine(replace(WSL2, memory_bytes=8 * GIB - 2**28), GPU))
         assert "WSL has 7.8 GiB of memory" in advice.title
-        assert "%UserProfile%\\.wslconfig, set memory=12GB below [wsl2]" in advice.hint
+        assert "%UserProfile%\\.wslconfig, set memory=12GB under [wsl2]" in advice.hint
         assert "wsl --shutdown" in advice.hint
 
     def test_a_memory_line_that_is_there_is_to_be_raised(self) -> None:
@@ -119,9 +119,9 @@ class TestWsl:
         (advice,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
         assert f"In {CONFIG}, raise memory=6GB" in advice.hint
         (default,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # which means the default
-        assert "set memory=8GB below [wsl2]" in default.hint
+        assert "set memory=8GB under [wsl2]" in default.hint
         (least,) = advise(machine(replace(small, memory_bytes=4 * GIB), GPU))
-        assert "take a model that the GPU holds whole" in least.hint
+        assert "Choose a model that fits completely" in least.hint
 
     @pytest.mark.parametrize(
         ("memory_gib", "gpu"),
@@ -134,7 +134,7 @@ class TestWsl:
     def test_models_on_a_drive_of_windows_load_slowly(self) -> None:
         disk = Disk(Path("/mnt/d/models"), None, None, "9p")
         (advice,) = advise(machine(WSL2, GPU), (), [disk])
-        assert advice.title.startswith("/mnt/d/models lies on a drive of Windows")
+        assert advice.title.startswith("/mnt/d/models is on a Windows drive")
         assert advise(machine(HOST, GPU), (), [disk]) == ()
 
 
@@ -157,12 +157,12 @@ class TestCards:
     ) -> None:
         card = UnusableCard(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
         (advice,) = advise(machine(replace(HOST, container=container), undriven=(card,)))
-        assert advice.title == "The Some Card is there and cannot be used: No driver is loaded for it."
+        assert advice.title == "The Some Card was found but cannot be used: No driver is loaded for it."
         assert hint in advice.hint
 
     def test_a_sleeping_gpu_can_be_woken(self) -> None:
         (advice,) = advise(machine(HOST, replace(GPU, asleep=True)))
-        assert "sleeps" in advice.title
+        assert "asleep" in advice.title
         assert "--wake" in advice.hint
 
     def test_a_lost_gpu_is_told(self) -> None:

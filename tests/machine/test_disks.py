@@ -48,7 +48,7 @@ def test_a_folder_that_may_not_be_looked_at_has_the_disk_of_one_that_may(
 def test_an_unknown_file_system_has_a_reason(tmp_path: Path) -> None:
     (disk,) = read_disks([tmp_path], [])
     assert disk.file_system is None
-    assert disk.absent == {"file_system": "The system does not list what is mounted there."}
+    assert disk.absent == {"file_system": "The system does not list its mounts."}
 
 
 def test_this_computers_own_mounts_are_read() -> None:

@@ -116,7 +116,7 @@ class TestDisagreement:
         found = find_disagreements([RTX_4090], [CUDA_4090._replace(total_mib=total_mib)], {})
         assert [each.kind for each in found] == ["memory"] * differs
         if differs:
-            assert f"24,564 MiB of memory, the engine {total_mib:,} MiB" in found[0].title
+            assert f"the engine {total_mib:,} MiB" in found[0].title
 
     def test_memory_that_the_driver_does_not_tell_differs_from_nothing(self) -> None:
         assert (
@@ -151,7 +151,7 @@ class TestMerge:
 
     def test_only_free_memory_is_taken_where_the_driver_tells_all_the_rest(self) -> None:
         arc = replace(gpu("Intel Arc B580", 12_288, "intel"), free_bytes=None).with_reasons(
-            "The xe driver does not say."
+            "The xe driver does not report it."
         )
         (merged,) = merge_engine_gpus(
             [arc], [Device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics (BMG G21)", 12_216, 11_000)]
@@ -200,7 +200,7 @@ class TestMerge:
             "Vulkan1",
         )
         assert second.memory_bytes == 16000 * MIB
-        assert second.absent["bus_id"] == "Only the engine's device list names this GPU."
+        assert second.absent["bus_id"] == "This GPU appears only in the engine's device list."
 
     def test_without_any_driver_two_backends_still_name_one_gpu(self) -> None:
         devices = [CUDA_4090, Device("Vulkan0", "NVIDIA GeForce RTX 4090", 24564, 24000)]

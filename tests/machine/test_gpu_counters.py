@@ -11,7 +11,7 @@ from launcher.machine.gpu import Reading
 from launcher.machine.gpu_counters import ProcessGpuMemory
 
 PID = 4711
-NOT_SAID = Reading.unknown("Windows does not count the GPU memory of this process.")
+NOT_SAID = Reading.unknown("Windows does not report the GPU memory of this process.")
 
 
 @pytest.fixture(scope="module")

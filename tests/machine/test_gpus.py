@@ -46,7 +46,7 @@ AMD_FILES: dict[str, str | bytes] = {
     "gpu_metrics": struct.pack("<HBB", 120, 1, 3),
     "hwmon/hwmon1/temp1_input": "44000",
 }
-LEFT_ALONE = "Not read while no engine runs, so that the GPU can sleep."
+LEFT_ALONE = "Not read while no engine is running, so that the GPU can sleep."
 
 
 def find(folder: Path, root: Path, **answers: object) -> dict[str, Any]:
@@ -117,8 +117,8 @@ class TestUndriven:
         pci_card(root, "0000:01:00.0", NVIDIA, "nouveau")
         pci_card(root, "0000:03:00.0", AMD, "vfio-pci")
         assert [card["reason"] for card in find(no_driver, root)["undriven"]] == [
-            "The driver nouveau runs it, and no engine can use that.",
-            "The driver vfio-pci runs it, and no engine can use that.",
+            "It uses the driver nouveau, which no engine supports.",
+            "It uses the driver vfio-pci, which no engine supports.",
         ]
 
     def test_its_driver_is_there_and_does_not_work(self, driver: Path, root: Path) -> None:

@@ -172,7 +172,7 @@ class TestAmd:
         assert gpu.carve_out_free_bytes == GIB // 2
         readings = source.sample(gpu)
         assert readings["gpu_power_w"] == Reading(9.0)
-        assert readings["gpu_temperature_c"] == Reading.unknown("The amdgpu driver does not say.")
+        assert readings["gpu_temperature_c"] == Reading.unknown("The amdgpu driver does not report it.")
 
     def test_an_old_apu_is_known_by_its_second_voltage(self, root: Path) -> None:
         files = {name: content for name, content in APU.items() if name != "gpu_metrics"}
@@ -243,7 +243,7 @@ class TestIntel:
             "asleep": False,
             "display_active": False,
         }
-        assert gpu.absent["free_bytes"] == "The xe driver does not say."
+        assert gpu.absent["free_bytes"] == "The xe driver does not report it."
 
     def test_power_is_the_growth_of_the_energy_counter(self, root: Path) -> None:
         folder = pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
@@ -254,7 +254,7 @@ class TestIntel:
         assert first["gpu_temperature_c"] == Reading(48.0)  # the package's, not the memory's
         assert first["gpu_power_limit_w"] == Reading(190.0)
         assert first["gpu_clock_mhz"] == Reading(2850.0)
-        assert first["vram_used_mib"] == Reading.unknown("The xe driver does not say.")
+        assert first["vram_used_mib"] == Reading.unknown("The xe driver does not report it.")
         write(folder, {"hwmon/hwmon3/energy1_input": "245000000"})
         assert source.sample(gpu)["gpu_power_w"] == Reading.unknown(TOO_SHORT)  # 10 ms later
         assert source.sample(gpu)["gpu_power_w"] == Reading(pytest.approx(120.0))  # 240 J in 2 s
@@ -274,14 +274,14 @@ class TestIntel:
         readings = source.sample(gpu)
         assert readings["vram_used_mib"] == Reading(1024.0)
         assert readings["gpu_clock_mhz"] == Reading(2400.0)
-        assert readings["gpu_power_w"] == Reading.unknown("The i915 driver does not say.")
+        assert readings["gpu_power_w"] == Reading.unknown("The i915 driver does not report it.")
 
     def test_the_processors_own_gpu_shares_the_computers_memory(self, root: Path) -> None:
         pci_card(root, "0000:00:02.0", (0x8086, IRIS), "i915")
         source = intel(root)
         (gpu,) = source.gpus()
         assert gpu.unified is True
-        assert gpu.absent["memory_bytes"] == "It shares the computer's memory."
-        assert source.sample(gpu)["vram_used_mib"] == Reading.unknown("It shares the computer's memory.")
-        assert source.activity(gpu).absent["processes"] == "The i915 driver does not say."
+        assert gpu.absent["memory_bytes"] == "It shares system memory."
+        assert source.sample(gpu)["vram_used_mib"] == Reading.unknown("It shares system memory.")
+        assert source.activity(gpu).absent["processes"] == "The i915 driver does not report it."
         assert known(gpu)

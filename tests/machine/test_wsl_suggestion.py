@@ -20,7 +20,7 @@ from tests.machine.test_advice import HOST
 
 GIB = 2**30
 WSL2 = replace(HOST, wsl=2, memory_bytes=16 * GIB)
-MORE = "memory=24GB: WSL has 16.0 GiB now, half of the computer's."
+MORE = "memory=24GB: WSL has 16.0 GiB now, half of this computer's memory."
 
 
 def suggested(folder: Path, text: str, host: Host = WSL2) -> WslconfigSuggestion | None:
@@ -60,8 +60,8 @@ def test_what_wsl_does_not_know_and_what_harms_goes_with_its_reason(tmp_path: Pa
     assert found is not None
     assert found.text == "[wsl2]\nmemory=20GB\n"
     assert found.changes == (
-        "memory is gone: WSL knows no such setting.",
-        "gpuMemory is gone: WSL knows no such setting in [wsl2].",
+        "memory was removed: WSL has no such setting.",
+        "gpuMemory was removed: WSL has no such setting in [wsl2].",
         "GpuSupport=false is gone: it keeps the GPU from WSL.",
         "guiApplications=0 is gone: it keeps windows of Linux programs from the screen.",
     )

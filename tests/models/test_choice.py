@@ -53,7 +53,7 @@ def test_without_a_shape_the_first_preset_tells() -> None:
 def test_nothing_tells() -> None:
     bare = replace(MTP, geometry=None, presets=())
     for model, situation in ((bare, CARD), (MTP, None)):
-        with pytest.raises(BadOption, match="Nothing tells which file") as told:
+        with pytest.raises(BadOption, match="Cannot choose a file") as told:
             choose_file(Catalogue((model,)), model, None, situation)
         assert "UD-Q3_K_XL" in told.value.hint
     assert choose_file(CATALOGUE, MTP, "UD-Q3_K_XL", None).file.quant == "UD-Q3_K_XL"

@@ -78,10 +78,10 @@ class TestAModelOfTheCatalogue:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("qwen3.6-35b-a3b-mtp", "does not say which file"),
+            ("qwen3.6-35b-a3b-mtp", "does not name a file"),
             ("qwen3.6-35b-a3b-mtp:Q9", "has no Q9"),
             ("nobody-knows-it", "has no model"),
-            ("demo:F16", "is not on the hub"),
+            ("demo:F16", "is not on Hugging Face"),
         ],
     )
     def test_what_cannot_be_pulled(self, text: str, message: str) -> None:
@@ -146,7 +146,7 @@ class TestAFileOfTheHub:
 
 class TestAnAddress:
     def test_it_needs_a_checksum(self) -> None:
-        with pytest.raises(BadOption, match=r"Nobody says what models\.example should send"):
+        with pytest.raises(BadOption, match=r"no checksum for the file from models\.example"):
             parse_target("https://models.example/x.gguf", CATALOGUE)
         meant = parse_target("https://models.example/a/x%3Ay.gguf?sig=1", CATALOGUE, sha256=SHA256)
         piece = only_piece(meant)

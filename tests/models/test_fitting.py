@@ -20,10 +20,10 @@ MODELS = {"moe": ("qwen3.6-35b-a3b-mtp", "UD-Q3_K_XL"), "dense": ("qwen3.8-27b",
 SHRUNK_IN_TURN = [
     # facts/models.md, "If it must shrink, in order": ubatch, KV to q8_0, context, draft 3 to 2, q4_0, then experts.
     "ubatch",
-    "a KV cache of q8_0",
+    "KV cache q8_0",
     "a context",
     "draft",
-    "a KV cache of q4_0",
+    "KV cache q4_0",
 ]
 
 
@@ -86,7 +86,7 @@ def test_only_as_much_goes_as_must() -> None:
 
 def test_experts_go_to_the_host_last_and_no_more_than_must() -> None:
     found = fitted("moe", PlanSettings(262_144, "q8_0", ubatch=256), 14_000)
-    assert found.given_up[0] == "the experts of some layers in host memory"
+    assert found.given_up[0] == "the experts of some layers on the CPU"
     assert (found.setting.context, found.setting.kv) == (262_144, "q8_0")
     fewer = replace(found.setting, n_cpu_moe=found.setting.n_cpu_moe - 1)
     assert found.required_mib <= 14_000 - 1_024 < required("moe", fewer)

@@ -45,7 +45,7 @@ def test_mounts_of_every_linux_are_known() -> None:
         Path("/media/nobody/no-such-disk"),
         Path("/run/media/nobody/no-such-disk"),
     ):
-        with pytest.raises(TargetUnusable, match="no disk where it should be"):
+        with pytest.raises(TargetUnusable, match="no disk is mounted there"):
             make_download_folder(folder, named="--to")
         assert not folder.exists()
 

@@ -96,7 +96,7 @@ def test_what_a_header_leaves_out_is_what_llama_cpp_takes(tmp_path: Path) -> Non
 def test_heads_by_layer_are_taken_where_they_are_all_alike(tmp_path: Path) -> None:
     found = read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 0] * 16}))
     assert (found.attention_layers, found.kv_heads) == (16, 8)
-    with pytest.raises(GeometryUnknown, match="no formula"):
+    with pytest.raises(GeometryUnknown, match="no memory formula"):
         read(tmp_path, changed("llama-8b-q4_k", {"attention.head_count_kv": [8, 4] * 16}))
 
 
@@ -119,7 +119,7 @@ OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
 def test_a_cache_that_no_formula_knows_is_refused_and_not_guessed(
     architecture: str, name: str, metadata: dict[str, Value | None], tmp_path: Path
 ) -> None:
-    with pytest.raises(GeometryUnknown, match="keeps its context in a way that no formula here knows") as unknown:
+    with pytest.raises(GeometryUnknown, match="There is no memory formula for the context") as unknown:
         read(tmp_path, changed(name, metadata, architecture))
     assert architecture in unknown.value.title
     assert "--ask-engine" in unknown.value.hint
@@ -191,7 +191,7 @@ def test_layers_that_keep_nothing_at_all_are_not_taken_for_free(tmp_path: Path) 
 
 
 def test_a_model_of_heads_alone_is_none(tmp_path: Path) -> None:
-    with pytest.raises(GeometryUnknown, match="names 0 layers of 16 heads"):
+    with pytest.raises(GeometryUnknown, match="lists 0 layers of 16 heads"):
         read(tmp_path, changed("qwen35moe-35b-q3_k_xl", {"nextn_predict_layers": 41}))
 
 

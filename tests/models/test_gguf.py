@@ -278,14 +278,14 @@ class TestCompleteness:
         needed = read_header(whole).needed_bytes
         with whole.open("r+b") as file:
             file.truncate(needed - missing)
-        with pytest.raises(ModelBroken, match=rf"whole\.gguf is cut short: {missing:,} of {needed:,}") as broken:
+        with pytest.raises(ModelBroken, match=rf"whole\.gguf is incomplete: {missing:,} of {needed:,}") as broken:
             check_complete(read_header(whole))
         assert broken.value.facts["missing_bytes"] == missing
 
 
 class TestFilesThatAreNoModels:
     def test_a_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelMissing, match="There is no model file"):
+        with pytest.raises(ModelMissing, match="Model file"):
             read_header(tmp_path / "none.gguf")
 
     def test_a_folder(self, tmp_path: Path) -> None:

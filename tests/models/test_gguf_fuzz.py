@@ -31,7 +31,7 @@ def test_nothing_comes_of_them_but_a_model_or_a_refusal() -> None:
     assert (told.returncode, told.stderr) == (0, "")
     assert "seed 1: 4,000 cases, " in told.stdout
     assert " 0 faults" in told.stdout
-    for outcome in ("  read\n", "is cut short", "it holds a key twice", "do not belong together"):
+    for outcome in ("  read\n", "is incomplete", "it holds a key twice", "do not belong together"):
         assert outcome in told.stdout
 
 

@@ -89,7 +89,7 @@ class TestOneFile:
         [
             ("page.gguf", ModelBroken, "page.gguf is not a GGUF file: it begins with 3c 68"),
             ("cut.gguf", ModelBroken, "cut.gguf is damaged or incomplete: it ends inside its header"),
-            ("none.gguf", Refused, "has no such file"),
+            ("none.gguf", Refused, "does not have this file"),
         ],
     )
     def test_what_is_none_is_refused(self, hub: Hub, name: str, error: type[LauncherError], what: str) -> None:

@@ -142,7 +142,7 @@ class TestPlans:
         model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256), geometry=None, weights=None)
         situation, wish = describe_machine(24), PlanCriteria(model=model.id, quant="UD-Q4_K_S")
         assert {each.reason for each in list_unplanned(Catalogue((model,)), situation, wish)} == {
-            "its shape is unknown"
+            "its layout is unknown"
         }
         store_summary(SHA256, header("qwen35-27b-q4_k_s"))
         assert list_unplanned(Catalogue((model,)), situation, wish) == ()

@@ -94,7 +94,7 @@ class TestAnotherModelUnderItsName:
             with pytest.raises(ModelUnexpected, match=r"architecture qwen35moe in place of qwen35") as error:
                 _ = named.path
             assert str(lying) in error.value.title
-            assert "`mtp-launcher pull qwen3.5-9b-mtp:Q4_K_M` gets the right one." in error.value.hint
+            assert "`mtp-launcher pull qwen3.5-9b-mtp:Q4_K_M` downloads the right one." in error.value.hint
             assert find_local_model(self.NINE) is None
             (local,) = list_library(self.SHIPPED).models
             assert (local.path, local.record.model, local.record.quant) == (lying, None, "Q4_K_M")
@@ -269,7 +269,7 @@ class TestFinding:
         monkeypatch.chdir(path.parent)
         for text in ("mine", "mine:F16", "MINE:f16", f"{REPO}:{FILE}", str(path), FILE, f"./{FILE}", "all"):
             assert select_models(models, text) == list(models), text
-        with pytest.raises(ModelMissing, match="No model other is on this machine"):
+        with pytest.raises(ModelMissing, match="Model other is not on this computer"):
             select_models(models, "other")
 
     @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ class TestVerifying:
         for name in ("mine", "mine:F16", f"{REPO}:{FILE}"):
             damaged = find_named(name, catalogue)
             assert damaged is not None
-            with pytest.raises(ModelBroken, match="is damaged: its SHA-256 is not what it should be") as caught:
+            with pytest.raises(ModelBroken, match="is damaged: its SHA-256 does not match") as caught:
                 damaged.path  # noqa: B018
             assert caught.value.hint == f"`mtp-launcher models remove {path}`, then `mtp-launcher pull {name}`."
 

@@ -113,4 +113,4 @@ def test_a_believable_load_moves_the_margin(learn: Learn, driver: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)
     margin, notes = json.loads(done.stdout)
     assert margin == 1_024 + difference
-    assert any(f"up to {difference:,} MiB beyond" in note for note in notes)
+    assert any(f"up to {difference:,} MiB more than estimated" in note for note in notes)

@@ -74,7 +74,7 @@ def test_dense_plans_take_q4_0_only_where_q8_0_costs_context_or_it_was_measured(
                     wish = replace(wish, ubatch=larger.ubatch, draft=larger.draft)
                     assert first(size, wish).status is not Status.FITS
                 if plan.setting.kv == "q4_0" and plan.mark == "measured" and size > 16:
-                    assert any("q4_0 as it was measured; q8_0 would fit" in each for each in plan.reasons) or (
+                    assert any("q4_0, as in the measurement; q8_0 would also fit" in each for each in plan.reasons) or (
                         plan.setting.context == 262_144 and size == 24
                     )
 
@@ -83,39 +83,39 @@ def test_a_tight_plan_says_why_it_comes_before_one_that_fits() -> None:
     found = first(16, PlanCriteria())
     assert (found.file.quant, found.status) == ("UD-IQ3_S", Status.TIGHT)
     spare = found.free_mib - found.required_mib
-    (told,) = [reason for reason in found.reasons if reason.startswith("It comes before UD-IQ3_XXS")]
-    assert f"{spare:,} MiB are enough" in told
+    (told,) = [reason for reason in found.reasons if reason.startswith("It is ranked above UD-IQ3_XXS")]
+    assert f"{spare:,} MiB free is enough" in told
     assert "--quant UD-IQ3_XXS" in told
-    assert not any("It comes before" in reason for reason in first(16, PlanCriteria(quant="UD-IQ3_S")).reasons)
+    assert not any("It is ranked above" in reason for reason in first(16, PlanCriteria(quant="UD-IQ3_S")).reasons)
 
 
 def test_a_larger_file_that_fits_too_is_named() -> None:
     found = first(24, PlanCriteria(intent="best-quality"))
-    (told,) = [reason for reason in found.reasons if "is larger and fits too" in reason]
+    (told,) = [reason for reason in found.reasons if "is larger and also fits" in reason]
     assert told.startswith("UD-Q4_K_S")
-    assert "65,536 in place of 131,072" in told
+    assert "65,536 instead of 131,072" in told
 
 
 class TestExpertsOnTheHost:
     def test_layers_that_would_fit_the_gpu_are_told(self) -> None:
         found = first(24, PlanCriteria(model=MOE, n_cpu_moe=7))
-        (told,) = [reason for reason in found.reasons if "There is room" in reason]
-        least = int(told.rsplit("--n-cpu-moe ", 1)[1].split()[0])
+        (told,) = [reason for reason in found.reasons if "more layer" in reason]
+        least = int(told.rsplit("--n-cpu-moe ", 1)[1].rstrip("."))
         assert f"experts of {7 - least} more layer" in told
         enough = first(24, PlanCriteria(model=MOE, n_cpu_moe=least))
         assert enough.required_mib <= enough.free_mib - enough.margin_mib
-        assert not any("There is room" in reason for reason in enough.reasons)
-        assert not any("Without it the experts of" in caution for caution in found.cautions)  # MTP evicts none
+        assert not any("more layer" in reason for reason in enough.reasons)
+        assert not any("With MTP off the experts of" in caution for caution in found.cautions)  # MTP evicts none
 
     def test_layers_that_must_be_there_are_not(self) -> None:
         needed = first(12, PlanCriteria(model=MOE)).setting.n_cpu_moe
         found = first(12, PlanCriteria(model=MOE, n_cpu_moe=needed))
-        assert not any("There is room" in reason for reason in found.reasons)
+        assert not any("more layer" in reason for reason in found.reasons)
 
     def test_more_layers_than_there_are_is_said(self) -> None:
         found = first(24, PlanCriteria(model=MOE, n_cpu_moe=1_000))
         assert found.setting.n_cpu_moe == 41
-        assert any("--n-cpu-moe 1000 is taken as 41" in reason for reason in found.reasons)
+        assert any("--n-cpu-moe 1000 is reduced to 41" in reason for reason in found.reasons)
 
 
 class TestHostMemory:
@@ -125,7 +125,7 @@ class TestHostMemory:
             found = first(8, PlanCriteria(model=MOE, quant="UD-IQ3_XXS"), backend="cpu", host_gib=host_gib)
             spare = found.free_mib - found.required_mib
             (told,) = [caution for caution in found.cautions if "--cache-ram" in caution]
-            assert f"{cached} of cached prompts" in told
+            assert f"{cached} MiB of cached prompts" in told
             assert f"{checkpoints} of context checkpoints" in told
             assert told.endswith(f"; {spare:,} MiB stay free.")
 
@@ -134,19 +134,19 @@ class TestHostMemory:
         later = first(24, PlanCriteria(model=MOE), host_gib=8)
         assert not later.host_short
         assert (later.setting.cache_ram, later.setting.ctx_checkpoints) == (2_048, None)
-        (told,) = [caution for caution in later.cautions if caution.startswith("Long use may add up to 4,058 MiB")]
-        assert told.endswith("The cached prompts are limited to what it can spare.")
+        (told,) = [caution for caution in later.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
+        assert told.endswith("The prompt cache is limited to the free memory.")
         own = first(24, PlanCriteria(model=MOE, cache_ram=2_048), host_gib=8)
-        (told,) = [caution for caution in own.cautions if caution.startswith("Long use may add up to 4,058 MiB")]
+        (told,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
         assert told.endswith("of context checkpoints.")
         short = first(24, PlanCriteria(model=MOE), host_gib=2)
         assert (short.status, short.host_short, short.group) == (Status.FITS, True, 1)
-        assert any("Host memory is short" in caution and "1,536 are there" in caution for caution in short.cautions)
+        assert any("Not enough host memory" in each and "1,536 MiB are available" in each for each in short.cautions)
 
     def test_how_it_is_counted_is_said(self) -> None:
         for backend in ("cuda", "cpu"):
             notes = describe_machine(24, host_gib=32, backend=backend).notes  # type: ignore[arg-type]
-            assert "Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system." in notes
+            assert "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system." in notes
 
 
 @pytest.mark.parametrize(("kv", "slow"), [("q5_1", True), ("q5_0", True), ("q4_1", True), ("q8_0", False)])

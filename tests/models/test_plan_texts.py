@@ -52,14 +52,14 @@ class TestTexts:
 
     def test_q4_0_is_called_the_only_cache_that_fits_only_where_it_is(self) -> None:
         for plan in self.every():
-            if "Only a KV cache of q4_0 leaves room for this context." in plan.reasons:
+            if "Only a q4_0 KV cache leaves room for this context." in plan.reasons:
                 wish = PlanCriteria(model=plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
                 wish = replace(wish, draft=plan.setting.draft, ubatch=plan.setting.ubatch, n_cpu_moe=0)
                 larger = make_plans(CATALOGUE, describe_machine(4_096, backend=plan.setting.backend), wish)[0]
                 assert larger.required_mib > plan.free_mib - plan.margin_mib // 2
 
     def test_a_larger_cache_that_would_fit_tightly_does(self) -> None:
-        found = [plan for plan in self.every() if any("would fit too" in reason for reason in plan.reasons)]
+        found = [plan for plan in self.every() if any("would also fit" in reason for reason in plan.reasons)]
         assert found
         for plan in found:
             wish = PlanCriteria(plan.entry.id, quant=plan.file.quant, kv="q8_0", context=plan.setting.context)
@@ -87,7 +87,7 @@ class TestTexts:
 
     def test_what_was_given_up_is_told(self) -> None:
         (first, *_) = plans(describe_machine(16, headless=True), PlanCriteria(model=MOE, quant="UD-IQ3_S"))
-        assert "What it took to fit: a context of 49,152 in place of 65,536." in first.reasons
+        assert "Reduced to fit: context 49,152 instead of 65,536." in first.reasons
 
 
 class TestMarks:
@@ -101,7 +101,7 @@ class TestMarks:
     def test_what_was_shrunk_or_changed_was_run_by_nobody(self) -> None:
         shrunk = plans(describe_machine(16, headless=True))[0]
         assert (shrunk.setting.context, shrunk.mark) == (49_152, "derived")
-        assert "(by the memory formula)" in shrunk.reasons[0]
+        assert "(from the memory estimate)" in shrunk.reasons[0]
         assert plans(describe_machine(24), PlanCriteria(draft=3))[0].mark == "derived"
         assert plans(describe_machine(24, free_mib=16_000), PlanCriteria(quant="UD-Q3_K_XL"))[0].mark == "derived"
 
@@ -118,7 +118,7 @@ class TestMarks:
         plan = plans(describe_machine(size_gb), PlanCriteria(model="qwen3.5-9b-mtp", quant="Q4_K_M"))[0]
         told = " ".join(plan.reasons)
         if plan.status is Status.TOO_BIG:
-            assert plan.reasons[0] == f"Q4_K_M is the catalogue's choice for 8 GB; this machine has {size_gb} GB."
+            assert plan.reasons[0] == f"Q4_K_M is the catalogue's choice for 8 GB; this computer has {size_gb} GB."
         else:
             assert plan.reasons[0].startswith(f"Q4_K_M balances quality, context and speed in {size_gb} GB")
             assert size_gb == 8 or " 8 GB" not in told
@@ -140,7 +140,7 @@ class TestTrainedLength:
     def test_each_slot_gets_it(self) -> None:
         found = self.planned(48, slots=4)
         assert found.setting.context == 4 * 32_768
-        told = "The context of each slot is all that the model was trained for, 32,768 tokens."
+        told = "Each slot has the full trained context of 32,768 tokens."
         assert told in found.reasons
         assert not any("RoPE" in caution for caution in found.cautions)
 

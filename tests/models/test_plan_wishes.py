@@ -66,10 +66,10 @@ def test_nothing_is_shrunk_that_is_fixed() -> None:
 def test_experts_are_left_alone_where_there_are_none() -> None:
     first = plans(describe_machine(24), PlanCriteria(model=DENSE, n_cpu_moe=10))[0]
     assert (first.setting.n_cpu_moe, first.status) == (0, Status.FITS)
-    assert "A dense model has no routed experts: --n-cpu-moe is left out." in first.reasons
+    assert "A dense model has no routed experts: --n-cpu-moe is ignored." in first.reasons
     on_cpu = plans(describe_machine(8, host_gib=64, backend="cpu"), PlanCriteria(model=MOE, n_cpu_moe=10))[0]
     assert (on_cpu.setting.n_cpu_moe, on_cpu.status) == (0, Status.FITS)
-    assert any("--n-cpu-moe is left out" in reason for reason in on_cpu.reasons)
+    assert any("--n-cpu-moe is ignored" in reason for reason in on_cpu.reasons)
 
 
 def test_without_mtp() -> None:
@@ -132,7 +132,9 @@ def test_an_unknown_kv_type_is_answered_with_those_alike(kv: str, meant: str) ->
     with pytest.raises(BadOption, match=f'no KV cache type "{kv}"') as wrong:
         plans(describe_machine(24), PlanCriteria(kv=kv))
     assert f"Did you mean {meant}?" in wrong.value.hint
-    with pytest.raises(BadOption, match="iq4_nl cannot be used: flash attention on CUDA refuses it") as strange:
+    with pytest.raises(
+        BadOption, match="iq4_nl cannot be used: flash attention on CUDA does not support it"
+    ) as strange:
         plans(describe_machine(24), PlanCriteria(kv="iq4_nl"))
     assert "q4_0" in strange.value.hint
 

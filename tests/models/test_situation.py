@@ -57,7 +57,9 @@ class TestDescribed:
         known = describe_machine(24, free_mib=12_000, headless=True, host_gib=32, backend="vulkan")
         assert (known.free_mib, known.margin_mib, known.backend) == (12_000, 512, "vulkan")
         assert known.host_mib == 24 * 1_024
-        assert known.notes == ("Of 32 GiB of host memory 24,576 MiB are counted on: a quarter is left to the system.",)
+        assert known.notes == (
+            "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system.",
+        )
 
     def test_a_processor_computes_in_the_host_s_memory(self) -> None:
         known = describe_machine(24, host_gib=64, backend="cpu")
@@ -122,7 +124,9 @@ class TestThisMachine:
         assert (known.gpus, known.nominal_gb, known.free_mib) == (2, 48, 42 * 1_024)
         assert known.margin_mib == 2 * 512
         assert known.bandwidth_gb_s is None
-        assert known.notes == ("The AMD Radeon RX 7900 XTX is left out: a model is split over GPUs of one maker.",)
+        assert known.notes == (
+            "The AMD Radeon RX 7900 XTX is not used: a model can only be split over GPUs of one maker.",
+        )
 
     @pytest.mark.parametrize(
         ("value", "left"),
@@ -147,7 +151,7 @@ class TestThisMachine:
     def test_with_all_gpus_hidden_it_is_the_processor_and_says_so(self, host: Host) -> None:
         known = situation_of(machine(host, nvidia()), environ={"CUDA_VISIBLE_DEVICES": ""})
         assert (known.backend, known.no_gpu) == ("cpu", True)
-        assert known.notes == ("The NVIDIA GeForce RTX 4090 is left out: CUDA_VISIBLE_DEVICES= hides it.",)
+        assert known.notes == ("The NVIDIA GeForce RTX 4090 is not used: CUDA_VISIBLE_DEVICES= hides it.",)
 
     def test_a_card_too_old_for_cuda_is_left_out_wherever_it_is_listed(self, host: Host) -> None:
         new = nvidia(1, compute_capability=(8, 9), driver="580.65.06")
@@ -157,7 +161,7 @@ class TestThisMachine:
             assert (known.gpus, known.free_mib, known.backend) == (1, 22 * 1_024, "cuda")
             (note,) = known.notes
             assert note.startswith("The GT 710 has compute capability 3.5")
-            assert note.endswith("It is left out.")
+            assert note.endswith("It is not used.")
         assert situation_of(machine(host, new, old), backend="vulkan").gpus == 2
         assert situation_of(machine(host, old)).backend == "vulkan"
 
@@ -166,7 +170,7 @@ class TestThisMachine:
         silent = replace(silent, memory_bytes=None, free_bytes=None)
         for cards in ((nvidia(), silent), (silent,)):
             known = situation_of(machine(host, *cards))
-            assert any("not known: The GPU stopped answering" in note for note in known.notes)
+            assert any("unknown: The GPU stopped answering" in note for note in known.notes)
         assert (known.backend, known.no_gpu) == ("cpu", True)
         built_in = Gpu("intel", 0, "Intel Iris Xe", "0000:00:02.0", unified=True)
         assert situation_of(machine(host, nvidia(), built_in)).notes == ()
@@ -188,9 +192,9 @@ class TestThisMachine:
         asleep = Gpu("nvidia", 1, "NVIDIA RTX A500 Laptop GPU", "GPU-1", unified=None, asleep=True)
         known = situation_of(machine(host, nvidia(), asleep))
         assert known.gpus == 1
-        assert known.notes == ("The NVIDIA RTX A500 Laptop GPU sleeps and is left out; --wake wakes it.",)
+        assert known.notes == ("The NVIDIA RTX A500 Laptop GPU is asleep and not used; --wake wakes it.",)
 
-    @pytest.mark.parametrize(("excess", "words"), [(-200, "at least 200 MiB less"), (300, "up to 300 MiB beyond")])
+    @pytest.mark.parametrize(("excess", "words"), [(-200, "at least 200 MiB less"), (300, "up to 300 MiB more")])
     def test_the_margin_follows_earlier_loads_and_no_display_stays_none(
         self, host: Host, excess: int, words: str
     ) -> None:
@@ -271,7 +275,7 @@ class TestOwnServers:
         assert (known.free_mib, known.beside_mib, known.own_mib) == (6_000, 6_000, None)
         assert known.memory_json()["own_mib"] is None
         assert known.own_notes == (
-            "How much of this memory model-7 has is not known. Stopping it frees more memory than this figure shows.",
+            "The memory of model-7 is unknown. Stopping it frees more memory than this figure shows.",
         )
 
     def test_on_the_processor_the_engine_s_private_memory_is_free_alone(self, host: Host) -> None:
@@ -327,14 +331,14 @@ class TestFromSysfs:
         known = situation_of(replace(read_machine(root=root), host=host))
         assert (known.unified, known.backend) == (True, "vulkan")
         assert (known.free_mib, known.host_mib) == (free_mib, left_mib)
-        assert any("shares the host's memory" in note for note in known.notes)
+        assert any("shares host memory" in note for note in known.notes)
 
     def test_a_sleeping_card_has_no_memory_to_plan_with(self, root: Path, host: Host) -> None:
         pci_card(root, "0000:03:00.0", RX_7900, "amdgpu", status="suspended", control="auto")
         found = replace(read_machine(root=root), host=host)
         known = situation_of(found)
         assert (known.backend, known.gpu_name) == ("cpu", None)
-        with pytest.raises(GpuAsleep, match="sleeps, so its free memory is not known") as asleep:
+        with pytest.raises(GpuAsleep, match="is asleep, so its free memory is unknown") as asleep:
             _check_awake(found, MachineWish())
         assert "--wake" in asleep.value.hint
         _check_awake(found, MachineWish(backend="cpu"))

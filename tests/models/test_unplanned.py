@@ -53,7 +53,7 @@ def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
             model.id,
             "UD-Q3_K_XL",
             "its size is unknown",
-            "`mtp-launcher models qwen3.6-35b-a3b-mtp --refresh` asks the hub.",
+            "`mtp-launcher models qwen3.6-35b-a3b-mtp --refresh` updates it from Hugging Face.",
         ),
     )
     assert make_plans(Catalogue((model,)), situation, wish) == ()
@@ -74,12 +74,12 @@ def test_a_shape_that_is_not_known_is_in_the_header_of_the_file_with_that_checks
     assert make_plans(catalogue, describe_machine(24), PlanCriteria()) == ()
     (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
     command = f"mtp-launcher estimate {catalogue.models[0].repo}@abc:Qwen3.5-9B-Q4_K_M.gguf"
-    assert (left_out.reason, left_out.remedy) == ("its shape is unknown", f"`{command}` reads its header.")
+    assert (left_out.reason, left_out.remedy) == ("its layout is unknown", f"`{command}` reads its header.")
     file = catalogue.models[0].file("Q4_K_M")
     assert file
     catalogue = changed("qwen3.5-9b-mtp", geometry=None, revision="abc", files=(replace(file, sha256=None),))
     (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(quant="Q4_K_M"))
-    ask_hub = "`mtp-launcher models qwen3.5-9b-mtp --refresh` asks the hub."
+    ask_hub = "`mtp-launcher models qwen3.5-9b-mtp --refresh` updates it from Hugging Face."
     assert left_out.remedy == f"{ask_hub} `{command}` reads its header."
 
 
@@ -92,7 +92,7 @@ def test_a_file_on_this_disk_is_not_asked_of_the_hub(tmp_path: Path) -> None:
             path.write_bytes(content)
         catalogue = changed("qwen3.5-9b-mtp", repo=None, files=(file,))
         (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(model="qwen3.5-9b-mtp"))
-        assert left_out.remedy == f"`mtp-launcher estimate '{path}'` says what is wrong with it."
+        assert left_out.remedy == f"`mtp-launcher estimate '{path}'` explains the problem."
 
 
 def test_a_draft_of_unknown_size_is_not_counted_as_nothing() -> None:

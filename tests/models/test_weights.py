@@ -75,7 +75,7 @@ class TestFromAHeader:
         path = tmp_path / "model.gguf"
         write(path, "model", model("llama-8b-q4_k"))
         header = read_header(path)
-        with pytest.raises(GeometryUnknown, match="names 1,000 layers and has 292 tensors"):
+        with pytest.raises(GeometryUnknown, match="lists 1,000 layers but has 292 tensors"):
             read_weights(header, replace(read_geometry(header), layers=1_000))
 
     def test_a_type_that_is_not_known_is_named(self, tmp_path: Path) -> None:

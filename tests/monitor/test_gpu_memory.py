@@ -55,9 +55,9 @@ def test_windows_own_counters_go_before_the_drivers_list() -> None:
 
 
 def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
-    told = memory_by_program(look(), 7, Reading.unknown("The GPU is gone."))
+    told = memory_by_program(look(), 7, Reading.unknown("The GPU was disconnected."))
     assert told["engine_vram_mib"].value == 20_000.0
-    assert told["others_vram_mib"] == Reading.unknown("The GPU is gone.")
+    assert told["others_vram_mib"] == Reading.unknown("The GPU was disconnected.")
 
 
 def test_there_is_no_total_without_memory_of_its_own() -> None:

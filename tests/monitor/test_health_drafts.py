@@ -24,7 +24,7 @@ class TestAcceptance:
         assert told(events) == [(Code.ACCEPTANCE_LOW, True), (Code.ACCEPTANCE_LOW, False)]
         assert events[0].time_s - 300 <= 60
         found = events[0].finding
-        assert "80 % were usual here" in found.sentence
+        assert "usually 80 % here" in found.sentence
         assert found.evidence["draft_n"] >= 600
         assert found.action is not None
         assert (found.action.kind, found.action.parameters) == (ActionKind.SHORTER_DRAFT, {"draft": 1})

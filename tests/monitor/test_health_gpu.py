@@ -97,7 +97,7 @@ class TestVramPressure:
         assert told(events) == [(Code.VRAM_PRESSURE, True), (Code.VRAM_PRESSURE, False)]
         found = events[0].finding
         assert found.sentence == (
-            "game and browser took 1250 MiB of GPU memory since the model was loaded; 61 MiB are left."
+            "game and browser took 1250 MiB of GPU memory since the model was loaded; 61 MiB left."
         )
         assert found.action is not None
         assert found.action.kind is ActionKind.FREE_MEMORY
@@ -106,8 +106,8 @@ class TestVramPressure:
         hidden = activity((), programs(engine=None, game=None))
         before = looks(10, vram_used_mib=15_000.0, activity=hidden)
         (event,) = run(Health(CARD), before + looks(10, 20.0, vram_used_mib=16_250.0, activity=hidden))
-        assert event.finding.sentence.startswith("Other programs took, as it seems, 1250 MiB")
-        assert event.finding.sentence.endswith("On it now: game.")
+        assert event.finding.sentence.startswith("Other programs probably took 1250 MiB")
+        assert event.finding.sentence.endswith("Programs on the GPU: game.")
 
     def test_a_model_that_fills_the_card_by_itself_is_as_planned(self) -> None:
         full = activity((), programs(engine=15_900, browser=300))
@@ -129,7 +129,7 @@ class TestVramPressure:
         (event,) = run(
             Health(CARD), before + looks(5, 10.0, vram_used_mib=16_250.0, activity=activity((), (stranger,)))
         )
-        assert "as it seems" in event.finding.sentence
+        assert "probably" in event.finding.sentence
 
 
 class TestGpuUnused:
@@ -138,7 +138,7 @@ class TestGpuUnused:
         (event,) = run(Health(setup), looks(50))
         assert event.finding.code is Code.GPU_UNUSED
         assert event.time_s <= 6
-        assert event.finding.sentence == "The engine is made for a GPU but computes on the processor: it found none."
+        assert event.finding.sentence == "The engine is a GPU build but runs on the CPU: it found no GPU."
         assert event.finding.action is not None
         assert event.finding.action.kind is ActionKind.OTHER_ENGINE_BUILD
 

@@ -34,7 +34,7 @@ CARD = Gpu("nvidia", 0, "NVIDIA GeForce RTX 3090", "GPU-zero", memory_bytes=24_5
 
 
 def look(gpu: Gpu | None = CARD, *, alone: bool = True) -> GpuSnapshot:
-    return GpuSnapshot(gpu, alone, GpuActivity.unknown("Not asked."), {})
+    return GpuSnapshot(gpu, alone, GpuActivity.unknown("Not checked."), {})
 
 
 def build(folder: Path, *libraries: str) -> EngineBuild:

@@ -36,7 +36,7 @@ class TestFalling:
         assert events[0].time_s - 600 <= 120
         assert events[1].time_s - 900 <= 120
         found = events[0].finding
-        assert "Replies take 2.1 times as long" in found.sentence
+        assert "Replies are 2.1 times slower" in found.sentence
         assert found.evidence["replies"] >= 5
 
     def test_a_slow_decline_over_hours_is_found(self) -> None:

@@ -17,7 +17,7 @@ def filled(times: range, span_s: float = SPAN_S) -> Series:
 
 def test_a_new_series_is_empty_and_says_why() -> None:
     series = Series("gpu_power_w")
-    assert (len(series), list(series), series.last, series.absent) == (0, [], None, "Not sampled yet.")
+    assert (len(series), list(series), series.last, series.absent) == (0, [], None, "Not measured yet.")
     assert series.since(0) == []
 
 
@@ -80,4 +80,4 @@ def test_a_value_takes_the_reason_back() -> None:
 def test_a_gap_without_a_reason_is_not_known(reason: str | None) -> None:
     series = Series("gpu_power_w")
     series.add(0, Reading(None, reason))
-    assert series.absent == "Not known."
+    assert series.absent == "Unknown."

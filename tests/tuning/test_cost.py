@@ -69,10 +69,10 @@ def test_the_comparison_in_words(prices: Prices, end: str) -> None:
 
 def test_what_is_not_known_is_said_and_not_nothing() -> None:
     told = cost_of([((run(100, 1.0),), 1.0)], Prices(0.30))
-    assert told == "The cost is not known: no sensor here tells the power. Give what a meter shows with --watts."
-    assert cost_of([], Prices(0.30, watts=100)) == "The cost is not known: nothing was written."
+    assert told == "Cost unknown: no power sensor. Enter the reading of a power meter with --watts."
+    assert cost_of([], Prices(0.30, watts=100)) == "Cost unknown: no tokens were generated."
     failed = run(0, 1.0, power_w=100.0, error="The engine ended.")
-    assert cost_of([((failed,), 1.0)], Prices(0.30)) == "The cost is not known: nothing was written."
+    assert cost_of([((failed,), 1.0)], Prices(0.30)) == "Cost unknown: no tokens were generated."
     mixed = [((run(100, 1.0, power_w=100.0),), 1.0), ((run(100, 1.0),), 1.0)]
     found = cost_of(mixed, Prices(0.30))
     assert isinstance(found, Cost)

@@ -89,14 +89,14 @@ async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
     gap = curve.point("draft 2", 80_000)
     assert gap
     assert gap.rate is None
-    assert gap.why == "It does not fit into the context of 65,536 tokens."
+    assert gap.why == "It does not fit into a context of 65,536 tokens."
     assert {run.power_w for run in list_runs(found)} == {250.0}
 
 
 async def test_series_are_measured_in_turns_there_and_back() -> None:
     bench = Clocked(by_depth)
     _, found, _ = await fill_curve(bench)
-    forth, back = ["no MTP"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["no MTP"] * 3
+    forth, back = ["MTP off"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["MTP off"] * 3
     assert [each.series for each in found] == forth + back + forth
     assert [each.place for each in found][:9] == [0, 10_000, 40_000, 0, 10_000, 40_000, 40_000, 10_000, 0]
     assert [draft_of(settings) for settings in bench.starts] == [0, 2, 0, 2]  # a round begins with what serves already
@@ -306,7 +306,7 @@ async def test_what_a_curve_says() -> None:
         "Draft 2 keeps 31 % of its speed from 0 to 40,000 tokens.",
     ]
     once = summarize_curve((await fill_curve(Clocked(by_depth), rounds=1))[0])
-    uncertain = "No MTP: how its speed changes from 0 to 40,000 tokens is too uncertain to say. More --rounds tell."
+    uncertain = "No MTP: its speed from 0 to 40,000 tokens is too uncertain. Use more --rounds."
     assert once[1] == uncertain
     assert once[0].startswith(
         "Draft 2 is not distinguishable from no MTP at every fill: 1.28 times at 0, 1.03 times at"

@@ -25,7 +25,7 @@ def test_a_clock_that_falls_spoils_until_it_is_the_usual_one() -> None:
     assert all(marks.find_disturbance(look(), look(), 2_600.0) is None for _ in range(6))
     assert marks.find_disturbance(look(), hot, 2_590.0) is None  # it costs nothing
     said = marks.find_disturbance(look(), hot, 1_800.0)
-    assert said == "The GPU was held back (temperature (driver)): 1800 MHz, usually it had 2600 MHz."
+    assert said == "The GPU was throttled (temperature (driver)): 1800 MHz instead of the usual 2600 MHz."
     assert marks.find_disturbance(look(), look(), 1_800.0) is None  # idle clocks and the like are no throttling
     judged = [marks.find_disturbance(hot, hot, 1_800.0) for _ in range(12)]
     assert judged[0] is not None
@@ -52,7 +52,7 @@ def test_a_spill_spoils() -> None:
 def test_who_comes_onto_the_gpu_spoils_the_reply_in_which_they_come() -> None:
     marks = DisturbanceJudge()
     assert (
-        marks.find_disturbance(look(DESKTOP), look(DESKTOP, GAME), None) == "Another program came onto the GPU: game."
+        marks.find_disturbance(look(DESKTOP), look(DESKTOP, GAME), None) == "Another program started on the GPU: game."
     )
     assert marks.find_disturbance(look(DESKTOP, GAME), look(DESKTOP, GAME), None) is None
     assert marks.find_disturbance(look(), look(GpuProcess(40, "bar", 5 << 20)), None) is None

@@ -104,7 +104,7 @@ async def test_a_short_load_is_said_to_be_too_short() -> None:
     for minutes, short in ((2.0, True), (4.0, False)):
         told, _, _ = await endured(lambda s: Speed(60.0 if s < 40 else 30.0), minutes=minutes)
         assert told.answer == "falls"
-        assert ("less than 3 minutes are too short to be sure" in told.sentence) is short
+        assert ("at least 3 minutes are needed" in told.sentence) is short
 
 
 async def test_a_slow_decline_falls_too() -> None:
@@ -151,7 +151,7 @@ async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
     told, _, runs = await endured(lambda _: Speed(2.0), minutes=3)
     assert len(runs) < FEWEST_REPLIES
     assert told.answer == "undecided"
-    assert told.sentence == f"Undecided: {len(runs)} replies are too few to tell; 20 are the least."
+    assert told.sentence == f"Undecided: {len(runs)} replies are too few; at least 20 are needed."
     told, _, _ = await endured(lambda _: Speed(60.0), minutes=2, noise=0.3)
     assert told.answer == "undecided"
     assert "varies too much" in told.sentence
@@ -161,7 +161,7 @@ async def test_too_few_replies_or_too_much_noise_decide_nothing() -> None:
 async def test_a_server_that_ends_is_told_with_what_was_before() -> None:
     told, _, runs = await endured(lambda s: Speed(60.0) if s < 300 else Speed(0, error="The engine ended."))
     assert told.answer == "ended"
-    assert told.sentence.startswith("The server stopped answering after 5.0 min: The engine ended. Until then: Holds")
+    assert told.sentence.startswith("The server stopped responding after 5.0 min: The engine ended. Until then: Holds")
     assert [run.error for run in runs[-4:]] == [None, *["The engine ended."] * 3]
     lost: list[int] = []
 

@@ -141,7 +141,7 @@ def test_a_file_cannot_say_that_it_is_verified(home: Path, tmp_path: Path) -> No
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "preset.json"
     file.write_text(text)
-    with pytest.raises(ResultUnreadable, match="not a preset"):
+    with pytest.raises(ResultUnreadable, match="not a file of tuned settings"):
         read_preset(file)
     with pytest.raises(ResultMissing):
         read_preset(tmp_path / "none.json")
@@ -153,7 +153,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 def test_one_is_named_by_a_part_of_its_model(home: Path) -> None:
     preset = kept()
     assert load_preset_by_name("q3_k") == preset
-    with pytest.raises(ResultMissing, match="no preset for gemma"):
+    with pytest.raises(ResultMissing, match="no tuned settings for gemma"):
         load_preset_by_name("gemma")
     save_tuned_preset(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
     with pytest.raises(ResultMissing, match="2 presets"):
@@ -234,8 +234,8 @@ def test_differences_are_told_by_what_they_mean() -> None:
     for change, what in (
         ({"gpus": ()}, "The GPU was NVIDIA GeForce RTX 4090 and is none."),
         ({"cpu": None}, "The processor was AMD Ryzen 9 7950X and is unknown."),
-        ({"model": replace(MODEL, bytes=1)}, "The model's file is another one."),
-        ({"model": replace(MODEL, sha256=("00" * 32,))}, "The model's file is another one."),
+        ({"model": replace(MODEL, bytes=1)}, "The model file has changed."),
+        ({"model": replace(MODEL, sha256=("00" * 32,))}, "The model file has changed."),
         ({"model": replace(MODEL, quant="Q4")}, "The model was Qwen3.6-35B-A3B UD-Q3_K_XL and is Qwen3.6-35B-A3B Q4."),
     ):
         assert ENVIRONMENT.identity_differences(replace(ENVIRONMENT, **change)) == (what,)

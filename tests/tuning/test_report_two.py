@@ -52,7 +52,7 @@ def test_two_measurements_did_not_take_turns_and_their_times_are_in_the_differen
     assert [row.speedup.ratio.estimate for row in found.rows if row.speedup] == pytest.approx([2.0, 2.0])
     assert found.notes == (
         "Compared as two groups (Welch's t test on the logarithms of the speeds).",
-        "They were measured at different times: what had changed by then is in the difference.",
+        "They were measured at different times, so changes in between affect the difference.",
     )
 
 
@@ -71,7 +71,7 @@ def test_limits_take_three_starts_of_each(times: int, limits: bool) -> None:
             assert math.isfinite(row.speedup.ratio.high) is limits
             assert row.speedup.ratio.low > 0 or not limits
             assert ("too few starts for limits" in (row.sentence or "")) is not limits
-        assert any(note.startswith("Limits take 3 starts of each") for note in found.notes) is not limits
+        assert any(note.startswith("Limits need 3 starts of each") for note in found.notes) is not limits
         assert any(note.startswith("Compared") for note in found.notes) is limits
     assert any("different times" in note for note in compare_sessions(often, few).notes)
 
@@ -99,7 +99,9 @@ def test_what_differs_is_told_prompts_first() -> None:
         "The prompts were those of code and are those of no workload.",
     )
     elsewhere = session("b", [replace(each, prompt="another") for each in runs])
-    assert compare_sessions(session("a", runs), elsewhere).differences == ("The prompts of code were others then.",)
+    assert compare_sessions(session("a", runs), elsewhere).differences == (
+        "The prompts of code have changed since then.",
+    )
     more = session("b", [*runs, run(9.0, prompt="another")])
     assert compare_sessions(session("a", runs), more).differences == ()
 

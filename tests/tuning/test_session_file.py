@@ -213,7 +213,7 @@ def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "result.json"
     file.write_text(text)
-    with pytest.raises(ResultUnreadable, match="not a measurement"):
+    with pytest.raises(ResultUnreadable, match="not a shared measurement"):
         read_session_file(file)
 
 

@@ -47,7 +47,7 @@ async def test_where_mtp_wins_it_says_by_how_much() -> None:
     assert verdict.gain.ratio.low <= true <= verdict.gain.ratio.high
     assert verdict.sentence.startswith(f"Draft {verdict.draft} is ")
     assert "faster than no MTP for code: " in verdict.sentence
-    assert "Each step of the engine writes" in verdict.because
+    assert "Each step generates" in verdict.because
 
 
 async def test_where_mtp_loses_it_is_left_off() -> None:
@@ -157,7 +157,7 @@ async def test_where_no_draft_can_be_served_mtp_stays_off() -> None:
     space = replace(machine.space(), axes=())
     verdict = await tune(Fails(machine, draft_of), space, WORK, Goal(), HOUR_S, seed=1)
     assert verdict.mtp == "off"
-    assert verdict.sentence.startswith("Leave MTP off: it could not be served.")
+    assert verdict.sentence.startswith("Leave MTP off: the model could not be loaded with it.")
     assert verdict.because == "It ended while it loaded."
 
 
@@ -176,7 +176,7 @@ class Blind(SimulatedBench):
 
 async def test_energy_needs_a_sensor() -> None:
     machine = draw(MTP_WINS)
-    with pytest.raises(NothingMeasured, match="do not tell tokens/J"):
+    with pytest.raises(NothingMeasured, match="do not report tokens/J"):
         await tune(Blind(machine, 1), machine.space(), WORK, Goal(Aim.ENERGY), HOUR_S)
 
 

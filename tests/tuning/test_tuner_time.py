@@ -118,7 +118,7 @@ async def test_no_trial_starts_after_the_end_of_the_budget(budget_s: float) -> N
         )
         assert all(event.left_s > 0 for event in told.of(TrialPlanned))
         if verdict.speedup is None and verdict.mtp == "undecided":
-            assert "a verdict takes" in verdict.because
+            assert "a verdict needs" in verdict.because
 
 
 async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() -> None:
@@ -127,7 +127,7 @@ async def test_a_budget_that_the_first_trial_shows_too_small_ends_undecided() ->
     assert len(verdict.trials) == 1
     assert verdict.mtp == "undecided"
     assert draft_of(verdict.settings) == 0
-    assert "a verdict takes 11 of them at least, which is " in verdict.because
+    assert "a verdict needs at least 11 trials (" in verdict.because
 
 
 async def test_where_trials_are_noisy_and_time_is_long_exploring_ends_all_the_same() -> None:
@@ -195,7 +195,8 @@ async def test_where_too_few_starts_can_be_compared_that_is_said_and_not_that_ti
     assert verdict.sentence == "Undecided: too few starts could be compared."
     compared = sum(trial.stage in (Stage.VERIFY, Stage.CONFIRM) for trial in verdict.trials)
     assert verdict.because == (
-        f"{compared} of {compared} starts to compare gave nothing. Too many of its runs were spoilt. {OTHERS_ASKED}"
+        f"{compared} of {compared} comparison starts gave no result."
+        f" Too many of its runs were disturbed. {OTHERS_ASKED}"
     )
 
 
@@ -211,7 +212,7 @@ async def test_a_first_trial_that_does_not_end_is_ended_with_the_budget_and_can_
     bench = Hangs(machine, where, lambda _: True)
     verdict = await tune(bench, machine.space(), WORK, Goal(), 0.01, on_event=told, seed=3)
     assert verdict.sentence == "Undecided: the time was too short."
-    assert verdict.because == "The first trial, without MTP, was not done after 1 min."
+    assert verdict.because == "The first trial, with MTP off, was not finished after 1 min."
     assert (verdict.mtp, verdict.settings, verdict.forecasts) == ("undecided", machine.space().baseline_settings(), ())
     assert [trial.fault for trial in verdict.trials] == [Fault.TIME]
     assert json.dumps(verdict.as_json())
@@ -240,7 +241,7 @@ async def test_the_state_of_another_tune_is_refused() -> None:
         (Space({"kv": "q8_0"}, (1, 2)), Goal()),
         (draw(MTP_WINS).space(), Goal(Aim.ENERGY)),
     ):
-        with pytest.raises(TuneMismatch, match="begun with other settings"):
+        with pytest.raises(TuneMismatch, match="started with other settings"):
             await tune(bench, space, WORK, goal, HOUR_S, resume=state)
 
 

@@ -113,8 +113,8 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
         ),
         (SMALLEST + "sampling = { top_k = [1] }\n", "no workload. top_k of the file's sampling must be a number or a"),
         (SMALLEST + "colour = 1\n", "colour"),
-        ("name = ", "no TOML"),
-        ("\xff", "no TOML"),
+        ("name = ", "not valid TOML"),
+        ("\xff", "not valid TOML"),
     ],
 )
 def test_a_file_that_is_none_says_why(tmp_path: Path, text: str, why: str) -> None:

@@ -90,7 +90,7 @@ async def test_a_server_that_does_not_tell_is_an_error(release: Release, faults:
 @pytest.mark.parametrize("told", [[], {"version": "7.0.0"}, {"version": 7, "notes": "", "artefacts": []}])
 async def test_what_is_no_manifest_is_named(release: Release, told: object) -> None:
     release.tell(told)
-    with pytest.raises(ManifestBroken, match=r"What 127.0.0.1 tells of the newest release is not understood"):
+    with pytest.raises(ManifestBroken, match=r"The release information of 127.0.0.1 is invalid"):
         await check_for_update()
 
 

@@ -95,7 +95,7 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
     newest = await check_for_update()
     monkeypatch.setattr(registry, "list_running", lambda: (Entry(),))
     for work in (download_update(newest), install_update(got)):
-        with pytest.raises(UpdateWaits, match=r"A model is served at http://127.0.0.1:21846") as told:
+        with pytest.raises(UpdateWaits, match=r"A server is running at http://127.0.0.1:21846") as told:
             await work
         assert "mtp-launcher stop" in told.value.hint
     assert len(release.told.requests) == asked + 1
@@ -169,7 +169,7 @@ def test_the_installer_for_windows_is_started_and_goes_on_without_us(tmp_path: P
 
 
 async def test_an_installer_that_cannot_be_started_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UpdateFailed, match="The installer cannot be started: ") as told:
+    with pytest.raises(UpdateFailed, match="Cannot start the installer: ") as told:
         await install_update(DownloadedUpdate(tmp_path / "none.exe", InstallMethod.SETUP, "7.0.0", ""))
     assert told.value.hint == f"Start it yourself: {tmp_path / 'none.exe'}"
 
@@ -179,7 +179,7 @@ async def test_without_a_shell_that_is_told(
 ) -> None:
     got = await received(release)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UpdateFailed, match=r"^sh cannot be started: .+\. Start it yourself: sh "):
+    with pytest.raises(UpdateFailed, match=r"^Cannot start sh: .+\. Start it yourself: sh "):
         await install_update(got)
 
 

@@ -86,8 +86,8 @@ def unpack_archive(
         raise
     except RuntimeError as error:  # zipfile: an unsupported compression method, or a password
         raise ArchiveRefused(
-            message("{name} cannot be unpacked: {error}.", name=archive.name, error=error),
-            message("It is no official archive."),
+            message("Cannot unpack {name}: {error}.", name=archive.name, error=error),
+            message("It is not an official archive."),
         ) from error
     _drop_top_folder(folder)
 
@@ -194,7 +194,7 @@ class _Unpacker:
 def _refused(archive: Path, why: str) -> ArchiveRefused:
     return ArchiveRefused(
         message("{name} was not unpacked: {why}.", name=archive.name, why=why),
-        message("It is no archive as llama.cpp makes them. Nothing of it was kept."),
+        message("It does not look like a llama.cpp archive. No file of it was kept."),
         archive=str(archive),
     )
 
@@ -202,8 +202,8 @@ def _refused(archive: Path, why: str) -> ArchiveRefused:
 def _damaged(archive: Path, error: Exception) -> ArchiveRefused:
     kind = "ZIP" if archive.suffix == ".zip" else "tar.gz"
     return ArchiveRefused(
-        message("{name} is damaged, or no {kind} archive at all.", name=archive.name, kind=kind),
-        message("It was published like this, for its checksum is right: take another release."),
+        message("{name} is damaged or not a {kind} archive.", name=archive.name, kind=kind),
+        message("Its checksum is correct, so it was published damaged. Choose another release."),
         archive=str(archive),
         reason=str(error),
     )

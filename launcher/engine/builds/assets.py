@@ -149,7 +149,7 @@ def choose_builds(
         what = f"{backend} build" if backend else "build without a GPU's backend"
         raise EngineUnfit(
             message("The release has no {what} for {target}.", what=what, target=target),
-            message("It has: {others}.", others=others),
+            message("Available: {others}.", others=others),
         )
     passed: list[str] = []
     found: list[BuildChoice] = []
@@ -164,10 +164,10 @@ def choose_builds(
     if not found:
         raise EngineUnfit(
             join_messages(
-                message("None of the release's[ {backend}] builds runs here.", backend=backend),
+                message("None of the[ {backend}] builds of this release run on this computer.", backend=backend),
                 *passed,
             ),
-            message("Leave --backend out to take what suits.")
+            message("Omit --backend to choose automatically.")
             if backend
             else message("Build llama.cpp yourself: `engine add PATH`."),
         )
@@ -215,7 +215,7 @@ def _find_obstacle(build: BuildName, gpu: Gpu | None, target: TargetComputer, na
         )
     if build.runtime and build.runtime not in names:
         return message(
-            "The {words} build's runtime {runtime} is not in the release.",
+            "The release lacks the runtime {runtime} of the {words} build.",
             words=_backend_label(build),
             runtime=build.runtime,
         )
@@ -236,20 +236,20 @@ def _choice_reason(build: BuildName, gpu: Gpu | None) -> str:
                 driver=gpu.driver,
             )
         case "vulkan" if gpu is not None:
-            return message("Vulkan runs on the {name} with the driver that it has.", name=gpu.name)
+            return message("Vulkan runs on the {name} with its current driver.", name=gpu.name)
         case "metal":
-            return message("On a Mac the engine computes by Metal.")
+            return message("On a Mac the engine uses Metal.")
         case "rocm":
             return message(
-                "The archive does not hold ROCm's own libraries: {words} must be installed.",
+                "The archive does not contain the ROCm libraries. Install {words}.",
                 words=_backend_label(build),
             )
         case "cpu" if gpu is None:
-            return message("No GPU was found, so the engine computes on the processor.")
+            return message("No GPU found, so the engine runs on the CPU.")
         case "cpu":
-            return message("The processor is what is left.")
+            return message("Only the CPU is left.")
         case _:
-            return message("The {words} build was asked for.", words=_backend_label(build))
+            return message("You asked for the {words} build.", words=_backend_label(build))
 
 
 def _backend_label(build: BuildName) -> str:

@@ -42,18 +42,18 @@ class EngineBuild:
         if missing:
             raise EngineUnsuitable(
                 message(
-                    "The engine {name} ({version}) does not know {missing}.",
+                    "The engine {name} ({version}) does not support {missing}.",
                     name=self.name,
                     version=self.version,
                     missing=", ".join(missing),
                 ),
                 message(
-                    "Name a newer llama-server with --engine.",
-                    window="Name a newer llama-server under Engine in Settings.",
+                    "Choose a newer llama-server with --engine.",
+                    window="Choose a newer llama-server under Engine in Settings.",
                 )
                 if self.name == BUILT_IN
                 else message(
-                    "Use a newer llama.cpp build, or leave --engine out to use the built-in one.",
+                    "Use a newer llama.cpp build, or omit --engine to use the built-in one.",
                     window="Use a newer llama.cpp build, or the built-in engine.",
                 ),
                 missing=missing,

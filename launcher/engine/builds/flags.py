@@ -72,20 +72,20 @@ class Flag:
         """Check a value against the choices or the number format. Raises BadOption if it does not fit."""
         if self.choices and value not in self.choices:
             raise BadOption(
-                message("{name} is none of {choices}.", name=self.name, choices=", ".join(self.choices)),
+                message("{name} must be one of {choices}.", name=self.name, choices=", ".join(self.choices)),
                 message("Choose one."),
                 option=self.name,
             )
         if self.kind == "whole" and not _WHOLE.fullmatch(value):
             raise BadOption(
                 message("{name} takes a whole number, not {value}.", name=self.name, value=value),
-                message("Write digits."),
+                message("Use digits."),
                 option=self.name,
             )
         if self.kind == "number" and not re.fullmatch(r"[+-]?\d+(\.\d*)?|[+-]?\.\d+", value):
             raise BadOption(
                 message("{name} takes a number, not {value}.", name=self.name, value=value),
-                message("Write one such as 0.5."),
+                message("Use a number such as 0.5."),
                 option=self.name,
             )
 

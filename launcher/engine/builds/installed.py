@@ -80,7 +80,8 @@ def discard_folder(folder: Path) -> None:
         rename_folder(folder, trash)
     except PermissionError:
         raise EngineBusy(
-            message("{name} is being used, so it stays.", name=folder.name), message("End the programs that use it.")
+            message("{name} is being used, so it was kept.", name=folder.name),
+            message("Close the programs that use it."),
         ) from None
     shutil.rmtree(trash, ignore_errors=True)  # the next installation deletes anything left
 
@@ -195,7 +196,7 @@ class EngineStore:
         if found:
             raise EngineMissing(
                 message("{name} is installed {found} times: {names}.", name=name, found=len(found), names=names),
-                message("Write one of these names."),
+                message("Use one of these names."),
             )
         hint = (
             message("There are: {names}.", names=names)
@@ -226,9 +227,10 @@ def engine_in_use() -> InstalledEngine | None:
         return store.find(store.current)
     except EngineMissing:
         raise EngineMissing(
-            message("The engine in use, {current}, is not there any more.", current=store.current),
+            message("The engine in use, {current}, no longer exists.", current=store.current),
             message(
-                "`mtp-launcher engine rollback` goes back to the one before, `engine use auto` to the usual choice."
+                "Run `mtp-launcher engine rollback` for the previous engine, or `engine use auto` to choose "
+                "automatically."
             ),
         ) from None
 
@@ -271,7 +273,7 @@ def pin_engine(name: str | None = None) -> EngineStore:
             _switch_to(state, _resolve_name(state, name))
         elif state.current == AUTOMATIC:
             raise EngineMissing(
-                message("No engine was chosen that could be pinned."), message("Name one: `engine pin NAME`.")
+                message("No engine is selected, so none can be pinned."), message("Specify one: `engine pin NAME`.")
             )
         state.pinned = True
         return _snapshot(state)
@@ -292,13 +294,13 @@ def roll_back() -> EngineStore:
     with _locked_state() as state:
         if state.previous is None:
             raise EngineMissing(
-                message("There is no engine to go back to."), message("`mtp-launcher engine list` shows all.")
+                message("There is no previous engine."), message("`mtp-launcher engine list` lists all engines.")
             )
         try:
             _switch_to(state, _resolve_name(state, state.previous))
         except EngineMissing as error:
             raise EngineMissing(
-                message("The engine before, {previous}, is not there any more.", previous=state.previous), error.hint
+                message("The previous engine, {previous}, no longer exists.", previous=state.previous), error.hint
             ) from None
         state.pinned = False
         return _snapshot(state)
@@ -320,8 +322,12 @@ def add_engine(path: Path, name: str | None = None) -> InstalledEngine:
         for engine in _snapshot(state).engines:
             if engine.name == chosen and engine.program != program:
                 raise BadOption(
-                    message("An engine is called {chosen} already: {program}.", chosen=chosen, program=engine.program),
-                    message("Give another one with --name."),
+                    message(
+                        "The name {chosen} is already used by the engine {program}.",
+                        chosen=chosen,
+                        program=engine.program,
+                    ),
+                    message("Choose another name with --name."),
                 )
         state.own = [own for own in state.own if own.name != chosen] + [_OwnEngine(name=chosen, program=program)]
     return InstalledEngine(chosen, program, None)
@@ -334,17 +340,17 @@ def remove_engine(name: str) -> tuple[InstalledEngine, int]:
     """
     if name == BUILT_IN_NAME:
         raise EngineInUse(
-            message("The built-in engine belongs to the program and cannot be removed."),
-            message("`mtp-launcher engine use NAME` puts another one in use."),
+            message("The built-in engine is part of this program and cannot be removed."),
+            message("`mtp-launcher engine use NAME` switches to another engine."),
         )
     with _locked_state() as state:
         engine = _snapshot(state).find(name)
         if engine.name == state.current:
             raise EngineInUse(
-                message("{name} is in use and pinned, so it stays.", name=engine.name)
+                message("{name} is in use and pinned, so it was kept.", name=engine.name)
                 if state.pinned
-                else message("{name} is in use, so it stays.", name=engine.name),
-                message("Put another one in use first: `mtp-launcher engine use NAME` (auto is the usual choice)."),
+                else message("{name} is in use, so it was kept.", name=engine.name),
+                message("Switch to another engine first: `mtp-launcher engine use NAME` (auto chooses automatically)."),
             )
         freed = 0
         if engine.manifest is None:
@@ -405,14 +411,12 @@ def find_program(path: Path) -> Path:
             return path / inside / PROGRAM
     if path.is_dir():
         raise EngineMissing(
-            message("There is no {program} in {path}.", program=PROGRAM, path=path),
-            message("Name the program itself."),
+            message("{path} contains no {program}.", program=PROGRAM, path=path),
+            message("Specify the path of the program itself."),
             path=str(path),
         )
     if not path.is_file():
-        raise EngineMissing(
-            message("There is no engine {path}.", path=path), message("Check the path."), path=str(path)
-        )
+        raise EngineMissing(message("Engine {path} not found.", path=path), message("Check the path."), path=str(path))
     return path
 
 
@@ -425,7 +429,7 @@ def _default_name(program: Path) -> str:
 def _refuse_running(engine: InstalledEngine) -> None:
     if user := _find_user_of(engine):
         raise EngineBusy(
-            message("{name} runs now ({user}), so it stays.", name=engine.name, user=user),
+            message("{name} is running ({user}), so it was kept.", name=engine.name, user=user),
             message("Stop it: `mtp-launcher stop`.", window="Stop it first."),
         )
 
@@ -458,14 +462,14 @@ def _load_state() -> tuple[_State, str | None]:
     state, damage = _STATE_FILE.inspect(_state_file())
     if damage is None:
         return state, None
-    return state, message("Which engine was in use is not known any more, for its list was damaged: none is chosen.")
+    return state, message("The engine list was damaged, so the selected engine is unknown. None is selected now.")
 
 
 def _parse_state(data: bytes) -> _State:
     if _Version.model_validate_json(data).version > _VERSION:
         raise WrittenByNewer(
-            message("The list of which engine is in use was written by a newer version of this program."),
-            message("Use that version, or move {file} away: no engine is lost by that.", file=_state_file()),
+            message("The engine list was written by a newer version of this program."),
+            message("Use that version, or move {file} away. No engine is lost.", file=_state_file()),
         )
     return _State.model_validate_json(data)
 

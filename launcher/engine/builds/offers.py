@@ -79,9 +79,7 @@ def newest_usable(found: Sequence[Offer]) -> Offer:
             return offer
     raise next(
         (offer.obstacle for offer in found if isinstance(offer.obstacle, EngineUnfit)),
-        ReleaseMissing(
-            message("No build that is whole was found among the newest releases."), message("Try again later.")
-        ),
+        ReleaseMissing(message("None of the newest releases is complete."), message("Try again later.")),
     )
 
 
@@ -99,9 +97,9 @@ async def find_offer(
     fault = find_known_fault(int(build[1:]))
     if fault is not None and not (anyway and tag == build):
         raise KnownBadBuild(
-            message("{build} is known to be bad: {reason}.", build=build, reason=fault.reason),
+            message("{build} has a known bug: {reason}.", build=build, reason=fault.reason),
             message(
-                "Take b{mended} or newer; `mtp-launcher engine install {build} --anyway` takes it all the same.",
+                "Use b{mended} or newer. To install it anyway: `mtp-launcher engine install {build} --anyway`.",
                 mended=fault.mended,
                 build=build,
             ),
@@ -134,7 +132,7 @@ def _pending_files(release: Release) -> list[str]:
 
 def _unfinished_error(tag: str, names: Sequence[str]) -> ReleaseMissing:
     return ReleaseMissing(
-        message("{tag} is still being published: {names} is not there yet.", tag=tag, names=names[0]),
-        message("Try again in some minutes, or take an older build."),
+        message("{tag} is still being published: {names} is missing.", tag=tag, names=names[0]),
+        message("Try again in a few minutes, or choose an older build."),
         missing=list(names[:10]),
     )

@@ -72,7 +72,7 @@ def _read_profile(path: Path) -> EngineProfile:
     except (OSError, ValueError) as error:
         raise BadProfile(
             message("{path} cannot be read: {error}.", path=path, error=error),
-            message("Mend it or move it away."),
+            message("Repair the file or move it away."),
             path=str(path),
         ) from error
     kv_types, environment = data.get("kv_types"), data.get("environment", {})
@@ -89,8 +89,8 @@ def _read_profile(path: Path) -> EngineProfile:
 
 def _bad_profile(path: Path, why: str) -> BadProfile:
     return BadProfile(
-        message("{path} is no engine profile: {why}.", path=path, why=why),
-        message("Mend it or move it away."),
+        message("{path} is not an engine profile: {why}.", path=path, why=why),
+        message("Repair the file or move it away."),
         path=str(path),
     )
 
@@ -140,17 +140,15 @@ def check_built_in_engine(host: Host | None = None) -> None:
     if built_in_version() is None:
         raise EngineMissing(
             message("The built-in engine is not installed: there is no xllamacpp wheel for this platform."),
-            message("Name a llama-server with --engine.", window="Name a llama-server under Engine in Settings."),
+            message("Choose a llama-server with --engine.", window="Choose a llama-server under Engine in Settings."),
         )
     host = host or read_host()
     if not host.runs_built_in_engine:
         raise CpuUnsupported(
+            message("This CPU lacks {lacks}, which the built-in engine needs.", lacks=", ".join(host.lacks).upper()),
             message(
-                "This processor has no {lacks}, which the built-in engine needs.", lacks=", ".join(host.lacks).upper()
-            ),
-            message(
-                "Name a llama-server that was built for this processor with --engine.",
-                window="Name a llama-server that was built for this processor, under Engine in Settings.",
+                "Choose a llama-server built for this CPU with --engine.",
+                window="Choose a llama-server built for this CPU under Engine in Settings.",
             ),
         )
     missing = missing_libraries("engine")
@@ -195,8 +193,8 @@ async def probe_engine(engine: Path | None) -> EngineBuild:
         flags = sorted(set(_FLAG.findall(help_text)))
         if found is None or "--model" not in flags:
             raise EngineUnsuitable(
-                message("{command} does not answer like a llama-server.", command=command[-1]),
-                message("Name the llama-server program of a llama.cpp build."),
+                message("{command} is not a llama-server.", command=command[-1]),
+                message("Choose the llama-server program of a llama.cpp build."),
                 answer=version_text[:400],
             )
         kv_types = _KV_TYPES.search(help_text)
@@ -243,28 +241,28 @@ def _find_executable(engine: Path) -> Path:
     path = named.program if named else expand_user(found or engine).absolute()
     if path.is_dir():
         raise EngineMissing(
-            message("{path} is a folder.", path=path), message("Name the llama-server program inside it.")
+            message("{path} is a folder.", path=path), message("Choose the llama-server program inside it.")
         )
     if not path.exists():
         raise EngineMissing(
-            message("There is no engine {path}.", path=path),
+            message("Engine {path} not found.", path=path),
             message(
-                "Check the path, or leave --engine out.",
-                window="Check the path under Engine in Settings, or take the built-in engine.",
+                "Check the path, or omit --engine.",
+                window="Check the path under Engine in Settings, or use the built-in engine.",
             ),
         )
     if shutil.which(str(path)) is None:
         if not _is_program(path):
             raise EngineMissing(
-                message("{path} is no program.", path=path),
+                message("{path} is not a program.", path=path),
                 message(
-                    "Name a llama-server, or leave --engine out.",
-                    window="Name a llama-server under Engine in Settings, or take the built-in engine.",
+                    "Choose a llama-server, or omit --engine.",
+                    window="Choose a llama-server under Engine in Settings, or use the built-in engine.",
                 ),
             )
         raise EngineMissing(
-            message("{path} may not be executed.", path=path),
-            message("Allow it: chmod +x {program}", program=shlex.quote(str(path))),
+            message("{path} is not executable.", path=path),
+            message("Make it executable: chmod +x {program}", program=shlex.quote(str(path))),
         )
     return path
 
@@ -315,8 +313,8 @@ async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
         ended = await process.stop(_PROBE_PATIENCE_S)
     if too_much.is_set():
         raise EngineUnsuitable(
-            message("{command} {flag} prints without end.", command=command[-1], flag=flag),
-            message("Name the llama-server program itself."),
+            message("{command} {flag} prints endlessly.", command=command[-1], flag=flag),
+            message("Choose the llama-server program itself."),
         )
     if not answered:
         raise EngineUnsuitable(
@@ -326,10 +324,10 @@ async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
                 flag=flag,
                 probe_s=_PROBE_S,
             ),
-            message("Is it a llama-server?"),
+            message("Check that the address belongs to a llama-server."),
         )
     if ended.code:
-        hint = message("See what `{command} {flag}` says by itself.", command=command[-1], flag=flag)
+        hint = message("Run `{command} {flag}` yourself to see its output.", command=command[-1], flag=flag)
         raise explain_exit(ended, lines, while_doing=f"answering {flag}", hint=hint)
     return "\n".join(lines)
 

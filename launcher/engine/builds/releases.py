@@ -153,7 +153,7 @@ class ReleaseClient:
         if _VERSION_TAG.fullmatch(tag):
             return await self._read_pointer(f"tags/{quote(tag)}")
         raise BadOption(
-            message("{tag!r} is no release of llama.cpp.", tag=tag),
+            message("{tag!r} is not a llama.cpp release.", tag=tag),
             message("Write b11434, v0.7.0, stable or nightly."),
             tag=tag,
         )
@@ -188,8 +188,8 @@ class ReleaseClient:
         pointer = release.assets.get(_POINTER)
         if pointer is None or not pointer.uploaded:
             raise ReleaseMissing(
-                message("The release {tag} does not say which build it is.", tag=release.tag),
-                message("It may just be in the making: try again in some minutes, or name a build such as b11434."),
+                message("The release {tag} does not name its build number.", tag=release.tag),
+                message("It may not be complete yet. Try again in a few minutes, or choose a build such as b11434."),
             )
         digest = pointer.sha256 or "unverified"
         target = _cache_folder() / f"{digest[:16]}-{hashlib.sha256(pointer.url.encode()).hexdigest()[:16]}.txt"
@@ -200,8 +200,8 @@ class ReleaseClient:
         if not BUILD_TAG.fullmatch(text):
             fetched.path.unlink(missing_ok=True)
             raise ReleaseMissing(
-                message("The release {tag} points at no build: {text!r}.", tag=release.tag, text=text[:40]),
-                message("Name a build."),
+                message("The release {tag} does not point to a build: {text!r}.", tag=release.tag, text=text[:40]),
+                message("Choose a build."),
             )
         return text
 
@@ -220,7 +220,7 @@ class ReleaseClient:
                 raise
             self.notes.append(
                 message(
-                    "{title} What follows was told {ago}.",
+                    "{title} The list below was loaded {ago}.",
                     title=error.title,
                     ago=_format_age(self._now() - kept.asked_s),
                 )
@@ -235,19 +235,19 @@ class ReleaseClient:
             raise limited
         if status == 404:
             raise ReleaseMissing(
-                message("There is no {what} at {host}.", what=what, host=_host()),
+                message("{host} has no {what}.", what=what, host=_host()),
                 message("`mtp-launcher engine available` lists the newest builds."),
             )
         if status == 401:
             name = next(name for name in _TOKEN_VARIABLES if os.environ.get(name)) if _token_for(url) else "a token"
             raise Refused(
-                message("{host} does not accept the token in {name}.", host=_host(), name=name),
-                message("Unset it: none is needed."),
+                message("{host} rejected the token in {name}.", host=_host(), name=name),
+                message("Unset it; no token is needed."),
                 status=status,
             )
         if status >= 500:
             raise Unreachable(
-                message("{host} is out of order (HTTP status {status}).", host=_host(), status=status),
+                message("{host} has a server error (HTTP status {status}).", host=_host(), status=status),
                 message("Try again later."),
             )
         if not 200 <= status < 300:
@@ -297,7 +297,7 @@ class ReleaseClient:
         at = time.strftime("%H:%M", time.localtime(until_s))
         more = "" if _token_for(_api()) else ", or set GITHUB_TOKEN, with which GitHub answers 5,000 times an hour"
         return RateLimited(
-            message("{host} answers no more questions from this address until {at}.", host=_host(), at=at),
+            message("{host} refuses further requests from your address until {at}.", host=_host(), at=at),
             message("Try again in {minutes} min{more}.", minutes=minutes, more=more),
             until_s=until_s,
         )
@@ -329,8 +329,8 @@ def _parse_release(data: Any) -> Release:  # noqa: ANN401 -- what the server sen
 
 def _malformed_reply() -> Refused:
     return Refused(
-        message("What {host} says of releases makes no sense.", host=_host()),
-        message("Is {api_variable} right?", api_variable=API_VARIABLE),
+        message("The release list of {host} is invalid.", host=_host()),
+        message("Check {api_variable}.", api_variable=API_VARIABLE),
     )
 
 
@@ -338,7 +338,7 @@ def _api() -> str:
     url = os.environ.get(API_VARIABLE, "").strip().rstrip("/") or _API
     if not _is_address(url):
         raise BadOption(
-            message("{api_variable} is no web address.", api_variable=API_VARIABLE),
+            message("{api_variable} is not a web address.", api_variable=API_VARIABLE),
             message("Unset it, or set it to {api}.", api=_API),
         )
     return url

@@ -90,18 +90,18 @@ async def run_self_test(
     """
     began_s = time.monotonic()
     try:
-        on_step(message("Asking for its version and flags"))
+        on_step(message("Reading its version and flags"))
         build = await probe_engine(program)
         if number is not None and build_number(build.version) != number:
             raise SelfTestFailed(
                 message(
-                    "The archive of b{number} holds another build: it says {version}.",
+                    "The archive of b{number} contains another build: {version}.",
                     number=number,
                     version=build.version,
                 ),
                 message("Try another release."),
             )
-        on_step(message("Asking for its GPUs"))
+        on_step(message("Reading its GPUs"))
         devices = await list_devices(build)
         notes = _check_gpu(devices, backend, gpu)
         on_step(message("Running the demo model with MTP"))
@@ -169,11 +169,11 @@ def _check_gpu(devices: Sequence[Device], backend: str | None, gpu: Gpu | None) 
     listed = ", ".join(f"{device.name} ({device.description})" for device in devices) or "none"
     raise GpuUnseen(
         message(
-            "The engine does not see the GPU{name}: it would run on the processor.",
+            "The engine does not see the GPU{name} and would run on the CPU.",
             name=(f" ({gpu.name})" if gpu else ""),
         ),
         message(
-            "Its {backend} library or the runtime or driver that this needs did not load. It lists: {listed}.",
+            "Its {backend} library, or the runtime or driver for it, did not load. Devices found: {listed}.",
             backend=backend,
             listed=listed,
         ),
@@ -220,16 +220,17 @@ async def _serve_demo(program: Path | None) -> Timings:
         log.close()
     if process is not None and process.identity.is_running():
         raise SelfTestFailed(
-            message("The engine's process {pid} did not end.", pid=process.identity.pid), message("End it by hand.")
+            message("The engine process {pid} is still running.", pid=process.identity.pid),
+            message("End that process yourself."),
         )
     if timings is None or not timings.draft_n_accepted:
         drafted = timings.draft_n or 0 if timings else 0
         raise DraftsInert(
             message(
-                "The engine runs, but of the {drafted} tokens that it drafted on the demo model none was accepted.",
+                "The engine runs, but none of its {drafted} drafted tokens on the demo model were accepted.",
                 drafted=drafted,
             ),
-            message("This build does not do MTP as it should: use another one."),
+            message("MTP is broken in this build. Use another one."),
             drafted=drafted,
         )
     return timings
@@ -245,7 +246,7 @@ def _with_install_line(error: LauncherError) -> LauncherError:
     """Return `error` with the command that installs the missing system library, if its package is known."""
     if error.facts.get("exit_code") in _DLL_MISSING:
         return LibraryMissing(
-            message("The engine needs a DLL that is not there."),
+            message("The engine needs a DLL that is missing."),
             message(
                 "Install the Microsoft Visual C++ Redistributable for x64 (winget install"
                 " Microsoft.VCRedist.2015+.x64)."

@@ -52,13 +52,13 @@ def apply_action(action: Action, options: ServeOptions, *, context: int | None =
     changed = change(action.parameters, options, options.context or context) if change else None
     if change is None:
         raise ActionImpossible(
-            message("{label}: this is not done by changing settings.", label=action.label),
-            message("It is for you to do."),
+            message("{label}: changing settings does not do this.", label=action.label),
+            message("Do this yourself."),
         )
     if changed is None or changed == options:
         raise ActionImpossible(
-            message("{label}: these settings leave nothing to change.", label=action.label),
-            message("Choose another way."),
+            message("{label}: the current settings have nothing to change.", label=action.label),
+            message("Choose another fix."),
         )
     return changed
 

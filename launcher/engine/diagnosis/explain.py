@@ -93,7 +93,7 @@ def explain_exit(
     if found is not None and not crashed and (found.severity == "fatal" or found.facts.get("led_to")):
         return found.as_error(ended.code)
     last = last_error(text)
-    said = message("The last it said: {last}", last=last) if last else None
+    said = message("Its last message: {last}", last=last) if last else None
     title = join_messages(
         message("The engine {ended} while {while_doing}.", ended=ended, while_doing=while_doing), said
     )

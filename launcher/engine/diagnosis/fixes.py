@@ -49,7 +49,7 @@ _ANOTHER_ENGINE = (
     Action(ActionKind.OTHER_ENGINE_BUILD, message("Install the official build for this computer")),
     Action(ActionKind.BUILT_IN_ENGINE, message("Use the built-in engine")),
 )
-_ANOTHER_MODEL = Action(ActionKind.OTHER_MODEL, message("See the models that the catalogue knows"))
+_ANOTHER_MODEL = Action(ActionKind.OTHER_MODEL, message("Show the models of the catalogue"))
 _FIXES_BY_CLASS: tuple[tuple[type[LauncherError], tuple[Action, ...]], ...] = (
     (ModelHasNoHead, (Action(ActionKind.DRAFT_OFF, message("Start without MTP")),)),
     (DraftsInert, (Action(ActionKind.DRAFT_OFF, message("Start without MTP")), _ANOTHER_ENGINE[0])),
@@ -58,7 +58,7 @@ _FIXES_BY_CLASS: tuple[tuple[type[LauncherError], tuple[Action, ...]], ...] = (
     (ModelMissing, (Action(ActionKind.DOWNLOAD_AGAIN, message("Download it")), _ANOTHER_MODEL)),
     (EngineMissing, _ANOTHER_ENGINE),
     (CpuUnsupported, _ANOTHER_ENGINE),
-    (LibraryMissing, (Action(ActionKind.INSTALL_LIBRARY, message("Say what is missing")), *_ANOTHER_ENGINE)),
+    (LibraryMissing, (Action(ActionKind.INSTALL_LIBRARY, message("Show what is missing")), *_ANOTHER_ENGINE)),
     (EngineFailed, (Action(ActionKind.RESTART, message("Start again")),)),
 )
 """Suggested fixes for errors that no log explains, by error class; the first matching row counts."""

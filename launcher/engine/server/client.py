@@ -159,7 +159,8 @@ class EngineClient:
         tokens = found.get("tokens") if isinstance(found, dict) else None
         if not isinstance(tokens, list):
             raise Refused(
-                message("The server does not tell how many tokens a prompt has."), message("Is it a llama-server?")
+                message("The server does not report the number of tokens in a prompt."),
+                message("Check that the address belongs to a llama-server."),
             )
         return len(tokens)
 
@@ -191,12 +192,13 @@ async def _parse_deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
             left -= len(delta.content) + len(delta.reasoning)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise Refused(
-                message("The server sent something that is no part of a reply."), message("Is it a llama-server?")
+                message("The server sent an invalid reply."),
+                message("Check that the address belongs to a llama-server."),
             ) from error
         if left < 0:
             raise Refused(
-                message("The server's reply has no end."),
-                message("Ask for less with --max-tokens.", window="Ask for a shorter reply."),
+                message("The server's reply does not end."),
+                message("Limit the reply with --max-tokens.", window="Ask for a shorter reply."),
             )
         yield delta
 

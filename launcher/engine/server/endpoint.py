@@ -100,7 +100,7 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
                 raise PortBusy(
                     message("Port {port} is in use by another program.", port=port),
                     message(
-                        "Choose another one with --port, or leave --port out.",
+                        "Choose another port with --port, or omit --port.",
                         window="Close that program, or choose another port in Settings.",
                     ),
                     port=port,
@@ -134,8 +134,8 @@ def replace_keys(port: int | None) -> tuple[Endpoint, ...]:
         if port is not None and not chosen:
             ports = ", ".join(str(entry.port) for entry in found.endpoints)
             raise BadOption(
-                message("There is no key for port {port}.", port=port),
-                message("There are keys for {ports}.", ports=ports) if ports else "",
+                message("Port {port} has no API key.", port=port),
+                message("Ports with an API key: {ports}.", ports=ports) if ports else "",
             )
         for entry in chosen:
             entry.api_key = secrets.token_urlsafe(32)
@@ -164,8 +164,8 @@ def is_port_free(port: int, host: str = HOST) -> bool:
                         open_ports=_OPEN_PORTS,
                     ),
                     message(
-                        "Choose one from {open_ports} on with --port, or leave --port out.",
-                        window="Choose one from {open_ports} on in Settings, or none.",
+                        "Choose a port of {open_ports} or higher with --port, or omit --port.",
+                        window="Choose a port of {open_ports} or higher in Settings, or leave it empty.",
                         open_ports=_OPEN_PORTS,
                     ),
                     port=port,

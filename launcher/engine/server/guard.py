@@ -71,7 +71,8 @@ _IDLE = 0.005
 
 
 _UNWATCHED = message(
-    "The server cannot be looked at, so a fault of it may go unseen. It goes on, and so do the looks at it."
+    "The health check of the server failed, so problems may go unnoticed. The server keeps running, and the "
+    "check is repeated."
 )
 _log = logging.getLogger(__name__)
 
@@ -151,10 +152,10 @@ class Guard:
         if slept_s:
             span = _format_duration(slept_s)
             text = (
-                message("The computer slept for {span}, or its clock was set; the server answers.", span=span)
+                message("The computer slept for {span}, or its clock changed. The server responds.", span=span)
                 if healthy
                 else message(
-                    "The computer slept for {span}, or its clock was set; the server does not answer yet.", span=span
+                    "The computer slept for {span}, or its clock changed. The server does not respond yet.", span=span
                 )
             )
             self._tell(Notice("slept", text))
@@ -192,19 +193,19 @@ class Guard:
         silent_s = now_s - self._answered_s
         if not silent_s and self._told_silence:
             self._told_silence = ""
-            self._tell(Notice("answers_again", message("The engine answers again.")))
+            self._tell(Notice("answers_again", message("The engine responds again.")))
         elif paused and self._told_silence != "paused" and silent_s:
             self._told_silence = "paused"
             text = message(
-                "The engine's process {pid} is held (by SIGSTOP or a debugger) and answers nothing."
-                " `kill -CONT {pid}` lets it go on; a restart begins anew.",
+                "The engine process {pid} is suspended (by SIGSTOP or a debugger) and does not respond. "
+                "`kill -CONT {pid}` resumes it; a restart replaces it.",
                 pid=self._pid,
             )
             self._tell(Notice("paused", text))
         elif silent_s >= self._limits.silent_s and not self._told_silence:
             self._told_silence = "silent"
             text = message(
-                "The engine has not answered for {span}. Wait, or restart it.", span=_format_duration(silent_s)
+                "The engine has not responded for {span}. Wait, or restart it.", span=_format_duration(silent_s)
             )
             self._tell(Notice("silent", text))
 
@@ -212,21 +213,21 @@ class Guard:
         problem, told = self._log_problem(), self._told_problem
         if problem and not told:
             text = message(
-                "The log cannot be written: {problem}. The server goes on; the last lines are kept in memory.",
+                "Cannot write the log: {problem}. The server keeps running; the last lines are kept in memory.",
                 problem=problem,
             )
             self._tell(Notice("log_unwritable", text))
         elif told and not problem:
-            self._tell(Notice("log_writable", message("The log can be written again.")))
+            self._tell(Notice("log_writable", message("Logging works again.")))
         self._told_problem = problem
 
     def _find_hang(self, now_s: float) -> LauncherError | None:
         idle_s, silent_s = now_s - self._worked_s, now_s - self._answered_s
-        hint = message("Its log may say more. If it happens again, use another build.")
+        hint = message("Check its log. If it happens again, use another build.")
         if min(idle_s, silent_s) >= self._limits.dead_s:
             return EngineHung(
                 message(
-                    "The engine hung: for {span} it answered nothing and computed nothing.",
+                    "The engine hung: no response and no CPU activity for {span}.",
                     span=_format_duration(silent_s),
                 ),
                 hint,
@@ -238,7 +239,7 @@ class Guard:
         if min(idle_s, quiet_s) >= self._limits.stalled_s or quiet_s >= self._limits.endless_s:
             return EngineHung(
                 message(
-                    "The engine hung: it says that it is well, but for {span} no token of a reply came.",
+                    "The engine hung: its health check passes, but a running reply got no token for {span}.",
                     span=_format_duration(quiet_s),
                 ),
                 hint,

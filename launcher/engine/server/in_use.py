@@ -38,17 +38,17 @@ ChangeKind = Literal["removed", "replaced", "cut short"]
 
 _NOTICES = {
     ("model", "removed"): mark(
-        "{name} was removed while it is served. What is loaded goes on, but cannot be started"
-        " again: put the file back, or serve another model."
+        "{name} was deleted while loaded. The server keeps running but cannot restart. Restore the file, or "
+        "load another model."
     ),
-    ("model", "replaced"): mark("{name} was replaced while it is served. The old content is served until a restart."),
+    ("model", "replaced"): mark("{name} was replaced while loaded. The old file stays in use until a restart."),
     ("model", "cut short"): mark(
-        "{name} was cut short while it is served, so the engine will crash as soon as it reads"
-        " there. Download the model again, then restart."
+        "{name} was truncated while loaded, so the engine will crash when it reads the missing part. "
+        "Download the model again, then restart."
     ),
-    ("engine", "removed"): mark("The engine {name} was removed while it runs. Install it again before the next start."),
-    ("engine", "replaced"): mark("The engine {name} was replaced while it runs. A restart takes the new one."),
-    ("engine", "cut short"): mark("The engine {name} was changed in place while it runs. Restart it."),
+    ("engine", "removed"): mark("The engine {name} was deleted while running. Install it again before the next start."),
+    ("engine", "replaced"): mark("The engine {name} was replaced while running. Restart to use the new one."),
+    ("engine", "cut short"): mark("The engine {name} was modified while running. Restart it."),
 }
 
 
@@ -106,7 +106,7 @@ class FilesInUse:
             if change.kind == "model" and change.what == "cut short":
                 return ModelBroken(
                     message(
-                        "{name} was cut short while the engine read it, which ended the engine.", name=change.path.name
+                        "The engine ended because {name} was truncated while it read the file.", name=change.path.name
                     ),
                     message("Download the model again, then start it."),
                     path=str(change.path),

@@ -70,7 +70,7 @@ def check_model(options: ServeOptions) -> GgufModel:
     check_complete(*header.parts)
     if options.draft and options.draft_file is None and not options.drafts_repeats and not header.has_mtp_head:
         why = (
-            message("its metadata promises one, but the tensors are not there")
+            message("its metadata lists one, but the tensors are missing")
             if header.promised_heads
             else message("no MTP tensors")
         )
@@ -221,7 +221,7 @@ def _known_fault_note(build: EngineBuild) -> str:
     fault = find_known_fault(build_number(build.version))
     return (
         message(
-            "This build is known to be bad: {reason}. Take b{mended} or newer.",
+            "This build has a known bug: {reason}. Use b{mended} or newer.",
             reason=fault.reason,
             mended=fault.mended,
         )
@@ -267,11 +267,13 @@ def _if_supported(build: EngineBuild, flag: str, value: str) -> tuple[str, ...]:
 def _check_has_gpus(build: EngineBuild) -> None:
     if build.name == BUILT_IN:
         raise EngineUnsuitable(
-            message("The built-in engine computes on the processor only, so all experts are in host memory already."),
+            message("The built-in engine runs on the CPU only, so all experts are already there."),
             message(
-                "Leave --n-cpu-moe out. To use a GPU, name a llama-server that was built for it with --engine.",
-                window="Set Experts on the CPU to 0. To use a GPU, name a llama-server that was built for"
-                " it, under Engine in Settings.",
+                "Omit --n-cpu-moe. To use a GPU, choose a llama-server built for it with --engine.",
+                window=(
+                    "Set Experts on CPU to 0. To use a GPU, choose a llama-server built for it under Engine in "
+                    "Settings."
+                ),
             ),
             option="--n-cpu-moe",
         )

@@ -47,7 +47,7 @@ def check_port_owner(engine_pid: int, port: int) -> None:
         raise PortBusy(
             message("Another program took port {port} before the engine did.", port=port),
             message(
-                "Choose another one with --port, or leave --port out.",
+                "Choose another port with --port, or omit --port.",
                 window="Close that program, or choose another port in Settings.",
             ),
             port=port,
@@ -66,15 +66,15 @@ def verified_api_key(entry: Entry) -> str:
         return entry.api_key
     if is_port_free(entry.port):
         raise Unreachable(
-            message("Nothing answers at {url} now.", url=entry.url),
+            message("No server responds at {url}.", url=entry.url),
             message("See `mtp-launcher status`, and try again.", window="Try again."),
         )
     raise NotOurEngine(
         message(
-            "Another program has taken port {port}: the engine of {url} does not listen there.",
+            "Another program uses port {port}, so the engine of {url} is not listening there.",
             port=entry.port,
             url=entry.url,
         ),
-        message("Nothing was sent to it, no key either. Stop the server and start it again: it takes another port."),
+        message("No data and no API key were sent to it. Stop the server and start it again to use another port."),
         port=entry.port,
     )

@@ -67,8 +67,8 @@ def start_error(command: EngineCommand, reason: str) -> EngineMissing:
     """Return the error for a program that the system refuses to start."""
     program = command.arguments[0]
     return EngineMissing(
-        message("{program} cannot be started: {reason}.", program=program, reason=reason),
-        message("Check that it is a llama-server for this computer and that it may be executed (chmod +x)."),
+        message("Cannot start {program}: {reason}.", program=program, reason=reason),
+        message("Check that it is a llama-server for this computer and is executable (chmod +x)."),
         program=program,
     )
 

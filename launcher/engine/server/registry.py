@@ -239,17 +239,19 @@ def find_server(url: str | None) -> Entry:
             message("No server of this program runs at {url}.", url=url),
             message("Running: {names}.", names=names)
             if names
-            else message("Start one with `mtp-launcher serve --model FILE`.", window="Start one on Start or Models."),
+            else message(
+                "Start one with `mtp-launcher serve --model FILE`.", window="Load a model on Start or Models."
+            ),
         )
     if not entries:
         raise ServerNotFound(
             message("No server is running."),
-            message("Start one with `mtp-launcher serve --model FILE`.", window="Start one on Start or Models."),
+            message("Start one with `mtp-launcher serve --model FILE`.", window="Load a model on Start or Models."),
         )
     if len(entries) > 1:
         raise SeveralServers(
             message("{entries} servers are running: {names}.", entries=len(entries), names=names),
-            message("Name one with --url."),
+            message("Choose one with --url."),
         )
     return entries[0]
 

@@ -238,7 +238,7 @@ def require_last_model() -> str:
     name = load_last_model()
     if name is None:
         raise ModelMissing(
-            message("No model was served before."),
+            message("No model was loaded before."),
             message("Name one: `mtp-launcher serve --model FILE`.", window="Choose one on Models, or open a file."),
         )
     return name

@@ -72,7 +72,7 @@ async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreac
     if status.state in SERVING or status.error is None:
         return error
     hint = (
-        message("It is being started again: ask again then.")
+        message("The server is restarting. Try again when it is ready.")
         if status.state is ServerState.RESTARTING
         else status.error.hint
     )
@@ -198,7 +198,8 @@ async def wait_until_healthy(client: EngineClient, heard_s: Callable[[], float],
     while not await client.is_healthy():
         if time.monotonic() - heard_s() > limit_s:
             raise EngineFailed(
-                message("The engine said nothing for {limit_s:.0f} s while loading the model.", limit_s=limit_s), hint
+                message("The engine printed no output for {limit_s:.0f} s while loading the model.", limit_s=limit_s),
+                hint,
             )
         await asyncio.sleep(pause_s)
         pause_s = min(1.5 * pause_s, _LAST_POLL_S)
@@ -222,8 +223,7 @@ async def check_first_reply(
     except TimeoutError:
         raise EngineFailed(
             message(
-                "The engine says that it is ready, but its first reply of 8 tokens was not there"
-                " after {limit_s:.0f} s.",
+                "The engine is ready, but its first reply of 8 tokens took longer than {limit_s:.0f} s.",
                 limit_s=limit_s,
             ),
             hint,
@@ -233,10 +233,10 @@ async def check_first_reply(
     speculative = await client.drafts_tokens()
     if not speculative or timings is None or not timings.draft_n:
         raise DraftsInert(
-            message("The engine runs, but its MTP drafts nothing."),
+            message("The engine runs, but MTP drafts no tokens."),
             message(
                 "Start it with --draft 0, or use another build or another file of the model.",
-                window="Start it without MTP, or use another build or another file of the model.",
+                window="Turn MTP off, or use another build or another file of the model.",
             ),
             speculative=speculative,
         )
@@ -313,7 +313,7 @@ class OpenReplies:
         except TimeoutError:
             if not scope.expired():  # a timeout of the caller, not one from cut()
                 raise
-            raise Unreachable(message("The server was stopped while it answered.")) from None
+            raise Unreachable(message("The server was stopped during the reply.")) from None
         finally:
             del self._heard_s[scope]
             if not self._heard_s:
@@ -419,7 +419,8 @@ class Supervisor:
         """The engine's HTTP client. Raises ServerNotFound unless the server is ready or busy."""
         if self._status.state is ServerState.DRAINING:
             raise ServerNotFound(
-                message("The server ends what it has begun and takes nothing new."), message("Try again in a moment.")
+                message("The server is finishing its replies and accepts no new requests."),
+                message("Try again in a moment."),
             )
         if self._client is None or self._status.state not in SERVING:
             raise ServerNotFound(message("The server is not ready."), message("Start it first."))
@@ -447,7 +448,7 @@ class Supervisor:
             await asyncio.shield(change)
         except asyncio.CancelledError:
             if change.cancelled():
-                raise Superseded(message("A newer request to this server took the place of this one.")) from None
+                raise Superseded(message("A newer request replaced this one.")) from None
             change.cancel()
             await asyncio.wait([change])
             raise
@@ -585,7 +586,7 @@ class Supervisor:
         await asyncio.to_thread(check_port_owner, process.identity.pid, self.endpoint.port)
         self._set_status(ServerState.WARMING_UP)
         answered = check_first_reply(client, launch.options, self._limits.first_reply_s, self._hint, self._lines_of_run)
-        await await_unless_ended(process, answered, self._exit_explainer(message("answering its first request")))
+        await await_unless_ended(process, answered, self._exit_explainer(message("warming up")))
         self._others = 0
         self._crashes.ready()
         self._set_status(ServerState.READY)
@@ -649,7 +650,7 @@ class Supervisor:
             Notice(
                 "crashed",
                 message(
-                    "{title} It is started again in {pause_s:g} s ({turn}).",
+                    "{title} Restarting in {pause_s:g} s ({turn}).",
                     title=error.title,
                     pause_s=pause_s,
                     turn=turn,

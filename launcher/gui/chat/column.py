@@ -124,7 +124,7 @@ class TurnColumn(QScrollArea):
             answer = ReplyView(coloured=self._coloured)
             for reply in replies:
                 answer.show_stored(reply)
-            answer.end(replies[0].footer if replies else tr("There is no reply."))
+            answer.end(replies[0].footer if replies else tr("No reply yet."))
             turn = Turn(at, QuestionBubble(question.text), answer)
             self.turns.insert(0, turn)
             self._layout.insertWidget(0, answer)
@@ -139,7 +139,7 @@ class TurnColumn(QScrollArea):
         count = sum(message.role is Role.USER for message in self._earlier)
         if count:
             words = ntr("Show 1 earlier question", "Show {n} earlier questions", count)
-            self._more = make_dense_button(words, tr("Show what comes before, too"))
+            self._more = make_dense_button(words, tr("Show earlier messages"))
             self._more.clicked.connect(self._build_earlier)
             self._layout.insertWidget(0, self._more)
 

@@ -27,16 +27,20 @@ _SIDE_BY_SIDE_WIDTH = 560
 """Least width, in pixels, at which two replies stand side by side."""
 _SAMPLING = (
     ("temperature", mark("Temperature"), mark("Sampling temperature (--temp); applies at once")),
-    ("top_p", mark("Top-p"), mark("Share of the likeliest tokens (--top-p); applies at once")),
-    ("top_k", mark("Top-k"), mark("How many of the likeliest tokens (--top-k); applies at once")),
-    ("min_p", mark("Min-p"), mark("At least so likely, beside the likeliest (--min-p); applies at once")),
-    ("max_tokens", mark("Most tokens"), mark("End the reply after so many tokens (-n); applies at once")),
+    ("top_p", mark("Top-p"), mark("Probability that the sampled tokens reach together (--top-p); applies at once")),
+    ("top_k", mark("Top-k"), mark("Number of most likely tokens to sample from (--top-k); applies at once")),
+    (
+        "min_p",
+        mark("Min-p"),
+        mark("Drops tokens below this share of the top token's probability (--min-p); applies at once"),
+    ),
+    ("max_tokens", mark("Most tokens"), mark("Longest reply, in tokens (-n); applies at once")),
 )
 _RESTART = (
-    ("draft", mark("Draft length"), mark("Tokens that MTP drafts, 0 is off (--spec-draft-n-max); needs a restart")),
+    ("draft", mark("Draft length"), mark("Draft length, 0 turns MTP off (--spec-draft-n-max); needs a restart")),
     ("ctx", mark("Context"), mark("Such as 64K (--ctx-size); needs a restart")),
     ("kv", mark("KV cache"), mark("Such as q8_0 (--cache-type-k, --cache-type-v); needs a restart")),
-    ("ubatch", mark("Batch"), mark("Tokens of a prompt at once (--ubatch-size); needs a restart")),
+    ("ubatch", mark("Batch"), mark("Prompt tokens per batch (--ubatch-size); needs a restart")),
 )
 _INTEGER_VALUES = ("top_k", "max_tokens")
 _THINKING = ("thinking", mark("Thinking"), "")
@@ -49,14 +53,14 @@ class CompareBar(QFrame):
         super().__init__()
         self.setObjectName("editing")
         self.fields: dict[str, QLineEdit] = {}
-        self.thinking = Segmented(tr("Thinking"), [(None, tr("as A")), (True, tr("on")), (False, tr("off"))], None)
+        self.thinking = Segmented(tr("Thinking"), [(None, tr("same as A")), (True, tr("on")), (False, tr("off"))], None)
         self.thinking.setToolTip(
             tr(
-                "Whether the model thinks before it replies, where its template has a switch for it; applies at once."
-                " Request field: chat_template_kwargs.enable_thinking"
+                "Lets the model think before it replies, if its chat template supports it; applies at once. "
+                "Request field: chat_template_kwargs.enable_thinking"
             )
         )
-        self.change_button = make_dense_button(tr("Change"), tr("Show what B has that A has not"))
+        self.change_button = make_dense_button(tr("Change"), tr("Show the settings that differ from A"))
         self.change_button.clicked.connect(self.expand)
         self._note = Label()
         self._note.setObjectName("secondary")
@@ -108,7 +112,7 @@ class CompareBar(QFrame):
     def _make_field(self, name: str, label: str, tip: str) -> QWidget:
         """Return a field with its label above it."""
         field = self.fields[name] = QLineEdit()
-        field.setPlaceholderText(tr("as A"))
+        field.setPlaceholderText(tr("same as A"))
         field.setAccessibleName(tr(label))
         field.setToolTip(tr(tip))
         field.setMinimumWidth(theme.px(_FIELD_WIDTH))
@@ -144,24 +148,24 @@ class CompareBar(QFrame):
                 try:
                     sampling[name] = int(text) if name in _INTEGER_VALUES else float(text)
                 except ValueError:
-                    raise BadOption(tr("{text} is no value for {name}.", text=text, name=tr(label))) from None
+                    raise BadOption(tr("{text} is not a valid value for {name}.", text=text, name=tr(label))) from None
         if self.thinking.value is not None:
             sampling["thinking"] = self.thinking.value
         restart = parse_settings({name: text for name, *_ in _RESTART if (text := self.fields[name].text().strip())})
         if not sampling and not restart:
-            raise BadOption(tr("B is as A."), tr("Write down what B has that A has not."))
+            raise BadOption(tr("B has the same settings as A."), tr("Change at least one setting for B."))
         return sampling, restart
 
     @Slot()
     def _show_note(self) -> None:
         restarts = any(self.fields[name].text().strip() for name, *_ in _RESTART)
         course = (
-            tr("Runs A, restarts the server with B, runs B, and restarts it as it was.")
+            tr("Runs A, restarts the server with B's settings, runs B, then restores A's settings.")
             if restarts
-            else tr("Runs A, then B; nothing is restarted.")
+            else tr("Runs A, then B, without a restart.")
         )
         if not self._form.isHidden():
-            said = tr("Each question is asked twice: A as the server runs now, then B with what stands here.")
+            said = tr("Each question is sent twice: A uses the current settings, B the settings below.")
             self._note.setText(f"{said} {course}")
             return
         try:
@@ -207,7 +211,7 @@ class ReplyPair(QWidget):
             title.setFont(theme.font(theme.BODY_PX, bold=True))
             title.setWordWrap(True)
             button = make_dense_button(
-                tr("Go on with {letter}", letter=letter), tr("Questions to come follow this reply")
+                tr("Continue with {letter}", letter=letter), tr("Your next questions follow this reply")
             )
             button.setCheckable(True)
             button.hide()
@@ -292,7 +296,7 @@ class ComparisonRestarts(QObject):
             self.ended.emit()
             return
         self._going = "A"
-        self.said.emit(tr("Restarting as it was …"))
+        self.said.emit(tr("Restoring the previous settings …"))
         self._controller.apply(self._before, drain_s=_DRAIN_S)
 
     def cancel(self) -> None:
@@ -333,7 +337,7 @@ class ComparisonRestarts(QObject):
     def _fail_as_stopped(self) -> None:
         self._going = ""
         self.said.emit("")
-        self.failed.emit(LauncherError(tr("The server was stopped before B was asked.")))
+        self.failed.emit(LauncherError(tr("The server was stopped before B started.")))
 
 
 def format_values(values: Mapping[str, Any]) -> str:

@@ -65,10 +65,10 @@ class EditingBar(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("editing")
-        text = Label(tr("Editing a question. What follows it is kept as an earlier version."))
+        text = Label(tr("Editing a question. The messages after it are kept as an earlier version."))
         text.setFont(theme.font(theme.CAPTION_PX))
         text.setWordWrap(True)
-        cancel = make_dense_button(tr("Cancel"), tr("Leave the question as it was (Esc)"))
+        cancel = make_dense_button(tr("Cancel"), tr("Cancel editing (Esc)"))
         cancel.clicked.connect(self.cancelled)
         row = QHBoxLayout(self)
         row.setContentsMargins(
@@ -91,12 +91,10 @@ class PromptsBar(QFrame):
         self._text = Label()
         self._text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._text.setWordWrap(True)
-        self.alone = QCheckBox(tr("Each on its own"))
+        self.alone = QCheckBox(tr("Separate chats"))
         self.alone.setChecked(True)
-        self.alone.setToolTip(tr("Send each prompt without those before it, so that replies can be compared"))
-        stop = make_dense_button(
-            tr("Stop"), tr("Ask no more of them; the reply that is under way goes on (Esc stops it)")
-        )
+        self.alone.setToolTip(tr("Send each prompt without the earlier ones, so that replies can be compared"))
+        stop = make_dense_button(tr("Stop"), tr("Send no more prompts. The current reply continues (Esc stops it)"))
         stop.clicked.connect(self.clear)
         row = QHBoxLayout()
         row.addWidget(self.alone)
@@ -153,7 +151,7 @@ class SystemPrompt(QWidget):
         self._button.setObjectName("fold")
         self._button.setCheckable(True)
         self._button.setAutoDefault(True)
-        self._button.setToolTip(tr("What the model is told before the conversation"))
+        self._button.setToolTip(tr("Instructions for the model at the start of the chat"))
         self._button.toggled.connect(self._unfold)
         self._button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.edit = QPlainTextEdit()
@@ -290,7 +288,7 @@ class ConversationList(QWidget):
         self.search = QLineEdit()
         self.search.setPlaceholderText(tr("Search in all conversations"))
         self.search.setAccessibleName(tr("Search in all conversations"))
-        self.search.setToolTip(tr("Words that a conversation must hold (Ctrl+F)"))
+        self.search.setToolTip(tr("Shows chats that contain all of these words (Ctrl+F)"))
         self.search.setClearButtonEnabled(True)
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
@@ -314,16 +312,14 @@ class ConversationList(QWidget):
         self._empty.setWordWrap(True)
         self.banner = Banner()
         self.banner.closed.connect(self._delete_now)
-        self._open = make_dense_button(tr("Open"), tr("Go on with the chosen conversation (Enter)"))
+        self._open = make_dense_button(tr("Open"), tr("Continue the selected chat (Enter)"))
         self._open.clicked.connect(lambda: self.opened.emit(self.list.currentItem().data(_ID_ROLE)))
-        self._rename = make_dense_button(tr("Rename"), tr("Give the chosen conversation another name (F2)"))
+        self._rename = make_dense_button(tr("Rename"), tr("Rename the selected chat (F2)"))
         self._rename.clicked.connect(lambda: self.list.editItem(self.list.currentItem()))
-        self._export = make_dense_button(
-            tr("Export …"), tr("Write the chosen conversation into a file: Markdown, JSON or text")
-        )
+        self._export = make_dense_button(tr("Export …"), tr("Save the selected chat to a file: Markdown, JSON or text"))
         self._export.clicked.connect(self._choose_export_file)
         self._delete = make_dense_button(
-            tr("Delete"), tr("Delete the chosen conversation (Del); this can be undone for a while")
+            tr("Delete"), tr("Delete the selected chat (Del). You can undo this for a short time")
         )
         self._delete.clicked.connect(self.delete)
         row = QHBoxLayout()
@@ -378,7 +374,7 @@ class ConversationList(QWidget):
                 writer = find_writer(file)
                 write_atomically(file, writer(kept.read_conversation(id_)).encode())
             except OSError as error:
-                return tr("{file} cannot be written: {why}.", file=file.name, why=error.strerror or error)
+                return tr("Cannot write {file}: {why}.", file=file.name, why=error.strerror or error)
             except LauncherError as error:
                 return render(error.message)
             return ""
@@ -422,9 +418,7 @@ class ConversationList(QWidget):
         self._filling = False
         self._empty.setVisible(not hits)
         self._empty.setText(
-            tr("No conversation holds all of that.")
-            if text.strip()
-            else tr("Conversations that you begin are kept here.")
+            tr("No chat contains all of these words.") if text.strip() else tr("Your chats will appear here.")
         )
         self._update_buttons()
 
@@ -509,20 +503,18 @@ class ChatFrame(QFrame):
         self.setStyleSheet(chat_style_sheet())
         self._title = ElidedLabel()
         self._title.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self.new_button = make_dense_button(tr("New"), tr("Begin another conversation (Ctrl+N); this one is kept"))
+        self.new_button = make_dense_button(tr("New"), tr("Start a new chat (Ctrl+N). This one is saved"))
         self.more_button = make_dense_button(tr("More"), tr("Prompts from a file"))
         menu = QMenu(self.more_button)
         self.from_file = menu.addAction(tr("Prompts from a file …"))
         self.more_button.setMenu(menu)
-        self.chats = make_dense_button(
-            tr("Chats"), tr("Conversations that are kept (Ctrl+F searches in them)"), checkable=True
-        )
+        self.chats = make_dense_button(tr("Chats"), tr("Saved chats (Ctrl+F searches them)"), checkable=True)
         self.compare_button = make_dense_button(
-            tr("Compare"), tr("Ask each question twice: as the server runs, and with other values"), checkable=True
+            tr("Compare"), tr("Send each question twice: with the current settings and with others"), checkable=True
         )
         self.colour_button = make_dense_button(
             tr("Colour drafts"),
-            tr("Give the tokens that came in one verification step one colour; single ones have none"),
+            tr("Colour the tokens of each accepted draft. Tokens without a draft stay plain"),
             checkable=True,
         )
         self.system = SystemPrompt(self.colour_button)

@@ -85,7 +85,7 @@ class SettingsComparison(QObject):
             self.pair.offer_choice()
             self._restarts.restore_a()
         elif reply is None:
-            self.pair.show_b_status(tr("B was not asked, because A was stopped."))
+            self.pair.show_b_status(tr("B did not run because A was stopped."))
             self.over.emit()
         else:
             self._restarts.switch_to_b()
@@ -240,7 +240,7 @@ class ChatPane(ChatFrame):
     def open(self, conversation: str) -> None:
         """Open a stored conversation."""
         if self._replying or self._comparing is not None:
-            self.banner.show_message(tr("Stop the reply first, or let it come to its end."), "information")
+            self.banner.show_message(tr("Stop the reply first, or wait until it finishes."), "information")
             return
         self.banner.clear()
         self.kept.enqueue(lambda kept: kept.read_conversation(conversation), self.show_conversation)
@@ -443,7 +443,7 @@ class ChatPane(ChatFrame):
         self.column.version_asked.connect(self._show_version)
         self.prompt.sent.connect(self._send_prompt)
         self.prompt.edit_asked.connect(self._edit_last)
-        said = tr("Images are not supported yet: the picture was not taken over. Ask by text.")
+        said = tr("Images are not supported yet, so the picture was not added. Use text.")
         self.prompt.image_refused.connect(lambda: self.banner.show_message(said, "information"))
         self.system.changed.connect(self.talk.set_system)
         self.editing_bar.cancelled.connect(self._leave_editing)

@@ -81,7 +81,7 @@ class QuestionBubble(QWidget):
         bubble.setTextInteractionFlags(theme.SELECTABLE)
         bubble.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         bubble.setMargin(theme.px(theme.GAP_M))
-        bubble.setAccessibleName(tr("You asked: {text}", text=shown))
+        bubble.setAccessibleName(tr("Your message: {text}", text=shown))
         layout = QHBoxLayout(self)
         layout.setContentsMargins(theme.px(theme.GAP_XL), 0, 0, 0)
         short = "\n" not in shown and bubble.fontMetrics().horizontalAdvance(shown) < theme.px(_SHORT_BUBBLE)

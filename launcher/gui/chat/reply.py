@@ -180,7 +180,7 @@ class ReasoningView(QWidget):
         self.button = QPushButton()
         self.button.setObjectName("fold")
         self.button.setCheckable(True)
-        self.button.setToolTip(tr("Show what the model thought before it replied (reasoning)"))
+        self.button.setToolTip(tr("Show the model's thinking before the reply"))
         self.button.setIcon(glyph_icon("right"))
         self.button.toggled.connect(self._unfold)
         self.body = Body()
@@ -203,7 +203,7 @@ class ReasoningView(QWidget):
         self._words += len(text.split()) - joined
         self._in_word = not text[-1].isspace()
         self._parts.append(text)
-        self.button.setText(ntr("Thought, 1 word", "Thought, {n} words", self._words))
+        self.button.setText(ntr("Thinking, 1 word", "Thinking, {n} words", self._words))
         self.show()
         if self._stream is not None:
             self._show_more()
@@ -366,19 +366,19 @@ class ReplyView(QWidget):
 
     def _make_actions(self) -> QWidget:
         actions = self._actions
-        self.again_button = QPushButton(tr("Again"))
-        self.again_button.setToolTip(tr("Ask for another reply; this one is kept as an earlier version"))
+        self.again_button = QPushButton(tr("Regenerate"))
+        self.again_button.setToolTip(tr("Generate another reply. This one is kept as an earlier version"))
         self.again_button.clicked.connect(self.again_asked)
         self.edit_button = QPushButton(tr("Edit"))
-        self.edit_button.setToolTip(tr("Change the question and ask it instead (Up in an empty field: the last one)"))
+        self.edit_button.setToolTip(tr("Edit this message and send it again (Up in an empty field: the last one)"))
         self.edit_button.clicked.connect(self.edit_asked)
         self._earlier, self._later = QPushButton(), QPushButton()
         self._earlier.setIcon(glyph_icon("left"))
         self._later.setIcon(glyph_icon("right"))
         self._earlier.setAccessibleName(tr("Earlier version"))
         self._later.setAccessibleName(tr("Later version"))
-        self._earlier.setToolTip(tr("Show the version before this one"))
-        self._later.setToolTip(tr("Show the version after this one"))
+        self._earlier.setToolTip(tr("Show the previous version"))
+        self._later.setToolTip(tr("Show the next version"))
         self._earlier.clicked.connect(lambda: self.version_asked.emit(-1))
         self._later.clicked.connect(lambda: self.version_asked.emit(1))
         self._version = Label()
@@ -416,7 +416,7 @@ class ReplyView(QWidget):
         self._taken += len(shown)
         if len(shown) > room:
             self._full = True
-            left_out = tr("What comes after {count:,} characters is not shown.", count=SHOWN_CHARACTERS)
+            left_out = tr("Text after the first {count:,} characters is not shown.", count=SHOWN_CHARACTERS)
             shown = f"{shown[:room]}\n… {left_out}"
         self._waiting.append(shown)
         self._waits += len(shown)

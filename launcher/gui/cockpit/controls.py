@@ -58,13 +58,11 @@ class AdvancedFields(QWidget):
         self.search.setPlaceholderText(tr("Search all flags"))
         self.search.setAccessibleName(tr("Search all flags"))
         self.search.setClearButtonEnabled(True)
-        set_tooltip(
-            self.search, tr("Words that occur in a flag's name or description, as the engine's --help has them")
-        )
+        set_tooltip(self.search, tr("Searches the names and descriptions of llama-server's flags"))
         self.search.textChanged.connect(self._list_flags)
         self._count = _make_caption()
         self.list = QListWidget()
-        self.list.setAccessibleName(tr("Flags of the engine"))
+        self.list.setAccessibleName(tr("llama-server flags"))
         self.list.setFixedHeight(theme.px(_LIST_HEIGHT))
         self.list.setFont(theme.monospace())
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -76,12 +74,12 @@ class AdvancedFields(QWidget):
         self.choice.activated.connect(lambda _at: self._set_flag(self.choice.currentData()))
         self.text.editingFinished.connect(lambda: self._set_flag(self.text.text().strip()))
         self._refused = _make_caption("problem-text")
-        raw_title = Label(tr("Your own arguments"))
+        raw_title = Label(tr("Extra arguments"))
         self.raw = QLineEdit()
         self.raw.setFont(theme.monospace())
-        self.raw.setAccessibleName(tr("Your own arguments"))
-        self.raw.setPlaceholderText(tr("such as --no-warmup --top-k 20"))
-        set_tooltip(self.raw, tr("Goes to llama-server as it is, after all other arguments: what stands here wins"))
+        self.raw.setAccessibleName(tr("Extra arguments"))
+        self.raw.setPlaceholderText(tr("for example --no-warmup --top-k 20"))
+        set_tooltip(self.raw, tr("Passed to llama-server after all other arguments, and overrides them"))
         self.raw.textEdited.connect(lambda text: state.request("extra", text))
         self._raw_line = _make_caption()
         column = QVBoxLayout(self)
@@ -108,7 +106,7 @@ class AdvancedFields(QWidget):
             return
         build = self._asked = launch.build
         if not self._flags:
-            self._count.setText(tr("Asking {engine} for its flags ...", engine=build.name))
+            self._count.setText(tr("Reading the flags of {engine} ...", engine=build.name))
         self._controller.bridge.run(
             lambda _tell: _read_flags(build), done=lambda flags: self._take_flags(build, flags), failed=self._show_error
         )
@@ -143,7 +141,7 @@ class AdvancedFields(QWidget):
                 self.list.setCurrentItem(item)
         self.list.blockSignals(False)
         if self._flags:
-            self._count.setText(ntr("1 flag", "{n} flags", len(found)) if found else tr("No flag has these words."))
+            self._count.setText(ntr("1 flag", "{n} flags", len(found)) if found else tr("No flag matches."))
 
     @Slot(QListWidgetItem, QListWidgetItem)
     def _choose_flag(self, item: QListWidgetItem | None, _before: QListWidgetItem | None) -> None:
@@ -165,14 +163,18 @@ class AdvancedFields(QWidget):
 
         value = flag.value_in(self._state.extra)
         usual = tr("Default: {value}.", value=flag.default) if flag.default else ""
-        slider = tr("A slider above sets it; given here too, this one wins.") if flag.name in SETTING_OF_FLAG else ""
+        slider = (
+            tr("A slider above also sets this flag. The value here overrides it.")
+            if flag.name in SETTING_OF_FLAG
+            else ""
+        )
         self._description.setText(" ".join(filter(None, (flag.description, usual, slider))))
         editor: QComboBox | QLineEdit = self.choice if listed else self.text
         editor.setAccessibleName(flag.name)
-        set_tooltip(editor, tr("The value of {flag}; empty leaves it to the engine", flag=flag.name))
+        set_tooltip(editor, tr("Value of {flag}. Leave empty for the default", flag=flag.name))
         if listed:
             self.choice.clear()
-            self.choice.addItem(tr("left to the engine"), _FLAG_NOT_SET)
+            self.choice.addItem(tr("default"), _FLAG_NOT_SET)
             for each in _flag_values(flag):
                 self.choice.addItem(each, each)
             self.choice.setCurrentIndex(max(self.choice.findData(value or _FLAG_NOT_SET), 0))
@@ -212,7 +214,7 @@ class AdvancedFields(QWidget):
         if written != state.extra and not (written is None and "extra" in state.requested):
             self.raw.setText(join_extra(state.extra))
         refused = state.refusal if "extra" in state.requested else ""
-        self._raw_line.setText(refused or tr("After all other arguments; what stands here wins."))
+        self._raw_line.setText(refused or tr("Passed after all other arguments, and overrides them."))
         self._list_flags()
         if self._flag is not None and not self.text.hasFocus():
             self._show_flag()
@@ -259,21 +261,26 @@ class ChangesBox(QFrame):
         self._problem = Label()
         self._problem.setWordWrap(True)
         self.drain = ComboBox()
-        self.drain.setAccessibleName(tr("Replies that run"))
+        self.drain.setAccessibleName(tr("Running replies"))
         self.drain.addItem(tr("finish replies first"), FINISH)
         self.drain.addItem(tr("cancel replies"), CANCEL)
         self.drain.setToolTip(
-            tr("Replies that run may end first, for up to {seconds:.0f} s, or are cut off at once", seconds=DRAIN_S)
+            tr("Before a restart, wait up to {seconds:.0f} s for running replies, or cancel them", seconds=DRAIN_S)
         )
         self.drain.setCurrentIndex(self.drain.findData(settings.current_value(APPLY)))
         self.drain.activated.connect(lambda _at: controller.change_setting(APPLY, self.drain.currentData()))
         controller.setting_changed.connect(self._take_setting)
         self.apply = QPushButton(tr("Apply"))
         self.apply.setObjectName("primary")
-        self.apply.setToolTip(tr("Restart with these settings (Ctrl+Return). If they fail, the old ones come back"))
+        self.apply.setToolTip(
+            tr(
+                "Restart the server with these settings (Ctrl+Return). If that fails, the previous settings are "
+                "restored"
+            )
+        )
         self.apply.clicked.connect(self.apply_now)
         self.revert = QPushButton(tr("Revert"))
-        self.revert.setToolTip(tr("Take all changes back"))
+        self.revert.setToolTip(tr("Discard all changes"))
         self.revert.clicked.connect(lambda: state.revert())
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP))
@@ -329,7 +336,7 @@ class ChangesBox(QFrame):
 def _change_title(preview: "Preview") -> str:
     count = ntr("1 change", "{n} changes", len(preview.changes))
     if preview.restart_s is None:
-        return tr("{changes} · restart, never timed here yet", changes=count)
+        return tr("{changes} · restart time unknown", changes=count)
     if preview.restart_s < 1:
         return tr("{changes} · restart under 1 s", changes=count)
     return tr("{changes} · restart about {seconds:.0f} s", changes=count, seconds=preview.restart_s)
@@ -338,7 +345,9 @@ def _change_title(preview: "Preview") -> str:
 def _missing_memory_text(preview: "Preview") -> str:
     if not preview.missing_mib:
         return ""
-    return tr("{missing:,} MiB more than there are: it will most likely not start.", missing=preview.missing_mib)
+    return tr(
+        "{missing:,} MiB of GPU memory are missing: the model will probably not load.", missing=preview.missing_mib
+    )
 
 
 # Sliders for settings that need a restart.
@@ -398,24 +407,24 @@ class RestartFields(QWidget):
         largest = preview.largest_context
         self.fields["ctx"].show_mark(largest)
         self.fields["ctx"].show_hint(_context_hint(preview))
-        draft = tr("0 is MTP off") if basis.can_draft else tr("this model has no MTP head")
+        draft = tr("0 turns MTP off") if basis.can_draft else tr("this model has no MTP head")
         self.fields["draft"].show_hint(draft)
         self.fields["kv"].show_hint(
-            " · ".join(basis.kv_types) if len(basis.kv_types) <= 4 else tr("smaller to the right; f16 is usual")
+            " · ".join(basis.kv_types) if len(basis.kv_types) <= 4 else tr("Lower precision saves memory. Default: f16")
         )
-        self.fields["ubatch"].show_hint(tr("tokens of a prompt at once"))
+        self.fields["ubatch"].show_hint(tr("prompt tokens per batch"))
         self.fields["n_cpu_moe"].show_hint(tr("of {count} layers", count=basis.expert_layers))
         each = setting.context // setting.slots
         self.fields["slots"].show_hint(
-            tr("{each:,} tokens of context each", each=each) if setting.slots > 1 else tr("one request at a time")
+            tr("{each:,} tokens of context per slot", each=each) if setting.slots > 1 else tr("1 request at a time")
         )
 
 
 def _context_hint(preview: "Preview") -> str:
     if preview.estimate is None:
-        return tr("what fits is not known")
+        return tr("largest context unknown")
     if preview.largest_context is None:
-        return tr("none fits with these settings")
+        return tr("no context fits with these settings")
     return tr("largest that fits: {tokens:,}", tokens=preview.largest_context)
 
 
@@ -456,46 +465,46 @@ class SamplingFields(QWidget):
             tr("Temperature"),
             _TEMPERATURES,
             _format_two_decimals,
-            tr("How freely tokens are drawn; 0 always takes the likeliest. Request field: temperature (flag --temp)"),
+            tr("Randomness of replies. 0 always picks the most likely token. Request field: temperature (flag --temp)"),
         )
         self._add_field(
             "top_k",
             tr("Top-k"),
             _TOP_K,
             _format_top_k,
-            tr("Only this many of the likeliest tokens are drawn from; 0 is all. Request field: top_k (flag --top-k)"),
+            tr("Samples from this many of the most likely tokens. 0 means all. Request field: top_k (flag --top-k)"),
         )
         self._add_field(
             "top_p",
             tr("Top-p"),
             _SHARES,
             _format_two_decimals,
-            tr("Only the likeliest tokens that make up this share are drawn from. Request field: top_p (flag --top-p)"),
+            tr(
+                "Samples from the most likely tokens that together reach this probability. Request field: top_p "
+                "(flag --top-p)"
+            ),
         )
         self._add_field(
             "min_p",
             tr("Min-p"),
             _LEAST_SHARES,
             _format_two_decimals,
-            tr(
-                "Only tokens at least this likely, compared with the likeliest, are drawn."
-                " Request field: min_p (flag --min-p)"
-            ),
+            tr("Drops tokens below this share of the top token's probability. Request field: min_p (flag --min-p)"),
         )
         self._add_field(
             "max_tokens",
             tr("Token limit"),
             _TOKENS,
             _format_token_limit,
-            tr("The reply ends after this many tokens. Request field: max_tokens (flag --n-predict)"),
+            tr("Longest reply, in tokens. Request field: max_tokens (flag --n-predict)"),
         )
         self.thinking = Segmented(tr("Thinking"), [(None, tr("auto")), (True, tr("on")), (False, tr("off"))], None)
         self.thinking.changed.connect(partial(state.set_sampling_value, "thinking"))
         set_tooltip(
             self.thinking,
             tr(
-                "Whether the model thinks before it replies, where its template has a switch for it."
-                " Request field: chat_template_kwargs.enable_thinking"
+                "Lets the model think before it replies, if its chat template supports it. Request field: "
+                "chat_template_kwargs.enable_thinking"
             ),
         )
         self._thinking_line = Label()
@@ -534,7 +543,7 @@ class SamplingFields(QWidget):
         self.thinking.set_value(self._state.sampling_value("thinking"))
         has_switch = defaults is None or defaults.thinks is not False
         self.thinking.setEnabled(has_switch)
-        self._thinking_line.setText("" if has_switch else tr("this model's template has no switch for it"))
+        self._thinking_line.setText("" if has_switch else tr("not supported by this model's chat template"))
         self._thinking_line.setVisible(not has_switch)
 
     def _hint_for(self, name: str) -> str:
@@ -542,16 +551,16 @@ class SamplingFields(QWidget):
         usual = defaults.values.get(name) if defaults else None
         if usual is None or self._state.sampling_value(name) == usual:
             return _sampling_hint(name)
-        return tr("the server's own: {value}", value=_SAMPLING_FORMATS[name](usual))
+        return tr("server default: {value}", value=_SAMPLING_FORMATS[name](usual))
 
 
 def _sampling_hint(name: str) -> str:
     return {
-        "temperature": tr("0 takes the likeliest token"),
-        "top_k": tr("how many of the likeliest count"),
-        "top_p": tr("the likeliest that make up this share"),
-        "min_p": tr("at least so likely, beside the likeliest"),
-        "max_tokens": tr("a reply ends there"),
+        "temperature": tr("0 always picks the most likely token"),
+        "top_k": tr("number of most likely tokens to sample from"),
+        "top_p": tr("most likely tokens that reach this probability"),
+        "min_p": tr("drops tokens below this share of the top token's probability"),
+        "max_tokens": tr("longest reply, in tokens"),
     }[name]
 
 
@@ -593,12 +602,12 @@ class ControlsPane(Card):
         self.mode = Segmented(
             tr("Settings shown"), [(_SIMPLE, tr("Simple")), (_ADVANCED, tr("Advanced"))], load_choice("mode", _SIMPLE)
         )
-        self.mode.button(_SIMPLE).setToolTip(tr("The settings that matter most"))
-        self.mode.button(_ADVANCED).setToolTip(tr("Also every flag of the engine, and your own arguments"))
+        self.mode.button(_SIMPLE).setToolTip(tr("The most important settings"))
+        self.mode.button(_ADVANCED).setToolTip(tr("Also all llama-server flags and extra arguments"))
         self.mode.changed.connect(self._choose_mode)
         self.restart, self.sampling = RestartFields(state), SamplingFields(state)
         self.advanced, self.changes = AdvancedFields(state, controller), ChangesBox(controller, state)
-        self._advanced_title = _make_title(tr("Every flag"))
+        self._advanced_title = _make_title(tr("All flags"))
         inner = QWidget()
         inner.setObjectName("plain")
         column = QVBoxLayout(inner)

@@ -74,16 +74,16 @@ class CopyPanel(Card):
         self.text.setFixedHeight(theme.px(_LINES * 17 + 16))
         self.text.setTabChangesFocus(True)
         self.with_key = QCheckBox(tr("with the API key"))
-        self.with_key.setToolTip(tr("Whoever reads the text can then use the server"))
+        self.with_key.setToolTip(tr("Anyone who sees the text can then use the server"))
         self.with_key.toggled.connect(lambda _on: self.show_kind(self._kind))
         self._note = Label()
         self._note.setObjectName("secondary")
         self.copy = QPushButton(tr("Copy"))
         self.copy.setObjectName("primary")
-        self.copy.setToolTip(tr("Copy the text that is shown"))
+        self.copy.setToolTip(tr("Copy this text"))
         self.copy.clicked.connect(self._copy)
         close = QPushButton(tr("Close"))
-        close.setToolTip(tr("Take this card away (Esc)"))
+        close.setToolTip(tr("Close (Esc)"))
         close.clicked.connect(self.hide)
         self.head.addWidget(self._note)
         self.body.addWidget(self.text)
@@ -129,11 +129,11 @@ class CopyPanel(Card):
     def copy_address(self) -> None:
         """Copy the base URL for clients."""
         if url := self._server_url():
-            self._to_clipboard(f"{url}/v1", tr("The base URL is copied: {url}", url=f"{url}/v1"))
+            self._to_clipboard(f"{url}/v1", tr("Base URL copied: {url}", url=f"{url}/v1"))
 
     def copy_key(self) -> None:
         """Copy the API key without showing it."""
-        self._controller.ask_api_key(lambda key: self._to_clipboard(key, tr("The API key is copied.")))
+        self._controller.ask_api_key(lambda key: self._to_clipboard(key, tr("API key copied.")))
 
     def _server_url(self) -> str | None:
         address = self._controller.view.address
@@ -149,7 +149,7 @@ class CopyPanel(Card):
             self.text.setPlainText(render(error.message))
 
     def _copy(self) -> None:
-        self._to_clipboard(self.text.toPlainText(), tr("{kind} is copied.", kind=tr(KINDS[self._kind])))
+        self._to_clipboard(self.text.toPlainText(), tr("{kind} copied.", kind=tr(KINDS[self._kind])))
 
     def _to_clipboard(self, text: str, said: str) -> None:
         QGuiApplication.clipboard().setText(text)
@@ -230,10 +230,10 @@ class MemoryCard(Card):
         self._place.setText("")
         self.age.show_age(None)
         if preview is None:
-            self.bar.show_unknown(tr("Shown as soon as a model runs."))
+            self.bar.show_unknown(tr("Shown once a model is loaded."))
         else:
             reason = preview.basis.unknown or " ".join(preview.basis.notes)
-            self.bar.show_unknown(reason or tr("No formula knows this model."))
+            self.bar.show_unknown(reason or tr("There is no memory formula for this model."))
 
 
 def _estimate_source_text(preview: "Preview") -> str:
@@ -241,9 +241,9 @@ def _estimate_source_text(preview: "Preview") -> str:
     basis = preview.basis
     exact = preview.estimate is not None and preview.estimate.exact
     said = [
-        tr("By formula, from the model's header.") if exact else tr("By formula; some parts are a guess."),
-        tr("What other programs use is read when this page is shown and when a slider is moved."),
-        tr("The dashed line is the margin of {mib:,} MiB that should stay free.", mib=basis.margin_mib),
+        tr("Estimated from the header of the model.") if exact else tr("Estimated; some parts are a guess."),
+        tr("Memory of other programs is read when this page opens and when a slider moves."),
+        tr("The dashed line marks the {mib:,} MiB that should stay free.", mib=basis.margin_mib),
     ]
     return "\n".join([*said, *basis.notes])
 
@@ -501,14 +501,16 @@ class CockpitPage(QWidget):
         self.head.add_widget(self._place)
         self._restart = self.head.add_button(tr("Restart"), self._restart_now)
         self._restart.setToolTip(
-            tr("Stop the engine and start it with the same settings. Replies that run end first, if so chosen")
+            tr("Restart the server with the same settings. Running replies finish first or are cancelled, as chosen")
         )
         self._stop = self.head.add_button(tr("Stop"), self._controller.stop)
-        self._stop.setToolTip(tr("Stop the server and free its memory"))
+        self._stop.setToolTip(tr("Unload the model and stop the server"))
         self._start = self.head.add_button(tr("Start"), lambda: self._controller.start(), primary=True)
-        self._start.setToolTip(tr("Serve the model again, as it was"))
+        self._start.setToolTip(tr("Load the model again with the same settings"))
         self._copy = QPushButton(tr("Copy as"))
-        self._copy.setToolTip(tr("What runs as a command, a script, or an entry for other tools; its address and key"))
+        self._copy.setToolTip(
+            tr("Copy the server as a command, a script or an entry for other tools, or its address and API key")
+        )
         self._copy.setMenu(self.copy_panel.make_menu(self._copy))
         self.head.add_widget(self._copy)
         return self.head
@@ -534,8 +536,8 @@ class CockpitPage(QWidget):
 
     def _make_welcome(self) -> EmptyState:
         text = tr(
-            "The demo runs a real llama.cpp server with MTP on a model of 9 MB that came with the program. It needs no"
-            " GPU and no network.\n\nIt shows the path, not a speed-up, and it can talk about nothing but this program."
+            "The demo runs a real llama.cpp server with MTP and a built-in 9 MB model. It needs no GPU and "
+            "no network.\n\nIt shows each step, not a speed-up, and the model can only talk about this program."
         )
         controller = self._controller
         buttons = (

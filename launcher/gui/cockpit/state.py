@@ -80,7 +80,7 @@ class SettingsState(QObject):
             return ""
         flag = problem.facts.get("option")
         if isinstance(problem, BadOption) and "extra" in self.requested and flag in self.extra:
-            return tr("{flag} cannot be given here: the launcher sets it.", flag=flag)
+            return tr("{flag} cannot be used here because the launcher sets it.", flag=flag)
         return str(problem)
 
     def request(self, name: str, value: "Value") -> None:

@@ -97,7 +97,7 @@ class LineCollector(QObject):
         stamp = format_timestamp(time.time())
         lines = [parse_log_line(text, stamp) for text in kept]
         if left_out:
-            said = tr("… {count} lines are not shown here, but in the log file …", count=f"{left_out:,}")
+            said = tr("… {count} more lines in the log file …", count=f"{left_out:,}")
             lines.insert(0, ParsedLine(stamp, "D", said))
         self.came.emit(lines)
 
@@ -118,29 +118,29 @@ class LogBar(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.sources = ComboBox()
-        self.sources.setAccessibleName(tr("Whose log"))
-        self.sources.setToolTip(tr("This window's server, those of other programs of yours, and earlier log files"))
+        self.sources.setAccessibleName(tr("Log source"))
+        self.sources.setToolTip(tr("This window's server, your other servers, and earlier log files"))
         self.sources.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.sources.setMinimumContentsLength(24)
         self.search = QLineEdit()
-        self.search.setPlaceholderText(tr("Only lines with …"))
-        self.search.setAccessibleName(tr("Only lines with this text"))
-        self.search.setToolTip(tr("Shows the lines that hold this text (Ctrl+F)"))
+        self.search.setPlaceholderText(tr("Filter …"))
+        self.search.setAccessibleName(tr("Filter by text"))
+        self.search.setToolTip(tr("Shows only lines that contain this text (Ctrl+F)"))
         self.search.setClearButtonEnabled(True)
         self.regex = QCheckBox(tr("Regex"))
-        self.regex.setToolTip(tr("Take the text for a regular expression, such as n_ctx|n_batch"))
+        self.regex.setToolTip(tr("Use the text as a regular expression, for example n_ctx|n_batch"))
         self.level = Segmented(tr("Level"), [("", tr("All")), ("W", tr("Warnings")), ("E", tr("Errors"))])
         self.level.setToolTip(tr("All lines, warnings and errors, or errors alone"))
         self.polling = QCheckBox(tr("Hide polling"))
         self.polling.setChecked(True)
-        self.polling.setToolTip(tr("Hide what the engine prints each time it is asked how it is"))
+        self.polling.setToolTip(tr("Hide the lines of health checks"))
         self.follow = QPushButton(tr("Follow"))
         self.follow.setCheckable(True)
         self.follow.setChecked(True)
-        self.follow.setToolTip(tr("Stay at the end as lines come (End)"))
+        self.follow.setToolTip(tr("Scroll to new lines (End)"))
         self.pause = QPushButton(tr("Pause"))
         self.pause.setCheckable(True)
-        self.pause.setToolTip(tr("Hold the lines still; what comes meanwhile is shown afterwards (Ctrl+P)"))
+        self.pause.setToolTip(tr("Pause the view. New lines appear when you resume (Ctrl+P)"))
         for button in (self.follow, self.pause):
             button.setObjectName("segment")  # makes the pressed state visible
             button.setProperty("end", "only")
@@ -208,7 +208,7 @@ class LogBar(QWidget):
         try:
             wanted.make_predicate()
         except re.error as error:
-            self._wrong.setText(tr("This is no regular expression: {why}.", why=error.msg))
+            self._wrong.setText(tr("This is not a valid regular expression: {why}.", why=error.msg))
             self._wrong.show()
             return
         self._wrong.hide()
@@ -251,11 +251,11 @@ class CauseCard(Card):
             label.setWordWrap(True)
             label.setTextInteractionFlags(theme.SELECTABLE)
         self.fix_button = make_button("", self._apply_fix, primary=True)
-        self.line_button = make_button(tr("Show the line"), show_line)
-        self.line_button.setToolTip(tr("Go to the line of the log that names the cause; it is marked"))
+        self.line_button = make_button(tr("Show line"), show_line)
+        self.line_button.setToolTip(tr("Jump to the marked line that names the cause"))
         self.close_button = make_button(tr("Dismiss"), self.hide)
         self.close_button.setObjectName("quiet")
-        self.close_button.setToolTip(tr("Take this away"))
+        self.close_button.setToolTip(tr("Dismiss this"))
         words = QVBoxLayout()
         words.setSpacing(theme.px(theme.GAP_S))
         for label in (self.title, self.text, self.hint):
@@ -278,13 +278,13 @@ class CauseCard(Card):
         self.title.setText(title)
         self.text.setText(text)
         helps = "; ".join(render(each.label) for each in cause.actions)
-        self.hint.setText(tr("What helps: {actions}.", actions=helps) if cause.foreign and helps else hint)
+        self.hint.setText(tr("Try: {actions}.", actions=helps) if cause.foreign and helps else hint)
         self.text.setVisible(bool(cause.text))
         self.hint.setVisible(bool(self.hint.text()) and action is None)  # the button has the same text
         self.fix_button.setVisible(action is not None)
         if action is not None:
             self.fix_button.setText(render(action.label))
-            self.fix_button.setToolTip(tr("Changes the settings as it says, and starts again"))
+            self.fix_button.setToolTip(tr("Applies this fix and restarts the server"))
         self.line_button.setVisible(names_line)
         self.setAccessibleName(" ".join(filter(None, (title, text, hint))))
         self.show()
@@ -299,7 +299,7 @@ class CauseCard(Card):
 
 def drop_hint(data: QMimeData) -> str:
     """Return the hint shown while data is dragged over the page, or "" if it is refused."""
-    return tr("Drop it to read it here, with what went wrong in it") if dropped_log(data) is not None else ""
+    return tr("Drop the log file to open and diagnose it") if dropped_log(data) is not None else ""
 
 
 def dropped_log(data: QMimeData) -> Path | None:
@@ -391,7 +391,7 @@ class LogsPage(QWidget):
             self._reading = run(
                 lambda tell: follow_server(source.where, tell),
                 told=lambda lines: self._add_other_lines(source, lines),
-                done=lambda _none: self.banner.show_message(tr("This server has ended."), "information"),
+                done=lambda _none: self.banner.show_message(tr("This server has stopped."), "information"),
                 failed=self._show_error,
             )
         self._show_count()
@@ -435,21 +435,23 @@ class LogsPage(QWidget):
 
     def _lay_out(self) -> None:
         self._head = PageHead(
-            tr("Logs"), tr("What the engine writes. A failed start says here why, and what mends it.")
+            tr("Logs"), tr("Output of llama-server. If it fails to start, the cause and the fix appear here.")
         )
         self._copy = make_button(tr("Copy for a bug report"), self.copy_report)
-        self._copy.setToolTip(tr("Versions, cause and last lines, without keys, tokens and names (logs --report)"))
+        self._copy.setToolTip(
+            tr("Copies versions, cause and last lines, without API keys, tokens and names (logs --report)")
+        )
         opens = make_button(tr("Open a log file …"), self.choose_file)
-        opens.setToolTip(tr("Any log of llama-server, plain or JSON lines: it is diagnosed the same way"))
+        opens.setToolTip(tr("Opens and diagnoses any llama-server log, plain text or JSON lines"))
         folder = make_button(tr("Open folder"), self._open_folder)
-        folder.setToolTip(tr("Show the folder in which the log files lie"))
+        folder.setToolTip(tr("Open the folder with the log files"))
         for button in (opens, folder, self._copy):
             self.bar.first.add(button)
         self.empty = EmptyState(
             tr("Nothing has been logged yet"),
             tr(
-                "What the engine writes appears here as soon as a model is started. You can also open a log of"
-                " llama-server that you have, or drop it here: it is diagnosed the same way."
+                "The output of llama-server appears here once a model starts. You can also open any "
+                "llama-server log, or drop it here, to diagnose it."
             ),
             ((tr("Open a log file …"), self.choose_file), (tr("Go to Start"), self._go_to_start)),
         )
@@ -519,7 +521,7 @@ class LogsPage(QWidget):
     @Slot()
     def _update_pause(self) -> None:
         paused = self.bar.pause.isChecked()
-        self.bar.pause.setText(tr("Go on") if paused else tr("Pause"))
+        self.bar.pause.setText(tr("Resume") if paused else tr("Pause"))
         self.lines.set_still(still=paused)
         self._show_count()
 
@@ -597,7 +599,7 @@ class LogsPage(QWidget):
         if read.cause is None:
             serious = sum(line.level == "E" for line in read.lines)
             self.banner.show_message(
-                tr("The log names no cause that is known. {count} of its lines are errors.", count=serious),
+                tr("No known cause found in the log. It has {count} error lines.", count=serious),
                 "information",
             )
 
@@ -618,7 +620,7 @@ class LogsPage(QWidget):
         self._copy.setEnabled(bool(kept))
         parts = [tr("{shown} of {kept} lines", shown=f"{shown:,}", kept=f"{kept:,}")]
         if self.lines.waiting and self.bar.pause.isChecked():
-            parts.append(tr("paused, {count} more have come", count=f"{self.lines.waiting:,}"))
+            parts.append(tr("paused, {count} new lines", count=f"{self.lines.waiting:,}"))
         self.count.setText(" · ".join(parts) if kept else "")
 
     def _show_copied(self, text: str) -> None:
@@ -626,7 +628,7 @@ class LogsPage(QWidget):
         QGuiApplication.clipboard().setText(text)
         lines = len(text.splitlines())
         said = tr(
-            "{count} lines are copied, without keys, tokens, names and addresses. Read them before you send them.",
+            "{count} lines copied, without API keys, tokens, names and addresses. Check them before you send them.",
             count=lines,
         )
         self.banner.show_message(said, "good")
@@ -644,9 +646,7 @@ class LogsPage(QWidget):
 
         folder = Path(self.source.where).parent if self.source.kind is SourceKind.FILE else logs_dir()
         if not folder.is_dir():
-            self.banner.show_message(
-                tr("There is no folder of logs yet: it is made with the first start."), "information"
-            )
+            self.banner.show_message(tr("There is no log folder yet. The first start creates it."), "information")
             return
         QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder)))
 

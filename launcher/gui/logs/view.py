@@ -122,7 +122,7 @@ class LogView(QTableView):
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerItem)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.setToolTip(tr("Ctrl+C copies the lines that are chosen; End follows what comes"))
+        self.setToolTip(tr("Ctrl+C copies the selected lines; End follows new lines"))
         model.rowsInserted.connect(self._scroll_if_following)
         model.modelReset.connect(self._reset_columns)
         self.verticalScrollBar().actionTriggered.connect(self._follow_slider)

@@ -64,12 +64,12 @@ class DetailCard(Card):
         self.fit.setWordWrap(True)
         self.age = ReadAge()
         self.start = make_button(tr("Start"), start, primary=True)
-        self.start.setToolTip(tr("Serve this file (llama-server --model)"))
+        self.start.setToolTip(tr("Load this file (llama-server --model)"))
         self.verify = make_button(tr("Verify"), verify)
-        self.verify.setToolTip(tr("Read it to its end and compare its SHA-256 with what it should be"))
+        self.verify.setToolTip(tr("Read the whole file and compare its SHA-256 with the published one"))
         self.delete = make_button(tr("Delete"), self._press_delete)
         self.folder = make_button(tr("Show in folder"), show_in_folder)
-        self.folder.setToolTip(tr("Open the folder that it lies in"))
+        self.folder.setToolTip(tr("Open its folder"))
         self.progress = ProgressLine(tr("Verifying"))
         self.progress.hide()
         self.progress_words = Label()
@@ -114,12 +114,12 @@ class DetailCard(Card):
             self._cancel_confirmation()
             self.badge.show_status("")
             self.badge.hide()
-            self.fit.setText(tr("What fits here is being worked out.") if local else "")
+            self.fit.setText(tr("Checking whether it fits ...") if local else "")
             self.age.show_age(None)
             self._show_rows(())
         if local is None:
             self.title.setText(tr("No file is chosen"))
-            self.path.setText(tr("Choose one to see all about it."))
+            self.path.setText(tr("Select a file to see its details."))
             self.note.hide()
         else:
             self.title.setText(f"{words.display_name(local)} · {words.quant_text(local)}")
@@ -154,7 +154,7 @@ class DetailCard(Card):
         told = [each for each in details.sha256 if each]
         whole = "\n".join(told)
         rows.append(
-            (tr("SHA-256"), f"{told[0][:_HASH_CHARACTERS]}…" if told else tr("not computed yet: verify it"), whole)
+            (tr("SHA-256"), f"{told[0][:_HASH_CHARACTERS]}…" if told else tr("not computed yet; use Verify"), whole)
         )
         rows += [(name, value, "") for name, value in details.figures]
         self._show_rows(tuple(rows))
@@ -192,7 +192,7 @@ class DetailCard(Card):
             return
         freed = words.format_size(local.record.bytes)
         self.delete.setText(tr("Press again to free {size}", size=freed) if self._confirming else tr("Delete"))
-        self.delete.setToolTip(tr("Delete the file: {size} become free. Asks once more first", size=freed))
+        self.delete.setToolTip(tr("Delete the file and free {size}. Asks for confirmation", size=freed))
 
     def _show_rows(self, rows: tuple[tuple[str, str, str], ...]) -> None:
         while (item := self.grid.takeAt(0)) is not None:
@@ -252,12 +252,12 @@ class FoldersPanel(Card):
         super().__init__(tr("Folders"))
         self._drop, self._remove, self._show = drop, remove, show
         adds = make_button(tr("Add a folder …"), add)
-        adds.setToolTip(tr("Look for models in another folder, too (models folders add)"))
+        adds.setToolTip(tr("Also find models in another folder (models folders add)"))
         self.head.addWidget(adds)
         self._folders, self._left = QVBoxLayout(), QVBoxLayout()
         for column in (self._folders, self._left):
             column.setSpacing(theme.px(theme.GAP_M))
-        self._left_title = Label(tr("Left by downloads"))
+        self._left_title = Label(tr("Unfinished downloads"))
         self._left_title.setFont(theme.font(theme.SECTION_PX, bold=True))
         self.body.addLayout(self._folders)
         self.body.addSpacing(theme.px(theme.GAP_L))
@@ -276,22 +276,22 @@ class FoldersPanel(Card):
                     widget.deleteLater()
         self.remove_buttons.clear()
         self.drop_buttons.clear()
-        free = tr("{size} are free on its disk", size=words.format_size(shelf.free_bytes))
+        free = tr("{size} free on its disk", size=words.format_size(shelf.free_bytes))
         ours = _make_quiet_button(tr("Show"), lambda: self._show(shelf.ours), tr("Open this folder"))
         self._folders.addWidget(
             _FolderRow(
-                "dot", "accent", display_path(shelf.ours), tr("Ours: downloads go here. {free}.", free=free), ours
+                "dot", "accent", display_path(shelf.ours), tr("Downloads are saved here. {free}.", free=free), ours
             )
         )
         self._folders.addWidget(
-            _FolderRow("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs: only read."), None)
+            _FolderRow("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs. Read only."), None)
         )
         for path, there in shelf.folders.items():
             button = _make_quiet_button(
-                tr("Take out"), partial(self._drop, path), tr("Look there no more; its files stay")
+                tr("Remove"), partial(self._drop, path), tr("Stop listing this folder. Its files are not deleted")
             )
             self.drop_buttons[path] = button
-            under = tr("Added by you.") if there else tr("Added by you. It is not there now: is the disk connected?")
+            under = tr("Added by you.") if there else tr("Added by you. Not found now. Is the disk connected?")
             glyph, role = ("dot", "good") if there else ("triangle", "attention")
             self._folders.addWidget(_FolderRow(glyph, role, display_path(path), under, button))
         self._left_title.setVisible(bool(shelf.leftovers))
@@ -300,9 +300,7 @@ class FoldersPanel(Card):
 
     def _add_left(self, left: Leftover) -> None:
         freed = words.format_size(left.bytes)
-        button = _make_quiet_button(
-            tr("Delete"), lambda: None, tr("{size} become free. Asks once more first", size=freed)
-        )
+        button = _make_quiet_button(tr("Delete"), lambda: None, tr("Frees {size}. Asks for confirmation", size=freed))
         sure = tr("Press again to free {size}", size=freed)
 
         def press() -> None:
@@ -345,19 +343,19 @@ class OffersPanel(Card):
             tr("Files of the catalogue"), offer_columns(), stretch=_MODEL_COLUMN
         )
         self.table.setMinimumHeight(theme.px(34 * 8))
-        self.why = Label(tr("What fits this computer is being worked out."))
+        self.why = Label(tr("Checking which models fit this computer ..."))
         self.why.setObjectName("secondary")
         self.why.setWordWrap(True)
         self.button = make_button(tr("Download"), self._download_selected, primary=True)
-        self.button.setToolTip(tr("Put it at the end of the queue"))
+        self.button.setToolTip(tr("Add to the download queue"))
         self.button.setEnabled(False)
         self.other = QLineEdit()
-        self.other.setPlaceholderText(tr("OWNER/NAME:FILE.gguf, or an address and its SHA-256"))
+        self.other.setPlaceholderText(tr("OWNER/NAME:FILE.gguf, or a URL and its SHA-256"))
         self.other.setAccessibleName(tr("Another file"))
-        self.other.setToolTip(tr("A file of the hub, or an https address, a space and the SHA-256 that its page names"))
+        self.other.setToolTip(tr("A Hugging Face file, or an https URL, a space and the SHA-256 from its page"))
         self.other.setMinimumWidth(theme.px(220))
         self.add = make_button(tr("Add to the queue"), self._download_typed)
-        self.add.setToolTip(tr("Download what is written beside it"))
+        self.add.setToolTip(tr("Download the file entered here"))
         self.add.setEnabled(False)
         top, below = FlowLayout(gap=theme.px(theme.GAP)), FlowLayout(gap=theme.px(theme.GAP))
         self.family.setMinimumWidth(theme.px(180))
@@ -405,10 +403,8 @@ class OffersPanel(Card):
         self.button.setEnabled(offer is not None and not offer.here)
         if offer is not None:
             self.why.setText(offer.why)
-            size = words.format_size(offer.bytes) if offer.bytes else tr("a size that is not known yet")
-            set_tooltip(
-                self.button, tr("Put {what} at the end of the queue: {size}", what=offer.download_id, size=size)
-            )
+            size = words.format_size(offer.bytes) if offer.bytes else tr("size unknown")
+            set_tooltip(self.button, tr("Add {what} to the download queue: {size}", what=offer.download_id, size=size))
 
     def _download_selected(self) -> None:
         offer = self.table.row
@@ -450,7 +446,7 @@ class JobRow(QWidget):
         self.progress_text.setWordWrap(True)
         self.line = ProgressLine(tr("Download"))
         self.toggle = self._make_button("", self._toggle, "")
-        self.up = self._make_button(tr("Earlier"), lambda: host.move(job_id, "up"), tr("Move it up in the line"))
+        self.up = self._make_button(tr("Earlier"), lambda: host.move(job_id, "up"), tr("Move up in the queue"))
         self.cancel = self._make_button(tr("Cancel"), self._cancel, "")
         head = QHBoxLayout()
         head.setSpacing(theme.px(theme.GAP))
@@ -481,13 +477,13 @@ class JobRow(QWidget):
         runs = state in ("waiting", "running")
         self.toggle.setVisible(state != "done")
         self.toggle.setText(tr("Pause") if runs else tr("Resume") if state == "paused" else tr("Try again"))
-        self.toggle.setToolTip(tr("What has arrived is kept") if runs else tr("Goes on from what has arrived"))
+        self.toggle.setToolTip(tr("The downloaded part is kept") if runs else tr("Continues from the downloaded part"))
         self.toggle.setEnabled(not job.is_changing)
         self.up.setVisible(state in _ACTIVE_STATES and not first)
         self.cancel.setVisible(state in (*_ACTIVE_STATES, "failed"))
         discards = state == "failed"
         self.cancel.setText(tr("Discard") if discards else tr("Cancel"))
-        self.cancel.setToolTip(tr("Give it up, and remove what has arrived of it"))
+        self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
         for button in (self.toggle, self.up, self.cancel):
             button.setAccessibleName(f"{button.text()}: {job.title}")
 
@@ -517,11 +513,13 @@ class QueueCard(Card):
         self.total.setWordWrap(True)
         self.held = Label()
         self.held.setWordWrap(True)
-        self.go_on = make_button(tr("Go on"), self._go_on)
-        self.go_on.setToolTip(tr("Try again what holds all downloads up"))
-        self.clear = make_button(tr("Clear ended"), host.clear)
+        self.go_on = make_button(tr("Resume"), self._go_on)
+        self.go_on.setToolTip(tr("Retry the download that blocks the queue"))
+        self.clear = make_button(tr("Clear finished"), host.clear)
         self.clear.setObjectName("quiet")
-        self.clear.setToolTip(tr("Take what is done, failed or cancelled out of the list; files stay"))
+        self.clear.setToolTip(
+            tr("Remove finished, failed and cancelled downloads from the list. Files are not deleted")
+        )
         self.head.addWidget(self.clear)
         self._column = QVBoxLayout()
         self._column.setSpacing(theme.px(theme.GAP_L))
@@ -555,7 +553,7 @@ class QueueCard(Card):
         if totals is not None and shows:
             said = [ntr("1 download", "{n} downloads", totals.jobs)]
             if totals.left_bytes is not None:
-                said.append(tr("{size} to come", size=words.format_size(totals.left_bytes)))
+                said.append(tr("{size} left", size=words.format_size(totals.left_bytes)))
             if totals.seconds_left is not None:
                 said.append(tr("{time} left", time=words.format_duration(totals.seconds_left)))
             self.total.setText(" · ".join(said))
@@ -644,12 +642,12 @@ def verification_result(name: str, outcomes: set[str]) -> tuple[str, str]:
     """Return the verification result of all parts of a file and its meaning. The worst part counts."""
     if "changed" in outcomes:
         return (
-            tr("{name} is not the file that it should be: its SHA-256 is another one. Download it again.", name=name),
+            tr("{name} is damaged or was changed: its SHA-256 does not match. Download it again.", name=name),
             "bad",
         )
     if "missing" in outcomes:
-        return tr("{name} is not there any more.", name=name), "bad"
+        return tr("{name} no longer exists.", name=name), "bad"
     if "unknown" in outcomes:
-        text = tr("Nobody says what {name} should be. Its SHA-256 is kept and compared the next time.", name=name)
+        text = tr("No checksum is published for {name}. Its SHA-256 was saved for the next check.", name=name)
         return text, "information"
-    return tr("{name} is what it should be.", name=name), "good"
+    return tr("{name} is intact: its SHA-256 matches.", name=name), "good"

@@ -42,22 +42,24 @@ def file_columns(used: Mapping[str, float]) -> tuple[Column[LocalModel], ...]:
             tr("The model's name in the catalogue, else the file's"),
             lambda local: Cell(words.display_name(local), tip=str(local.path)),
         ),
-        Column(tr("Quant"), tr("How the weights are stored"), lambda local: Cell(words.quant_text(local))),
+        Column(tr("Quant"), tr("Quantisation of the weights"), lambda local: Cell(words.quant_text(local))),
         Column(
             tr("Size"),
-            tr("Bytes of all its files"),
+            tr("Size of all its files"),
             lambda local: Cell(words.format_size(local.record.bytes), local.record.bytes),
             right=True,
         ),
         Column(
             tr("MTP head"),
-            tr("Whether the file holds an MTP head, which drafts tokens (--spec-type draft-mtp)"),
+            tr("Shows whether the file has an MTP head, which drafts tokens (--spec-type draft-mtp)"),
             head,
             spare=2,
         ),
-        Column(tr("Verified"), tr("Whether its SHA-256 was computed here, and is what it should be"), state, spare=3),
-        Column(tr("Place"), tr("Whose folder it lies in"), lambda local: Cell(words.place_text(local)), spare=4),
-        Column(tr("Last used"), tr("When it was served last"), last, spare=5),
+        Column(
+            tr("Verified"), tr("Shows whether its SHA-256 was checked on this computer and matches"), state, spare=3
+        ),
+        Column(tr("Place"), tr("Folder that contains the file"), lambda local: Cell(words.place_text(local)), spare=4),
+        Column(tr("Last used"), tr("When it was last loaded"), last, spare=5),
     )
 
 
@@ -74,18 +76,21 @@ def offer_columns() -> tuple[Column[CatalogueOffer], ...]:
     return (
         Column(
             tr("Fit"),
-            tr("FITS: with memory to spare. TIGHT: with less than should stay free. OFFLOADS: experts on the CPU."),
+            tr(
+                "FITS: enough memory. TIGHT: fits, but leaves too little memory free. OFFLOADS: some experts run "
+                "on the CPU."
+            ),
             fit,
         ),
         Column(
             tr("Model"), tr("The model's name in the catalogue"), lambda offer: Cell(offer.name, tip=offer.download_id)
         ),
-        Column(tr("Quant"), tr("How the weights are stored"), lambda offer: Cell(offer.quant)),
+        Column(tr("Quant"), tr("Quantisation of the weights"), lambda offer: Cell(offer.quant)),
         Column(
             tr("Size"),
-            tr("Bytes to download"),
+            tr("Download size"),
             lambda offer: Cell(words.format_size(offer.bytes), offer.bytes or 0),
             right=True,
         ),
-        Column(tr("Here"), tr("Whether it is on this computer already"), here, spare=1),
+        Column(tr("Here"), tr("Shows whether it is already on this computer"), here, spare=1),
     )

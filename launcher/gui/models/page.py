@@ -110,7 +110,7 @@ class ModelsPage(QWidget):
     @Slot()
     def add_folder(self) -> None:
         """Let the user choose another model folder."""
-        name = QFileDialog.getExistingDirectory(self, tr("Look for models in"))
+        name = QFileDialog.getExistingDirectory(self, tr("Find models in"))
         if name:
             self.add_place(Path(name))
 
@@ -141,14 +141,14 @@ class ModelsPage(QWidget):
         self._arrange()
 
     def _lay_out(self) -> None:
-        self._head = PageHead(tr("Models"), tr("Looking at what lies here."))
+        self._head = PageHead(tr("Models"), tr("Scanning for models ..."))
         options = [(_FILES, tr("On this computer")), (_OFFERS, tr("Download")), (_FOLDERS, tr("Folders"))]
-        self._views = Segmented(tr("What is shown"), options)
+        self._views = Segmented(tr("View"), options)
         self.empty = EmptyState(
             tr("No models are on this computer yet"),
             tr(
-                "Download one that fits, add the folder in which you keep yours, or drop a .gguf file here. What other"
-                " programs have in the Hugging Face cache is found by itself."
+                "Download a model that fits, add your models folder, or drop a .gguf file here. Models in "
+                "the Hugging Face cache are found automatically."
             ),
             ((tr("Download one"), lambda: self.show_view(_OFFERS)), (tr("Add a folder …"), self.add_folder)),
         )
@@ -271,7 +271,7 @@ class ModelsPage(QWidget):
         if shelf.leftovers:
             left = sum(each.bytes for each in shelf.leftovers)
             count = ntr("1 file", "{n} files", len(shelf.leftovers))
-            said.append(tr("{count} left by downloads, {size}", count=count, size=words.format_size(left)))
+            said.append(tr("{count} unfinished downloads, {size}", count=count, size=words.format_size(left)))
         self._head.show_subtitle(" · ".join(said))
         if shelf.notice:
             self.banner.show_message(shelf.notice, "attention")
@@ -304,16 +304,14 @@ class ModelsPage(QWidget):
         self.refresh()
 
     def _show_deleted(self, name: str, freed: int) -> None:
-        self.banner.show_message(
-            tr("{name} is deleted: {size} are free now.", name=name, size=words.format_size(freed)), "good"
-        )
+        self.banner.show_message(tr("{name} deleted, {size} freed.", name=name, size=words.format_size(freed)), "good")
         self.refresh()
 
     def _show_added(self, path: Path, *, fresh: bool) -> None:
         text = (
-            tr("{name} is listed from now on.", name=path.name)
+            tr("{name} was added to the list.", name=path.name)
             if fresh
-            else tr("{name} is looked at already.", name=path.name)
+            else tr("{name} is already in the list.", name=path.name)
         )
         self.banner.show_message(text, "good" if fresh else "information")
         self.refresh()
@@ -338,8 +336,8 @@ class ModelsPage(QWidget):
 
     @Slot(object)
     def _show_downloaded(self, job: Job) -> None:
-        self._controller.notify(tr("Download done"), job.title)
-        self.banner.show_message(tr("{title} is here, verified.", title=job.title), "good")
+        self._controller.notify(tr("Download finished"), job.title)
+        self.banner.show_message(tr("{title} was downloaded and verified.", title=job.title), "good")
         self.refresh()
 
     def _open_folder(self, folder: Path) -> None:
@@ -366,7 +364,7 @@ class _CurrentPageStack(QStackedWidget):
 
 def _drop_hint(data: QMimeData) -> str:
     """Return the hint shown while data is dragged over the page, or "" if it is refused."""
-    return tr("Drop it to have it listed here; it stays where it is") if _dropped_models(data) else ""
+    return tr("Drop the file to add it to the list. It is not moved") if _dropped_models(data) else ""
 
 
 def _dropped_models(data: QMimeData) -> list[Path]:

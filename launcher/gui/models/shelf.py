@@ -145,7 +145,9 @@ def _read_figures(local: LocalModel) -> tuple[tuple[tuple[str, str], ...], tuple
     told.append((tr("Hidden size"), f"{shape.hidden:,}"))
     told.append((tr("Heads"), tr("{count}, {kv} for keys and values", count=shape.heads, kv=shape.kv_heads)))
     if shape.experts:
-        told.append((tr("Experts"), tr("{count}, {used} work at a time", count=shape.experts, used=shape.experts_used)))
+        told.append(
+            (tr("Experts"), tr("{count}, {used} active per token", count=shape.experts, used=shape.experts_used))
+        )
     return tuple(told), kept
 
 
@@ -158,27 +160,25 @@ async def _determine_fit(local: LocalModel, here: Situation) -> tuple[str | None
     from launcher.models.locate import select_file
 
     if local.record.kind != "model":
-        return None, tr("It is loaded beside a model.")
+        return None, tr("Loaded together with a model.")
     subject = await asyncio.to_thread(select_file, local.path, load_catalogue())
     plan = await plan_for_start(subject, here)
     if plan is None:
         read_geometry(await asyncio.to_thread(read_model, local.path))  # raises the reason why the file is unsupported
-        return None, tr("What fits is not known here.")
+        return None, tr("Cannot tell whether it fits.")
     return plan.status.value, _memory_text(plan.required_mib, here, plan.setting)
 
 
 def _memory_text(needed_mib: int, here: Situation, setting: PlanSettings) -> str:
     values = {"needed": f"{needed_mib:,}", "free": f"{here.free_mib:,}", "context": f"{setting.context:,}"}
     mtp = tr("draft {count}", count=setting.draft) if setting.draft else tr("MTP off")
-    told = tr(
-        "Takes {needed} of {free} MiB that are free now, with a context of {context} tokens, {mtp}.", mtp=mtp, **values
-    )
+    told = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
     if stopping := count_stopping_servers(here):
         told = ntr(
-            "Takes {needed} of {free} MiB that are free once the running server stops ({now} MiB are free now), with a"
-            " context of {context} tokens, {mtp}.",
-            "Takes {needed} of {free} MiB that are free once {n} running servers stop ({now} MiB are free now), with a"
-            " context of {context} tokens, {mtp}.",
+            "Needs {needed} of {free} MiB free once the running server stops ({now} MiB free now), with a "
+            "context of {context} tokens, {mtp}.",
+            "Needs {needed} of {free} MiB free once {n} running servers stop ({now} MiB free now), with a "
+            "context of {context} tokens, {mtp}.",
             stopping,
             mtp=mtp,
             now=f"{here.beside_mib:,}",
@@ -213,7 +213,7 @@ def _make_offers(catalogue: Catalogue, entry: ModelEntry, here: Situation | None
 
     told = []
     for file in entry.files:
-        fit, why = None, tr("What fits is not known here.")
+        fit, why = None, tr("Cannot tell whether it fits.")
         if here is not None:
             wish = PlanCriteria(entry.id, quant=file.quant)
             plans = make_plans(catalogue, here, wish)
@@ -240,8 +240,8 @@ async def delete_model(local: LocalModel) -> int:
 
     if local.place is Place.CACHE:
         raise BadOption(
-            tr("This file lies in a cache of other programs, which may need it."),
-            tr("Delete it with the program that got it, such as `hf cache`."),
+            tr("This file is in the cache of other programs, which may need it."),
+            tr("Delete it with the program that downloaded it, such as `hf cache`."),
         )
     user = await asyncio.to_thread(server_using, local.record.paths)
     if user is not None:

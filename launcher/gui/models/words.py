@@ -76,7 +76,7 @@ def head_state(local: LocalModel) -> tuple[str, str, str]:
 def file_state(local: LocalModel) -> tuple[str, str, str]:
     """Return the verification state, as (text, glyph, colour role)."""
     if local.record.problem and local.state.value in ("unverified", "good"):
-        return tr("unreadable") if local.record.head is None else tr("not as promised"), "cross", "bad"
+        return tr("unreadable") if local.record.head is None else tr("not as published"), "cross", "bad"
     return {
         "good": (tr("verified"), "tick", "good"),
         "damaged": (tr("damaged"), "cross", "bad"),
@@ -98,13 +98,13 @@ def place_text(local: LocalModel) -> str:
 def leftover_text(left: Leftover) -> str:
     """Return what a download has left and why, as text."""
     if left.kind.value == "bad":
-        return render(left.reason or "") or tr("It is not the file that it should be.")
+        return render(left.reason or "") or tr("The file is damaged or was changed.")
     if left.done_bytes is None:
-        return tr("Unfinished; how much of it arrived is not known.")
+        return tr("Unfinished; downloaded size unknown.")
     if left.whole_bytes is None:
-        return tr("Unfinished: {done} have arrived.", done=format_size(left.done_bytes))
+        return tr("Unfinished: {done} downloaded.", done=format_size(left.done_bytes))
     return tr(
-        "Unfinished: {done} of {whole} have arrived.",
+        "Unfinished: {done} of {whole} downloaded.",
         done=format_size(left.done_bytes),
         whole=format_size(left.whole_bytes),
     )
@@ -117,7 +117,7 @@ def job_text(job: Job, now: Progress | None) -> str:
     state = job.state.value
     if state == "running":
         if now is None:
-            return tr("begins")
+            return tr("starting")
         parts = [_progress_text(now.done_bytes, now.bytes)]
         if now.bytes_per_second:
             parts.append(f"{format_size(round(now.bytes_per_second))}/s")
@@ -129,9 +129,9 @@ def job_text(job: Job, now: Progress | None) -> str:
     if job.failure is not None:
         again = ""
         if job.retry_at_s is not None:
-            again = tr("Tried again in {time}.", time=format_duration(max(job.retry_at_s - time.time(), 0)))
+            again = tr("Retry in {time}.", time=format_duration(max(job.retry_at_s - time.time(), 0)))
         return " ".join(filter(None, (render(job.failure.title), again or render(job.failure.hint))))
-    words = {"waiting": tr("waits"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
+    words = {"waiting": tr("waiting"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
     parts = [words.get(state, state)]
     if state in ("waiting", "paused", "cancelled") and job.done_bytes:
         parts.append(tr("{done} are kept", done=_progress_text(job.done_bytes, job.bytes)))

@@ -49,8 +49,8 @@ def rate_aside(state: PlotState) -> Aside:
             lines.append(tr("{share:.0f} % of the limit", share=100 * mean / limit.value))
         tips.append(
             tr(
-                "The limit is the GPU's memory bandwidth over the bytes that a pass over one token reads. MTP may get"
-                " past it, because one pass then yields several tokens."
+                "The limit is the GPU's memory bandwidth divided by the bytes read per token. MTP can exceed "
+                "it, because one pass then yields several tokens."
             )
         )
     elif limit is not None:
@@ -68,7 +68,7 @@ def drafts_aside(state: PlotState) -> Aside | None:
     shares = " · ".join(f"{share:.2f}" for share in latest.acceptance.rates_by_position)
     said = tr("mean length {length:.2f}", length=length)
     by_position = tr("{shares} by position", shares=shares)
-    tip = tr("Tokens that one pass yields on average, and the share of drafts accepted at each position.")
+    tip = tr("Average number of tokens per pass, and the draft acceptance at each position.")
     return f"{said}\n{by_position}", f"{by_position}\n{tip}"
 
 
@@ -81,7 +81,7 @@ def throttling_aside(state: PlotState) -> Aside:
     if throttled is not None and latest.time_s - throttled[0] <= MEAN_S:
         minutes = max(1, round((latest.time_s - throttled[0]) / 60))
         ago = ntr("1 min ago", "{n} min ago", minutes)
-        return f"{throttled[1]}\n{ago}", tr("The clocks were held back {ago} by: {why}.", ago=ago, why=throttled[1])
+        return f"{throttled[1]}\n{ago}", tr("The GPU was throttled {ago}: {why}.", ago=ago, why=throttled[1])
     if activity is None:
         return "", ""
     if activity.throttled_by is None:

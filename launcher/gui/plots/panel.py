@@ -138,18 +138,18 @@ class PlotHead(QWidget):
         self._words = ElidedText()
         self._words.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self._length = ComboBox()
-        self._length.setAccessibleName(tr("Stretch of time"))
-        self._length.setToolTip(tr("How much time the plots show. The wheel zooms, dragging goes back in time."))
+        self._length.setAccessibleName(tr("Time span"))
+        self._length.setToolTip(tr("Time span of the plots. Scroll to zoom, drag to go back in time."))
         for length_s in _LENGTHS_S:
             self._length.addItem(_format_length(length_s), length_s)
         self._length.activated.connect(lambda index: self.length_chosen.emit(self._length.itemData(index)))
         self._pause = QPushButton(tr("Pause"))
-        self._pause.setToolTip(tr("Hold the plots, or follow the newest samples (Space). Home also zooms back."))
+        self._pause.setToolTip(tr("Pause the plots, or follow live values (Space). Home also resets the zoom."))
         self._pause.clicked.connect(self.pause_asked)
         widest = max(self._pause.fontMetrics().horizontalAdvance(words) for words in (tr("Pause"), tr("Go live")))
         self._pause.setMinimumWidth(widest + theme.px(34))
         export = QPushButton(tr("Export"))
-        export.setToolTip(tr("Save what the plots show as a picture or as a table"))
+        export.setToolTip(tr("Save the plots as a picture or a table"))
         menu = QMenu(export)
         for words, signal in ((tr("Picture (PNG)"), self.picture_asked), (tr("Table (CSV)"), self.table_asked)):
             action = QAction(words, menu)
@@ -180,8 +180,8 @@ class PlotHead(QWidget):
         """Show the read-out; with an empty line the last notice, or the state of the plots."""
         if line:
             self._notice = ""
-        state = tr("Live") if self._live else tr("Held; samples are still kept")
-        text = line or self._notice or (tr("Nothing runs.") if self._rests else state)
+        state = tr("Live") if self._live else tr("Paused; recording continues")
+        text = line or self._notice or (tr("Nothing is running.") if self._rests else state)
         if self._words.text() != text:
             self._words.setText(text)
             set_tooltip(self._words, whole or self._notice)
@@ -602,7 +602,7 @@ class PlotPanel(QWidget):
         layout.addWidget(self.head)
         layout.addWidget(area, 1)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setAccessibleName(tr("Plots: arrows read values, Ctrl and arrows go from mark to mark"))
+        self.setAccessibleName(tr("Plots: arrow keys read values, Ctrl+arrow keys jump between marks"))
         self.head.length_chosen.connect(self.choose_length)
         self.head.pause_asked.connect(self.toggle_pause)
         self.head.table_asked.connect(self.export_csv)

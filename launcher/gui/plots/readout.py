@@ -99,7 +99,7 @@ class ReadOut(QWidget):
         layout.setSpacing(0)
         layout.addWidget(self._title)
         layout.addLayout(line)
-        self.show_reading(Reading.unknown(tr("Nothing runs.")))
+        self.show_reading(Reading.unknown(tr("Nothing is running.")))
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Reserve the width of the widest value and change."""
@@ -140,7 +140,7 @@ class ReadOut(QWidget):
         elif quantity.lasts and last is not None:
             text, why, change = quantity.text(last[0]), render(reading.absent or ""), _format_age(last[1])
         else:
-            text, why = DASH, render(reading.absent or "") or tr("Not known.")
+            text, why = DASH, render(reading.absent or "") or tr("Unknown.")
             change = why if explains else ""
         self._set_bare(text == DASH and not explains)
         unit = "" if text == DASH else limit or tr(quantity.unit)

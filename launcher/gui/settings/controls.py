@@ -356,7 +356,9 @@ def control_for(setting: Setting) -> SettingControl:
 
 def setting_tooltip(setting: Setting) -> str:
     """Return the tooltip with a setting's title and its name in file and terminal."""
-    return tr("{title}. In the file and the terminal: {name}", title=tr(setting.title), name=setting.name)
+    return tr(
+        "{title}. Name in the settings file and on the command line: {name}", title=tr(setting.title), name=setting.name
+    )
 
 
 def _make_rest_timer(control: SettingControl, then: Callable[[], object]) -> QTimer:
@@ -441,10 +443,10 @@ class SettingRow(QWidget):
         shown = standing.changed and not standing.overridden
         self.mark.setVisible(standing.changed)
         self.back.setVisible(shown)
-        set_tooltip(self.back, tr("Back to the usual: {value}", value=default))
+        set_tooltip(self.back, tr("Reset to default: {value}", value=default))
         note = standing.note
         if standing.overridden:
-            note = tr("{variable} is set, and goes before what is chosen here.", variable=self.setting.variable)
+            note = tr("{variable} is set and overrides this setting.", variable=self.setting.variable)
         self._note.setText(note)
         self._note.setVisible(bool(note))
 
@@ -472,7 +474,7 @@ def applies_text(setting: Setting) -> str:
     """Return when a new value takes effect, or "" if at once."""
     return {
         "now": "",
-        "next window": tr("Applies when the window is opened the next time."),
+        "next window": tr("Applies the next time the window opens."),
         "next download": tr("Applies to the next download."),
         "next login": "",
     }[setting.applies]

@@ -39,7 +39,7 @@ class SettingsPage(QWidget):
         self.search = QLineEdit()
         self.search.setPlaceholderText(tr("Search settings"))
         self.search.setAccessibleName(tr("Search settings"))
-        self.search.setToolTip(tr("Show what holds all of these words (Ctrl+F)"))
+        self.search.setToolTip(tr("Shows settings that contain all of these words (Ctrl+F)"))
         self.search.setClearButtonEnabled(True)
         self.search.setMinimumWidth(theme.px(120))
         self.search.textChanged.connect(self.filter_rows)
@@ -92,7 +92,7 @@ class SettingsPage(QWidget):
             for row in seen:
                 row.line.setVisible(row is not seen[0])
         self.sharing.setVisible(self.sharing.matches(words))
-        self.none.setText(tr("No setting holds “{text}”.", text=text.strip()))
+        self.none.setText(tr("No setting matches “{text}”.", text=text.strip()))
         self.none.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
 
     def change(self, name: str, value: Value) -> None:
@@ -156,7 +156,7 @@ class SettingsPage(QWidget):
         words = {
             None: tr("none found"),
             "HF_TOKEN": tr("found in HF_TOKEN"),
-            "file": tr("found where the hub's own tools keep it"),
+            "file": tr("found in the saved login of hf"),
         }
         self.token_words.setText(words[place])
 
@@ -177,7 +177,7 @@ class SettingsPage(QWidget):
         area.setWidget(inner)
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
         area.setAccessibleName(tr("Settings"))
-        head = PageHead(tr("Settings"), tr("What is chosen here holds in the terminal, too."))
+        head = PageHead(tr("Settings"), tr("These settings also apply to the command line."))
         head.add_widget(self.search)
         head.setMaximumWidth(theme.px(_WIDEST) - theme.px(theme.GAP))
         self.banner.setMaximumWidth(theme.px(_WIDEST) - theme.px(theme.GAP))
@@ -212,7 +212,7 @@ class SettingsPage(QWidget):
         return card
 
     def _make_path_line(self) -> QWidget:
-        kept = Label(tr("Kept in"))
+        kept = Label(tr("Saved in"))
         kept.setObjectName("secondary")
         line = QWidget()
         line.setObjectName("plain")
@@ -228,7 +228,7 @@ class SettingsPage(QWidget):
         title = Label(tr("Hugging Face token"))
         title.setFont(theme.font(theme.BODY_PX, bold=True))
         sentence = Label(
-            tr("For models behind terms of use. It is never shown nor kept here: set HF_TOKEN, or log in with hf.")
+            tr("Needed for gated models. Set HF_TOKEN, or log in with hf. This program never shows or stores it.")
         )
         sentence.setObjectName("secondary")
         sentence.setFont(theme.font(theme.CAPTION_PX))

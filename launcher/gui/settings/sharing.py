@@ -36,19 +36,19 @@ class SharingCard(Card):
         self._line = _make_caption("")
         self._question = _make_panel("attention")
         self.share_button = make_button(tr("Share now"), self._share, primary=True)
-        set_tooltip(self.share_button, tr("Restart the server so that other computers reach it. Flag: --host 0.0.0.0"))
-        self.cancel_button = make_button(tr("Leave it private"), self.show_state)
-        set_tooltip(self.cancel_button, tr("Change nothing"))
+        set_tooltip(
+            self.share_button, tr("Restart the server so that other computers can use it. Flag: --host 0.0.0.0")
+        )
+        self.cancel_button = make_button(tr("Keep it private"), self.show_state)
+        set_tooltip(self.cancel_button, tr("Do not share"))
         meaning = Label(
             tr(
-                "Whoever has the key can use the server, and whoever can listen on the network reads the key and all"
-                " that is said, because nothing is encrypted. Share only where you trust all."
+                "Anyone with the API key can use the server. The connection is not encrypted, so others on "
+                "the network could read the key and all messages. Share only on a network that you trust."
             )
         )
         meaning.setWordWrap(True)
-        how = _make_caption(
-            tr("The server restarts for it. It is private again when it stops, and at each start of this program.")
-        )
+        how = _make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
         _fill_panel(self._question, meaning, how, ButtonRow(self.share_button, self.cancel_button))
         self._shared = _make_panel("information")
         self.addresses = Label()
@@ -60,9 +60,9 @@ class SharingCard(Card):
         self.hint.setWordWrap(True)
         self.hint.setTextInteractionFlags(theme.SELECTABLE)
         self.copy_url = make_button(tr("Copy base URL"), self._copy_url)
-        set_tooltip(self.copy_url, tr("Copy the address that clients on other computers take"))
+        set_tooltip(self.copy_url, tr("Copy the address for clients on other computers"))
         self.copy_key = make_button(tr("Copy API key"), self._copy_key)
-        set_tooltip(self.copy_key, tr("Copy the key, which clients send with each request; it is not shown"))
+        set_tooltip(self.copy_key, tr("Copy the API key that clients send with each request. It is not shown"))
         self._copied = _make_caption("")
         self._copied.hide()
         _fill_panel(self._shared, self.addresses, self.hint, ButtonRow(self.copy_url, self.copy_key), self._copied)
@@ -105,13 +105,13 @@ class SharingCard(Card):
         self.switch.setChecked(self._controller.shared or asks)
         self.switch.setEnabled(serves and not self._restarting)
         if self._restarting:
-            line = tr("The server restarts ...")
+            line = tr("Restarting the server ...")
         elif not serves:
-            line = tr("Only this computer reaches a server. Start a model first to share it.")
+            line = tr("Only this computer can use the server. To share it, load a model first.")
         elif self._controller.shared:
-            line = tr("Other computers reach the server with its key, until it stops or this window closes.")
+            line = tr("Other computers can use the server with its API key until it stops or this window closes.")
         else:
-            line = tr("Only this computer reaches the server.")
+            line = tr("Only this computer can use the server.")
         self._line.setText(line)
 
     @Slot(bool)
@@ -143,7 +143,7 @@ class SharingCard(Card):
 
     def _show_addresses(self, found: "ShareInfo") -> None:
         urls = [f"{url}/v1" for url in found.urls]
-        self.addresses.setText("\n".join(urls) or tr("This computer has no address in a network."))
+        self.addresses.setText("\n".join(urls) or tr("This computer has no network address."))
         self.copy_url.setEnabled(bool(urls))
         self.hint.setText(found.hint)
         self.hint.setVisible(bool(found.hint))
@@ -151,10 +151,10 @@ class SharingCard(Card):
 
     def _copy_url(self) -> None:
         url = self.addresses.text().partition("\n")[0]
-        self._copy(url, tr("The base URL is copied: {url}", url=url))
+        self._copy(url, tr("Base URL copied: {url}", url=url))
 
     def _copy_key(self) -> None:
-        said = tr("The API key is copied.")
+        said = tr("API key copied.")
         self._controller.ask_api_key(lambda key: self._copy(key, said))
 
     def _copy(self, text: str, said: str) -> None:

@@ -58,9 +58,9 @@ class MachineCard(Card):
         self.age = ReadAge()
         self.body.addWidget(self.age)
         self.check_button: QPushButton = make_button(tr("Check again"), check)
-        self.check_button.setToolTip(tr("Read the GPUs, their memory and the disk anew"))
+        self.check_button.setToolTip(tr("Check GPUs, memory and disk again"))
         self.copy_button: QPushButton = make_button(tr("Copy report"), copy)
-        self.copy_button.setToolTip(tr("Copy what stands here as text; mtp-launcher doctor tells more"))
+        self.copy_button.setToolTip(tr("Copy this report as text. `mtp-launcher doctor` shows more details"))
         buttons = QHBoxLayout()
         buttons.setSpacing(theme.px(theme.GAP))
         buttons.addWidget(self.check_button)
@@ -68,7 +68,7 @@ class MachineCard(Card):
         buttons.addStretch()
         self.body.addLayout(buttons)
         self.body.addStretch()
-        self.show_reading(tr("Not looked at yet."))
+        self.show_reading(tr("Not checked yet."))
 
     def show_reading(self, what: str) -> None:
         """Show what is being read."""
@@ -174,19 +174,19 @@ class PlanCard(Card):
         self.badge = Badge()
         self.primary: QPushButton = make_button("", start, primary=True)
         self.pause: QPushButton = make_button(tr("Pause"), pause)
-        self.pause.setToolTip(tr("What has arrived is kept; Resume goes on from there"))
+        self.pause.setToolTip(tr("The downloaded part is kept. Resume continues from there"))
         self.demo: QPushButton = make_button(tr("Try the demo instead"), demo)
         self.demo.setObjectName("quiet")
-        self.demo.setToolTip(tr("A small built-in model: needs neither a GPU nor the network"))
+        self.demo.setToolTip(tr("A small built-in model that needs no GPU and no network"))
         self.whose = Label()
         self.whose.setWordWrap(True)
-        self.other: QPushButton = make_button(tr("Use mine"), other)
+        self.other: QPushButton = make_button(tr("Use my settings"), other)
         self.other.setObjectName("quiet")
         self.bar = MemoryBar()
         self.ask: QPushButton = make_button(tr("Ask the engine"), ask)
         self.ask.setObjectName("quiet")
-        self.ask.setToolTip(tr("Let llama.cpp itself say what this plan takes: only the file's header is read"))
-        self._why = Label(tr("Why this one"))
+        self.ask.setToolTip(tr("Let llama.cpp compute the memory of this plan. Reads only the file's header"))
+        self._why = Label(tr("Why this plan"))
         self._why.setFont(theme.font(theme.BODY_PX, bold=True))
         self._reasons = [Label() for _ in range(_LINES)]
         self._lay_out()
@@ -252,8 +252,8 @@ class PlanCard(Card):
 
     def show_reading(self, what: str) -> None:
         """Show what is being read while there is no plan yet."""
-        self._set_texts("", "", tr("Looking at this computer"), what, "")
-        self.bar.show_unknown(tr("The plan is being made."))
+        self._set_texts("", "", tr("Checking this computer"), what, "")
+        self.bar.show_unknown(tr("Making a plan ..."))
         self.bar.show()
         self._below.hide()
 
@@ -286,8 +286,8 @@ class PlanCard(Card):
     def show_demo(self, why: str) -> None:
         """Offer the demo and explain its limits."""
         cannot = tr(
-            "A small model on the processor: it shows how drafts are made and accepted, not what MTP gains on a GPU,"
-            " nor how good a large model's answers are."
+            "A small model on the CPU. It shows how drafting works, not the speed-up on a GPU or the answers "
+            "of a large model."
         )
         self._set_texts(why, "", tr("Demo model, built in"), cannot, "")
         self.bar.hide()
@@ -295,7 +295,7 @@ class PlanCard(Card):
 
     def show_served(self, model: str, settings: str, address: str) -> None:
         """Show the running server."""
-        self._set_texts(tr("Served now"), "", model, " · ".join(filter(None, (settings, address))), "")
+        self._set_texts(tr("Loaded now"), "", model, " · ".join(filter(None, (settings, address))), "")
         self.bar.hide()
         self._below.hide()
 
@@ -311,11 +311,11 @@ class PlanCard(Card):
         mine = kept.with_kept(plan)
         self.whose.setText(said.settings_origin_text(kept, plan))
         self.whose.show()
-        self.other.setText(tr("Use the plan's") if mine else tr("Use mine"))
+        self.other.setText(tr("Use recommended") if mine else tr("Use my settings"))
         self.other.setToolTip(
-            tr("Start it as the plan says; yours are kept until then")
+            tr("Start with the recommended settings. Your own are kept until then")
             if mine
-            else tr("Start it with what you chose for this model the last time")
+            else tr("Start with your last settings for this model")
         )
         self.other.setVisible(kept.mine is not None)
         self.setAccessibleName(f"{self.accessibleName()} {self.whose.text()}")
@@ -361,41 +361,44 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
     return (
         column(
             tr("Fit"),
-            tr("FITS: with memory to spare. TIGHT: with less than should stay free. OFFLOADS: experts on the CPU."),
+            tr(
+                "FITS: enough memory. TIGHT: fits, but leaves too little memory free. OFFLOADS: some experts run "
+                "on the CPU."
+            ),
             lambda plan: tr(plan.status.value),
         ),
         column(tr("Model"), tr("The model's name in the catalogue"), said.short_name),
-        column(tr("Quant"), tr("How the weights are stored (the file)"), lambda plan: plan.file.quant),
+        column(tr("Quant"), tr("Quantisation of the model file"), lambda plan: plan.file.quant),
         column(
             tr("Context"),
-            tr("Tokens that the model can look back at (--ctx-size)"),
+            tr("Context length in tokens (--ctx-size)"),
             lambda plan: f"{plan.setting.context:,}",
             right=True,
             spare=1,
         ),
         column(
             tr("KV"),
-            tr("How keys and values are stored (--cache-type-k, --cache-type-v)"),
+            tr("KV cache type (--cache-type-k, --cache-type-v)"),
             lambda plan: plan.setting.kv,
             spare=4,
         ),
         column(
             tr("Draft"),
-            tr("Tokens drafted ahead by the MTP head (--spec-draft-n-max)"),
+            tr("Draft length: tokens that the MTP head drafts per step (--spec-draft-n-max)"),
             lambda plan: str(plan.setting.draft) if plan.setting.draft else tr("off"),
             right=True,
             spare=3,
         ),
         column(
             tr("Needs, MiB"),
-            tr("Memory that it takes, in MiB"),
+            tr("Estimated memory in MiB"),
             lambda plan: f"{plan.required_mib:,}",
             right=True,
             spare=2,
         ),
         Column(
             tr("Measured"),
-            tr("The nearest result that somebody published; each cell's tip names its source"),
+            tr("Nearest published speed. Hover for the source"),
             lambda plan: Cell(said.evidence_text(plan), tip=said.evidence_tip(plan), dim=True),
             spare=5,
         ),

@@ -69,7 +69,7 @@ def facts_of(found: PlanResult) -> tuple[Fact, ...]:
         facts.append(Fact(subject, gpu.name, _gpu_text(gpu), taken(gpu.name) + ((better,) if better else ())))
     if described is None and not computer.machine.gpus:
         told = taken("GPU", "cannot be used")
-        facts.append(Fact(tr("GPU"), tr("None that can be used"), render(computer.machine.no_gpu_because or ""), told))
+        facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_because or ""), told))
     facts += [] if described is not None else _memory_users(computer, found.situation)
     facts.append(_host_fact(host))
     facts.append(_disk_fact(found, taken(str(disk.folder))))
@@ -85,7 +85,7 @@ def _gpu_text(gpu: Gpu) -> str:
             memory = tr("{size:,.0f} MiB, {free:,.0f} free", size=gpu.memory_bytes / _MIB, free=gpu.free_bytes / _MIB)
     parts = [
         memory,
-        tr("shares the computer's memory") if gpu.unified else "",
+        tr("shares system memory") if gpu.unified else "",
         tr("driver {version}", version=gpu.driver) if gpu.driver else tr("driver unknown"),
         tr("{speed:,.0f} GB/s", speed=gpu.memory_bandwidth_gb_s) if gpu.memory_bandwidth_gb_s else "",
         tr("asleep") if gpu.asleep else "",
@@ -104,12 +104,12 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
     having = [
         tr("{name} {size:,.0f} MiB", name=each.model, size=each.mib)
         if each.by_device is not None
-        else tr("{name}, how much is not known", name=each.model)
+        else tr("{name}, size unknown", name=each.model)
         for each in own
         if each.mib or each.by_device is None
     ]
     if having:
-        yield Fact(tr("Used by our server"), ", ".join(having), tr("free again when another model takes its place"))
+        yield Fact(tr("Used by this server"), ", ".join(having), tr("freed when you load another model"))
     own_pids = situation.own_pids if situation else frozenset()
     for gpu in computer.machine.gpus:
         activity = computer.activities.get(gpu.id)
@@ -136,7 +136,7 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
         if closable:
             largest = closable[0]
             more = tr(
-                "closing {name} would free {size:,.0f} MiB",
+                "close {name} to free {size:,.0f} MiB",
                 name=largest.name or tr("process {pid}", pid=largest.pid),
                 size=(largest.used_bytes or 0) / _MIB,
             )
@@ -154,9 +154,9 @@ def _host_fact(host: Host) -> Fact:
     what = ", ".join((host.cpu or host.machine, cores, memory))
     more = tr("{size:,.1f} GiB of memory available", size=host.available_bytes / _GIB)
     if host.memory_limit_bytes:
-        more += " · " + tr("all that its control group allows")
+        more += " · " + tr("limit of its control group")
     lacking = ", ".join(host.lacks).upper()
-    warning = tr("The processor lacks {names}, which the built-in engine needs.", names=lacking)
+    warning = tr("The CPU lacks {names}, which the built-in engine needs.", names=lacking)
     return Fact(tr("Computer"), what, more, (warning,) if lacking else ())
 
 
@@ -167,7 +167,7 @@ def _disk_fact(found: PlanResult, advice: tuple[str, ...]) -> Fact:
     size = found.plans[0].file.size_bytes if found.plans else None
     if size and disk.free_bytes < size:
         short = tr("The recommended model needs {size:.1f} GB.", size=size / _GB)
-        where = tr("Make room, or set MTP_LAUNCHER_MODELS to a folder on another disk.")
+        where = tr("Free disk space, or set MTP_LAUNCHER_MODELS to a folder on another disk.")
         advice = (f"{short} {where}", *advice)
     free = tr("{free:,.1f} GB free", free=disk.free_bytes / _GB)
     return Fact(tr("Disk for models"), free, display_path(disk.folder), advice)

@@ -89,7 +89,7 @@ class StartPage(QWidget):
         """Copy the card of this computer as text."""
         if self.found is not None:
             QGuiApplication.clipboard().setText(facts.report_of(self.found))
-            self.banner.show_message(tr("The report is copied."), "good")
+            self.banner.show_message(tr("Report copied."), "good")
 
     def press_main_button(self) -> None:
         """Carry out the main button's action."""
@@ -136,13 +136,13 @@ class StartPage(QWidget):
         self._content.setObjectName("plain")
         self._grid = QGridLayout(self._content)
         self._grid.setSpacing(theme.px(theme.GAP_L))
-        self._head = PageHead(tr("Start"), tr("What this computer can run, and what it will take."))
+        self._head = PageHead(tr("Start"), tr("Models that this computer can run, and the memory they need."))
         self._others = Card(tr("Plans"))
         self.family.setAccessibleName(tr("Model"))
         self.family.setToolTip(tr("Plan for one model of the catalogue only"))
         self.family.addItem(tr("All models"), None)
-        self.goal.setAccessibleName(tr("What matters most"))
-        self.goal.setToolTip(tr("What the plans give most weight to"))
+        self.goal.setAccessibleName(tr("Priority"))
+        self.goal.setToolTip(tr("What the plans optimise for"))
         for goal in _GOALS:
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
@@ -221,8 +221,8 @@ class StartPage(QWidget):
     @Slot(object)
     def _show_looking(self, what: ReadingPhase) -> None:
         words = {
-            ReadingPhase.COMPUTER: tr("Reading the GPUs and their drivers, memory and disk."),
-            ReadingPhase.PLANS: tr("Working out which models fit, and how."),
+            ReadingPhase.COMPUTER: tr("Checking GPUs, drivers, memory and disk ..."),
+            ReadingPhase.PLANS: tr("Checking which models fit ..."),
         }[what]
         if what is ReadingPhase.COMPUTER and not self._quiet:
             self.machine.show_reading(words)
@@ -304,7 +304,7 @@ class StartPage(QWidget):
         if not quiet:
             self.banner.clear()
         if self._controller.launch is not None and self._replaces:
-            words = tr("{model} is being served. What you start here takes its place.", model=self._served_model)
+            words = tr("{model} is loaded. A model that you start here replaces it.", model=self._served_model)
             self.banner.show_message(words, "information", [(tr("Open the chat"), self._controller.open_chat)])
         self._show_plan()
         self.flow.survey(plan)
@@ -336,8 +336,8 @@ class StartPage(QWidget):
         if found.offline:
             return tr("There is no network (HF_HUB_OFFLINE is set)")
         if found.situation is not None and found.situation.no_gpu:
-            return tr("There is no GPU that can be used")
-        return tr("No model of the catalogue fits this computer as it is now")
+            return tr("No usable GPU found")
+        return tr("No model of the catalogue fits into the free memory")
 
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
@@ -364,22 +364,22 @@ class StartPage(QWidget):
         running = self.flow.running
         paused = any(told.stage is Stage.PAUSED for told in self.steps.progress.values())
         if self._broken:
-            words, tip = tr("Retry"), tr("Go on from the step that failed")
+            words, tip = tr("Retry"), tr("Continue from the failed step")
         elif self._is_serving:
-            words, tip = tr("Open the chat"), tr("It serves: go to the cockpit and ask it something")
+            words, tip = tr("Open the chat"), tr("The model is running. Open the chat in the cockpit")
         elif paused and not running:
-            words, tip = tr("Resume"), tr("Go on from where it was")
+            words, tip = tr("Resume"), tr("Continue where it stopped")
         elif self.found is None:
-            words, tip = tr("Start"), tr("What it starts is being looked for")
+            words, tip = tr("Start"), tr("Finding the engine and model files ...")
         elif self.plan is None:
-            words, tip = tr("Start the demo"), tr("Serve the built-in demo model")
+            words, tip = tr("Start the demo"), tr("Load the built-in demo model")
         elif self._needs_network:
             words, tip = (
                 tr("Download and start"),
-                tr("Get what is missing, verify and serve it (llama-server --model)"),
+                tr("Download missing files, verify them and load the model (llama-server --model)"),
             )
         else:
-            words, tip = tr("Start"), tr("Serve it: all of it is here (llama-server --model)")
+            words, tip = tr("Start"), tr("Load the model; all files are on this computer (llama-server --model)")
         self.card.primary.setText(words)
         self.card.primary.setToolTip(tip)
         self.card.primary.setAccessibleName(words)
@@ -394,8 +394,8 @@ class StartPage(QWidget):
     @Slot(object)
     def _show_end(self, reply: Reply) -> None:
         self._broken, self._stepped = False, True
-        first = tr("The first token came after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
-        self.banner.show_message(tr("It serves. {first}", first=first), "good")
+        first = tr("First token after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
+        self.banner.show_message(tr("Running. {first}", first=first), "good")
         self._show_plan()
         self._show_buttons()
         self.card.primary.setFocus()
@@ -438,7 +438,7 @@ class StartPage(QWidget):
         if isinstance(answer, LauncherError):
             self.card.show_asking(tr("Ask the engine"))
             self.banner.show_message(
-                tr("The engine could not be asked. {why}", why=render(answer.message)), "attention"
+                tr("The engine could not compute the memory. {why}", why=render(answer.message)), "attention"
             )
             return
         self._answer = answer

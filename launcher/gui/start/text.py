@@ -55,17 +55,21 @@ def settings_origin_text(kept: KeptPlan, plan: Plan) -> str:
         used = {name: value for name, value in kept.settings.items() if name not in kept.replaced}
         gone = _settings_text({name: value for name, value in kept.settings.items() if name in kept.replaced})
         if not used:
-            return tr("What you set the last time does not fit what is free now: {mine}. The plan is used.", mine=gone)
+            return tr(
+                "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=gone
+            )
         return tr(
-            "As you set it the last time: {mine}. Not used, as it does not fit what is free now: {gone}.",
+            "Your last settings: {mine}. Not used because they do not fit into the free memory: {gone}.",
             mine=_settings_text(used),
             gone=gone,
         )
     if kept.with_kept(plan):
-        return tr("As you set it the last time: {mine}. The plan: {theirs}.", mine=mine, theirs=theirs)
+        return tr("Your last settings: {mine}. Recommended: {theirs}.", mine=mine, theirs=theirs)
     if kept.mine is None:
-        return tr("What you set the last time does not fit what is free now: {mine}. The plan is used.", mine=mine)
-    return tr("As the plan says: {theirs}. You set it the last time: {mine}.", mine=mine, theirs=theirs)
+        return tr(
+            "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=mine
+        )
+    return tr("Recommended settings: {theirs}. Your last settings: {mine}.", mine=mine, theirs=theirs)
 
 
 def _settings_text(settings: Settings) -> str:
@@ -76,7 +80,7 @@ def _settings_text(settings: Settings) -> str:
         "kv": lambda value: tr("KV {type}", type=value),
         "ubatch": lambda value: tr("ubatch {count:,}", count=value),
         "slots": lambda value: ntr("1 slot", "{n} slots", value),
-        "threads": lambda value: ntr("1 thread", "{n} threads", value) if value else tr("threads left to the engine"),
+        "threads": lambda value: ntr("1 thread", "{n} threads", value) if value else tr("default threads"),
         "n_cpu_moe": _experts_text,
     }
     return ", ".join(
@@ -92,13 +96,13 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
     """Return a plan's memory needs and their source, as text."""
     need, free = plan.required_mib / 1024, plan.free_mib / 1024
     where = tr("host memory") if plan.setting.backend == "cpu" else tr("GPU memory")
-    told = tr("Needs {need:.1f} of {free:.1f} GiB of {where} that are free now.", need=need, free=free, where=where)
+    told = tr("Needs {need:.1f} of {free:.1f} GiB free {where}.", need=need, free=free, where=where)
     if situation is not None and (stopping := count_stopping_servers(situation)):
         told = ntr(
-            "Needs {need:.1f} of {free:.1f} GiB of {where} that are free once the running server stops; {now:.1f} GiB"
-            " are free now.",
-            "Needs {need:.1f} of {free:.1f} GiB of {where} that are free once {n} running servers stop; {now:.1f} GiB"
-            " are free now.",
+            "Needs {need:.1f} of {free:.1f} GiB {where} that is free once the running server stops; "
+            "{now:.1f} GiB free now.",
+            "Needs {need:.1f} of {free:.1f} GiB {where} that is free once {n} running servers stop; "
+            "{now:.1f} GiB free now.",
             stopping,
             need=need,
             free=free,
@@ -110,14 +114,14 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
     if answer is not None and answer.plan == plan:
         return f"{told} {_engine_figures_text(answer)}"
     if plan.estimate.exact:
-        return f"{told} {tr('By the formula, from the header of the file.')}"
-    return f"{told} {tr('By the formula, from the size of the file: its header is not read yet.')}"
+        return f"{told} {tr('Estimated from the header of the file.')}"
+    return f"{told} {tr('Estimated from the file size; the header is not read yet.')}"
 
 
 def unknown_memory_text(situation: Situation) -> str:
     """Return a remark if it is unknown how much memory some of our own servers would free, else ""."""
     names = ", ".join(dict.fromkeys(each.model for each in situation.own if each.by_device is None))
-    return tr("How much {names} would free is not known.", names=names) if names else ""
+    return tr("Memory that {names} would free: unknown.", names=names) if names else ""
 
 
 def count_stopping_servers(situation: Situation) -> int:
@@ -128,7 +132,7 @@ def count_stopping_servers(situation: Situation) -> int:
 def _engine_figures_text(answer: EngineAnswer) -> str:
     verdict = answer.verdict
     said = tr(
-        "The engine itself says {need:,.0f} MiB beside the driver's part, asked in {seconds:.1f} s.",
+        "The engine computes {need:,.0f} MiB without the driver's part (took {seconds:.1f} s).",
         need=verdict.engine.total_mib,
         seconds=answer.seconds,
     )
@@ -136,8 +140,8 @@ def _engine_figures_text(answer: EngineAnswer) -> str:
     if percent is None:
         return said
     if verdict.flagged:
-        return f"{said} {tr('The formula is {percent:+.1f} % off: believe the engine.', percent=percent)}"
-    return f"{said} {tr('The formula is {percent:+.1f} % off.', percent=percent)}"
+        return f"{said} {tr('The estimate is off by {percent:+.1f} %: trust the engine.', percent=percent)}"
+    return f"{said} {tr('The estimate is off by {percent:+.1f} %.', percent=percent)}"
 
 
 def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:
@@ -228,7 +232,7 @@ def step_state(told: StepProgress) -> str:
         tr("{left} left", left=format_time_left(progress.seconds_left)) if progress.seconds_left is not None else "",
         render(progress.note),
     ]
-    return " · ".join(filter(None, parts)) or tr("begun")
+    return " · ".join(filter(None, parts)) or tr("started")
 
 
 def _done_text(told: StepProgress, how: str) -> str:
@@ -246,14 +250,14 @@ def _method_text(how: StepDetail | None) -> str:
         StepDetail.TESTED: tr("installed, self-test passed"),
         StepDetail.FOUND: tr("installed"),
         StepDetail.BUILT_IN: tr("part of this program"),
-        StepDetail.ASKING: tr("asking for its size, and whether it may be had"),
-        StepDetail.HERE: tr("here already"),
+        StepDetail.ASKING: tr("checking size and access"),
+        StepDetail.HERE: tr("already downloaded"),
         StepDetail.RECEIVED: tr("received"),
-        StepDetail.VERIFIED: tr("as they should be"),
-        StepDetail.WITHOUT_SUM: tr("header as it should be; nobody names a checksum"),
-        StepDetail.SERVED: tr("runs already"),
-        StepDetail.ANSWERED: tr("it answered; MTP is off"),
-        StepDetail.ELSEWHERE: tr("another program downloads it"),
+        StepDetail.VERIFIED: tr("correct"),
+        StepDetail.WITHOUT_SUM: tr("header correct; no checksum published"),
+        StepDetail.SERVED: tr("already running"),
+        StepDetail.ANSWERED: tr("working; MTP is off"),
+        StepDetail.ELSEWHERE: tr("being downloaded by another program"),
     }[how]
 
 
@@ -297,5 +301,5 @@ def evidence_tip(plan: Plan) -> str:
     from launcher.models.speed import describe_measurement
 
     return "\n".join(describe_measurement(plan.entry, result) for result in plan.evidence) or tr(
-        "Nobody published a run near this one: its speed is not known."
+        "Speed unknown: no published run on a similar card."
     )

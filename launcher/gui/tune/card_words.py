@@ -41,9 +41,9 @@ def plan_hint(prepared: "PreparedTune") -> str:
 def starting_card(buttons: Buttons) -> VerdictText:
     """Return the card of a starting tune."""
     return VerdictText(
-        tr("Looking at the model and the machine."),
+        tr("Checking the model and this computer."),
         tr("Measuring"),
-        tr("The model is started with MTP off and with drafts, in turn. It ends as soon as the answer is clear."),
+        tr("Runs the model with MTP off and with several draft lengths, in turn, until the result is clear."),
         "information",
         buttons,
     )
@@ -52,26 +52,26 @@ def starting_card(buttons: Buttons) -> VerdictText:
 def trial_texts(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, str, str]:
     """Return kicker, sentence and detail during a trial."""
     stages = {
-        "probe": tr("First look: MTP off, and drafts of a few lengths."),
-        "explore": tr("Exploring what may be best."),
-        "verify": tr("Comparing the best with MTP off, in turns, so that heat and other load cancel out."),
-        "confirm": tr("Comparing them further, as that was not clear yet."),
+        "probe": tr("First trials: MTP off and a few draft lengths."),
+        "explore": tr("Exploring promising settings."),
+        "verify": tr("Comparing the best settings with MTP off, in turn, so that heat and other load cancel out."),
+        "confirm": tr("Comparing further, because the result is not clear yet."),
     }
     number = step.number + 1
     of = tr("trial {number} of about {planned}", number=number, planned=planned)
-    kicker = tr("Measuring · {of} · {left} left at most", of=of, left=format_duration(max(step.left_s, 0)))
+    kicker = tr("Measuring · {of} · at most {left} left", of=of, left=format_duration(max(step.left_s, 0)))
     return kicker, tr("Measuring: {setting}.", setting=setting), stages[step.stage.value]
 
 
 def pausing_texts() -> tuple[str, str, str]:
     """Return kicker, sentence and detail while the earlier server is restarted."""
-    return tr("Pausing"), tr("What ran before the measurement is started again."), ""
+    return tr("Pausing"), tr("Restarting the server that ran before the measurement."), ""
 
 
 def paused_card(shown: "TuneView", why: LauncherError | None, buttons: Buttons) -> VerdictText:
     """Return the card of a paused tune."""
     done = ntr("1 trial is kept", "{n} trials are kept", len(shown.trials))
-    detail = tr("Continuing goes on where it was: {model}, {work}.", model=_file_name(shown.model), work=shown.work)
+    detail = tr("Continue resumes {model}, {work}.", model=_file_name(shown.model), work=shown.work)
     if why is not None:
         detail = f"{render(why.message)} {detail}"
     return VerdictText(
@@ -88,12 +88,12 @@ def verdict_card(shown: "TuneView", buttons: Buttons, *, kept: bool = False) -> 
     """Return the card of a verdict."""
     told = shown.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(shown.runs))
-    head = tr("Kept for this machine") if kept else tr("Verdict")
+    head = tr("Saved for this computer") if kept else tr("Verdict")
     kicker = f"{head} · {_file_name(shown.model)} · {shown.work} · {format_duration(shown.seconds)} · {runs}"
     because = str(told.get("because") or "")
     detail = tr("Why: {because}", because=render(because)) if because else ""
     if told.get("speedup") is not None or told.get("gain") is not None:
-        detail = f"{detail} {tr('The ranges hold with 95 % confidence, all of them together.')}".strip()
+        detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(told["mtp"])]
     return VerdictText(verdict_sentence(told, shown.work), kicker, detail, meaning, buttons)
 
@@ -112,19 +112,21 @@ def verdict_sentence(told: Mapping[str, Any], work: str) -> str:
     figures = {"work": work, "draft": told["draft"], "low": _percent_change(low), "high": _percent_change(high)}
     match told["mtp"]:
         case "on":
-            said = tr("For {work}, draft {draft} changes the figure by {low} to {high} against no MTP.", **figures)
+            said = tr(
+                "For {work}, draft {draft} changes the speed by {low} to {high} compared with MTP off.", **figures
+            )
         case "off" if high < 1:
-            said = tr("Leave MTP off for {work}: it changes the figure by {low} to {high}.", **figures)
+            said = tr("Leave MTP off for {work}: it changes the speed by {low} to {high}.", **figures)
         case "off":
-            said = tr("Leave MTP off for {work}: no gain can be told ({low} to {high}).", **figures)
+            said = tr("Leave MTP off for {work}: no measurable gain ({low} to {high}).", **figures)
         case _:
-            said = tr("Undecided for {work}: MTP changes the figure by {low} to {high}.", **figures)
+            said = tr("Undecided for {work}: MTP changes the speed by {low} to {high}.", **figures)
     gain = told.get("gain")
     if not gain or gain["estimate"] == ratio:
         return said
     settings = settings_text(told["settings"], {})
     ends = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
-    more = tr("{settings}: {low} to {high} against the settings without MTP so far.", settings=settings, **ends)
+    more = tr("{settings}: {low} to {high} compared with MTP off so far.", settings=settings, **ends)
     return f"{said} {more}"
 
 
@@ -141,8 +143,8 @@ def keep_label(shown: "TuneView") -> str:
     """Return the label of the button that keeps the winner."""
     draft = int((shown.verdict or {}).get("draft", 0))
     if draft:
-        return tr("Keep draft {draft} for this machine", draft=draft)
-    return tr("Keep MTP off for this machine")
+        return tr("Use draft {draft} on this computer", draft=draft)
+    return tr("Keep MTP off on this computer")
 
 
 def _file_name(model: str) -> str:

@@ -71,7 +71,7 @@ class TunedSettingsCard(Card):
     """The user wants to measure again."""
 
     def __init__(self, controller: Controller) -> None:
-        super().__init__(tr("Known here"))
+        super().__init__(tr("Measured here"))
         self._controller = controller
         self.preset, self.changed, self.advice = Label(), Label(), Label()
         self.measure = make_button(tr("Measure again"), self.again.emit)
@@ -79,8 +79,8 @@ class TunedSettingsCard(Card):
         set_tooltip(
             self.switch,
             tr(
-                "Counts tokens and accepted drafts while you use a server, and says when another draft length would "
-                "have been faster. Only these counts are kept, on this computer."
+                "Counts tokens and accepted drafts while you use a server, and suggests a better draft "
+                "length. Only these counts are saved, on this computer."
             ),
         )
         self.switch.clicked.connect(lambda on: controller.change_setting(ADVICE, on))
@@ -110,7 +110,7 @@ class TunedSettingsCard(Card):
     def show_state(self, here: TunedState) -> None:
         """Show the tuned settings and the advice."""
         preset = here.preset
-        self.preset.setText(_preset_text(preset) if preset else tr("There is no preset of this machine yet."))
+        self.preset.setText(_preset_text(preset) if preset else tr("No tuned settings yet."))
         self.changed.setText(_changes_text(preset) if preset else "")
         self.advice.setText(_advice_text(here.advice) if here.advice else "")
         self.switch.setChecked(here.counts)
@@ -126,7 +126,7 @@ def _preset_text(found: PresetMatch) -> str:
     measured_s = preset.evidence.measured_s
     date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
     return tr(
-        "Preset of this machine for {model}: {settings}. Measured: {date}.",
+        "Tuned settings for {model}: {settings}. Measured: {date}.",
         model=preset.model.label_with_quant,
         settings=settings,
         date=date,
@@ -135,13 +135,13 @@ def _preset_text(found: PresetMatch) -> str:
 
 def _changes_text(found: PresetMatch) -> str:
     if not found.preset.verified:
-        return tr("It comes from another machine, and is used once measurements here confirm it.")
+        return tr("Imported from another computer. Used once a measurement here confirms it.")
     if not found.changed:
         return ""
     differs = " ".join(map(render, found.changed))
     if found.used:
-        return tr("Measuring again is suggested. {differs}", differs=differs)
-    return tr("It is not used, and measuring again is suggested. {differs}", differs=differs)
+        return tr("Measure again. {differs}", differs=differs)
+    return tr("Not used. Measure again. {differs}", differs=differs)
 
 
 def _advice_text(advice: Advice) -> str:
@@ -155,13 +155,13 @@ def _advice_text(advice: Advice) -> str:
     }
     if not advice.better:
         return tr(
-            "Advice: over your last {tokens} tokens, no MTP would have been about {percent} % faster ({low} to"
-            " {high} %, with 95 % confidence) than draft {draft}.",
+            "Tip: for your last {tokens} tokens, MTP off would have been about {percent} % faster than draft "
+            "{draft} (95 % confidence: {low} to {high} %).",
             **figures,
         )
     return tr(
-        "Advice: over your last {tokens} tokens, draft {better} would have been about {percent} % faster ({low} to"
-        " {high} %, with 95 % confidence) than draft {draft}.",
+        "Tip: for your last {tokens} tokens, draft {better} would have been about {percent} % faster than "
+        "draft {draft} (95 % confidence: {low} to {high} %).",
         better=advice.better,
         **figures,
     )
@@ -217,7 +217,7 @@ class HistoryCard(Card):
         self.table.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.clicked.connect(lambda index: self._load_row(index.row()))
         self.table.activated.connect(lambda index: self._load_row(index.row()))
-        self._usual = tr("A row shows its figures above. `mtp-launcher compare` puts two beside each other.")
+        self._usual = tr("Select a row to show it above. `mtp-launcher compare` compares two.")
         self.note = Label(self._usual)
         self.note.setObjectName("secondary")
         self.note.setFont(theme.font(theme.CAPTION_PX))
@@ -304,7 +304,7 @@ class StepCard(Card):
     """Time of one verification step by part, as proportional bars."""
 
     def __init__(self) -> None:
-        super().__init__(tr("Where a step goes"))
+        super().__init__(tr("Time per step"))
         self.about, self.note = Label(), Label()
         for label in (self.about, self.note):
             label.setObjectName("secondary")
@@ -341,9 +341,7 @@ class StepCard(Card):
             self._grid.addWidget(bar, 3 * at + 1, 0, 1, 2)
             self._grid.setRowMinimumHeight(3 * at + 2, theme.px(6))
         if not parts:
-            about = tr(
-                "Will show how the milliseconds of one step divide: a token, the MTP head, and what drafted tokens add."
-            )
+            about = tr("Will show the milliseconds of one step: base token, MTP head and drafted tokens.")
         self.about.setText(about)
         self.about.setVisible(bool(about))
         self.note.setText(note)
@@ -418,11 +416,11 @@ class VerdictCard(QFrame):
 
 def _empty_verdict(before: bool) -> VerdictText:
     return VerdictText(
-        tr("Nothing is measured at the moment.") if before else tr("Nothing was measured on this machine yet."),
+        tr("No measurement is running.") if before else tr("No measurements on this computer yet."),
         detail=tr(
-            "A measurement asks the same prompts with MTP off and with each draft length, in turn, until the difference"
-            " is clear or the time is over. Then it says here which one is faster, by how much and how sure that is, or"
-            " that MTP is better left off."
+            "A measurement sends the same prompts with MTP off and with each draft length, in turn, until "
+            "the difference is clear or the time is up. The result shows which is faster, by how much, and "
+            "how certain that is."
         ),
         meaning="none",
     )
@@ -446,16 +444,14 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("code", mark("Code"), mark("Writing and changing programs: long replies, much of them easy to foresee.")),
-    Workload("prose", mark("Prose"), mark("Essays and explanations: fewer drafts are accepted than in code.")),
-    Workload("reasoning", mark("Reasoning"), mark("Problems that are thought through before the reply.")),
-    Workload(
-        "extraction", mark("Extraction"), mark("Facts taken from a text, as JSON: short replies, easy to foresee.")
-    ),
-    Workload("long", mark("Long prompt"), mark("Much to read and little to write: what counts is reading.")),
+    Workload("code", mark("Code"), mark("Writing and editing code: long, predictable replies.")),
+    Workload("prose", mark("Prose"), mark("Essays and explanations: lower draft acceptance than code.")),
+    Workload("reasoning", mark("Reasoning"), mark("Problems that need thinking before the reply.")),
+    Workload("extraction", mark("Extraction"), mark("Facts from a text, as JSON: short, predictable replies.")),
+    Workload("long", mark("Long prompt"), mark("Long prompts with short replies: prompt speed matters most.")),
     Workload("turns", mark("Conversation"), mark("A conversation of several turns.")),
     Workload("mine", mark("My prompts"), mark("Prompts of your own, from a file.")),
-    Workload("published", mark("Published run"), mark("The prompt of a published result, to compare with it.")),
+    Workload("published", mark("Published run"), mark("The prompt of a published result, for comparison.")),
 )
 
 
@@ -507,7 +503,7 @@ class WorkloadList(QWidget):
 
     def __init__(self, workloads: Sequence[Workload] = WORKLOADS) -> None:
         super().__init__()
-        self.setAccessibleName(tr("What to optimise"))
+        self.setAccessibleName(tr("Optimise for"))
         self._group = QButtonGroup(self)
         self.buttons: dict[str, _WorkloadButton] = {}
         column = QVBoxLayout(self)
@@ -567,7 +563,7 @@ class _TrialRows(TableRows[TrialRow]):
 def _make_cell(at: int, row: TrialRow) -> Cell:
     text = row_texts(row)[at]
     unknown = text == UNKNOWN and at != _ORIGIN
-    tip = tr("Not known: {setting} was not measured so, or drafts nothing.", setting=row.setting) if unknown else ""
+    tip = tr("Unknown: {setting} was not measured this way, or does not draft.", setting=row.setting) if unknown else ""
     return Cell(text, tip=tip, dim=at == _ORIGIN)
 
 
@@ -594,13 +590,13 @@ def _column_titles() -> tuple[tuple[str, str], ...]:
     """Return column titles and tooltips."""
     return (
         (tr("Setting"), tr("The draft length (--spec-draft-n-max), or MTP off")),
-        (tr("t/s"), tr("Tokens a second while replying, the mean over all prompts")),
-        (tr("95 %"), tr("The mean lies within this with a probability of 95 %")),
-        (tr("accepted, %"), tr("Share of the drafted tokens that the model accepted")),
-        (tr("tokens/step"), tr("Tokens kept from one verification step")),
-        (tr("VRAM, MiB"), tr("Memory on the GPU that the server took")),
-        (tr("against off"), tr("How many times as fast as with MTP off")),
-        (tr("Known from"), tr("Whether it was measured, by how many pairs of runs, or predicted")),
+        (tr("t/s"), tr("Tokens/s of the replies, mean of all prompts")),
+        (tr("95 %"), tr("95 % confidence interval of the mean")),
+        (tr("accepted, %"), tr("Draft acceptance: accepted of all drafted tokens")),
+        (tr("tokens/step"), tr("Tokens per verification step")),
+        (tr("VRAM, MiB"), tr("GPU memory of the server")),
+        (tr("against off"), tr("Speed compared with MTP off")),
+        (tr("Known from"), tr("Measured (with the number of pairs) or predicted")),
     )
 
 

@@ -216,4 +216,4 @@ def point_text(curve: Curve, point: Point) -> str:
 
 
 def _placeholder_text() -> str:
-    return tr("Will show tokens a second with MTP off and with each draft length, each with its 95 % interval.")
+    return tr("Will show tokens/s with MTP off and with each draft length, with 95 % intervals.")

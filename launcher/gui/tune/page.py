@@ -56,12 +56,12 @@ class TunePage(QWidget):
         for aim, title, tip in _goal_choices():
             self.goal.addItem(title, aim)
             self.goal.setItemData(self.goal.count() - 1, tip, Qt.ItemDataRole.ToolTipRole)
-        set_tooltip(self.goal, tr("What is to be best: speed, the time to the answer, or energy"))
+        set_tooltip(self.goal, tr("Optimise for speed, time to the complete reply, or energy"))
         self.budget = SliderField(
             tr("Budget"),
             BUDGETS_MIN,
             words=_format_minutes,
-            tip=tr("A measurement ends when this time is over, or before."),
+            tip=tr("Longest duration of a measurement. It may finish earlier."),
         )
         self.budget.set_value(USUAL_BUDGET_MIN)
         self.during = Label()
@@ -75,12 +75,12 @@ class TunePage(QWidget):
         self._shown: TuneView | None = None
         self._session = ""
         self._planned = 0
-        head = PageHead(tr("Tune"), tr("Which settings win on this machine, measured."))
+        head = PageHead(tr("Tune"), tr("Measures which settings are fastest on this computer."))
         self.export = head.add_button(tr("Export"), lambda: self.history.export(self._session))
-        set_tooltip(self.export, tr("Write the measurement that is shown into a file: Markdown, CSV or JSON"))
+        set_tooltip(self.export, tr("Save this measurement to a file: Markdown, CSV or JSON"))
         self.export.setEnabled(False)
         self.measure = head.add_button(tr("Measure"), self._measure, primary=True)
-        set_tooltip(self.measure, tr("Ask the prompts with each setting in turn, and compare"))
+        set_tooltip(self.measure, tr("Run the prompts with each setting in turn, and compare the speeds"))
         self._lay_out(head)
         self._later = QTimer(self)
         self._later.setSingleShot(True)
@@ -281,17 +281,17 @@ class TunePage(QWidget):
         if told.verdict is not None:
             self._show_verdict(told, may_keep=False)
         else:
-            why = str(session.result.get("error") or tr("It has no verdict: it was paused, or cut off."))
+            why = str(session.result.get("error") or tr("No verdict: the measurement was paused or interrupted."))
             self.verdict.show_verdict(card_words.unfinished_card(told, why))
         self._area.ensureWidgetVisible(self.verdict)
 
     def _lay_out(self, head: PageHead) -> None:
-        aside = Card(tr("What to optimise"))
+        aside = Card(tr("Optimise for"))
         aside.body.addWidget(self.workloads)
         aside.body.addWidget(self.goal)
         aside.body.addSpacing(theme.px(theme.GAP))
         aside.body.addWidget(self.budget)
-        self._during_title = Label(tr("During the run"))
+        self._during_title = Label(tr("Live"))
         self._during_title.setFont(theme.font(theme.SECTION_PX, bold=True))
         self.during.setWordWrap(True)
         self.during.setObjectName("secondary")
@@ -310,7 +310,7 @@ class TunePage(QWidget):
         table.add_inset(self.table, self.table.inset)
         sides = table.body.contentsMargins()
         table.body.setContentsMargins(sides.left(), theme.px(theme.GAP), sides.right(), theme.px(theme.GAP))
-        self.to_come = Label(tr("Each setting that is tried will have its row here."))
+        self.to_come = Label(tr("Each tested setting gets a row here."))
         self.to_come.setObjectName("secondary")
         self.to_come.setWordWrap(True)
         self.to_come.setContentsMargins(self.table.inset, 0, self.table.inset, theme.px(theme.GAP))
@@ -368,9 +368,13 @@ class TunePage(QWidget):
 
 def _goal_choices() -> list[tuple[str, str, str]]:
     return [
-        ("speed", tr("Tokens a second"), tr("As many tokens a second as can be while the reply is written")),
-        ("answer", tr("Time to the answer"), tr("The whole answer as soon as can be: reading the prompt counts, too")),
-        ("energy", tr("Tokens per joule"), tr("As many tokens as can be for a joule; the GPU must tell its power")),
+        ("speed", tr("Tokens per second"), tr("Highest tokens/s while the reply is generated")),
+        (
+            "answer",
+            tr("Time to complete reply"),
+            tr("Shortest time to the complete reply, including prompt processing"),
+        ),
+        ("energy", tr("Tokens per joule"), tr("Most tokens per joule. The GPU must report its power")),
     ]
 
 

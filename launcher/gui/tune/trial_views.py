@@ -177,20 +177,20 @@ def step_parts(shown: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
     divided = [StepPart(tr("one token, as without MTP"), min(bare_ms, step_ms))]
     if apart:
         verified = ntr("draft and verify 1 token", "draft and verify {n} tokens", draft)
-        divided += [StepPart(tr("the MTP head, once"), over_ms - drafted_ms), StepPart(verified, drafted_ms)]
+        divided += [StepPart(tr("MTP head, once per step"), over_ms - drafted_ms), StepPart(verified, drafted_ms)]
     elif over_ms > 0:
-        divided.append(StepPart(tr("the MTP head and drafts, together"), over_ms))
+        divided.append(StepPart(tr("MTP head and drafts together"), over_ms))
     adds = (
-        tr("A drafted token adds {slope:.2f} ms.", slope=slope)
+        tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
         if apart
-        else tr("What a drafted token adds is not known yet.")
+        else tr("Time per drafted token: unknown yet.")
     )
     about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=shown.work, ms=step_ms)
     note = " ".join(
         (
-            tr("{kept:.2f} tokens kept per step.", kept=kept),
+            tr("{kept:.2f} tokens per step.", kept=kept),
             adds,
-            tr("Without MTP a token takes {bare:.2f} ms.", bare=bare_ms),
+            tr("With MTP off a token takes {bare:.2f} ms.", bare=bare_ms),
         )
     )
     return tuple(divided), about, note
@@ -208,7 +208,7 @@ def machine_text(shown: TuneView) -> str:
         said.append(tr("clock {low:,.0f} to {high:,.0f} MHz", low=min(clocks), high=max(clocks)))
     spoilt = [run.spoilt for run in runs if run.spoilt]
     if spoilt:
-        counted = ntr("1 reply was asked again", "{n} replies were asked again", len(spoilt))
+        counted = ntr("1 reply was repeated", "{n} replies were repeated", len(spoilt))
         said.append(f"{counted}: {render(spoilt[-1])}")
     return " · ".join(said)
 

@@ -40,7 +40,7 @@ class Banner(QFrame):
         self.buttons: list[QPushButton] = []
         self._close = QPushButton(tr("Dismiss"))
         self._close.setObjectName("quiet")
-        self._close.setToolTip(tr("Take this line away"))
+        self._close.setToolTip(tr("Dismiss"))
         self._close.clicked.connect(self._on_close)
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
         self._layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))

@@ -80,7 +80,7 @@ class MemoryBar(QWidget):
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
         self.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self.show_unknown(tr("Nothing was estimated yet."))
+        self.show_unknown(tr("No estimate yet."))
 
     def show_parts(
         self,
@@ -106,7 +106,7 @@ class MemoryBar(QWidget):
         if servers:
             self._segments.append(_Segment(_SERVERS, tr("other servers"), servers, _round_up_mib(servers)))
         if others:
-            self._segments.append(_Segment(_OTHERS, tr("others"), others, _round_up_mib(others)))
+            self._segments.append(_Segment(_OTHERS, tr("other programs"), others, _round_up_mib(others)))
         self._total, self._margin, self._reason = total, margin or 0, ""
         said = ", ".join(f"{each.label} {each.mib:,} MiB" for each in self._segments)
         self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest_text()))
@@ -268,7 +268,7 @@ class MemoryBar(QWidget):
     def _rest_text(self) -> str:
         if self.missing:
             missing, total = _round_up_mib(self.missing), _round_up_mib(self._total)
-            return tr("{missing:,} MiB more than the {total:,} there are", missing=missing, total=total)
+            return tr("{missing:,} MiB too much for {total:,} MiB", missing=missing, total=total)
         total = _round_up_mib(self._total)
         return tr("free {free:,} of {total:,} MiB", free=total - _round_up_mib(self._needed), total=total)
 
