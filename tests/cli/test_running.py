@@ -176,7 +176,10 @@ def test_an_engine_that_is_held_is_said_to_be() -> None:
             assert f"`kill -CONT {ready['pid']}` resumes it" in told["problem"]
             assert told["problem"] in run("status").stdout
             asked = json.loads(run("chat", "Hi", "--json").stdout)["error"]
-            assert (asked["code"], f"(process {ready['pid']}) is suspended" in asked["message"]) == ("unreachable", True)
+            assert (asked["code"], f"(process {ready['pid']}) is suspended" in asked["message"]) == (
+                "unreachable",
+                True,
+            )
         finally:
             os.kill(ready["pid"], signal.SIGCONT)
 

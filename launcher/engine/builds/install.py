@@ -109,7 +109,7 @@ class _Installation:
         self, tag: str | None, backend: str | None, target: TargetComputer | None, *, anyway: bool
     ) -> InstalledEngine:
         with installation_folder() as folder:
-            self._report_step(message("Looking at this computer and the releases"))
+            self._report_step(message("Checking this computer and the releases"))
             target = target or await _read_computer()
             offer = await find_offer(self._releases, target, tag, backend, anyway=anyway)
             for note in self._releases.notes:
@@ -119,7 +119,7 @@ class _Installation:
             if newer is not None:
                 self._on_note(
                     message(
-                        "{name} is in use and newer than the stable {tag}: nothing was changed.",
+                        "{name} is in use and newer than the stable release {tag}. No change.",
                         name=newer.name,
                         tag=release.tag,
                     )
@@ -137,7 +137,7 @@ class _Installation:
                 except _TestFailed as failed:
                     following = choices[place + 1] if place + 1 < len(choices) and backend is None else None
                     if following is None or not failed.another_may_pass or self._is_step_down(following):
-                        self._on_note(message("Nothing was changed: {in_use} stays in use.", in_use=_name_in_use()))
+                        self._on_note(message("No change: {in_use} stays in use.", in_use=_name_in_use()))
                         raise failed.reason from failed
                     self._on_note(
                         message(
@@ -197,15 +197,15 @@ class _Installation:
                 if isinstance(failed.reason, GpuUnseen | LibraryMissing | DraftsInert):
                     raise  # the same files would fail in the same way
                 self._on_note(
-                    message("It fails its test, so it is installed anew: {reason}", reason=failed.reason.title)
+                    message("It failed its test, so it is being reinstalled: {reason}", reason=failed.reason.title)
                 )
         archives = await self._download_archives(release, choice, downloads)
         self._report_step(message("Unpacking {name}", name=build.name))
         await self._unpack_archives(archives, folder)
         if not (folder / PROGRAM).is_file():
             raise SelfTestFailed(
-                message("There is no {program} in {name}.", program=PROGRAM, name=build.name),
-                message("Take another release."),
+                message("{name} contains no {program}.", program=PROGRAM, name=build.name),
+                message("Choose another release."),
             )
         try:
             passed = await self._run_test(folder / PROGRAM, number, choice)
@@ -232,10 +232,10 @@ class _Installation:
         for asset in assets:
             if asset.sha256 is None:
                 raise ReleaseMissing(
-                    message("GitHub has no checksum for {name}, so it cannot be verified.", name=asset.name),
+                    message("GitHub publishes no checksum for {name}, so it cannot be verified.", name=asset.name),
                     message(
-                        "Take a newer release. One that you trust can be unpacked by hand: `mtp-launcher"
-                        " engine add PATH`."
+                        "Choose a newer release. If you trust this one, unpack it yourself and run "
+                        "`mtp-launcher engine add PATH`."
                     ),
                 )
         total, before, paths = sum(asset.bytes for asset in assets), 0, []
@@ -284,12 +284,12 @@ class _Installation:
                 raise
             raise DiskFull(
                 message(
-                    "{name} cannot be unpacked in {store_dir}: {strerror}.",
+                    "Cannot unpack {name} in {store_dir}: {strerror}.",
                     name=archives[0].name,
                     store_dir=store_dir(),
                     strerror=error.strerror,
                 ),
-                message("Make room and start it again; what was downloaded is kept."),
+                message("Free disk space and try again. The download is kept."),
             ) from error
 
     def _report_step(self, text: str) -> None:
@@ -309,7 +309,7 @@ def _remove_folder_name(folder: Path, error: LauncherError) -> None:
     """Remove the path of a temporary folder, which is about to be deleted, from an error's text."""
     error.title = error.title.replace(f"{folder}{os.sep}", "")
     if str(folder) in error.hint:
-        error.hint = message("Take another release, or another of its builds with --backend.")
+        error.hint = message("Choose another release, or another build of it with --backend.")
 
 
 async def _read_computer() -> TargetComputer:
