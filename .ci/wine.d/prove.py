@@ -61,7 +61,7 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple["subprocess.P
         assert line, process.communicate(timeout=10)[1].decode("utf-8", "replace")
         ready = json.loads(line)
         assert "pid" in ready, ready
-        engine = ProcessId.of(ready["pid"])
+        engine = ProcessId.from_pid(ready["pid"])
         yield process, ready
     finally:
         process.kill()
@@ -73,7 +73,7 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple["subprocess.P
 def gone_after_s(*processes: ProcessId, limit_s: float = 2.0) -> float:
     """Wait until the processes are gone and return how long it took."""
     began_s = time.monotonic()
-    while any(process.running() for process in processes):
+    while any(process.is_running() for process in processes):
         assert time.monotonic() - began_s < limit_s, f"still running after {limit_s} s: {processes}"
         time.sleep(0.02)
     return time.monotonic() - began_s
@@ -81,9 +81,9 @@ def gone_after_s(*processes: ProcessId, limit_s: float = 2.0) -> float:
 
 def identity(pid: int) -> ProcessId:
     """Return the identity of a process that must be running."""
-    process = ProcessId.of(pid)
+    process = ProcessId.from_pid(pid)
     assert process is not None, f"process {pid} does not run"
-    assert process.running()
+    assert process.is_running()
     return process
 
 
@@ -181,14 +181,14 @@ def _job() -> str:
         ended = subprocess.Popen([sys.executable, "-c", ORPHAN, NEST, how], stdout=subprocess.PIPE)
         assert ended.stdout is not None
         pids = [int(word) for word in ended.stdout.readline().split()]
-        processes = [ProcessId.of(pid) or ProcessId(pid, 0.0) for pid in pids]
+        processes = [ProcessId.from_pid(pid) or ProcessId(pid, 0.0) for pid in pids]
         assert ended.wait(10) == 7
         return processes
 
     after_s = gone_after_s(*orphans("job"))
     without = orphans("alone")
     time.sleep(1.0)
-    survived = [process.pid for process in without if process.running()]
+    survived = [process.pid for process in without if process.is_running()]
     for pid in survived:
         psutil.Process(pid).kill()
     assert len(survived) == 2, "the same programs ended without a job too: this proves nothing"
