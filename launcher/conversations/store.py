@@ -464,24 +464,24 @@ class Conversations:
         """Remove all traces of deleted messages: from the index, which only marks deletions; from rewritten pages,
         where secure_delete was measured to leave data; and from the write-ahead log.
         """
-        with self._told():
+        with self._translated_errors():
             if self.indexed:
                 self._db.execute("INSERT INTO found (found) VALUES ('optimize')")
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._told():
+        with self._translated_errors():
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """Run changes in one transaction: all are committed or none."""
-        with self._told(), transaction(self._db):
+        with self._translated_errors(), transaction(self._db):
             yield self._db
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
