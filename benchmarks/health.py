@@ -10,13 +10,14 @@ from benchmarks.report import Row
 from launcher.engine.server.logs import LogBook
 from launcher.machine.gpu import READINGS, Reading
 from launcher.machine.gpus import GpuSensors
-from launcher.monitor.health_watch import PERIOD_S, HealthWatch
+from launcher.monitor.health_watch import HealthWatch
 from launcher.monitor.meter import ReplyMeter
-from launcher.monitor.monitor import PERIOD_S as SAMPLE_S
+from launcher.monitor.monitor import MonitorPeriods
 from launcher.monitor.series import SPAN_S, Series
 
 _LOOKS = 200
-_SAMPLES = round(SPAN_S / SAMPLE_S)
+_PERIOD_S, _SAMPLE_S = HealthWatch().period_s, MonitorPeriods().generating_s
+_SAMPLES = round(SPAN_S / _SAMPLE_S)
 _PER_LOOK = 20
 
 
@@ -26,7 +27,7 @@ def run(*, quick: bool) -> list[Row]:
     limit = 0.05
     return [
         Row(
-            f"own processor time of the detectors, a look every {PERIOD_S:.0f} s",
+            f"own processor time of the detectors, a look every {_PERIOD_S:.0f} s",
             f"< {limit} % of a core",
             summary(shares, "%", 4),
             max(shares) < limit,
@@ -39,7 +40,7 @@ def _share() -> float:
     series = {name: Series(name) for name in READINGS}
     for name in READINGS:
         for index in range(_SAMPLES):
-            series[name].add(index * SAMPLE_S, Reading(50.0))
+            series[name].add(index * _SAMPLE_S, Reading(50.0))
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-") as folder:
         log = LogBook(Path(folder) / "engine.log")
         gpu.sample(engine_runs=True)
@@ -47,8 +48,8 @@ def _share() -> float:
         for _ in range(_LOOKS):
             for name in READINGS:
                 for index in range(_PER_LOOK):
-                    series[name].add(now_s + index * SAMPLE_S, Reading(50.0))
-            now_s += PERIOD_S
+                    series[name].add(now_s + index * _SAMPLE_S, Reading(50.0))
+            now_s += _PERIOD_S
             began_s = time.process_time()
             meter = ReplyMeter()
             watch.reply_started(meter, now_s)
@@ -58,4 +59,4 @@ def _share() -> float:
             spent_s += time.process_time() - began_s
         log.close()
         gpu.close()
-    return 100 * spent_s / (_LOOKS * PERIOD_S)
+    return 100 * spent_s / (_LOOKS * _PERIOD_S)

@@ -228,10 +228,10 @@ class AttachedServer:
         hint = message("Pass its API key with --api-key-env NAME or --key-file FILE.")
         return Refused(message("{url} requires an API key.", url=self.address.url), hint, status=401)
 
-    async def follow(self) -> None:
-        """Update the status until cancelled: FAILED with the reason while the server does not answer."""
+    async def follow(self, *, period_s: float = _PERIOD_S) -> None:
+        """Update the status until cancelled, every `period_s`: FAILED with the reason while the server is silent."""
         while True:
-            await asyncio.sleep(_PERIOD_S)
+            await asyncio.sleep(period_s)
             if self.offer.healthy is None:
                 continue
             if await self._client.is_healthy():

@@ -156,7 +156,6 @@ def _is_host(name: str) -> bool:
     return name.startswith(("CPU", "BLAS", "AMX")) or name.endswith("_Host")
 
 
-PERIOD_S = 2.0
 _SMALL_FILL, _LONG_S = 4_096, 2.0
 """Limits in tokens and seconds. For requests that ended between two readings of the counters only sums are known. The
 sum of tokens is used as the context in use if it is small, or if a single long request must account for most of it."""
@@ -185,6 +184,8 @@ class HealthWatch:
     """Feeds Health. `read_machine` may be called from another thread; all else only from the monitor's loop."""
 
     def __init__(self, listener: Callable[[HealthEvent], None] | None = None) -> None:
+        self.period_s = 2.0
+        """Seconds between two checks."""
         self.health: Health | None = None
         self.activity: GpuActivity | None = None
         """GPU activity at the last check; None before the first one."""
@@ -225,7 +226,7 @@ class HealthWatch:
 
     def check(self, now_s: float, sensed: CheckInput | None, series: Mapping[str, Series]) -> None:
         """Run the detectors, and pass their events to the listener. `sensed` is None if no server is ready."""
-        since_s, self._last_s, self._next_s = self._last_s, now_s, now_s + PERIOD_S
+        since_s, self._last_s, self._next_s = self._last_s, now_s, now_s + self.period_s
         if sensed is None:
             return
         if sensed.setup is not None:

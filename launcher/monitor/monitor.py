@@ -17,7 +17,6 @@ from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors
 from launcher.machine.sensors import HostSensors
-from launcher.monitor import health_watch
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import Acceptance, ReplyMeter
@@ -52,14 +51,25 @@ class MonitoredServer(Protocol):
         """Set the number of requests that it is processing."""
 
 
-PERIOD_S, REST_S, UNSEEN_S = 0.1, 1.0, 2.0
-"""Seconds between two samples: while tokens are generated, else while the window shows them, else."""
-METRICS_PERIOD_S, METRICS_REST_S = 2.0, 10.0
-"""Seconds between two requests of /metrics: normally, and while the log (if we have it) shows no work. Each reply wakes
-the engine's queue: more than one a second would keep a request whose client has disconnected running to its end
-(observed with llama.cpp b11669)."""
+@dataclass(frozen=True, slots=True)
+class MonitorPeriods:
+    """How often a monitor works, in seconds."""
 
-_STANDS_S = 1.0
+    generating_s: float = 0.1
+    """Between two samples while tokens are generated."""
+    visible_s: float = 1.0
+    """Between two samples at rest, while the user sees them."""
+    hidden_s: float = 2.0
+    """Between two samples at rest that nobody sees."""
+    metrics_s: float = 2.0
+    """Between two requests of /metrics. Each reply wakes the engine's queue: more than one a second would keep a
+    request whose client has disconnected running to its end (observed with llama.cpp b11669)."""
+    metrics_rest_s: float = 10.0
+    """The same while the log, if we have it, shows no work."""
+    reply_valid_s: float = 1.0
+    """For which the figures of a reply that has ended still count as current."""
+
+
 _NO_REPLY = message("No reply is being generated.")
 _NO_DRAFTS = message("No tokens were drafted.")
 
@@ -80,9 +90,8 @@ class MonitorSnapshot:
 class Monitor:
     """Samples the machine and a server from `watch_server` to `end`; the series stay. Runs in the supervisor's loop.
 
-    It samples every PERIOD_S while the engine processes a request, otherwise every REST_S or UNSEEN_S. A reply of ours
-    wakes it immediately, a request of another client at the next reading of /metrics: within METRICS_PERIOD_S if the
-    log shows it, else within METRICS_REST_S.
+    It samples as `periods` says. A reply of ours wakes it immediately, a request of another client at the next reading
+    of /metrics: within `metrics_s` if the log shows it, else within `metrics_rest_s`.
     """
 
     def __init__(
@@ -91,7 +100,9 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         *,
         on_health: Callable[[HealthEvent], None] | None = None,
+        periods: MonitorPeriods | None = None,
     ) -> None:
+        self.periods = periods or MonitorPeriods()
         self.watch = HealthWatch(on_health)
         self.series: dict[str, Series] = {}
         self.samples = 0
@@ -183,7 +194,7 @@ class Monitor:
                 )
                 if ask is not None:
                     self.watch.check(next_s, sensed, self.series)
-                    look_s = next_s + health_watch.PERIOD_S  # also between rare samples: detectors count checks
+                    look_s = next_s + self.watch.period_s  # also between rare samples: detectors count checks
                 elif not serving:
                     self.watch.reset()
                 next_s = await self._wait_for_next(next_s, look_s, supervisor)
@@ -194,7 +205,7 @@ class Monitor:
         """Wait until the next sample is due, and return its time."""
         sampled_s = self._clock()
         if not self._is_generating(supervisor):
-            later_s = before_s + (REST_S if self._seen else UNSEEN_S)
+            later_s = before_s + (self.periods.visible_s if self._seen else self.periods.hidden_s)
             if before_s < look_s < later_s:
                 later_s = look_s
             try:
@@ -202,7 +213,7 @@ class Monitor:
                     await self._wake.wait()
             except TimeoutError:
                 return max(later_s, sampled_s)
-        soon_s = max(before_s + PERIOD_S, self._clock())
+        soon_s = max(before_s + self.periods.generating_s, self._clock())
         await asyncio.sleep(soon_s - self._clock())
         return soon_s
 
@@ -213,17 +224,19 @@ class Monitor:
     @property
     def _last_reply_is_valid(self) -> bool:
         """Whether the figures of the last reply are still valid."""
-        return self._earlier is not None and (self._unsampled or self._clock() - self._earlier[1] <= _STANDS_S)
+        return self._earlier is not None and (
+            self._unsampled or self._clock() - self._earlier[1] <= self.periods.reply_valid_s
+        )
 
     async def _poll_metrics(self, supervisor: MonitoredServer) -> None:
         """Read /metrics periodically, in a task of its own because the engine may be slow to reply."""
         while True:
-            log, until_s = supervisor.log, self._clock() + METRICS_REST_S
+            log, until_s = supervisor.log, self._clock() + self.periods.metrics_rest_s
             read = log.added if log is not None else 0  # before the request, so no line logged meanwhile is missed
             await self._read_metrics(supervisor)
             rests = True
             while rests:
-                await asyncio.sleep(METRICS_PERIOD_S)
+                await asyncio.sleep(self.periods.metrics_s)
                 rests = self._clock() < until_s and _is_idle(supervisor, log, read)
 
     def _read_machine(
@@ -245,7 +258,10 @@ class Monitor:
         if meter is not None and meter.last is not None:
             share = meter.last.acceptance
             rate, acceptance = Reading(meter.tokens_per_second, message("Too few tokens.")), meter.acceptance
-        elif self.traffic is not None and self._clock() - self._traffic_s <= METRICS_PERIOD_S + _STANDS_S:
+        elif (
+            self.traffic is not None
+            and self._clock() - self._traffic_s <= self.periods.metrics_s + self.periods.reply_valid_s
+        ):
             share = self.traffic.acceptance.rate
             rate, acceptance = Reading(self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance
         else:

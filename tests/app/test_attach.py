@@ -13,7 +13,7 @@ from launcher.base import http
 from launcher.base.errors import BadOption, LauncherError, Refused, ServerNotFound, Unreachable
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import ServerState
-from launcher.monitor.monitor import Monitor, MonitorSnapshot
+from launcher.monitor.monitor import Monitor, MonitorPeriods, MonitorSnapshot
 
 KEY = "k" * 40
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -313,8 +313,7 @@ class TestChat:
 
 
 class TestWatching:
-    async def test_the_monitor_reads_what_others_ask_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("launcher.monitor.monitor.METRICS_PERIOD_S", 0.05)
+    async def test_the_monitor_reads_what_others_ask_for(self) -> None:
         tokens = iter(range(0, 1_000_000, 10))
 
         async def counters(writer: asyncio.StreamWriter) -> None:
@@ -334,7 +333,7 @@ class TestWatching:
 
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": counters, "/health": reply({})}
         async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
-            monitor = Monitor(take)
+            monitor = Monitor(take, periods=MonitorPeriods(metrics_s=0.05))
             monitor.watch_server(server)
             try:
                 async with asyncio.timeout(10):
@@ -345,12 +344,11 @@ class TestWatching:
             assert server.engine_pid is None
         assert rates[0] == pytest.approx(50.0)
 
-    async def test_a_server_that_goes_away_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("launcher.app.attach._PERIOD_S", 0.02)
+    async def test_a_server_that_goes_away_is_told(self) -> None:
         async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
             server = AttachedServer(parse_address(url))
             await server.detect_offer()
-        following = asyncio.create_task(server.follow())
+        following = asyncio.create_task(server.follow(period_s=0.02))
         try:
             async with asyncio.timeout(10):
                 while server.status.state is not ServerState.FAILED:

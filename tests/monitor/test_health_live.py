@@ -12,15 +12,15 @@ from pathlib import Path
 from launcher.app.serving import serve
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.serve_options import ServeOptions
-from launcher.monitor import health_watch, monitor
+from launcher.monitor.monitor import MonitorPeriods
 
-health_watch.PERIOD_S = monitor.METRICS_PERIOD_S = 0.05
 ENDLESS = ChatRequest([{"role": "user", "content": "What is MTP?"}], extra={"ignore_eos": True})
 
 async def main():
     told = asyncio.Queue()
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session:
+        session.monitor.periods, session.monitor.watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asking = asyncio.create_task(session.ask(ENDLESS))
         raised = await asyncio.wait_for(told.get(), 120)
         os.environ["STUB_REASONS"] = "1"

@@ -11,11 +11,12 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSnapshot
-from launcher.monitor import health_watch, monitor
+from launcher.monitor import health_watch
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Code, HealthEvent, Moment, ServerSetup
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import ReplyMeter
+from launcher.monitor.monitor import MonitorPeriods
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters
 
@@ -166,14 +167,11 @@ def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
 ENDLESS = ChatRequest([{"role": "user", "content": "What is quantisation?"}], extra={"ignore_eos": True})
 
 
-async def test_a_queue_at_the_real_engine_is_told_and_cleared(
-    demo_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "METRICS_PERIOD_S", 0.05)
-    monkeypatch.setattr(health_watch, "PERIOD_S", 0.05)
+async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) -> None:
     told: asyncio.Queue[HealthEvent] = asyncio.Queue()
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session, asyncio.timeout(300):
+        session.monitor.periods, session.monitor.watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asked = [asyncio.create_task(session.ask(ENDLESS)) for _ in range(2)]
         raised = await told.get()
         assert (raised.finding.code, raised.cleared) == (Code.REQUESTS_WAIT, False)

@@ -13,8 +13,7 @@ from launcher.app.session import Session
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState
-from launcher.monitor import monitor
-from launcher.monitor.monitor import MonitorSnapshot
+from launcher.monitor.monitor import MonitorPeriods, MonitorSnapshot
 from launcher.monitor.traffic import read_counters, traffic_between
 
 QUESTION = ChatRequest(
@@ -54,7 +53,7 @@ async def test_samples_come_ten_times_a_second_on_one_clock_while_tokens_come(de
         series = server.monitor.series
     times = [sample.time_s for sample in samples]
     assert times == sorted(times)
-    assert (times[-1] - times[0]) / (len(times) - 1) == pytest.approx(monitor.PERIOD_S, rel=0.5)
+    assert (times[-1] - times[0]) / (len(times) - 1) == pytest.approx(MonitorPeriods().generating_s, rel=0.5)
     assert len({len(each) for each in series.values()}) == 1
     assert [sample.value for sample in series["tokens_per_second"] if sample.value is not None]
     assert (series["host_memory_used_mib"].last or 0) > 0
@@ -72,13 +71,10 @@ async def test_what_cannot_be_known_is_absent_with_its_reason(demo_model: Path) 
         assert rate.absent == "No reply is being generated."
 
 
-async def test_another_engine_has_no_figures_of_the_one_before(
-    demo_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "_STANDS_S", 3_600.0)
-    monkeypatch.setattr(monitor, "REST_S", 0.05)
+async def test_another_engine_has_no_figures_of_the_one_before(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
     async with serving(demo_model, samples) as server:
+        server.monitor.periods = MonitorPeriods(visible_s=0.05, reply_valid_s=3_600.0)
         await server.ask(QUESTION)
         before = server.supervisor.engine_pid
         await server.start(ServeOptions(model=demo_model, built_in=True, threads=1, draft=1))
@@ -91,9 +87,9 @@ async def test_another_engine_has_no_figures_of_the_one_before(
     assert samples[-1].acceptance is None
 
 
-async def test_another_clients_request_makes_the_server_busy(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "METRICS_PERIOD_S", 0.05)
+async def test_another_clients_request_makes_the_server_busy(demo_model: Path) -> None:
     async with serving(demo_model) as server:
+        server.monitor.periods = MonitorPeriods(metrics_s=0.05)
         endpoint = server.supervisor.endpoint
         endless = ChatRequest(QUESTION.messages, extra={"ignore_eos": True})
 

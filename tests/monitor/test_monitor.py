@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,18 +16,19 @@ from launcher.engine.server.client import EngineClient, Timings
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import ServerState, ServerStatus
-from launcher.monitor import health_watch, monitor
 from launcher.monitor.health_watch import CheckInput, HealthWatch
-from launcher.monitor.monitor import Monitor, MonitorSnapshot
+from launcher.monitor.monitor import Monitor, MonitorPeriods, MonitorSnapshot
 from launcher.monitor.series import Series
 
 NEVER_S = 3_600.0
+QUICK = MonitorPeriods(generating_s=0.002)
 
 
 class Server:
-    """A server without counters; `engine_pid` is this test's own."""
+    """A server; it offers no counters before `counters` is set. `engine_pid` is this test's own."""
 
     def __init__(self, log: LogBook, engine_pid: int | None) -> None:
+        self.counters: EngineClient | None = None
         self.engine_pid = engine_pid
         self.log = log
         self.launch: Launch | None = None
@@ -34,7 +36,9 @@ class Server:
 
     @property
     def client(self) -> EngineClient:
-        raise ServerNotFound("It offers no counters.", "Ask another.")
+        if self.counters is None:
+            raise ServerNotFound("It offers no counters.", "Ask another.")
+        return self.counters
 
     def note_requests(self, processing: int) -> None:
         """As the supervisor does."""
@@ -44,10 +48,10 @@ class Server:
 class Watching:
     """A monitor and what it sampled."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, periods: MonitorPeriods) -> None:
         self.times: list[float] = []
         self._came = asyncio.Event()
-        self.monitor = Monitor(self._take)
+        self.monitor = Monitor(self._take, periods=periods)
         self.server = server
 
     def _take(self, sample: MonitorSnapshot) -> None:
@@ -63,10 +67,15 @@ class Watching:
 
 
 @asynccontextmanager
-async def watching(folder: Path, *, engine: bool = False) -> AsyncIterator[Watching]:
+async def watching(
+    folder: Path,
+    *,
+    engine: bool = False,
+    **periods_s: float,
+) -> AsyncIterator[Watching]:
     log = LogBook(folder / "engine.log")
     log.add("a line")
-    watched = Watching(Server(log, os.getpid() if engine else None))
+    watched = Watching(Server(log, os.getpid() if engine else None), replace(QUICK, **periods_s))
     watched.monitor.watch_server(watched.server)
     try:
         yield watched
@@ -75,24 +84,14 @@ async def watching(folder: Path, *, engine: bool = False) -> AsyncIterator[Watch
         log.close()
 
 
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "PERIOD_S", 0.002)
-
-
-async def test_at_rest_it_samples_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "REST_S", 0.05)
-    async with watching(tmp_path) as watched:
+async def test_at_rest_it_samples_seldom(tmp_path: Path) -> None:
+    async with watching(tmp_path, visible_s=0.05) as watched:
         await watched.until(5)
     assert min(later - before for before, later in pairwise(watched.times)) > 0.049
 
 
-async def test_unseen_it_samples_more_seldom_until_somebody_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "REST_S", 0.02)
-    monkeypatch.setattr(monitor, "UNSEEN_S", NEVER_S)
-    async with watching(tmp_path) as watched:
+async def test_unseen_it_samples_more_seldom_until_somebody_looks(tmp_path: Path) -> None:
+    async with watching(tmp_path, visible_s=0.02, hidden_s=NEVER_S) as watched:
         await watched.until(2)
         watched.monitor.set_visible(False)
         await watched.until(3)  # the one that was due
@@ -103,18 +102,15 @@ async def test_unseen_it_samples_more_seldom_until_somebody_looks(
         await watched.until(6)
 
 
-async def test_a_reply_wakes_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "REST_S", NEVER_S)
-    async with watching(tmp_path) as watched:
+async def test_a_reply_wakes_it_at_once(tmp_path: Path) -> None:
+    async with watching(tmp_path, visible_s=NEVER_S) as watched:
         await watched.until(1)
         watched.monitor.reply_started()
         await watched.until(20)
 
 
-async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "_STANDS_S", 0.05)
-    monkeypatch.setattr(monitor, "REST_S", 0.2)
-    async with watching(tmp_path) as watched:
+async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path) -> None:
+    async with watching(tmp_path, reply_valid_s=0.05, visible_s=0.2) as watched:
         await watched.until(1)
         meter = watched.monitor.reply_started()
         await watched.until(5)
@@ -123,11 +119,9 @@ async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path, monkeypat
             await watched.until(len(watched.times) + 1)
 
 
-async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "_STANDS_S", -1.0)  # as on a computer too busy to take a sample within a second
-    async with watching(tmp_path) as watched:
+async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(tmp_path: Path) -> None:
+    # as on a computer too busy to take a sample within a second
+    async with watching(tmp_path, reply_valid_s=-1.0) as watched:
         await watched.until(1)
         meter = watched.monitor.reply_started()
         meter.add(
@@ -140,23 +134,21 @@ async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(
         assert 80.0 in [sample.value for sample in watched.monitor.series["tokens_per_second"]]
 
 
-async def test_requests_of_others_wake_it_when_the_counters_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "REST_S", NEVER_S)
-    monkeypatch.setattr(monitor, "METRICS_PERIOD_S", 0.01)
+async def test_requests_of_others_wake_it_when_the_counters_tell(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     class Busy(EngineClient):
         async def metrics(self) -> str:
             return f"llamacpp:requests_processing {int(asked.is_set())}\n"
 
-    async with Busy("http://127.0.0.1:9", None) as client:
-        monkeypatch.setattr(Server, "client", client)
-        async with watching(tmp_path) as watched:
-            await watched.until(1)
-            asked.set()
-            await watched.until(20)
+    async with (
+        Busy("http://127.0.0.1:9", None) as client,
+        watching(tmp_path, visible_s=NEVER_S, metrics_s=0.01) as watched,
+    ):
+        watched.server.counters = client
+        await watched.until(1)
+        asked.set()
+        await watched.until(20)
 
 
 class Counting(EngineClient):
@@ -174,13 +166,10 @@ class Counting(EngineClient):
 
 
 @pytest.mark.parametrize("said", ["0.26.000.000 I slot launch_slot_: id  0 | task 7 | processing task", None])
-async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
-) -> None:
-    monkeypatch.setattr(monitor, "METRICS_PERIOD_S", 0.01)
-    monkeypatch.setattr(monitor, "METRICS_REST_S", NEVER_S if said else 0.2)
-    async with watching(tmp_path) as watched, Counting(watched.server.log) as client:
-        monkeypatch.setattr(Server, "client", client)
+async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(tmp_path: Path, said: str | None) -> None:
+    periods_s = {"metrics_s": 0.01, "metrics_rest_s": NEVER_S if said else 0.2}
+    async with watching(tmp_path, **periods_s) as watched, Counting(watched.server.log) as client:
+        watched.server.counters = client
         async with asyncio.timeout(20):
             await client.asked.get()
             began_s = time.monotonic()
@@ -190,21 +179,25 @@ async def test_counters_are_asked_for_seldom_while_the_log_tells_of_no_work(
     assert said or time.monotonic() - began_s > 0.19
 
 
-async def test_the_detectors_look_as_often_at_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "REST_S", NEVER_S)
-    monkeypatch.setattr(health_watch, "PERIOD_S", 0.05)
-    looks: list[float] = []
-    look = HealthWatch.check
+class NotingWatch(HealthWatch):
+    """Detectors that note when they look."""
 
-    def note(watch: HealthWatch, now_s: float, sensed: CheckInput | None, series: Mapping[str, Series]) -> None:
-        looks.append(now_s)
-        look(watch, now_s, sensed, series)
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[float] = []
 
-    monkeypatch.setattr(HealthWatch, "check", note)
-    async with watching(tmp_path, engine=True) as watched:
+    def check(self, now_s: float, sensed: CheckInput | None, series: Mapping[str, Series]) -> None:
+        self.looks.append(now_s)
+        super().check(now_s, sensed, series)
+
+
+async def test_the_detectors_look_as_often_at_rest(tmp_path: Path) -> None:
+    async with watching(tmp_path, engine=True, visible_s=NEVER_S) as watched:
+        watch = watched.monitor.watch = NotingWatch()
+        watch.period_s = 0.05
         async with asyncio.timeout(20):
-            while len(looks) < 6:
+            while len(watch.looks) < 6:
                 await watched.until(len(watched.times) + 1)
-    gaps = [later - before for before, later in pairwise(looks)]
+    gaps = [later - before for before, later in pairwise(watch.looks)]
     assert min(gaps) >= 0.0499
-    assert len(watched.times) <= len(looks) + 3
+    assert len(watched.times) <= len(watch.looks) + 3
