@@ -88,20 +88,21 @@ class PageButton(QPushButton):
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         key = QKeySequence(spec.key).toString(QKeySequence.SequenceFormat.NativeText)
         self._width = WIDTH
-        self._key = Label(key.replace("+", " "))
-        self._key.setObjectName("secondary")
-        self._key.setFont(theme.font(theme.CAPTION_PX))
-        self._key.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.shortcut_label = Label(key.replace("+", " "))
+        """The shortcut, hidden while the rail is narrow."""
+        self.shortcut_label.setObjectName("secondary")
+        self.shortcut_label.setFont(theme.font(theme.CAPTION_PX))
+        self.shortcut_label.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.setToolTip(tr("{page} ({key})", page=tr(spec.title), key=key))
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, theme.px(12), 0)
         row.addStretch()
-        row.addWidget(self._key)
+        row.addWidget(self.shortcut_label)
 
     def show_narrow(self, *, narrow: bool) -> None:
         """Use the narrow width. The shortcut is then in the tooltip."""
         self._width = _NARROW if narrow else WIDTH
-        self._key.setVisible(not narrow)
+        self.shortcut_label.setVisible(not narrow)
         self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name

@@ -8,6 +8,8 @@ from pytestqt.qtbot import QtBot
 
 from launcher.conversations.store import Conversations
 from launcher.gui.chat.pane import ChatPane, ReplyView
+from launcher.gui.controller import Controller
+from launcher.gui.window import Window
 
 
 def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyView:
@@ -24,6 +26,18 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = kept.reply_figures
     monkeypatch.setattr(talk, "reply_figures", lambda reply: original(reply) if hasattr(reply, "timings") else {})
+
+
+def controller_of(chat: ChatPane) -> Controller:
+    """Return the controller of the chat's window."""
+    window = chat.window()
+    assert isinstance(window, Window)
+    return window.controller
+
+
+def can_send(chat: ChatPane) -> bool:
+    """Return whether the chat takes a question: no reply comes, nothing is compared, a model is there."""
+    return chat.send_button.isEnabled() and chat.send_button.text() == "Send"
 
 
 def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401

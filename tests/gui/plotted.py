@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -81,9 +82,14 @@ def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float
 
 def drawn(panel: PlotPanel) -> None:
     """Let it show all that came."""
-    panel._numbers_s = float("-inf")
-    panel._stale = True
-    panel._draw_if_due()
+    panel.refresh()
+    panel.draw_if_due()
+
+
+def is_drawing(panel: PlotPanel) -> bool:
+    """Return whether a timer of the panel runs, as before each drawing."""
+    timers = panel.findChildren(QTimer, options=Qt.FindChildOption.FindDirectChildrenOnly)
+    return any(timer.isActive() for timer in timers)
 
 
 def chart_of(card: PlotCard) -> Chart:

@@ -65,7 +65,7 @@ def test_every_control_is_reached_by_tab(demo: Window, qtbot: QtBot, name: str) 
 def cut_on_pages(window: Window, qtbot: QtBot) -> dict[str, list[str]]:
     """Return the texts of each page that are cut; a page may take a moment to settle."""
     cut: dict[str, list[str]] = {}
-    for name in window._specs:
+    for name in window.page_names:
         show(window, qtbot, name)
         for _ in range(40):
             cut[name] = [*clipped(window), *hidden_by_parents(window)]

@@ -26,17 +26,17 @@ from launcher.gui.chat.steps import VerificationSteps
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
-from tests.gui.chatting import in_file, no_figures, say
+from tests.gui.chatting import can_send, controller_of, in_file, no_figures, say
 
 figures = pytest.fixture(autouse=True)(no_figures)
 
 
 def ask(chat: ChatPane, qtbot: QtBot, text: str) -> ReplyView:
-    qtbot.waitUntil(lambda: chat.send_button.isEnabled() and chat.send_button.text() == "Send", timeout=60_000)
-    with qtbot.waitSignal(chat._controller.replied, timeout=60_000):
+    qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
+    with qtbot.waitSignal(controller_of(chat).replied, timeout=60_000):
         chat.prompt.setPlainText(text)
         qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
-    qtbot.waitUntil(lambda: chat._can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
     return chat.column.answers[-1]
 
 
@@ -172,7 +172,12 @@ def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None
     pane.end("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages] == ["One?", "1", "Three?", "3"]
     assert pane.talk.version(3) == (1, pane.talk.version(2)[1])
-    pane._show_version(pane.column.turns[-1], -1)
+    (earlier,) = [
+        button
+        for button in pane.column.answers[-1].findChildren(QPushButton)
+        if button.accessibleName() == "Earlier version"
+    ]
+    earlier.click()
     qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "2", timeout=60_000)
     assert [each["content"] for each in pane.messages] == ["One?", "1", "Two?", "2"]
 

@@ -10,7 +10,8 @@ from launcher.engine.server.state import ServerState
 from launcher.gui.chat.compare import ReplyPair
 from launcher.gui.chat.pane import ChatPane
 from launcher.gui.labels import Label
-from tests.gui.test_chat import in_file
+from launcher.gui.window import Window
+from tests.gui.chatting import can_send, in_file
 
 
 def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
@@ -19,16 +20,16 @@ def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
         chat.compare_bar.fields[name].setText(value)
     chat.prompt.setPlainText("What is a draft?")
     qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
-    qtbot.waitUntil(lambda: chat._comparing is None and chat._can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
     return chat.findChildren(ReplyPair)[-1]
 
 
-def test_two_samplings_are_compared_without_a_restart(chat: ChatPane, qtbot: QtBot) -> None:
-    launch = chat._controller.launch
+def test_two_samplings_are_compared_without_a_restart(window: Window, chat: ChatPane, qtbot: QtBot) -> None:
+    launch = window.controller.launch
     pair = compared(chat, qtbot, max_tokens="5")
     a, b = (answer.text for answer in pair.answers)
     assert len(b) < len(a)
-    assert chat._controller.launch is launch
+    assert window.controller.launch is launch
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
     pair.buttons[1].click()
     assert chat.messages[-1]["content"] == b
@@ -38,14 +39,14 @@ def test_two_samplings_are_compared_without_a_restart(chat: ChatPane, qtbot: QtB
 
 
 def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
-    chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
+    window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     pair = compared(chat, qtbot, draft="0")
     assert all(answer.text for answer in pair.answers)
     assert "drafts" in pair.answers[0]._footer.text()
     assert "drafts" not in pair.answers[1]._footer.text()
     wait_for(ServerState.READY)
-    launch = chat._controller.launch
+    launch = window.controller.launch
     assert launch is not None
     assert launch.options.draft == 2
 
@@ -66,12 +67,14 @@ def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot
     assert [each["content"] for each in pane.messages] == ["Lost?", "Found."]
 
 
-def test_a_comparison_whose_b_cannot_be_comes_back(chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]) -> None:
+def test_a_comparison_whose_b_cannot_be_comes_back(
+    window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
+) -> None:
     pair = compared(chat, qtbot, kv="q9_9")
     assert pair.answers[0].text
     assert pair.note.text()
     wait_for(ServerState.READY)
-    ask_again = chat._controller.launch
+    ask_again = window.controller.launch
     assert ask_again is not None
     assert ask_again.options.draft == 2
 

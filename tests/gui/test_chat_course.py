@@ -9,7 +9,8 @@ from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.state import ServerState
 from launcher.gui.chat.pane import ChatPane, ReplyView
-from tests.gui.test_chat import in_file
+from launcher.gui.window import Window
+from tests.gui.chatting import can_send, in_file
 from tests.gui.test_journeys import endless
 
 WAIT = 20_000
@@ -29,14 +30,14 @@ def delete_first(chat: ChatPane, qtbot: QtBot) -> None:
 
 
 def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
-    chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(chat._controller.parent(), monkeypatch)  # type: ignore[arg-type]
-    with qtbot.waitSignal(chat._controller.deltas, timeout=WAIT):
+    endless(window, monkeypatch)
+    with qtbot.waitSignal(window.controller.deltas, timeout=WAIT):
         send(chat, qtbot, "What is a draft?")
     qtbot.waitUntil(lambda: len(chat.findChildren(ReplyView)[-1].text) > 50, timeout=WAIT)
     delete_first(chat, qtbot)
-    qtbot.waitUntil(lambda: chat._can_ask, timeout=WAIT)
+    qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
     assert chat.messages == []
     assert chat.column.turns == []
     chat.drawer._undo()
@@ -45,62 +46,62 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     assert messages[1].text
     assert messages[1].ending.value == "stopped"
     send(chat, qtbot, "What is MTP?")
-    qtbot.waitUntil(lambda: chat._replying and bool(chat.column.answers[0].text), timeout=WAIT)
-    chat._stop()
+    qtbot.waitUntil(lambda: chat.send_button.text() == "Stop reply" and bool(chat.column.answers[0].text), timeout=WAIT)
+    chat.send_button.click()
     qtbot.waitUntil(lambda: len(chat.messages) == 2, timeout=WAIT)
 
 
 def test_a_server_that_is_stopped_while_b_replies_stays_stopped(
-    chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+    window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller = chat._controller
+    controller = window.controller
     states: list[ServerState] = []
     with qtbot.waitSignal(controller.applied, timeout=WAIT):
         chat.compare_button.setChecked(True)
         chat.compare_bar.fields["draft"].setText("0")
         send(chat, qtbot, "What is a draft?")
-    endless(controller.parent(), monkeypatch)  # type: ignore[arg-type]
+    endless(window, monkeypatch)
     with qtbot.waitSignal(controller.deltas, timeout=WAIT):
         pass
     controller.view_changed.connect(lambda _view: states.append(controller.inputs.status.state))
     controller.stop()
-    qtbot.waitUntil(lambda: chat._comparing is None, timeout=WAIT)
+    qtbot.waitUntil(chat.compare_button.isEnabled, timeout=WAIT)
     wait_for(ServerState.STOPPED)
     assert {ServerState.RESTARTING, ServerState.PREPARING, ServerState.LOADING}.isdisjoint(states)
 
 
 def test_a_comparison_whose_conversation_is_deleted_leaves_the_server_as_it_was(
-    chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+    window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller = chat._controller
+    controller = window.controller
     with qtbot.waitSignal(controller.applied, timeout=WAIT):
         chat.compare_button.setChecked(True)
         chat.compare_bar.fields["draft"].setText("0")
         send(chat, qtbot, "What is a draft?")
-    endless(controller.parent(), monkeypatch)  # type: ignore[arg-type]
+    endless(window, monkeypatch)
     with qtbot.waitSignal(controller.deltas, timeout=WAIT):
         pass
     with qtbot.waitSignal(controller.applied, timeout=WAIT):
         delete_first(chat, qtbot)
-    qtbot.waitUntil(lambda: chat._comparing is None and chat._can_ask, timeout=WAIT)
+    qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
     assert controller.launch is not None
     assert controller.launch.options.draft == 2
     assert chat.messages == []
 
 
 def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said(
-    chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    window: Window, chat: ChatPane, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless(chat._controller.parent(), monkeypatch)  # type: ignore[arg-type]
-    with qtbot.waitSignal(chat._controller.deltas, timeout=WAIT):
+    endless(window, monkeypatch)
+    with qtbot.waitSignal(window.controller.deltas, timeout=WAIT):
         send(chat, qtbot, "What is a draft?")
     chat.search()
     qtbot.waitUntil(lambda: chat.drawer.list.count() == 1, timeout=WAIT)
     chat.drawer.list.setCurrentRow(0)
     chat.drawer._open.click()
     assert "reply" in chat.banner.text.text()
-    chat._stop()
-    qtbot.waitUntil(lambda: chat._can_ask, timeout=WAIT)
+    chat.send_button.click()
+    qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
     chat.drawer._open.click()
     qtbot.waitUntil(lambda: not chat.chats.isChecked(), timeout=WAIT)
     assert not chat.banner.isVisible()

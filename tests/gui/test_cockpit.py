@@ -17,6 +17,7 @@ from launcher.engine.demo import unpack_demo_model
 from launcher.engine.diagnosis.actions import Action, ActionKind
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
+from launcher.gui.labels import Label
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Code, Finding
 from tests.app.test_machine_presets import here, tuned
@@ -57,8 +58,8 @@ def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     parts = page.memory.bar.accessibleName().partition("others")[0]
     needed = sum(int(each) for each in re.findall(r"(\d+) MiB", parts))
     assert page.memory._place.full_text == f"host memory · {needed} MiB needed"
-    assert page._note.text().startswith("The demo shows each step, not a speed-up")
-    assert page._note.heightForWidth(page._note.width()) <= page._note.height()
+    assert page.note.text().startswith("The demo shows each step, not a speed-up")
+    assert page.note.heightForWidth(page.note.width()) <= page.note.height()
 
 
 def test_what_a_tune_of_this_machine_found_is_said_in_place_of_the_usual_note(
@@ -69,8 +70,8 @@ def test_what_a_tune_of_this_machine_found_is_said_in_place_of_the_usual_note(
     window.start_demo()
     wait_for(ServerState.READY)
     page: CockpitPage = window.page("cockpit")
-    qtbot.waitUntil(lambda: page._note.text() == "Tuned on this machine: Draft 1 is 20 % faster than no MTP.")
-    assert page._note.isVisible()
+    qtbot.waitUntil(lambda: page.note.text() == "Tuned on this machine: Draft 1 is 20 % faster than no MTP.")
+    assert page.note.isVisible()
 
 
 def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
@@ -128,7 +129,7 @@ def test_settings_that_fail_come_back_with_the_reason(
     assert "--no-such-flag" in page.notices.problem.text.text()
     assert demo.controller.view.can_ask
     assert page.state.requested["extra"] == "--no-such-flag"  # to be mended
-    page.notices.problem._close.click()
+    page.notices.problem.close_button.click()
     assert not page.notices.isVisible()
 
 
@@ -208,7 +209,7 @@ def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: Cockpi
     advanced.search.setText("prompt cache")
     assert [advanced.list.item(row).text() for row in range(advanced.list.count())] == ["--cache-ram"]
     advanced.list.setCurrentRow(0)
-    assert "host memory" in advanced._description.text()
+    assert any("host memory" in label.text() for label in advanced.findChildren(Label))
     advanced.text.setText("64")
     advanced.text.editingFinished.emit()
     qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
@@ -217,7 +218,7 @@ def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: Cockpi
     advanced.raw.setText("--port 1")
     advanced.raw.textEdited.emit("--port 1")
     qtbot.waitUntil(lambda: page.state.problem is not None, timeout=60_000)
-    assert "the launcher sets it" in advanced._raw_line.text()
+    assert any("the launcher sets it" in label.text() for label in advanced.findChildren(Label))
     assert not page.controls.changes.apply.isEnabled()
     page.controls.mode.button("simple").click()
     assert not advanced.isVisible()
@@ -277,19 +278,21 @@ def test_a_finding_stands_in_a_line_with_its_button_until_it_is_over(
     demo.controller.health_changed.emit(())
     assert not page.notices.isVisible()
     demo.controller.health_changed.emit((finding,))
-    next(iter(page.notices.findings.values()))._close.click()
+    next(iter(page.notices.findings.values())).close_button.click()
     demo.controller.health_changed.emit((finding,))
     assert not page.notices.isVisible()
 
 
-def test_what_another_start_does_not_mend_leads_to_the_page_that_does(page: CockpitPage, qtbot: QtBot) -> None:
+def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
+    window: Window, page: CockpitPage, qtbot: QtBot
+) -> None:
     error = EngineFailed("The model does not fit.", "Take another one.")
     error.attach_actions(
         [Action(ActionKind.REPORT, "Report it"), Action(ActionKind.OTHER_MODEL, "Choose another model")]
     )
     page.notices.show_applied(error)
     (button,) = page.notices.problem.buttons  # nothing here can report, so there is no button for it
-    with qtbot.waitSignal(page._controller.page_asked) as asked:
+    with qtbot.waitSignal(window.controller.page_asked) as asked:
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert asked.args == ["start"]
 
@@ -303,12 +306,12 @@ def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot
     while again.build_on():
         pass
     again.setParent(demo)
-    assert again._note.text() == page._note.text() != ""  # though it was told before the page was there
+    assert again.note.text() == page.note.text() != ""  # though it was told before the page was there
     assert not again.panes.shows("plots")
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
     demo.resize(940, 560)
     assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")].count(True) == 2
-    qtbot.mouseClick(page._switches.buttons["sliders"], Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(page.switches.buttons["sliders"], Qt.MouseButton.LeftButton)
     assert page.panes.shows("sliders")
     demo.resize(1400, 800)
     assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")] == [True, True, True]

@@ -25,6 +25,7 @@ from launcher.gui.application import _open_request
 from launcher.gui.chat.pane import ReplyView
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
+from tests.gui.plotted import is_drawing
 
 Wait = Callable[..., None]
 
@@ -374,7 +375,7 @@ def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: 
         demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
     with qtbot.waitSignal(demo.controller.sampled, timeout=60_000):
         pass
-    assert not plots._timer.isActive()
+    assert not is_drawing(plots)
     assert plots.drawings == drawn
     with qtbot.waitSignal(demo.page_shown, timeout=60_000):
         demo.showNormal()

@@ -103,7 +103,7 @@ def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
 
 def test_lines_come_are_counted_filtered_and_found_again(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     assert page.empty.isVisible()
-    assert not page._copy.isEnabled()
+    assert not page.report_button.isEnabled()
     post(window, "0.00.000.001 I one", "0.00.000.002 W two", "0.00.000.003 E three", "update_slots: all slots are idle")
     qtbot.waitUntil(lambda: len(page.lines.shown) == 3)
     assert page.count.text() == "3 of 4 lines"
@@ -162,7 +162,7 @@ def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbo
     post(window, "started with --api-key abcdef99 today")
     qtbot.waitUntil(lambda: len(page.lines.kept) == 1)
     QGuiApplication.clipboard().clear()
-    qtbot.mouseClick(page._copy, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(page.report_button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text(), timeout=60_000)
     assert "abcdef99" not in QGuiApplication.clipboard().text()
     assert "started with" in QGuiApplication.clipboard().text()

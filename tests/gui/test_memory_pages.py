@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from launcher.base.paths import models_dir
@@ -144,12 +145,14 @@ def test_the_age_of_what_was_read_is_shown_once_it_is_some_seconds(qtbot: QtBot)
     qtbot.addWidget(label)
     label.show()
     label.show_age(time.time())
+    timer = label.findChild(QTimer)
+    assert timer is not None
     assert label.text() == ""
-    assert label._next.isActive()
+    assert timer.isActive()
     label.show_age(time.time() - 12 * 60 - 5)
     assert label.text() == "Memory read 12 minutes ago"
     label.hide()
-    assert not label._next.isActive()
+    assert not timer.isActive()
     label.show_age(None)
     assert label.text() == ""
     assert [format_age(each) for each in (9.9, 10, 47, 60, 3_599, 7_200)] == [

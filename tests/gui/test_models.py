@@ -1,10 +1,11 @@
 """The Models page: what lies here, what is done with it, and the downloads, on the real library and queue."""
 
-import concurrent.futures
 import hashlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
@@ -20,6 +21,7 @@ from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.table import ModelTable
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
+from launcher.runtime import WorkHandle
 from tests.conftest import Hub
 from tests.gui.dragging import dropped
 
@@ -67,7 +69,7 @@ def names(page: ModelsPage) -> list[str]:
 def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage], qtbot: QtBot) -> None:
     page = open_page()
     assert page.empty.isVisible()
-    assert not page._side.isVisible()
+    assert not page.details.isVisible()
     press(qtbot, page.empty.buttons[0])
     qtbot.waitUntil(lambda: len(page.offers.table.rows) > 10, timeout=WAIT)
     assert page.offers.isVisible()
@@ -289,6 +291,13 @@ def test_a_files_name_is_never_html(
     assert not any("<img" in tip for tip in tips)
 
 
+def ends(handle: WorkHandle[Any]) -> threading.Event:
+    """Return an event that the end of the work sets, on whatever thread."""
+    ended = threading.Event()
+    handle.when_done(lambda _error: ended.set())
+    return ended
+
+
 def test_what_came_of_a_verification_that_was_stopped_is_not_said(
     put: Callable[..., Path], open_page: Callable[[], ModelsPage], qtbot: QtBot
 ) -> None:
@@ -298,12 +307,13 @@ def test_what_came_of_a_verification_that_was_stopped_is_not_said(
     page.verify()
     handle = page.verifying.handle
     assert handle is not None
-    concurrent.futures.wait([handle._future], timeout=60)  # it has ended, and this thread has not heard of it
+    assert ends(handle).wait(60)  # it has ended, and this thread has not heard of it
     page.verify()
     page.table.selectRow(1)
     page.verify()
     second = page.verifying.handle
     assert second is not None
+    second_ended = ends(second)
     qtbot.waitUntil(lambda: page.verifying.local is None, timeout=WAIT)
-    assert second._future.done()
+    assert second_ended.is_set()
     assert "two" in page.banner.text.text()

@@ -107,7 +107,7 @@ class TestMarks:
         hover = chart_of(panel.cards["rate"]).overlay.hover
         assert hover is not None
         assert "Weights are in system memory." in hover.words
-        assert "Weights are in system memory." in panel._board.accessibleDescription()
+        assert "Weights are in system memory." in panel.board.accessibleDescription()
         QTest.keyClick(panel, Qt.Key.Key_Escape)
         drawn(panel)
         assert chart_of(panel.cards["rate"]).overlay.hover is None
@@ -159,7 +159,7 @@ class TestPointer:
         assert first is not None
         assert second is not None
         assert second.x < first.x
-        assert "Tokens per second 200.0 t/s" in panel._board.accessibleDescription()
+        assert "Tokens per second 200.0 t/s" in panel.board.accessibleDescription()
 
     def test_the_wheel_zooms_all_plots_and_home_goes_back(self, panel: PlotPanel) -> None:
         fill(panel)
@@ -248,7 +248,7 @@ class TestExport:
         with qtbot.waitSignal(panel.exported, timeout=60_000) as caught:
             panel.export_png(tmp_path)
         picture = QImage(caught.args[0])
-        assert picture.width() == panel._board.width()
+        assert picture.width() == panel.board.width()
         blue = QColor(theme.DARK.rate)
         colours = {
             picture.pixelColor(x, y).rgb() for x in range(0, picture.width(), 2) for y in range(picture.height())

@@ -32,6 +32,7 @@ from tests.gui.plotted import (
     chart_of,
     drawn,
     fill,
+    is_drawing,
     kept,
     made_controller,
     made_panel,
@@ -274,9 +275,9 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     panel.hide()
     before = panel.drawings
     panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=432.1)])
-    panel._draw_if_due()
+    panel.draw_if_due()
     assert panel.drawings == before
-    assert not panel._timer.isActive()
+    assert not is_drawing(panel)
     panel.show()
     qtbot.waitUntil(lambda: panel.drawings > before)
     assert said(panel.cards["rate"])[0].startswith("Tokens per second: 432.1 t/s")
@@ -284,7 +285,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
 
 def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:
     fill(panel)
-    qtbot.waitUntil(lambda: not panel._timer.isActive())
+    qtbot.waitUntil(lambda: not is_drawing(panel))
 
 
 def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication) -> None:
@@ -316,9 +317,9 @@ def test_in_a_window_of_1280_by_800_all_plots_are_seen_and_the_times_once(
     fill(panel, gpu=gpu)
     shown = [card for card in panel.cards.values() if card.isVisible()]
     assert [card.plot for card in shown] == [plot for plot in PLOTS if plot.with_gpu in (None, gpu)]
-    area = panel._board.parentWidget()
+    area = panel.board.parentWidget()
     if len(shown) <= 4:  # there is room for four; more scroll
-        qtbot.waitUntil(lambda: panel._board.height() <= area.height())
+        qtbot.waitUntil(lambda: panel.board.height() <= area.height())
     charts = [chart_of(card) for card in shown if card.absent is None]
     assert [each.time_axis.style["showValues"] for each in charts] == [False] * (len(charts) - 1) + [True]
     panel.resize(432, 860)

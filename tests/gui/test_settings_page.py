@@ -51,7 +51,7 @@ def page(
 def show(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page.token_words.text()) and bool(page._path.full_text), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.token_words.text()) and bool(page.path.full_text), timeout=60_000)
     return page
 
 
@@ -72,7 +72,7 @@ def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
     assert not control(page, AT_LOGIN).box.isChecked()
     assert not any(row.mark.isVisible() or row.back.isVisible() for row in page.rows.values())
     assert "next time" in page.rows[LANGUAGE]._sentence.text()
-    assert page._path.full_text == str(settings_file.path())
+    assert page.path.full_text == str(settings_file.path())
 
 
 def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtBot) -> None:
@@ -131,7 +131,7 @@ def test_what_the_environment_says_is_not_changed_here(
     row = page.rows[MODELS_FOLDER]
     qtbot.waitUntil(lambda: not row.control.isEnabled())
     assert control(page, MODELS_FOLDER).line.text() == str(tmp_path / "theirs")
-    assert MODELS_VARIABLE in row._note.text()
+    assert MODELS_VARIABLE in row.note.text()
 
 
 def test_a_long_path_loses_its_middle_until_somebody_writes_in_it(
@@ -214,8 +214,8 @@ def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPa
     row = page.rows[AT_LOGIN]
     control(page, AT_LOGIN).box.click()
     qtbot.waitUntil(lambda: autostart.read_autostart().on)
-    qtbot.waitUntil(row._note.isVisible)
-    assert "--last" in row._note.text()
+    qtbot.waitUntil(row.note.isVisible)
+    assert "--last" in row.note.text()
     row.back.click()
     qtbot.waitUntil(lambda: not autostart.read_autostart().on)
     qtbot.waitUntil(lambda: not control(page, AT_LOGIN).box.isChecked())

@@ -34,6 +34,7 @@ from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.tray import Tray
 from launcher.gui.window import Window
+from tests.gui.chatting import can_send, controller_of
 
 Wait = Callable[..., None]
 
@@ -59,13 +60,13 @@ def still(qapp: QApplication) -> Iterator[None]:
 def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page._path.full_text), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.path.full_text), timeout=60_000)
     return page
 
 
 def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
     """Return the line under the reply."""
-    with qtbot.waitSignal(chat._controller.replied, timeout=60_000) as replied:
+    with qtbot.waitSignal(controller_of(chat).replied, timeout=60_000) as replied:
         chat.ask(text)
     assert replied.args is not None
     return str(replied.args[1])
@@ -74,7 +75,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
 def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
     chat = cockpit.chat
-    qtbot.waitUntil(lambda: cockpit.state.previewer is not None and chat._can_ask, timeout=60_000)
+    qtbot.waitUntil(lambda: cockpit.state.previewer is not None and can_send(chat), timeout=60_000)
     fields = cockpit.controls.sampling.fields
     assert (fields["temperature"].value, fields["max_tokens"].value) == (0, 5)
     assert " 5 tokens" in ask(chat, qtbot, "Hello")
@@ -99,7 +100,7 @@ def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
 
 def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot: QtBot) -> None:
     cockpit: CockpitPage = demo.page("cockpit")
-    qtbot.waitUntil(lambda: cockpit.chat._can_ask and cockpit.state.previewer is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: can_send(cockpit.chat) and cockpit.state.previewer is not None, timeout=60_000)
     page = on_page(demo, qtbot)
     page.change(MAX_TOKENS, 4)
     page.change(THINKING, OFF)

@@ -41,12 +41,12 @@ def active(window: Window, qtbot: QtBot) -> Window:
 
 def test_every_page_is_reached_by_its_key_and_by_its_button(active: Window, qtbot: QtBot) -> None:
     buttons = {each.text(): each for each in active.rail.findChildren(QPushButton)}
-    there = [spec for spec in RAIL if spec.name in active._specs]
+    there = [spec for spec in RAIL if spec.name in active.page_names]
     for spec in there:
         press(active, qtbot, spec.key)
         assert active.page_name == spec.name
         assert buttons[spec.title].isChecked()
-        assert active._stack.currentWidget() is active.page(spec.name)
+        assert active.page(spec.name).isVisible()
     for spec in there:
         qtbot.mouseClick(buttons[spec.title], Qt.MouseButton.LeftButton)
         assert active.page_name == spec.name
@@ -63,7 +63,7 @@ def test_the_list_of_keys_comes_and_goes_and_has_them_all(active: Window, qtbot:
     assert active.page_name == "cockpit"
     press(active, qtbot, "Esc")
     assert active.page_name == "cockpit", "a page of the rail stays"
-    for name in active._specs:
+    for name in active.page_names:
         active.page(name)
     listed = {QKeySequence(key).toString() for group in SHORTCUTS for key, _ in group.keys}
     missing = {each.key().toString() for each in active.findChildren(QShortcut)} - listed

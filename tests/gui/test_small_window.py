@@ -30,22 +30,22 @@ def test_no_page_is_scrolled_sideways_at_200_percent(large: None, window: Window
         with shown:
             window.show_page(name)
         qtbot.waitUntil(lambda: not _scrolled_sideways(window), timeout=60_000)
-    assert not any(each._key.isVisible() for each in window.rail.findChildren(PageButton))
+    assert not any(each.shortcut_label.isVisible() for each in window.rail.findChildren(PageButton))
     window.resize(1_500, 640)
-    assert all(each._key.isVisible() for each in window.rail.findChildren(PageButton))
+    assert all(each.shortcut_label.isVisible() for each in window.rail.findChildren(PageButton))
 
 
 def test_the_plots_have_room_in_the_smallest_window(demo: Window, qtbot: QtBot) -> None:
     demo.resize(940, 520)
     page = demo.page("cockpit")
     qtbot.waitUntil(lambda: page.plots.height() > 300, timeout=60_000)
-    assert not page._note.isVisible()
+    assert not page.note.isVisible()
     assert page.head.subtitle.text() == ""
-    assert page._switches.isVisible()
+    assert page.switches.isVisible()
     top, bottom = page.head.mapTo(page, QPoint()).y(), page.head.mapTo(page, QPoint()).y() + page.head.height()
-    assert top <= page._switches.mapTo(page, QPoint()).y() < bottom, "beside the title"
+    assert top <= page.switches.mapTo(page, QPoint()).y() < bottom, "beside the title"
     demo.resize(1_440, 900)
-    qtbot.waitUntil(page._note.isVisible, timeout=60_000)
+    qtbot.waitUntil(page.note.isVisible, timeout=60_000)
     assert "8K context" in page.head.subtitle.text()
     assert page.memory.bar.has_legend
 

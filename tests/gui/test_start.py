@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QPushButton, QWidget
+from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.app.first_steps import Stage, Step
@@ -159,7 +159,7 @@ def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts
         qtbot.waitUntil(lambda: times(looked) > read_at and not looked.flow.is_reading, timeout=60_000)
 
     choose(looked, qtbot, "mine")
-    looked._choose_row(0)
+    looked.table.chosen.emit(0)
     settle(looked, qtbot)
     before = times(looked)
     window.show_page("models")
@@ -233,7 +233,7 @@ def test_a_plan_is_downloaded_and_served_as_it_says(
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
     assert looked.steps.progress[Step.SELF_TEST].accepted
     assert looked.banner.isVisible()
-    looked._choose_row(0)
+    looked.table.chosen.emit(0)
     settle(looked, qtbot)
     assert looked.card.primary.text() == "Start"
 
@@ -274,9 +274,8 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     assert looked.card.whose.text() == "Your last settings: 3 threads. Recommended: default threads."
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
     assert looked.card.whose.text().startswith("Recommended settings: default threads.")
-    assert not looked._has_own_settings
     qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
-    assert looked._has_own_settings
+    assert looked.card.whose.text().startswith("Your last settings: 3 threads.")
 
 
 def test_pause_keeps_what_arrived_and_resume_goes_on(
@@ -395,7 +394,7 @@ def test_no_text_is_clipped_at_any_text_scale(scaled: None, looked: StartPage, w
     for label in looked.findChildren(Label):
         if label.isVisible() and label.wordWrap():
             assert label.heightForWidth(label.width()) <= label.height(), label.text()
-    assert looked._content.width() <= looked.width()
+    assert all(area.widget().width() <= looked.width() for area in looked.findChildren(QScrollArea))
 
 
 def test_once_it_is_stopped_it_is_offered_again(looked: StartPage, window: Window, qtbot: QtBot) -> None:

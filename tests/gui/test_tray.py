@@ -8,7 +8,7 @@ from PySide6.QtGui import QAction, QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.settings_declared import ASK, NOTIFICATIONS, TRAY
+from launcher.app.settings_declared import ASK, CLOSE, NOTIFICATIONS, TRAY
 from launcher.engine.server.state import ServerState
 from launcher.gui.tray import Tray, make_icon
 from launcher.gui.window import Window
@@ -108,7 +108,7 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
 def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str
 ) -> None:
-    window._chosen_close = way
+    settings.change_setting(CLOSE, way)
     window.start_demo()
     wait_for(ServerState.READY)
     window.close()

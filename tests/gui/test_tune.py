@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QFontMetrics, QHelpEvent, QImage
-from PySide6.QtWidgets import QApplication, QToolTip
+from PySide6.QtWidgets import QApplication, QScrollArea, QToolTip
 from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import BadOption
@@ -301,6 +301,8 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
         with qtbot.waitSignal(window.page_shown, timeout=60_000):
             window.show()
         page: TunePage = window.page("tune")
+        area = page.findChild(QScrollArea)
+        assert area is not None
         with qtbot.waitSignal(page.tuning.found, timeout=60_000):
             page.tuning.read_last()  # what it finds is shown at once
         steps = (card_words.starting_card(buttons()), card_words.failed_card(BadOption("It cannot be.", "Do else.")))
@@ -311,7 +313,7 @@ def test_no_text_is_clipped_with_figures(percent: int, qtbot: QtBot, qapp: QAppl
         for show in (*(partial(page.verdict.show_verdict, told) for told in steps), lambda: fill(page)):
             show()
             qtbot.waitUntil(whole, timeout=60_000)  # once what was found meanwhile has its room, too
-            assert page._inner.width() == page._area.viewport().width()
+            assert area.widget().width() == area.viewport().width()
         with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()
         assert window.controller.bridge.close()

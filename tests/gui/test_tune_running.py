@@ -60,7 +60,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     wait_for(ServerState.READY)
     page.tuning.failed.connect(lambda error: pytest.fail(str(error)))
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin_tune(TuneRequest(file=str(work), minutes=0.2))
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.2))
         assert not page.measure.isEnabled()
     assert page.measure.isEnabled()
     assert page.verdict.kicker.text().startswith("Verdict · demo · Boats")
@@ -86,7 +86,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
 
 
 def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
-    page._begin_tune(TuneRequest(file=str(work), minutes=30))
+    page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
         page.verdict.buttons[0].click()
@@ -111,18 +111,18 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
 
 def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin_tune(TuneRequest(file=str(work), minutes=0.01))
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
     before = load_tune()
     assert before is not None
-    page._begin_tune(TuneRequest(file=str(work), minutes=30))
+    page.begin_tune(TuneRequest(file=str(work), minutes=30))
     with qtbot.waitSignal(page.tuning.found, timeout=60_000):
-        page._give_up()
+        page.verdict.buttons[1].click()
     assert load_tune() == before
 
 
 def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin_tune(TuneRequest(file=str(work), minutes=0.01))
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.01))
     assert page.verdict.sentence.text() == "Undecided: the time was too short."
     (more,) = page.verdict.buttons
     assert more.text() == "Measure for 10 minutes more"
@@ -133,11 +133,11 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
     measured(page, qtbot, len(done) + 1)
     assert page.tuning.last.trials[: len(done)] == done
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000):
-        page._pause()
+        page.verdict.buttons[0].click()
 
 
 def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:
-    page._begin_tune(TuneRequest(file=str(work), minutes=30))
+    page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 1)
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000) as told:
         window.controller.stop()
@@ -151,7 +151,7 @@ def test_a_server_that_is_stopped_meanwhile_pauses_it(window: Window, page: Tune
 def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_to_continue(
     page: TunePage, window: Window, work: Path, qtbot: QtBot
 ) -> None:
-    page._begin_tune(TuneRequest(file=str(work), minutes=30))
+    page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
     with qtbot.waitSignal(window.gone, timeout=60_000):
         window.quit()
@@ -174,13 +174,13 @@ def test_the_winner_is_kept(
     window: Window, page: TunePage, work: Path, qtbot: QtBot, demo_model: Path, wait_for: Callable[..., None]
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin_tune(TuneRequest(file=str(work), minutes=0.05))
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.05))
     kept = load_tune()
     assert kept is not None
     assert load_settings(kept.options.model) == {}
     begun_elsewhere(page, qtbot)
     with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
-        page._apply_winner()
+        page.tuning.apply()
     assert told.args == [None]
     wait_for(ServerState.READY)
     assert load_settings(kept.options.model) == {"draft": 0} | load_settings(kept.options.model)
@@ -191,7 +191,7 @@ def test_a_measurement_is_exported(
     page: TunePage, work: Path, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with qtbot.waitSignal(page.tuning.ended, timeout=LONG_MS):
-        page._begin_tune(TuneRequest(file=str(work), minutes=0.02))
+        page.begin_tune(TuneRequest(file=str(work), minutes=0.02))
     qtbot.waitUntil(page.export.isEnabled, timeout=60_000)
     for name, kind, part in (
         ("told.md", "", "boats"),
@@ -208,7 +208,7 @@ def test_a_measurement_is_exported(
 
 def test_what_cannot_be_measured_is_said(page: TunePage, tmp_path: Path, qtbot: QtBot) -> None:
     with qtbot.waitSignal(page.tuning.failed, timeout=60_000):
-        page._begin_tune(TuneRequest(file=str(tmp_path / "none.toml")))
+        page.begin_tune(TuneRequest(file=str(tmp_path / "none.toml")))
     assert page.verdict.kicker.text() == "Not measured"
     assert "none.toml cannot be read" in page.verdict.sentence.text()
     assert page.measure.isEnabled()

@@ -1,5 +1,6 @@
 """Newer versions in the window: told once, shown with their notes, received, paused, installed."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -140,8 +141,9 @@ def test_without_an_address_it_is_said_when_asked(
 def test_the_window_tells_of_each_newer_version_once(window: Window, release: Release, qtbot: QtBot) -> None:
     def look() -> None:
         told: list[bool] = []
-        ended = announce_newer(window)
-        qtbot.waitUntil(ended._future.done, timeout=60_000)
+        ended = threading.Event()
+        announce_newer(window).when_done(lambda _error: ended.set())
+        qtbot.waitUntil(ended.is_set, timeout=60_000)
         window.controller.bridge.run(_nothing, done=told.append)  # which is told after what that has told
         qtbot.waitUntil(lambda: bool(told), timeout=60_000)
 

@@ -168,7 +168,7 @@ def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> No
     assert pressed == ["two"]
     assert banner.accessibleName() == "It failed."
     with qtbot.waitSignal(banner.closed):
-        qtbot.mouseClick(banner._close, Qt.MouseButton.LeftButton)
+        qtbot.mouseClick(banner.close_button, Qt.MouseButton.LeftButton)
     assert banner.isHidden()
 
 

@@ -449,7 +449,7 @@ class CockpitPage(QWidget):
         self._layout.setContentsMargins(side, end, side, end)
         low, room = self.height() < theme.px(_LOW_HEIGHT), self.width() - 2 * side
         self.memory.show_legend(shows=not low)
-        buttons = (self._switches, self._restart, self._stop, self._copy)
+        buttons = (self.switches, self._restart, self._stop, self._copy)
         needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons)
         self._hides_subtitle = low and needed + self.head.title.sizeHint().width() <= room < needed + theme.px(
             _WORDS_WIDTH
@@ -457,9 +457,9 @@ class CockpitPage(QWidget):
         self._show_words(self._controller.view)
         below = not self._hides_subtitle and needed + theme.px(_WORDS_WIDTH) > room
         if below and self._below.count() == 1:
-            self._below.addWidget(self._switches)
+            self._below.addWidget(self.switches)
         elif not below and self._below.count() > 1:
-            self._beside.addWidget(self._switches)
+            self._beside.addWidget(self.switches)
         self._place.setHidden(below)
 
     @Slot(object)
@@ -475,7 +475,7 @@ class CockpitPage(QWidget):
         self._copy.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
         self.panes.suppress({"sliders"} if view.offers_demo else set())
-        self._switches.buttons["sliders"].setEnabled(not view.offers_demo)
+        self.switches.buttons["sliders"].setEnabled(not view.offers_demo)
 
     @Slot(object)
     def _show_launch(self, launch: object) -> None:
@@ -488,16 +488,16 @@ class CockpitPage(QWidget):
         """Show the subtitle and the note above the memory bar, where there is room for them."""
         self.head.show_subtitle("" if self._hides_subtitle else view.settings)
         note = self._controller.note if self._controller.launch is not None else ""
-        self._note.setText(render(note))
-        self._note.setVisible(bool(note) and self.memory.bar.has_legend)
+        self.note.setText(render(note))
+        self.note.setVisible(bool(note) and self.memory.bar.has_legend)
 
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"), beside=True)
-        self._switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
+        self.switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
         self._place = QWidget()
         self._beside = QHBoxLayout(self._place)
         self._beside.setContentsMargins(0, 0, 0, 0)
-        self._beside.addWidget(self._switches)
+        self._beside.addWidget(self.switches)
         self.head.add_widget(self._place)
         self._restart = self.head.add_button(tr("Restart"), self._restart_now)
         self._restart.setToolTip(
@@ -522,13 +522,14 @@ class CockpitPage(QWidget):
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
-        self._note = Label()
-        self._note.setWordWrap(True)
-        self._note.setObjectName("secondary")
-        self._note.setFont(theme.font(theme.CAPTION_PX))
-        self._note.hide()
+        self.note = Label()
+        """What is known of the settings that run, above the memory bar."""
+        self.note.setWordWrap(True)
+        self.note.setObjectName("secondary")
+        self.note.setFont(theme.font(theme.CAPTION_PX))
+        self.note.hide()
         column.addWidget(self.plots, 1)
-        column.addWidget(self._note)
+        column.addWidget(self.note)
         column.addWidget(self.memory)
         figures = QWidget()
         figures.setLayout(column)

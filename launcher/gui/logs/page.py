@@ -425,7 +425,7 @@ class LogsPage(QWidget):
 
             return await bug_report(texts)
 
-        self._copy.setEnabled(False)
+        self.report_button.setEnabled(False)
         self._controller.bridge.run(make, done=self._show_copied, failed=self._show_error)
 
     def _read_dropped(self, data: QMimeData) -> None:
@@ -437,15 +437,15 @@ class LogsPage(QWidget):
         self._head = PageHead(
             tr("Logs"), tr("Output of llama-server. If it fails to start, the cause and the fix appear here.")
         )
-        self._copy = make_button(tr("Copy for a bug report"), self.copy_report)
-        self._copy.setToolTip(
+        self.report_button = make_button(tr("Copy for a bug report"), self.copy_report)
+        self.report_button.setToolTip(
             tr("Copies versions, cause and last lines, without API keys, tokens and names (logs --report)")
         )
         opens = make_button(tr("Open a log file …"), self.choose_file)
         opens.setToolTip(tr("Opens and diagnoses any llama-server log, plain text or JSON lines"))
         folder = make_button(tr("Open folder"), self._open_folder)
         folder.setToolTip(tr("Open the folder with the log files"))
-        for button in (opens, folder, self._copy):
+        for button in (opens, folder, self.report_button):
             self.bar.first.add(button)
         self.empty = EmptyState(
             tr("Nothing has been logged yet"),
@@ -617,14 +617,14 @@ class LogsPage(QWidget):
     def _show_count(self) -> None:
         kept, shown = len(self.lines.kept), len(self.lines.shown)
         self._stack.setCurrentIndex(1 if kept else 0)
-        self._copy.setEnabled(bool(kept))
+        self.report_button.setEnabled(bool(kept))
         parts = [tr("{shown} of {kept} lines", shown=f"{shown:,}", kept=f"{kept:,}")]
         if self.lines.waiting and self.bar.pause.isChecked():
             parts.append(tr("paused, {count} new lines", count=f"{self.lines.waiting:,}"))
         self.count.setText(" · ".join(parts) if kept else "")
 
     def _show_copied(self, text: str) -> None:
-        self._copy.setEnabled(True)
+        self.report_button.setEnabled(True)
         QGuiApplication.clipboard().setText(text)
         lines = len(text.splitlines())
         said = tr(

@@ -287,7 +287,7 @@ class PlotPanel(QWidget):
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(_TICK_MS)
-        self._timer.timeout.connect(self._draw_if_due)
+        self._timer.timeout.connect(self.draw_if_due)
         self.marks = MarkLog(controller, self.redraw)
         self.cursor_line = PlotCursor(self.span, self.marks, tuple(self.cards.values()))
         self.head = PlotHead()
@@ -305,9 +305,9 @@ class PlotPanel(QWidget):
         lines = self.references.lines
         for card in self.cards.values():
             card.references = tuple(line for name in card.plot.references if (line := lines[name]) is not None)
-        self._refresh()
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Refresh the numbers soon, not only the plots."""
         self._numbers_s = float("-inf")
         self.redraw()
@@ -319,7 +319,7 @@ class PlotPanel(QWidget):
         """Show that no server runs any more: no further sample would."""
         if view.resting != self._rests:
             self._rests = view.resting
-            self._refresh()
+            self.refresh()
 
     @Slot(object)
     def _take_launch(self, launch: Launch | None) -> None:
@@ -363,7 +363,8 @@ class PlotPanel(QWidget):
     def _is_seen(self) -> bool:
         return self.isVisible() and not self.window().isMinimized()
 
-    def _draw_if_due(self) -> None:
+    def draw_if_due(self) -> None:
+        """Draw, and refresh the numbers, if samples came or the axis moved since the last time, and it can be seen."""
         self._timer.setInterval(_TICK_MS)
         samples = self.samples
         if samples is None or not self._is_seen():
@@ -474,7 +475,7 @@ class PlotPanel(QWidget):
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
         """Draw the samples received while hidden."""
         super().showEvent(event)
-        self._refresh()
+        self.refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
         """Stop drawing while hidden."""
@@ -532,8 +533,8 @@ class PlotPanel(QWidget):
         if self.samples is not None:
             said = self.cursor_line.show(self.samples)
             self.head.show_reading(said.line, said.whole)
-            if self._board.accessibleDescription() != said.whole:
-                self._board.setAccessibleDescription(said.whole)
+            if self.board.accessibleDescription() != said.whole:
+                self.board.setAccessibleDescription(said.whole)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
         """Move the cursor with the arrows, with Ctrl to the next mark, with Shift pan; + and - zoom, Home goes live."""
@@ -573,7 +574,7 @@ class PlotPanel(QWidget):
 
     def export_png(self, folder: Path | None = None) -> None:
         """Write a picture of the plots in the same way."""
-        picture = self._board.grab().toImage()
+        picture = self.board.grab().toImage()
         save_picture(self._controller.bridge, picture, unused_export_path("png", folder), self._show_saved)
 
     def _show_saved(self, words: str, path: Path | None) -> None:
@@ -582,10 +583,11 @@ class PlotPanel(QWidget):
             self.exported.emit(str(path))
 
     def _build(self) -> None:
-        self._board = QWidget()
-        self._board.setObjectName("conversation")
-        self._board.setAccessibleName(tr("Plots"))
-        column = QVBoxLayout(self._board)
+        self.board = QWidget()
+        """The plots, one below the other; scrolled where there is little room."""
+        self.board.setObjectName("conversation")
+        self.board.setAccessibleName(tr("Plots"))
+        column = QVBoxLayout(self.board)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
         for card in self.cards.values():
@@ -595,7 +597,7 @@ class PlotPanel(QWidget):
         area.setWidgetResizable(True)
         area.setFrameShape(QFrame.Shape.NoFrame)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        area.setWidget(self._board)
+        area.setWidget(self.board)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP))

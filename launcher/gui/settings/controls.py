@@ -397,7 +397,8 @@ class SettingRow(QWidget):
         self._sentence = _make_caption(
             " ".join(filter(None, (tr(setting.sentence), applies_text(setting)))).replace("。 ", "。")
         )
-        self._note = _make_caption("")
+        self.note = _make_caption("")
+        """Where the value comes from, if that needs saying."""
         self.back = QPushButton(tr("Reset"))
         self.back.setObjectName("quiet")
         self.back.setAccessibleName(tr("Reset: {title}", title=tr(setting.title)))
@@ -414,7 +415,7 @@ class SettingRow(QWidget):
         words.setSpacing(theme.px(2))
         words.addLayout(head)
         words.addWidget(self._sentence)
-        words.addWidget(self._note)
+        words.addWidget(self.note)
         words.addStretch()
         self.control: SettingControl = control_for(setting)
         self.control.chosen.connect(lambda value: self.changed.emit(setting.name, value))
@@ -433,7 +434,7 @@ class SettingRow(QWidget):
         self.control.setEnabled(False)  # until the value is read
         self.back.hide()
         self.mark.hide()
-        self._note.hide()
+        self.note.hide()
 
     def show_standing(self, standing: SettingState, default: str) -> None:
         """Show the value and its origin. `default` is the default value as text."""
@@ -447,8 +448,8 @@ class SettingRow(QWidget):
         note = standing.note
         if standing.overridden:
             note = tr("{variable} is set and overrides this setting.", variable=self.setting.variable)
-        self._note.setText(note)
-        self._note.setVisible(bool(note))
+        self.note.setText(note)
+        self.note.setVisible(bool(note))
 
     def matches(self, words: list[str]) -> bool:
         """Return whether all words occur in the setting's texts."""

@@ -57,9 +57,10 @@ class SettingsPage(QWidget):
         self.none.setObjectName("secondary")
         self.none.setWordWrap(True)
         self.none.hide()
-        self._path = ElidedLabel()
-        self._path.setObjectName("secondary")
-        self._path.setTextInteractionFlags(theme.SELECTABLE)
+        self.path = ElidedLabel()
+        """The file of the settings; empty until they are read."""
+        self.path.setObjectName("secondary")
+        self.path.setTextInteractionFlags(theme.SELECTABLE)
         self._where = self._make_path_line()
         self._steps = self._lay_out()
         self.build_on()
@@ -147,7 +148,7 @@ class SettingsPage(QWidget):
     def _show_settings(self, found: SettingsSnapshot) -> None:
         for standing in found.standings:
             self._show_standing(standing)
-        self._path.setText(display_path(found.path))
+        self.path.setText(display_path(found.path))
         self._where.show()
         if found.notices:
             self.banner.show_message("\n".join(found.notices), "attention")
@@ -221,7 +222,7 @@ class SettingsPage(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(6))
         layout.addWidget(kept)
-        layout.addWidget(self._path, 1)
+        layout.addWidget(self.path, 1)
         return line
 
     def _make_token_row(self) -> QWidget:

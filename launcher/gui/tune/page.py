@@ -136,9 +136,9 @@ class TunePage(QWidget):
         self.during.setVisible(bool(said))
 
     def _measure(self) -> None:
-        self._begin_tune(self.request)
+        self.begin_tune(self.request)
 
-    def _begin_tune(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
+    def begin_tune(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
         """Start a tune, or with None continue the last one."""
         self.measure.setEnabled(False)
         self.here.setEnabled(False)
@@ -203,7 +203,7 @@ class TunePage(QWidget):
         if self._shown is None or not self._shown.trials:
             self.verdict.show_verdict(None if why is None else card_words.failed_card(why))
             return
-        buttons = [(tr("Continue"), lambda: self._begin_tune(None)), (tr("Give up"), self.tuning.give_up)]
+        buttons = [(tr("Continue"), lambda: self.begin_tune(None)), (tr("Give up"), self.tuning.give_up)]
         self.verdict.show_verdict(card_words.paused_card(self._shown, why, buttons))
 
     def _show_ended(self) -> None:
@@ -221,7 +221,7 @@ class TunePage(QWidget):
         elif not decided and may_keep:
             minutes = self.request.minutes
             words = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
-            buttons = [(words, lambda: self._begin_tune(None, more_minutes=minutes))]
+            buttons = [(words, lambda: self.begin_tune(None, more_minutes=minutes))]
         self.verdict.show_verdict(card_words.verdict_card(told, buttons, kept=kept))
 
     def _show_failed(self, error: LauncherError) -> None:

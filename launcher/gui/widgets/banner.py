@@ -38,10 +38,10 @@ class Banner(QFrame):
         said.addWidget(self.text, 1)
         self._ways = FlowLayout(gap=theme.px(theme.GAP))
         self.buttons: list[QPushButton] = []
-        self._close = QPushButton(tr("Dismiss"))
-        self._close.setObjectName("quiet")
-        self._close.setToolTip(tr("Dismiss"))
-        self._close.clicked.connect(self._on_close)
+        self.close_button = QPushButton(tr("Dismiss"))
+        self.close_button.setObjectName("quiet")
+        self.close_button.setToolTip(tr("Dismiss"))
+        self.close_button.clicked.connect(self._on_close)
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
         self._layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))
         self._layout.setSpacing(theme.px(theme.GAP_M))
@@ -69,8 +69,8 @@ class Banner(QFrame):
         for button in self.buttons:
             button.setAutoDefault(True)
             self._ways.add(button)
-        self._ways.add(self._close)  # last, both visually and for Tab
-        for before, after in pairwise([*self.buttons, self._close]):
+        self._ways.add(self.close_button)  # last, both visually and for Tab
+        for before, after in pairwise([*self.buttons, self.close_button]):
             self.setTabOrder(before, after)
         self.setAccessibleName(text)
         self._arrange()
