@@ -4,8 +4,8 @@ import argparse
 import io
 import os
 import socket
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -73,15 +73,12 @@ def test_without_x11_wayland_is_left_to_qt_in_wsl_too(displays: None, monkeypatc
         ({"GIO_LAUNCHED_DESKTOP_FILE_PID": "1", "DESKTOP_STARTUP_ID": "id"}, False),  # the terminal's own
     ],
 )
-def test_who_started_it_is_told_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], *, expected: bool
-) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert error_dialog.is_started_from_menu(environment) is expected
+def test_who_started_it_is_told_by_the_environment(environment: dict[str, str], *, expected: bool) -> None:
+    with redirect_stderr(io.StringIO()):
+        assert error_dialog.is_started_from_menu(environment) is expected
 
 
-def test_in_a_terminal_its_user_sees_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_terminal_its_user_sees_what_is_printed() -> None:
     controlling, terminal = os.openpty()
-    with os.fdopen(controlling), os.fdopen(terminal, "w") as stream:
-        monkeypatch.setattr(sys, "stderr", stream)
+    with os.fdopen(controlling), os.fdopen(terminal, "w") as stream, redirect_stderr(stream):
         assert not error_dialog.is_started_from_menu({"XDG_ACTIVATION_TOKEN": "token"})
