@@ -6,8 +6,6 @@ from pathlib import Path
 
 from launcher.base.files import write_atomically
 
-_RETRY_S = 1.0
-"""Seconds between two attempts to write a file that cannot be written."""
 _REMOVE_TIMEOUT_S = 5.0
 _log = logging.getLogger(__name__)
 
@@ -16,11 +14,12 @@ class BackgroundFile:
     """A small file of which the newest content is written atomically, with retries until a write succeeds.
 
     A daemon thread runs while something is pending; the program does not wait for it at exit. A write error is logged
-    once until a write succeeds again. `what` begins that sentence, such as "The note on this server".
+    once until a write succeeds again. `what` begins that sentence, such as "The note on this server". `retry_s` seconds
+    pass between two attempts.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._path, self._what = path, what
+    def __init__(self, path: Path, what: str, *, retry_s: float = 1.0) -> None:
+        self._path, self._what, self._retry_s = path, what, retry_s
         self._told = False
         self._wanted: bytes | None = None
         self._pending = self._removed = False
@@ -87,4 +86,4 @@ class BackgroundFile:
                 with self._changed:
                     if not self._pending:
                         self._pending = True
-                        self._changed.wait(_RETRY_S)
+                        self._changed.wait(self._retry_s)

@@ -1,26 +1,26 @@
 """Creates the download folder, but not on the system disk when the intended disk is not mounted."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.base.errors import TargetUnusable
 from launcher.base.messages import message
 
-_MOUNTS = (Path("/mnt"), Path("/media"), Path("/run/media"))
+MOUNT_POINTS = (Path("/mnt"), Path("/media"), Path("/run/media"))
 """Mount points of other disks (Filesystem Hierarchy Standard 3.0, 3.11 and 3.12; udisks)."""
 
 
-def make_download_folder(folder: Path, *, named: str) -> None:
+def make_download_folder(folder: Path, *, named: str, mount_points: Sequence[Path] = MOUNT_POINTS) -> None:
     """Create a download folder and its parents. `named` is the option that set it, such as "--to", for the hint.
 
-    Raises TargetUnusable if it cannot be created, or if it lies below a mount point (/mnt, /media, /run/media) without
-    a mounted disk.
+    Raises TargetUnusable if it cannot be created, or if it lies below one of `mount_points` without a mounted disk.
     """
     hint = message("Set {named} to another folder.", named=named)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         raise TargetUnusable(message("{there} is a file, not a folder.", there=there), hint, path=str(there))
-    mounts = next((each for each in _MOUNTS if folder.is_relative_to(each)), None)
+    mounts = next((each for each in mount_points if folder.is_relative_to(each)), None)
     if there != folder and mounts is not None:
         above = [each for each in (there, *there.parents) if each.is_relative_to(mounts)]
         if not any(os.path.ismount(each) for each in above):

@@ -5,8 +5,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from launcher.engine.server import logs
 from launcher.engine.server.logs import LogBook, read_last_lines
 
@@ -36,9 +34,8 @@ def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     assert written(tmp_path / "engine.log") == ["run 0", "run 1"]
 
 
-def test_memory_and_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_BATCH_S", 0.0)
-    book = LogBook(tmp_path / "engine.log")
+def test_memory_and_disk_are_bounded(tmp_path: Path) -> None:
+    book = LogBook(tmp_path / "engine.log", batch_s=0.0)
     for number in range(12_000):
         book.add(f"{number} " + "x" * 1_000)
     assert sum(len(text) for text in book.last()) <= logs._RING_CHARACTERS
@@ -56,12 +53,11 @@ def test_the_last_lines_may_lie_in_the_file_before(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "engine.log", 0) == []
 
 
-def test_a_full_disk_is_told_and_what_it_cost_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_what_it_cost_is_written_down(tmp_path: Path) -> None:
     """/dev/full refuses every write as a full disk does (full(4))."""
-    monkeypatch.setattr(logs, "_BATCH_S", 0.0)
     path = tmp_path / "engine.log"
     path.symlink_to("/dev/full")
-    book = LogBook(path)
+    book = LogBook(path, batch_s=0.0)
     book.add("lost")
     deadline = time.monotonic() + 120
     while book.problem is None and time.monotonic() < deadline:
@@ -91,19 +87,17 @@ def test_a_folder_that_cannot_be_made_costs_the_file_only(tmp_path: Path) -> Non
     assert book.last() == ["a line"]
 
 
-def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     """A pipe that nobody reads stands for it: opening it for writing waits."""
-    monkeypatch.setattr(logs, "_BATCH_S", 0.0)
-    monkeypatch.setattr(logs, "_CLOSE_S", 0.1)
     path = tmp_path / "engine.log"
     os.mkfifo(path)
-    book = LogBook(path)
+    book = LogBook(path, batch_s=0.0)
     began = time.monotonic()
     for _ in range(20_000):
         book.add("x" * 1_000)
     assert time.monotonic() - began < 300
     assert book._writer._characters <= logs._WAITING_CHARACTERS + 1_000
-    book.close()
+    book.close(wait_s=0.1)
     assert time.monotonic() - began < 300
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread go
     while any(thread.name == "launcher-log" for thread in threading.enumerate()):

@@ -104,19 +104,15 @@ async def test_a_program_that_cannot_run_here(tmp_path: Path) -> None:
         await probe.probe_engine(broken)
 
 
-async def test_a_program_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_PROBE_S", 0.2)
+async def test_a_program_that_never_answers(tmp_path: Path) -> None:
     with pytest.raises(EngineUnsuitable, match="gave no answer"):
-        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec sleep 600\n"))
+        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nexec sleep 600\n"), timeout_s=0.2)
 
 
-async def test_a_script_that_hangs_is_ended_with_what_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_script_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
     """The fixture that looks for processes left running proves the end of the sleep."""
-    monkeypatch.setattr(probe, "_PROBE_S", 0.3)
     with pytest.raises(EngineUnsuitable, match="gave no answer"):
-        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nsleep 600\necho late\n"))
+        await probe.probe_engine(program(tmp_path / "llama-server", "#!/bin/sh\nsleep 600\necho late\n"), timeout_s=0.3)
 
 
 async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:

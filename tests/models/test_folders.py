@@ -8,7 +8,6 @@ import pytest
 
 from launcher.base.errors import ModelBroken, TargetUnusable
 from launcher.base.paths import MODELS_VARIABLE, models_dir
-from launcher.models import folders
 from launcher.models.folders import make_download_folder
 from launcher.models.library import list_library, verify_model
 from tests.models.pulling import FILE, catalogue, get
@@ -21,21 +20,19 @@ def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["disk", "disk/models", "user/disk"])
-def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path) -> None:
     (tmp_path / "user").mkdir()
-    monkeypatch.setattr(folders, "_MOUNTS", (tmp_path,))
     with pytest.raises(TargetUnusable, match=r"Is the disk connected\?"):
-        make_download_folder(tmp_path / below, named="--to")
+        make_download_folder(tmp_path / below, named="--to", mount_points=(tmp_path,))
     assert list(tmp_path.iterdir()) == [tmp_path / "user"]
     (tmp_path / below).mkdir(parents=True)
-    make_download_folder(tmp_path / below, named="--to")
+    make_download_folder(tmp_path / below, named="--to", mount_points=(tmp_path,))
 
 
 def test_it_is_made_on_a_disk_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir()
-    monkeypatch.setattr(folders, "_MOUNTS", (tmp_path,))
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "disk")
-    make_download_folder(tmp_path / "disk" / "models", named="--to")
+    make_download_folder(tmp_path / "disk" / "models", named="--to", mount_points=(tmp_path,))
     assert (tmp_path / "disk" / "models").is_dir()
 
 

@@ -169,10 +169,11 @@ def find_on_path() -> Path | None:
     return Path(found) if found and Path(found).is_absolute() else None
 
 
-async def probe_engine(engine: Path | None) -> EngineBuild:
+async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_S) -> EngineBuild:
     """Run an engine with --version and --help and return its capabilities, cached until its file changes.
 
-    `engine` is a path, a program on PATH, or the name of an engine in the store; None is the built-in engine.
+    `engine` is a path, a program on PATH, or the name of an engine in the store; None is the built-in engine. Each of
+    its replies may take `timeout_s` seconds.
 
     Raises EngineMissing, EngineUnsuitable, CpuUnsupported or LibraryMissing.
     """
@@ -187,8 +188,8 @@ async def probe_engine(engine: Path | None) -> EngineBuild:
         name, command, identity = installed_name_of(path) or path.name, [str(path)], _file_identity(path)
     known = _load_cached_probe(identity)
     if known is None:
-        version_text = await _run_and_read(command, "--version")
-        help_text = await _run_and_read(command, "--help")
+        version_text = await _run_and_read(command, "--version", timeout_s=timeout_s)
+        help_text = await _run_and_read(command, "--help", timeout_s=timeout_s)
         found = _VERSION.search(version_text)
         flags = sorted(set(_FLAG.findall(help_text)))
         if found is None or "--model" not in flags:
@@ -281,11 +282,11 @@ def _file_identity(path: Path) -> list[str | int]:
     return [str(path), stat.st_size, stat.st_mtime_ns]
 
 
-async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
+async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: float = _PROBE_S) -> str:
     """Run a command and return its output, stdout and stderr together (llama-server prints its version on stderr).
 
     It runs like an engine, so the process cannot outlive this program. Raises EngineUnsuitable for more than
-    `_MOST_CHARACTERS` of output or no end within `_PROBE_S` seconds, and the cause that its log names if it fails.
+    `_MOST_CHARACTERS` of output or no end within `timeout_s` seconds, and the cause that its log names if it fails.
     """
     flag = arguments[-1]
     lines: list[str] = []
@@ -306,7 +307,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
     overflow = asyncio.ensure_future(too_much.wait())
     waiting: set[asyncio.Future[Any]] = {process.exited, overflow}
     try:
-        await asyncio.wait(waiting, timeout=_PROBE_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         overflow.cancel()
         answered = process.exited.done()
@@ -322,7 +323,7 @@ async def _run_and_read(command: Sequence[str], *arguments: str) -> str:
                 "{command} {flag} gave no answer within {probe_s:.0f} s.",
                 command=command[-1],
                 flag=flag,
-                probe_s=_PROBE_S,
+                probe_s=timeout_s,
             ),
             message("Check that the address belongs to a llama-server."),
         )

@@ -43,15 +43,15 @@ class LogLine(NamedTuple):
 class LogBook:
     """The log of one server across restarts of its engine. `add` never blocks, even if the disk hangs.
 
-    `added` counts all lines since it was opened.
+    `added` counts all lines since it was opened. They are written every `batch_s` seconds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, batch_s: float = _BATCH_S) -> None:
         self.path = path
         self.added = 0
         self._ring: deque[LogLine] = deque()
         self._characters = 0
-        self._writer = _LogWriter(path)
+        self._writer = _LogWriter(path, batch_s)
 
     @classmethod
     def for_port(cls, port: int) -> "LogBook":
@@ -82,9 +82,9 @@ class LogBook:
         lines = list(self._ring)
         return lines[max(0, len(lines) - max(0, self.added - number)) :]
 
-    def close(self) -> None:
-        """Write waiting lines and close the file, waiting at most `_CLOSE_S` seconds; lines in memory stay."""
-        self._writer.close()
+    def close(self, *, wait_s: float = _CLOSE_S) -> None:
+        """Write waiting lines and close the file, waiting at most `wait_s` seconds; lines in memory stay."""
+        self._writer.close(wait_s)
 
 
 def logs_dir() -> Path:
@@ -109,9 +109,9 @@ def read_last_lines(path: Path, count: int) -> list[str]:
 class _LogWriter:
     """Writes a log file in a thread, which starts with the first line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, batch_s: float) -> None:
         self.problem: str | None = None
-        self._path = path
+        self._path, self._batch_s = path, batch_s
         self._lock = threading.Lock()
         self._lines: list[LogLine] = []
         self._characters = 0
@@ -135,16 +135,16 @@ class _LogWriter:
                 self._thread = threading.Thread(target=self._run, name="launcher-log", daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
+    def close(self, wait_s: float) -> None:
         self._closing.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(_CLOSE_S)
+            self._thread.join(wait_s)
 
     def _run(self) -> None:
         while not self._closing.is_set():
             self._wake.wait()
-            self._closing.wait(_BATCH_S)
+            self._closing.wait(self._batch_s)
             self._wake.clear()
             self._write_batch()
         self._write_batch()
