@@ -6,12 +6,15 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.bar import parse_rounds, show_rounds
+from launcher.cli.bar import Reporter
 from launcher.cli.key_options import add_key_options, key_or_ours
 from launcher.cli.output import Result, parse_number, print_result, round_figure
+from launcher.cli.quantities import parse_rounds
 
 if TYPE_CHECKING:
     from launcher.app.attach import AttachedServer, ServerOffer
@@ -73,11 +76,10 @@ async def _measure_server(server: AttachedServer, name: str, *, runs: int, as_js
     from launcher.tuning.workloads import load_workload
 
     work = load_workload(name)
-    if not as_json:
-        print("\n".join(_describe_offer(server.offer)), flush=True)
-    async with attached_bench(server) as bench:
-        with show_rounds(runs, quiet=as_json) as show:
-            speed = await measure_attached(bench, work, runs=runs, on_run=show)
+    with closing(Reporter(as_json=as_json)) as reporter:
+        reporter.show_event(None, _describe_offer(server.offer))
+        async with attached_bench(server) as bench:
+            speed = await measure_attached(bench, work, runs=runs, on_run=partial(reporter.show_round, of=runs))
     why = unknown_reasons(speed)
     drafts = speed.acceptance
     data = {

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Result, print_json, print_result, round_figure
-from launcher.cli.terminal import InPlaceLine, rewrite_line
+from launcher.cli.terminal import rewrite_line
 from launcher.engine.server.state import Notice, ServerEvent, ServerState, ServerStatus
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
-    from launcher.tuning.measuring_loop import OnRun
     from launcher.tuning.records import Run
 
 _LINE_S, _FRAME_S, _EVENT_S = 5.0, 0.2, 0.5
 _LEAST_BAR, _MOST_BAR = 10, 40
-_LONGEST, _LONGEST_NOTE = 200, 2_000
+_LONGEST, _LONGEST_NOTE, _LONGEST_STATUS = 200, 2_000, 78
 _GAP = "  "
 _USUAL_TAIL = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
 """The usual width of the figures, so that the bar keeps its length while they change."""
@@ -89,6 +86,13 @@ class ProgressBar:
             print(wrap_text(f"{what}: {note}"), file=sys.stderr)
             self._above, self._shown_s = note, now_s
 
+    def show_status(self, text: str) -> None:
+        """Show text in place of the bar, cut to its length; off a terminal nothing."""
+        if self._moves:
+            line = one_line(text, _LONGEST_STATUS)
+            rewrite_line(line.ljust(self._written))
+            self._written = len(line)
+
     def close(self) -> None:
         """Clear the bar, so that the next output begins on its own line."""
         if self._moves and self._written:
@@ -144,6 +148,17 @@ class Reporter:
             "note": progress.note or None,
         }
         self.show_event(data and {**data, **figures}, about=what, state=(state, bool(progress.note)))
+
+    def show_status(self, text: str) -> None:
+        """Show what is being done, in place on a terminal; elsewhere nothing."""
+        if self._bar is not None:
+            self._bar.show_status(text)
+
+    def show_round(self, run: Run, number: int, *, of: int | None) -> None:
+        """Show the latest reply of a measurement as status. `of` None: the number of rounds is open."""
+        which = "warm-up" if not number else f"round {number}" if of is None else f"round {number} of {of}"
+        speed = run.error or run.spoilt or (f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else "too short")
+        self.show_status(f"{which}, {run.prompt}: {speed}")
 
     def _is_news(self, about: str, state: object) -> bool:
         last, shown_s = self._shown.get(about, (None, -math.inf))
@@ -256,29 +271,3 @@ class StateLine:
         else:
             sys.stderr.write(line)
             sys.stderr.flush()
-
-
-# Shared by `bench` and `attach --bench`: the number of rounds, and their progress.
-
-
-def parse_rounds(text: str) -> int:
-    """Parse the number of rounds, for argparse."""
-    if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
-    return int(text)
-
-
-@contextmanager
-def show_rounds(of: int | None, *, quiet: bool) -> Iterator[OnRun]:
-    """Show the latest reply in place on a terminal until the block ends. `of` None: the number of rounds is open."""
-    line = InPlaceLine(quiet=quiet)
-
-    def show(run: Run, number: int) -> None:
-        which = "warm-up" if not number else f"round {number}" if of is None else f"round {number} of {of}"
-        speed = run.error or run.spoilt or (f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else "too short")
-        line.show(f"{which}, {run.prompt}: {speed}")
-
-    try:
-        yield show
-    finally:
-        line.clear()

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.bar import parse_rounds, show_rounds
+from launcher.cli.bar import Reporter, StateLine
 from launcher.cli.key_options import add_key_options, key_or_ours
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import parse_number, print_json, round_figure
-from launcher.cli.quantities import parse_minutes
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Note, Result, parse_number, round_figure
+from launcher.cli.quantities import parse_minutes, parse_rounds
 from launcher.cli.subject_options import (
     add_engine,
     add_model,
     add_price_options,
     add_settings,
-    cost_words,
+    price_runs,
     prices_of,
     resolve_served,
 )
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.app.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
-    from launcher.app.session import Session
     from launcher.engine.server.registry import Entry
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.records import Run
@@ -54,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how_long.add_argument("--runs", type=parse_rounds, metavar="N", help="ask each prompt exactly N times")
     how_long.add_argument(
         "--within",
-        type=_share,
+        type=_parse_share,
         metavar="PERCENT",
         help=f"go on until the mean is known this well: half of its 95 %% interval (default {_WITHIN:g})",
     )
@@ -79,92 +78,89 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _share(text: str) -> float:
+def _parse_share(text: str) -> float:
     value = parse_number(text)
     if not 0 < value <= 50:
         raise argparse.ArgumentTypeError("it is a percentage, above 0 and up to 50")
     return value / 100
 
 
-async def run(options: argparse.Namespace) -> int:
-    """Measure and print the result; exit code 1 if a server failed before the end."""
-    from launcher.app.benchmark import check_server
+async def run(options: argparse.Namespace) -> Result | int:
+    """Measure and return the result; exit code 1 if a server failed before the end."""
+    from launcher.app.benchmark import check_server, running_target, serve_target
     from launcher.app.session import Session
     from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import LauncherError
     from launcher.cli.action_commands import actions_json, print_failure
-    from launcher.cli.bar import StateLine
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
 
     if options.list:
-        print_workloads(shipped_workloads(), as_json=options.json)
-        return 0
+        workloads = shipped_workloads()
+        return Result([_workload_json(each) for each in workloads], _format_workloads(workloads))
     prices_of(options)  # reports invalid prices before anything is measured
     work = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
     await asyncio.to_thread(check_no_tune)
-    entry = await _running(options)
+    entry = await _find_running_server(options)
     for url in options.against:
         await check_server(url, await key_or_ours(url, options))
-    if entry is not None:
-        async with _asked(entry, options) as target:
-            return await _measured(target, work, options)
-    states = StateLine()
-    session = Session(on_event=None if options.json else states.show_event)
-    try:
-        target = await _served(session, options, work)
-        return await _measured(target, work, options)
-    except LauncherError as error:
-        print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
-        return 1
-    finally:
-        await session.stop()
+    with closing(Reporter(as_json=options.json)) as reporter:
+        if entry is not None:
+            await _check_served_as_is(entry, options)
+            reporter.show_event(None, [Note(f"Asking {entry.url} ({one_line(entry.model)}).")])
+            async with running_target(entry) as target:
+                return await _measure_target(target, work, options, reporter)
+        session = Session(on_event=None if options.json else StateLine().show_event)
+        try:
+            named, served = await resolve_served(options, reporter)
+            target = await serve_target(session, served, named, work)
+            return await _measure_target(target, work, options, reporter)
+        except LauncherError as error:
+            reporter.close()
+            print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
+            return 1
+        finally:
+            await session.stop()
 
 
-async def _measured(target: BenchmarkTarget, work: Workload, options: argparse.Namespace) -> int:
-    """Measure a target, alone or against others, and print the result."""
+async def _measure_target(
+    target: BenchmarkTarget, work: Workload, options: argparse.Namespace, reporter: Reporter
+) -> Result:
+    """Measure a target, alone or against others."""
     from launcher.app.benchmark import compare_targets, other_target, run_benchmark
     from launcher.tuning.measured_speed import EndReason
     from launcher.tuning.server_comparison import ROUNDS
 
+    prices = prices_of(options)
     if not options.against:
-        wanted = _wanted(options, work)
-        with show_rounds(wanted.runs, quiet=options.json) as show:
-            told = await run_benchmark(target, wanted, show)
-        cost, said = _cost(told.measured, options)
-        if options.json:
-            print_json({**benchmark_json(told), **cost})
-        else:
-            print_benchmark(told, said)
-        return 1 if told.measured.ended is EndReason.FAILED else 0
+        request = _make_request(options, work)
+        benchmark = await run_benchmark(target, request, partial(reporter.show_round, of=request.runs))
+        speed = benchmark.measured
+        cost, cost_text = price_runs(speed.answered, prices)
+        return Result(
+            {**benchmark_json(benchmark), **cost},
+            _format_benchmark(benchmark, cost_text),
+            exit_code=1 if speed.ended is EndReason.FAILED else 0,
+        )
     rounds = options.runs or ROUNDS
     async with AsyncExitStack() as stack:
         others = [other_target(url, await key_or_ours(url, options)) for url in options.against]
         targets = [target, *[await stack.enter_async_context(other) for other in others]]
-        with show_rounds(rounds, quiet=options.json) as show:
-            found = await compare_targets(targets, work, rounds, lambda _, run, number: show(run, number))
-    costs = [_cost(each.measured, options) for each in found]
-    if options.json:
-        all_of_it = zip(found, targets, costs, strict=True)
-        lines = [{**standing_json(each, of), **cost} for each, of, (cost, _) in all_of_it]
-        print_json({"workload": {"name": work.name, "version": work.version}, "rounds": rounds, "servers": lines})
-    else:
-        print_standings(found, targets, work)
-        for each, (_, said) in zip(found, costs, strict=True):
-            if said:
-                print(wrap_text(f"{each.name}: {said}"))
-    return 1 if any(each.error for each in found) else 0
+        standings = await compare_targets(
+            targets, work, rounds, lambda _, run, number: reporter.show_round(run, number, of=rounds)
+        )
+    costs = [price_runs(each.measured.answered if each.measured else (), prices) for each in standings]
+    servers = [
+        {**standing_json(standing, each), **cost}
+        for standing, each, (cost, _) in zip(standings, targets, costs, strict=True)
+    ]
+    return Result(
+        {"workload": {"name": work.name, "version": work.version}, "rounds": rounds, "servers": servers},
+        format_standings(standings, targets, work, [text for _, text in costs]),
+        exit_code=1 if any(each.error for each in standings) else 0,
+    )
 
 
-def _cost(found: MeasuredSpeed | None, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Return the cost of the replies, as JSON and as text; empty without a price."""
-    prices = prices_of(options)
-    if prices is None:
-        return {}, ""
-    cost, said = cost_words([((run,), run.wall_s) for run in found.answered] if found else [], prices)
-    return {"cost": cost.as_json() if cost else None, "cost_said": said}, said
-
-
-def _wanted(options: argparse.Namespace, work: Workload) -> BenchmarkRequest:
+def _make_request(options: argparse.Namespace, work: Workload) -> BenchmarkRequest:
     from launcher.app.benchmark import BenchmarkRequest
 
     fixed = options.runs or (work.runs if options.within is None else None)
@@ -174,7 +170,7 @@ def _wanted(options: argparse.Namespace, work: Workload) -> BenchmarkRequest:
     )
 
 
-async def _running(options: argparse.Namespace) -> Entry | None:
+async def _find_running_server(options: argparse.Namespace) -> Entry | None:
     """Return the running server to measure, other than those it is compared with; None if there is none."""
     from launcher.app.attach import parse_address
     from launcher.base.errors import BadOption, SeveralServers
@@ -194,10 +190,8 @@ async def _running(options: argparse.Namespace) -> Entry | None:
     return entries[0] if entries else None
 
 
-@asynccontextmanager
-async def _asked(entry: Entry, options: argparse.Namespace) -> AsyncIterator[BenchmarkTarget]:
-    """Yield a running server as target. Raises BadOption for options that would change it, or for another model."""
-    from launcher.app.benchmark import running_target
+async def _check_served_as_is(entry: Entry, options: argparse.Namespace) -> None:
+    """Raise BadOption for options that would change a running server, or for another model."""
     from launcher.base.errors import BadOption
 
     if options.changes or options.engine:
@@ -205,18 +199,14 @@ async def _asked(entry: Entry, options: argparse.Namespace) -> AsyncIterator[Ben
             f"A server runs at {entry.url}, so it is measured as it is: --set and --engine are for one of its own.",
             "Give it the settings with `mtp-launcher restart --set`, or stop it first.",
         )
-    if options.model is not None and await asyncio.to_thread(_name, options) != entry.model:
+    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != entry.model:
         raise BadOption(
             f"The server at {entry.url} has {one_line(entry.model)}, and beside it nothing can be measured.",
             "Leave the model out to measure that one, or stop it first: `mtp-launcher stop`.",
         )
-    if not options.json:
-        print(f"Asking {entry.url} ({one_line(entry.model)}).", file=sys.stderr)
-    async with running_target(entry) as target:
-        yield target
 
 
-def _name(options: argparse.Namespace) -> str:
+def _read_model_name(options: argparse.Namespace) -> str:
     from launcher.app.start_settings import options_for
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import api_model_name
@@ -224,88 +214,76 @@ def _name(options: argparse.Namespace) -> str:
     return api_model_name(options_for(options.model, lambda path: ServeOptions(model=path)))
 
 
-async def _served(session: Session, options: argparse.Namespace, work: Workload) -> BenchmarkTarget:
-    from launcher.app.benchmark import serve_target
-
-    named, served = await resolve_served(options)
-    return await serve_target(session, served, named, work)
-
-
 # Output of `bench`: one server, or several in a table.
 
 _UNKNOWN = "not known"
 
 
-def print_workloads(found: Sequence[Workload], *, as_json: bool) -> None:
-    """Print the workloads."""
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": each.name,
-                    "title": each.title,
-                    "about": each.about,
-                    "version": each.version,
-                    "prompts": len(each.prompts),
-                    "reply_tokens": each.reply_tokens,
-                    "runs": each.runs,
-                }
-                for each in found
-            ]
-        )
-        return
-    rows = [(each.name, str(len(each.prompts)), f"{each.reply_tokens:,}", each.about) for each in found]
-    print_table([("WORKLOAD", "PROMPTS", "TOKENS A ROUND", "WHAT"), *rows], right=(1, 2))
-
-
-def print_benchmark(told: Benchmark, cost: str = "") -> None:
-    """Print the measurement of one server."""
-    found, work = told.measured, told.workload
-    settings = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in told.settings.items())
-    model = one_line(told.environment.model.label_with_quant)
-    engine = one_line(f"{told.environment.engine} {told.environment.engine_version}")
-    print(wrap_text(f"{work.title} (version {work.version}) on {model}, engine {engine}, {settings}."))
-    lines = {
-        "decode": _speed(found),
-        "prompts": _by_prompt(found.counted),
-        "prefill": f"{found.prefill.mean:.0f} tokens/s" if found.prefill else _UNKNOWN,
-        "first token": f"{found.first_token.mean:.3f} s" if found.first_token else _UNKNOWN,
-        "drafts": _drafts(found),
-        "power": _power(found),
-        "cost": cost,
-        "left out": _left_out(found),
+def _workload_json(work: Workload) -> dict[str, Any]:
+    return {
+        "name": work.name,
+        "title": work.title,
+        "about": work.about,
+        "version": work.version,
+        "prompts": len(work.prompts),
+        "reply_tokens": work.reply_tokens,
+        "runs": work.runs,
     }
-    for name, text in lines.items():
+
+
+def _format_workloads(workloads: Sequence[Workload]) -> Iterator[str]:
+    rows = [(each.name, str(len(each.prompts)), f"{each.reply_tokens:,}", each.about) for each in workloads]
+    return format_table([("WORKLOAD", "PROMPTS", "TOKENS A ROUND", "WHAT"), *rows], right=(1, 2))
+
+
+def _format_benchmark(benchmark: Benchmark, cost: str) -> Iterator[str]:
+    speed, work = benchmark.measured, benchmark.workload
+    settings = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in benchmark.settings.items())
+    model = one_line(benchmark.environment.model.label_with_quant)
+    engine = one_line(f"{benchmark.environment.engine} {benchmark.environment.engine_version}")
+    yield wrap_text(f"{work.title} (version {work.version}) on {model}, engine {engine}, {settings}.")
+    rows = {
+        "decode": _describe_decode(speed),
+        "prompts": _describe_prompts(speed.counted),
+        "prefill": f"{speed.prefill.mean:.0f} tokens/s" if speed.prefill else _UNKNOWN,
+        "first token": f"{speed.first_token.mean:.3f} s" if speed.first_token else _UNKNOWN,
+        "drafts": _describe_drafts(speed),
+        "power": _describe_power(speed),
+        "cost": cost,
+        "left out": _describe_left_out(speed),
+    }
+    for label, text in rows.items():
         if text:
-            print(wrap_text(text, f"  {name:<12} "))
-    kept = f"Kept as {told.kept}: `mtp-launcher history show {told.kept}`." if told.kept else ""
-    print(wrap_text(f"{_end(found)}{kept}"))
+            yield wrap_text(text, f"  {label:<12} ")
+    kept = f"Kept as {benchmark.kept}: `mtp-launcher history show {benchmark.kept}`." if benchmark.kept else ""
+    if ending := f"{_describe_end(speed)}{kept}":
+        yield wrap_text(ending)
 
 
-def _speed(found: MeasuredSpeed) -> str:
-    decode, interval = found.decode, found.interval
+def _describe_decode(speed: MeasuredSpeed) -> str:
+    decode, interval = speed.decode, speed.interval
     if decode is None:
         return _UNKNOWN
-    whose = "" if found.clock == "engine" else ", by the clock here"
-    said = f"{decode.mean:.1f} tokens/s"
+    whose = "" if speed.clock == "engine" else ", by the clock here"
+    text = f"{decode.mean:.1f} tokens/s"
     if interval is not None and interval.n > 1:
         reach = plus_minus(interval)
-        said += reach
+        text += reach
         if "±" in reach:
-            said += f" (95 % interval of the mean of {interval.n} rounds{whose})"
+            text += f" (95 % interval of the mean of {interval.n} rounds{whose})"
     spread = f"; standard deviation {decode.stdev:.1f}" if decode.stdev is not None else ""
-    return f"{said}{spread} over {decode.n} replies"
+    return f"{text}{spread} over {decode.n} replies"
 
 
-def _by_prompt(counted: tuple[Run, ...]) -> str:
+def _describe_prompts(counted: tuple[Run, ...]) -> str:
     rates: dict[str, list[float]] = {}
     for each in counted:
         rates.setdefault(each.prompt, []).append(each.decode_rate or 0.0)
     return ", ".join(f"{name} {fmean(values):.1f}" for name, values in rates.items()) if len(rates) > 1 else ""
 
 
-def _drafts(found: MeasuredSpeed) -> str:
-    drafts = found.acceptance
+def _describe_drafts(speed: MeasuredSpeed) -> str:
+    drafts = speed.acceptance
     if drafts is None:
         return "none"
     by_position = ", ".join(format_percent(share) for share in drafts.rates_by_position)
@@ -314,40 +292,40 @@ def _drafts(found: MeasuredSpeed) -> str:
     return f"{whole}; by position {by_position}); {step}"
 
 
-def _power(found: MeasuredSpeed) -> str:
-    power: Figure | None = found.power
+def _describe_power(speed: MeasuredSpeed) -> str:
+    power: Figure | None = speed.power
     if power is None:
         return ""
-    energy = f", {found.tokens_per_joule:.2f} tokens a joule" if found.tokens_per_joule else ""
-    heat = f", up to {found.hottest_c:.0f} °C" if found.hottest_c is not None else ""
+    energy = f", {speed.tokens_per_joule:.2f} tokens a joule" if speed.tokens_per_joule else ""
+    heat = f", up to {speed.hottest_c:.0f} °C" if speed.hottest_c is not None else ""
     return f"{power.mean:.0f} W{energy}{heat}"
 
 
-def _left_out(found: MeasuredSpeed) -> str:
-    why = [each.error or each.spoilt or "" for each in found.runs if each.error or each.spoilt]
+def _describe_left_out(speed: MeasuredSpeed) -> str:
+    why = [each.error or each.spoilt or "" for each in speed.runs if each.error or each.spoilt]
     return f"{len(why)} replies: {' '.join(dict.fromkeys(why))}" if why else ""
 
 
-def _end(found: MeasuredSpeed) -> str:
+def _describe_end(speed: MeasuredSpeed) -> str:
     from launcher.tuning.measured_speed import EndReason
 
-    if found.ended is EndReason.BUDGET and found.interval is not None:
-        share = found.interval.half_width / found.interval.estimate
-        known = f"to {100 * share:.1f} %" if found.interval.n > 1 else "from one round only"
+    if speed.ended is EndReason.BUDGET and speed.interval is not None:
+        share = speed.interval.half_width / speed.interval.estimate
+        known = f"to {100 * share:.1f} %" if speed.interval.n > 1 else "from one round only"
         return f"The time was up: the mean is known {known}. "
-    return "The server failed before the end. " if found.ended is EndReason.FAILED else ""
+    return "The server failed before the end. " if speed.ended is EndReason.FAILED else ""
 
 
 def benchmark_json(benchmark: Benchmark) -> dict[str, Any]:
     """Return the measurement of one server with its runs as JSON, rounded to significant digits."""
-    told = benchmark.as_json()
-    interval = told.pop("interval") or {}
-    shares = {name: round_figure(told[name], 4) for name in ("acceptance", "first_token_s", "tokens_per_joule")}
-    rates = {name: round_figure(told[name], 3) for name in ("mean", "stdev", "prefill", "power_w", "temperature_c")}
+    figures = benchmark.as_json()
+    interval = figures.pop("interval") or {}
+    shares = {name: round_figure(figures[name], 4) for name in ("acceptance", "first_token_s", "tokens_per_joule")}
+    rates = {name: round_figure(figures[name], 3) for name in ("mean", "stdev", "prefill", "power_w", "temperature_c")}
     ends = {"ci_low": round_figure(interval.get("low"), 3), "ci_high": round_figure(interval.get("high"), 3)}
-    by_position = [round_figure(share, 4) for share in told["acceptance_by_position"]]
-    figures = {**rates, **shares, **ends, "rounds": interval.get("n", 0), "acceptance_by_position": by_position}
-    return {**told, **figures, "kept": benchmark.kept, "runs": [_run_json(each) for each in benchmark.measured.runs]}
+    by_position = [round_figure(share, 4) for share in figures["acceptance_by_position"]]
+    rounded = {**rates, **shares, **ends, "rounds": interval.get("n", 0), "acceptance_by_position": by_position}
+    return {**figures, **rounded, "kept": benchmark.kept, "runs": [_run_json(each) for each in benchmark.measured.runs]}
 
 
 def _run_json(run: Run) -> dict[str, Any]:
@@ -371,39 +349,39 @@ def _run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def print_standings(found: Sequence[ServerStanding], targets: Sequence[BenchmarkTarget], work: Workload) -> None:
-    """Print several servers in a table; each is compared with the first."""
+def format_standings(
+    standings: Sequence[ServerStanding], targets: Sequence[BenchmarkTarget], work: Workload, costs: Sequence[str]
+) -> Iterator[str]:
+    """Yield a table of servers, each compared with the first. `costs` are sentences, empty without a price."""
     by_url = {target.url: target for target in targets}
-    clock = next(each.measured.clock for each in found if each.measured)
+    clock = next(each.measured.clock for each in standings if each.measured)
     whose = "the servers' own timings" if clock == "engine" else "the clock here: one of them gives no timings"
-    print(wrap_text(f"{work.title} (version {work.version}), asked in turns, by {whose}."))
+    yield wrap_text(f"{work.title} (version {work.version}), asked in turns, by {whose}.")
     head = ("SERVER", "MODEL", "TOKENS/S", "FIRST TOKEN", "ACCEPTED", "AGAINST THE FIRST")
-    print_table(
-        [head, *(_standing(each, by_url[each.name], first=each is found[0]) for each in found)], right=(2, 3, 4)
-    )
-    print(wrap_text(INTERVAL_NOTE, "  "))
-    for each in found:
-        if each.error:
-            print(wrap_text(f"{each.name}: {one_line(each.error)}"))
+    rows = [_standing_cells(each, by_url[each.name], first=each is standings[0]) for each in standings]
+    yield from format_table([head, *rows], right=(2, 3, 4))
+    yield wrap_text(INTERVAL_NOTE, "  ")
+    yield from (wrap_text(f"{each.name}: {one_line(each.error)}") for each in standings if each.error)
+    yield from (wrap_text(f"{each.name}: {cost}") for each, cost in zip(standings, costs, strict=True) if cost)
 
 
-def _standing(each: ServerStanding, target: BenchmarkTarget, *, first: bool) -> tuple[str, ...]:
-    found = each.measured
-    decode, interval = (found.decode, found.interval) if found else (None, None)
+def _standing_cells(each: ServerStanding, target: BenchmarkTarget, *, first: bool) -> tuple[str, ...]:
+    speed = each.measured
+    decode, interval = (speed.decode, speed.interval) if speed else (None, None)
     spread = plus_minus(interval) if interval else ""
-    began = found.first_token if found else None
-    drafts = found.acceptance if found else None
+    began = speed.first_token if speed else None
+    drafts = speed.acceptance if speed else None
     return (
         f"{each.name} ({target.environment.engine})",
         one_line(target.environment.model.label_with_quant),
         f"{decode.mean:.1f}{spread}" if decode else _UNKNOWN,
         f"{began.mean:.3f} s" if began else _UNKNOWN,
-        format_percent(drafts.rate) if drafts else _UNKNOWN if found and found.clock == "wall" else "no drafts",
-        "" if first else _against(each),
+        format_percent(drafts.rate) if drafts else _UNKNOWN if speed and speed.clock == "wall" else "no drafts",
+        "" if first else _describe_ratio(each),
     )
 
 
-def _against(each: ServerStanding) -> str:
+def _describe_ratio(each: ServerStanding) -> str:
     ratio = each.ratio
     if ratio is None:
         return "" if each.error else "not known: too few rounds, 3 are the least (--runs)"
@@ -413,19 +391,19 @@ def _against(each: ServerStanding) -> str:
 
 def standing_json(each: ServerStanding, target: BenchmarkTarget) -> dict[str, Any]:
     """Return one server's result as JSON."""
-    found = each.measured
-    drafts = found.acceptance if found else None
+    speed = each.measured
+    drafts = speed.acceptance if speed else None
     return {
         "url": each.name,
         "engine": {"name": target.environment.engine, "version": target.environment.engine_version},
         "model": target.environment.model.name,
-        "clock": found.clock if found else None,
-        "mean": round_figure(found.decode.mean, 3) if found and found.decode else None,
-        "stdev": round_figure(found.decode.stdev, 3) if found and found.decode else None,
-        "prefill": round_figure(found.prefill.mean, 3) if found and found.prefill else None,
-        "first_token_s": round_figure(found.first_token.mean, 4) if found and found.first_token else None,
+        "clock": speed.clock if speed else None,
+        "mean": round_figure(speed.decode.mean, 3) if speed and speed.decode else None,
+        "stdev": round_figure(speed.decode.stdev, 3) if speed and speed.decode else None,
+        "prefill": round_figure(speed.prefill.mean, 3) if speed and speed.prefill else None,
+        "first_token_s": round_figure(speed.first_token.mean, 4) if speed and speed.first_token else None,
         "acceptance": round_figure(drafts.rate, 4) if drafts else None,
         "ratio": each.ratio and {name: round_figure(value, 4) for name, value in each.ratio.as_json().items()},
         "error": each.error,
-        "runs": [_run_json(run) for run in found.runs] if found else [],
+        "runs": [_run_json(run) for run in speed.runs] if speed else [],
     }

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.layout import print_table, wrap_text
-from launcher.cli.output import print_json
-from launcher.cli.quantities import parse_int, parse_tokens
+from launcher.cli.bar import Reporter
+from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.output import Note, Result
+from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
     cost_words,
-    kept_words,
+    measure_subject,
     prices_of,
-    round_significant,
     subject_for,
 )
-from launcher.cli.terminal import InPlaceLine
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 
 if TYPE_CHECKING:
@@ -44,21 +43,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fill",
         nargs="?",
         const=_USUAL,
-        type=_token_list,
+        type=_parse_tokens,
         metavar="N,...",
         help="with so many tokens in the context: 0,10000,40000 (default, as far as the context goes)",
     )
     axis.add_argument(
-        "--context", nargs="?", const=_USUAL, type=_token_list, metavar="N,...", help="with contexts of these sizes"
+        "--context", nargs="?", const=_USUAL, type=_parse_tokens, metavar="N,...", help="with contexts of these sizes"
     )
     axis.add_argument(
-        "--streams", nargs="?", const=_USUAL, type=_list, metavar="N,...", help="with so many replies at once: 1,2,4"
+        "--streams",
+        nargs="?",
+        const=_USUAL,
+        type=_parse_ints,
+        metavar="N,...",
+        help="with so many replies at once: 1,2,4",
     )
     parser.add_argument(
-        "--draft", type=_list, metavar="N,...", help="draft lengths to compare with no MTP; 0: no MTP alone"
+        "--draft", type=_parse_ints, metavar="N,...", help="draft lengths to compare with no MTP; 0: no MTP alone"
     )
     parser.add_argument(
-        "--rounds", type=_rounds, default=ROUNDS, metavar="N", help=f"measure each point N times (default {ROUNDS})"
+        "--rounds",
+        type=parse_rounds,
+        default=ROUNDS,
+        metavar="N",
+        help=f"measure each point N times (default {ROUNDS})",
     )
     add_price_options(parser)
     parser.epilog = (
@@ -67,68 +75,56 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _token_list(text: str) -> tuple[int, ...]:
+def _parse_tokens(text: str) -> tuple[int, ...]:
     return tuple(sorted({parse_tokens(word) for word in text.split(",")}))
 
 
-def _list(text: str) -> tuple[int, ...]:
-    found = tuple(sorted({parse_int(word) for word in text.split(",")}))
-    if found[0] < 0:
-        raise argparse.ArgumentTypeError(f"{found[0]} is less than nothing")
-    return found
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
-    return int(text)
+def _parse_ints(text: str) -> tuple[int, ...]:
+    numbers = tuple(sorted({parse_int(word) for word in text.split(",")}))
+    if numbers[0] < 0:
+        raise argparse.ArgumentTypeError(f"{numbers[0]} is less than nothing")
+    return numbers
 
 
 async def run(options: argparse.Namespace) -> int:
     """Measure the curve and print it; if interrupted, print what was measured until then."""
-    from launcher.app.session import Session
     from launcher.app.sweeps import run_sweep
     from launcher.tuning.curves import build_curve
 
     prices = prices_of(options)
-    sweep = await _sweep(options)
-    line = _Line(quiet=options.json)
-    found: list[RoundPoint] = []
+    reporter = Reporter(as_json=options.json)
+    sweep = await _plan_sweep(options, reporter)
+    points: list[RoundPoint] = []
 
     def add_point(point: RoundPoint) -> None:
-        found.append(point)
-        line.show_point(point, sweep.axis)
+        points.append(point)
+        reporter.show_event(None, [_describe_point(point, sweep.axis)])
 
-    if not options.json:
-        print(wrap_text(_plan(sweep)), file=sys.stderr, flush=True)
-    session = Session()
-    kept: list[str] = []
-    complete = False
-    try:
-        await run_sweep(session, sweep, add_point, line.show_progress, on_begun=kept.append)
-        complete = True
-    finally:
-        line.clear()
-        await session.stop()
-        if found:
-            curve = build_curve(sweep.axis, [*sweep.gaps, *found])
-            costs = {at: cost_words(groups, prices) for at, groups in _groups(curve, found).items()}
-            if options.json:
-                result = _json(curve, found, costs, prices)
-                print_json(round_significant({**result, "complete": complete, "kept": kept[0]}))
-            else:
-                _print(curve, costs, prices)
-                print(wrap_text(kept_words(kept[0], complete=complete)))
-    return 0 if any(each.counts for each in found) else 1
+    def make_result() -> Result | None:
+        if not points:
+            return None
+        curve = build_curve(sweep.axis, [*sweep.gaps, *points])
+        costs = {at: cost_words(groups, prices) for at, groups in _group_runs(curve, points).items()}
+        data, lines = _curve_json(curve, points, costs, prices), _format_curve(curve, costs, prices)
+        return Result(data, lines, exit_code=0 if any(each.counts for each in points) else 1)
+
+    reporter.show_event(None, [Note(wrap_text(_describe_sweep(sweep)))])
+    return await measure_subject(
+        lambda session, on_begun: run_sweep(
+            session, sweep, add_point, lambda step: reporter.show_status(_describe_step(step)), on_begun=on_begun
+        ),
+        make_result,
+        reporter,
+    )
 
 
-async def _sweep(options: argparse.Namespace) -> Sweep:
+async def _plan_sweep(options: argparse.Namespace, reporter: Reporter) -> Sweep:
     from launcher.app.sweeps import plan_sweep
     from launcher.tuning.curves import CurveAxis
     from launcher.tuning.workloads import load_workload
 
     work = await asyncio.to_thread(load_workload, options.workload)
-    subject = await subject_for(options, () if options.draft is None else (0, *options.draft))
+    subject = await subject_for(options, () if options.draft is None else (0, *options.draft), reporter)
     given = {CurveAxis.FILL: options.fill, CurveAxis.CONTEXT: options.context, CurveAxis.STREAMS: options.streams}
     axis, places = next(
         ((axis, places) for axis, places in given.items() if places is not None), (CurveAxis.FILL, _USUAL)
@@ -137,7 +133,7 @@ async def _sweep(options: argparse.Namespace) -> Sweep:
     return plan_sweep(axis, subject, work, places, options.rounds, grow=grow)
 
 
-def _plan(sweep: Sweep) -> str:
+def _describe_sweep(sweep: Sweep) -> str:
     places = sorted({place for start in sweep.starts for place in start.places})
     series = " and ".join(dict.fromkeys(start.series for start in sweep.starts))
     points = sweep.rounds * sum(len(start.places) for start in sweep.starts)
@@ -147,48 +143,36 @@ def _plan(sweep: Sweep) -> str:
     )
 
 
-class _Line:
-    """Progress on stderr: a line for each measured point, and on a terminal one in place with the time left."""
+def _describe_step(step: CurveProgress) -> str:
+    left = "" if step.left_s is None else f", about {_format_minutes(step.left_s)} left"
+    return f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}"
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._line = InPlaceLine(quiet=quiet)
 
-    def show_progress(self, step: CurveProgress) -> None:
-        left = "" if step.left_s is None else f", about {_minutes(step.left_s)} left"
-        self._line.show(f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}")
+def _describe_point(point: RoundPoint, axis: CurveAxis) -> Note:
+    from launcher.tuning.curves import rate_of_point
 
-    def show_point(self, point: RoundPoint, axis: CurveAxis) -> None:
-        from launcher.tuning.curves import rate_of_point
-
-        if self._quiet:
-            return
-        self.clear()
-        rate = rate_of_point(axis, point)
-        spoilt = next((run.spoilt for run in point.runs if run.spoilt), None)
-        text = f"{rate:.1f} tokens/s" if rate is not None else point.error or spoilt or "too short to be measured"
-        print(f"  {point.series} at {point.place:,}: {one_line(text, 200)}", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        self._line.clear()
+    rate = rate_of_point(axis, point)
+    spoilt = next((run.spoilt for run in point.runs if run.spoilt), None)
+    text = f"{rate:.1f} tokens/s" if rate is not None else point.error or spoilt or "too short to be measured"
+    return Note(f"  {point.series} at {point.place:,}: {one_line(text, 200)}")
 
 
 Costs = dict[tuple[str, int], tuple["Cost | None", str]]
 
 
-def _groups(curve: Curve, found: list[RoundPoint]) -> dict[tuple[str, int], list[Any]]:
+def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int], list[Any]]:
     """Return the replies that count by point, with the seconds that those of one moment took together."""
     return {
         (point.series, point.place): [
             (each.runs, each.span_s)
-            for each in found
+            for each in points
             if each.counts and (each.series, each.place) == (point.series, point.place)
         ]
         for point in curve.points
     }
 
 
-def _json(curve: Curve, found: list[RoundPoint], costs: Costs, prices: Prices | None) -> dict[str, Any]:
+def _curve_json(curve: Curve, points: list[RoundPoint], costs: Costs, prices: Prices | None) -> dict[str, Any]:
     from launcher.tuning.curves import rate_of_point, summarize_curve
 
     result = curve.as_json()
@@ -206,12 +190,12 @@ def _json(curve: Curve, found: list[RoundPoint], costs: Costs, prices: Prices | 
             "replies": len(each.runs),
             "error": each.error,
         }
-        for each in found
+        for each in points
     ]
     return {**result, "rounds": runs, "sentences": summarize_curve(curve)}
 
 
-def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
+def _format_curve(curve: Curve, costs: Costs, prices: Prices | None) -> Iterator[str]:
     from launcher.tuning.curves import summarize_curve
 
     others = curve.series[1:]
@@ -222,29 +206,26 @@ def _print(curve: Curve, costs: Costs, prices: Prices | None) -> None:
     for place in curve.places:
         here = [curve.point(name, place) for name in curve.series]
         ratios = [curve.ratio(name, place) for name in others]
-        cells = [f"{place:,}", *(_rate(point) for point in here)]
-        cells += [_times(ratio.interval) if ratio else _UNKNOWN for ratio in ratios]
+        cells = [f"{place:,}", *(_format_rate(point) for point in here)]
+        cells += [_format_ratio(ratio.interval) if ratio else _UNKNOWN for ratio in ratios]
         cells += [format_percent(p.acceptance.rate) if p and p.acceptance else _UNKNOWN for p in here[1:]]
-        cells.append("/".join(_figure(point.prefill if point else None, "{:,.0f}") for point in here))
-        cells.append("/".join(_figure(point.first_token_s if point else None, "{:.2f}") for point in here))
+        cells.append("/".join(_format_figure(point.prefill if point else None, "{:,.0f}") for point in here))
+        cells.append("/".join(_format_figure(point.first_token_s if point else None, "{:.2f}") for point in here))
         if prices is not None:
             known_costs = [costs.get((name, place), (None, ""))[0] for name in curve.series]
-            cells += [_figure(cost.per_million if cost else None, "{:.3g}") for cost in known_costs]
+            cells += [_format_figure(cost.per_million if cost else None, "{:.3g}") for cost in known_costs]
         rows.append(tuple(cells))
-    print_table(rows, right=range(len(head)))
-    print(wrap_text(INTERVAL_NOTE, "  "))
-    print()
-    for text in summarize_curve(curve):
-        print(wrap_text(text))
+    yield from format_table(rows, right=range(len(head)))
+    yield wrap_text(INTERVAL_NOTE, "  ")
+    yield ""
     missing = [f"{each.series} at {each.place:,}: {one_line(each.why, 300)}" for each in curve.points if each.why]
     spoilt = sum(point.spoilt for point in curve.points)
     if spoilt:
         missing.append(f"{spoilt} replies were spoilt, and asked again.")
-    for text in [*missing, *_cost_lines(costs)]:
-        print(wrap_text(text))
+    yield from map(wrap_text, [*summarize_curve(curve), *missing, *_describe_costs(costs)])
 
 
-def _cost_lines(costs: Costs) -> list[str]:
+def _describe_costs(costs: Costs) -> list[str]:
     """Return a sentence for the first point of each series with a known cost, or the reason why there is none."""
     by_series = {}
     for (series, place), (cost, _) in costs.items():
@@ -254,7 +235,7 @@ def _cost_lines(costs: Costs) -> list[str]:
     return list(by_series.values()) or whys[:1]
 
 
-def _rate(point: CurvePoint | None) -> str:
+def _format_rate(point: CurvePoint | None) -> str:
     if point is None or point.rate is None:
         return _UNKNOWN
     reach = plus_minus(point.rate)
@@ -262,14 +243,14 @@ def _rate(point: CurvePoint | None) -> str:
     return f"{point.rate.estimate:.1f}{reach}{each}"
 
 
-def _times(ratio: Interval) -> str:
+def _format_ratio(ratio: Interval) -> str:
     sides = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.n > 1 else ""
     return f"{ratio.estimate:.2f}{sides}"
 
 
-def _figure(value: float | None, how: str) -> str:
+def _format_figure(value: float | None, how: str) -> str:
     return _UNKNOWN if value is None else how.format(value)
 
 
-def _minutes(seconds: float) -> str:
+def _format_minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

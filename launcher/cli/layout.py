@@ -39,12 +39,6 @@ def wrap_text(text: str, label: str = "") -> str:
     )
 
 
-def print_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> None:
-    """Print a table; see format_table."""
-    for line in format_table(rows, right=right, indent=indent):
-        print(line)
-
-
 def format_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> Iterator[str]:
     """Yield rows in columns, those in `right` right-aligned; columns that do not fit continue on the next line.
 

@@ -60,3 +60,10 @@ def parse_int(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f'"{text}" is not a whole number') from None
+
+
+def parse_rounds(text: str) -> int:
+    """Parse a number of rounds, 1 to 100."""
+    if not text.isdecimal() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
+    return int(text)

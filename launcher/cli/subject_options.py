@@ -1,4 +1,4 @@
-"""Options shared by `bench`, `tune`, `curve` and `endure`: model, settings, electricity prices."""
+"""Options shared by `bench`, `tune`, `curve` and `endure`: model, settings, electricity prices; and how these run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import serve_options_of
-from launcher.cli.output import parse_number
+from launcher.cli.output import Note, Result, parse_number
 from launcher.cli.quantities import parse_pair
 from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from launcher.app.sweeps import SweepModel
+    from launcher.app.session import Session
+    from launcher.app.sweeps import OnBegun, SweepModel
+    from launcher.cli.bar import Reporter
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.cost import Cost, Prices
     from launcher.tuning.records import Run
@@ -107,10 +109,16 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
     return (found, found.sentence) if isinstance(found, Cost) else (None, found)
 
 
-async def resolve_served(options: argparse.Namespace) -> tuple[str, ServeOptions]:
+def price_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, Any], str]:
+    """Return the cost of replies that came one after another, as JSON and as text; both empty without a price."""
+    cost, text = cost_words([((run,), run.wall_s) for run in runs], prices)
+    return {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": text}, text
+
+
+async def resolve_served(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:
     """Return the model's name, and its settings as for `serve`, changed by --set.
 
-    Tuned settings that are used are printed on stderr.
+    Reports tuned settings that are used.
     """
     from launcher.app.start_settings import resolve_start
     from launcher.engine.server.started import require_last_model
@@ -121,16 +129,16 @@ async def resolve_served(options: argparse.Namespace) -> tuple[str, ServeOptions
     extra = asked.pop(EXTRA, None)
 
     def with_extra(path: Path) -> ServeOptions:
-        made = serve_options_of(options, path)
-        return made if extra is None else change_settings(made, {EXTRA: extra})
+        serve_options = serve_options_of(options, path)
+        return serve_options if extra is None else change_settings(serve_options, {EXTRA: extra})
 
     start = await resolve_start(named, asked, with_extra, use_tuned=not options.no_preset)
-    if start.preset_line and not options.json:
-        print(wrap_text(start.preset_line, "Preset: "), file=sys.stderr, flush=True)
+    if start.preset_line:
+        reporter.show_event(None, [Note(wrap_text(start.preset_line, "Preset: "))])
     return named, start.options
 
 
-async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> SweepModel:
+async def subject_for(options: argparse.Namespace, drafts: Sequence[int], reporter: Reporter) -> SweepModel:
     """Return the model to measure, served as for `serve`, changed by the given settings.
 
     Prints a note about other running servers. Raises TuneUnderWay while a tune runs.
@@ -144,23 +152,45 @@ async def subject_for(options: argparse.Namespace, drafts: Sequence[int]) -> Swe
     await asyncio.to_thread(check_no_tune)
     if "draft" in parse_settings(dict(options.changes)):
         raise BadOption("Here the draft length is no setting but what is compared.", "Say --draft.")
-    named, served = await resolve_served(options)
+    named, served = await resolve_served(options, reporter)
     for entry in await asyncio.to_thread(registry.list_running):
         beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
         print(wrap_text(beside), file=sys.stderr, flush=True)
     return await prepare_model(served, named, drafts)
 
 
-def kept_words(kept: str, *, complete: bool) -> str:
-    """Return a sentence on where a measurement is stored, and whether it is complete."""
-    interrupted = "" if complete else "Interrupted: this is what was measured until then. "
-    return f"{interrupted}Kept as {kept}: `mtp-launcher history show {kept}`."
+async def measure_subject(
+    measure: Callable[[Session, OnBegun], Awaitable[None]],
+    make_result: Callable[[], Result | None],
+    reporter: Reporter,
+) -> int:
+    """Measure on a new session, print the result and return its exit code, 1 if nothing was measured.
+
+    `measure` passes on the measurement's id in the history. If it ends early, what was measured until then is printed.
+    """
+    from launcher.app.session import Session
+
+    session = Session()
+    kept: list[str] = []
+    complete = False
+    try:
+        await measure(session, kept.append)
+        complete = True
+    finally:
+        reporter.close()
+        await session.stop()
+        if (result := make_result()) is not None:
+            data = _round_significant({**result.data, "complete": complete, "kept": kept[0]})
+            interrupted = "" if complete else "Interrupted: this is what was measured until then. "
+            where = f"{interrupted}Kept as {kept[0]}: `mtp-launcher history show {kept[0]}`."
+            reporter.show_event(data, [*result.lines, wrap_text(where)])
+    return 1 if result is None else result.exit_code
 
 
-def round_significant(data: Any) -> Any:  # noqa: ANN401 -- any JSON value
+def _round_significant(data: Any) -> Any:  # noqa: ANN401 -- any JSON value
     """Return JSON with floats rounded to six significant digits."""
     if isinstance(data, float):
         return float(f"{data:.6g}")
     if isinstance(data, dict):
-        return {name: round_significant(value) for name, value in data.items()}
-    return [round_significant(value) for value in data] if isinstance(data, list | tuple) else data
+        return {name: _round_significant(value) for name, value in data.items()}
+    return [_round_significant(value) for value in data] if isinstance(data, list | tuple) else data

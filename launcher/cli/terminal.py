@@ -6,7 +6,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from launcher.base.text import make_visible, one_line
+from launcher.base.text import make_visible
 
 
 class Terminal(io.TextIOWrapper):
@@ -29,28 +29,6 @@ def rewrite_line(text: str) -> None:
     else:
         sys.stderr.write(f"\r{text}")
     sys.stderr.flush()
-
-
-class InPlaceLine:
-    """A line on stderr that is overwritten repeatedly; silent if stderr is not a terminal, or with `quiet`."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._shows = not quiet and sys.stderr.isatty()
-        self._shown = 0
-
-    def show(self, text: str) -> None:
-        """Overwrite the line with text, cut to its length."""
-        if self._shows:
-            line = one_line(text, 78)
-            rewrite_line(line.ljust(self._shown))
-            self._shown = len(line)
-
-    def clear(self) -> None:
-        """Clear the line."""
-        if self._shown:
-            rewrite_line(" " * self._shown)
-            rewrite_line("")
-            self._shown = 0
 
 
 def guard_output() -> None:

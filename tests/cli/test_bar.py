@@ -8,6 +8,7 @@ import pytest
 
 from launcher.base.progress import Progress
 from launcher.cli.bar import ProgressBar, Reporter, format_share
+from launcher.cli.output import Note
 
 WHY = "models.example did not answer within 30 seconds. Next try in 4 s."
 
@@ -79,3 +80,17 @@ def test_lines_are_printed_when_something_changed(capsys: pytest.CaptureFixture[
     for percent in (1, 1, 2):
         reporter.show_event({"percent": percent}, [f"{percent} %"], about="loading", state=percent)
     assert capsys.readouterr().out == "1 %\n2 %\n"
+
+
+def test_a_status_is_overwritten_in_place_and_gone_before_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, reporter = terminal(monkeypatch, 80), Reporter(as_json=False)
+    reporter.show_status("round 1, a long prompt: 10.0 tokens/s")
+    reporter.show_status("round 2: too short")
+    reporter.show_event(None, [Note("A point.")])
+    assert [text.strip() for text in screen.getvalue().split("\r")][2:] == ["round 2: too short", "", "A point."]
+
+
+def test_a_status_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    for as_json in (True, False):
+        Reporter(as_json=as_json).show_status("round 1")
+    assert capsys.readouterr() == ("", "")

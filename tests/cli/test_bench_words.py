@@ -3,9 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from launcher.cli.bench import print_standings
+from launcher.cli.bench import format_standings
 from launcher.tuning.measured_speed import EndReason, MeasuredSpeed
 from launcher.tuning.server_comparison import ServerStanding
 from launcher.tuning.statistics import rate_interval
@@ -13,7 +11,7 @@ from launcher.tuning.workloads import load_workload
 from tests.tuning.measured import ENVIRONMENT, run
 
 
-def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few() -> None:
     runs = (run(50.0), run(51.0))
     measured = MeasuredSpeed(runs, rate_interval([50.0, 51.0]), EndReason.MOST)
     found = [
@@ -22,7 +20,7 @@ def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few(capsys:
         ServerStanding("http://lost", None, None, "It ended."),
     ]
     targets: list[Any] = [SimpleNamespace(url=each.name, environment=ENVIRONMENT) for each in found]
-    print_standings(found, targets, load_workload("code"))
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  http")}
+    table = format_standings(found, targets, load_workload("code"), [""] * 3)
+    lines = {line.split()[0]: line for line in table if line.startswith("  http")}
     assert lines["http://few"].endswith("not known: too few rounds, 3 are the least (--runs)")
     assert "too few rounds" not in lines["http://first"] + lines["http://lost"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.layout import print_table, text_columns, wrap_text
+from launcher.cli.layout import format_table, text_columns, wrap_text
 
 ROWS = (("ID", "NAME", "SIZE"), ("one", "the first of them", "1,234.5"), ("two", "x", "7"))
 
@@ -24,26 +24,21 @@ def test_lines_go_on_below_the_text_and_words_stay_whole(monkeypatch: pytest.Mon
     assert wrap_text("", "Display    ") == "Display"
 
 
-def test_a_table_in_a_file_has_one_line_a_row(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_in_a_file_has_one_line_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     wide = [("x" * 150, "1"), ("y", "2")]
-    print_table(wide, right={1})
-    assert capsys.readouterr().out.splitlines() == ["  " + "x" * 150 + "  1", "  " + "y" + " " * 149 + "  2"]
+    assert list(format_table(wide, right={1})) == ["  " + "x" * 150 + "  1", "  " + "y" + " " * 149 + "  2"]
 
 
-def test_columns_without_room_go_on_below(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_without_room_go_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    print_table(ROWS, right={2})
-    assert capsys.readouterr().out.splitlines() == [
+    assert list(format_table(ROWS, right={2})) == [
         "  ID   NAME                  SIZE",
         "  one  the first of them  1,234.5",
         "  two  x                        7",
     ]
     monkeypatch.setenv("COLUMNS", "40")
-    print_table([(*row, "x" * 20) for row in ROWS], right={2})
-    assert capsys.readouterr().out.splitlines() == [
+    assert list(format_table([(*row, "x" * 20) for row in ROWS], right={2})) == [
         "  ID   NAME                  SIZE",
         "      xxxxxxxxxxxxxxxxxxxx",
         "  one  the first of them  1,234.5",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.bar import Reporter
 from launcher.cli.subject_options import add_engine, add_model, add_settings, resolve_served
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.settings import save_settings
@@ -15,7 +16,6 @@ from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
 
 def asked(*words: str) -> Namespace:
     parser = ArgumentParser()
-    parser.add_argument("--json", action="store_true")
     add_model(parser)
     add_settings(parser, "ctx")
     add_engine(parser)
@@ -49,7 +49,7 @@ async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
     p_min: float | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    named, served = await resolve_served(asked(str(model), "--engine", "built-in", *words))
+    named, served = await resolve_served(asked(str(model), "--engine", "built-in", *words), Reporter(as_json=False))
     assert named == str(model)
     assert (served.draft, served.threads, served.context) == settings
     assert served.built_in
