@@ -87,8 +87,8 @@ def test_streams_as_json_with_their_cost(work: str) -> None:
     found: dict[str, Any] = json.loads(done.stdout)
     assert (found["axis"], found["complete"]) == ("streams", True)
     assert [(point["series"], point["at"], point["replies"]) for point in found["points"]] == [
-        ("MTP off", 1, 1),
-        ("MTP off", 2, 2),
+        ("no MTP", 1, 1),
+        ("no MTP", 2, 2),
         ("draft 2", 1, 1),
         ("draft 2", 2, 2),
     ]
