@@ -1,4 +1,4 @@
-"""Doctor: the state of this machine, the program's requirements, and how to fix what is missing."""
+"""Report on this machine: its hardware, its engines, and the problems that were found, each with a fix."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ from launcher.machine.machine import Machine, read_machine
 from launcher.machine.wsl import WslconfigSuggestion, WslOnly, WslSettings, read_wsl_settings, suggest_wslconfig
 from launcher.models.situation import Situation
 
-_FIRST_GOOD = 10749
-"""The oldest build that this program was developed with."""
+_OLDEST_BUILD = 10749
+"""Number of the oldest llama.cpp build that this program supports."""
 _ASLEEP = message("A GPU sleeps, and listing its devices would wake it.")
 
 
@@ -37,7 +37,8 @@ _ASLEEP = message("A GPU sleeps, and listing its devices would wake it.")
 class EngineCheck:
     """An engine that was checked: its build and devices, or its error.
 
-    `devices_absent` is the reason where devices were not listed.
+    `place` names it for users: "built-in", its name in the store, or its path. `devices_absent` is the reason why
+    `devices` is None.
     """
 
     place: str
@@ -49,7 +50,7 @@ class EngineCheck:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem or a hint for the user. `blocks` names what cannot work without it, if anything."""
+    """A problem, with what to do about it. `blocks` names what does not work until then, such as "demo" or "MTP"."""
 
     title: str
     hint: str
@@ -60,8 +61,8 @@ class Finding:
 class DoctorReport:
     """The whole report.
 
-    `inspected` holds each GPU's readings and activity by its id. `wslconfig` is the suggested file of WSL settings,
-    None where it needs no change. `situation` is the memory for models, None where it cannot be read.
+    `inspected` holds each GPU's readings and activity by its id. `wslconfig` is the suggested .wslconfig, None if it
+    needs no change. `missing` are system libraries. `situation` is the memory for models, None if it cannot be read.
     """
 
     machine: Machine
@@ -82,7 +83,7 @@ class DoctorReport:
 
 
 async def examine_machine(*, models: Path | None = None, wake: bool = False) -> DoctorReport:
-    """Check everything. Missing parts are reported, not raised.
+    """Check the machine and the engines. Problems are reported, not raised.
 
     `models` is the folder of model files, by default the one for downloads. Sleeping GPUs are examined only with
     `wake`.
@@ -94,34 +95,35 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     on_path = find_on_path()
     asleep = any(gpu.asleep for gpu in machine.gpus)
     places: list[tuple[str, Path | None]] = [("built-in", None)]
-    chosen, gone = _chosen_engine()
+    chosen, choice_findings = _find_chosen_engine()
     if chosen is not None:
         places.append((chosen.name, chosen.program))
     if on_path is not None:
         places.append((str(on_path), on_path))
-    looks = [_check_engine(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
-    engines = tuple(await asyncio.gather(*looks))
+    checks = [_check_engine(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
+    engines = tuple(await asyncio.gather(*checks))
+    # Without the built-in engine, which knows no GPU.
     devices = [device for engine in engines[1:] for device in engine.devices or ()]
     if devices:
         machine = read_machine(devices, wake=wake)
     inspected = read_gpu_states(machine.gpus, wake=wake)
     missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
     findings = [
-        *_demo_findings(engines[0]),
-        *map(_preset_finding, await outdated_presets(machine)),
-        *gone,
-        *(finding for engine in engines[1:] for finding in _engine_findings(engine, machine)),
+        *_find_demo_problems(engines[0]),
+        *map(_describe_outdated_preset, await outdated_presets(machine)),
+        *choice_findings,
+        *(finding for engine in engines[1:] for finding in _find_engine_problems(engine, machine)),
         *(Finding(each.title, each.hint) for each in advise(machine, settings, [disks["models"]])),
-        *_window_findings(machine, missing),
+        *_find_window_problems(machine, missing),
     ]
     backend = choose_backend(machine.gpus)
     wslconfig = suggest_wslconfig(machine.host, settings)
     try:
-        here = await read_situation(MachineWish(wake=wake))
+        situation = await read_situation(MachineWish(wake=wake))
     except LauncherError:  # the only GPU sleeps, which the report mentions
-        here = None
+        situation = None
     return DoctorReport(
-        machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(findings), here
+        machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(findings), situation
     )
 
 
@@ -139,8 +141,8 @@ def suggested_wslconfig() -> WslconfigSuggestion:
     return found
 
 
-def _chosen_engine() -> tuple[InstalledEngine | None, list[Finding]]:
-    """Return the engine that is chosen in the store, or the problems with that choice."""
+def _find_chosen_engine() -> tuple[InstalledEngine | None, list[Finding]]:
+    """Return the engine that the user chose, or why it cannot be used. Both are empty without a choice."""
     try:
         return engine_in_use(), []
     except EngineMissing as error:
@@ -165,7 +167,7 @@ async def _check_engine(place: str, engine: Path | None, devices_absent: str | N
         return EngineCheck(place, None, None, unwritable.title, unwritable)
 
 
-def _demo_findings(built_in: EngineCheck) -> list[Finding]:
+def _find_demo_problems(built_in: EngineCheck) -> list[Finding]:
     findings = []
     if built_in.error is not None:
         findings.append(Finding(built_in.error.title, built_in.error.hint, "demo"))
@@ -179,8 +181,8 @@ def _demo_findings(built_in: EngineCheck) -> list[Finding]:
     return findings
 
 
-def _engine_findings(engine: EngineCheck, machine: Machine) -> list[Finding]:
-    """Return the problems of an engine that would be used for its GPU backend."""
+def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding]:
+    """Return the problems of an engine other than the built-in one."""
     if engine.error is not None:
         return [Finding(engine.error.title, engine.error.hint, engine.place)]
     findings = []
@@ -205,18 +207,18 @@ def _engine_findings(engine: EngineCheck, machine: Machine) -> list[Finding]:
                 "MTP",
             )
         )
-    elif number is not None and number < _FIRST_GOOD:
+    elif number is not None and number < _OLDEST_BUILD:
         title = message(
             "{place} is b{number}, older than the oldest build that this program supports.",
             place=engine.place,
             number=number,
         )
-        findings.append(Finding(title, message("Install build b{first_good} or newer.", first_good=_FIRST_GOOD)))
+        findings.append(Finding(title, message("Install build b{first_good} or newer.", first_good=_OLDEST_BUILD)))
     return findings
 
 
-def _preset_finding(found: PresetMatch) -> Finding:
-    """Return the finding about a machine preset that was measured in another environment."""
+def _describe_outdated_preset(found: PresetMatch) -> Finding:
+    """Return the finding about tuned settings that were measured in another environment."""
     words, differs = found.preset.model.label_with_quant, found.differs
     title = (
         message(
@@ -228,7 +230,7 @@ def _preset_finding(found: PresetMatch) -> Finding:
     return Finding(title, message("Measure again: `mtp-launcher tune`."))
 
 
-def _window_findings(machine: Machine, missing: tuple[Library, ...]) -> list[Finding]:
+def _find_window_problems(machine: Machine, missing: tuple[Library, ...]) -> list[Finding]:
     findings = []
     window = tuple(library for library in missing if library.purpose != "engine")
     if window:
@@ -255,6 +257,6 @@ def _window_findings(machine: Machine, missing: tuple[Library, ...]) -> list[Fin
     return findings
 
 
-def gpu_devices(engine: EngineCheck) -> tuple[Device, ...]:
-    """Return those devices of an engine that are GPUs."""
+def list_gpu_devices(engine: EngineCheck) -> tuple[Device, ...]:
+    """Return the devices of an engine that are GPUs."""
     return tuple(device for device in engine.devices or () if is_gpu(device))

@@ -89,7 +89,7 @@ def start_request_of(plan: Plan, kept: KeptPlan | None = None) -> StartRequest:
     if kept is None:
         return aim
     aim = replace(aim, applied=kept.applied)
-    if kept.with_kept(plan) or kept.mine is None:
+    if kept.is_kept_plan(plan) or kept.kept_plan is None:
         aim = replace(aim, kept=kept.kept, replaced=kept.replaced)
     return aim
 

@@ -327,7 +327,7 @@ async def resolve_request(aim: StartRequest) -> Start:
         kept=aim.kept,
         replaced=aim.replaced,
         applied=aim.applied,
-        options=with_projector,
+        make_options=with_projector,
     )
 
 

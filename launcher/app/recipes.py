@@ -106,7 +106,7 @@ async def recipe_of_plan(
             message("{model} does not fit this computer.", model=wish.model),
             message("`mtp-launcher plan --model {model}` says why.", model=wish.model),
         )
-    plan = next((each.mine for each in own if each.planned is plans[0] and each.mine), plans[0])
+    plan = next((each.kept_plan for each in own if each.planned is plans[0] and each.kept_plan), plans[0])
     engine = await planner.planned_engine(machine, situation)
     endpoint = await _claim_endpoint(port)
     argv = planner.plan_arguments(plan, engine, extra, rpc=machine.rpc)

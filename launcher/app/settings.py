@@ -142,7 +142,7 @@ def parse_value(declared: Setting, text: str) -> Value:
 
 def damage_notices() -> tuple[str, ...]:
     """Return the notices about damaged files that this process has set aside."""
-    return tuple(settings_file.damage)
+    return tuple(settings_file.damage_notices)
 
 
 def read_app_settings() -> SettingsSnapshot:

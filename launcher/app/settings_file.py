@@ -1,4 +1,7 @@
-"""settings.toml in the config folder, changed line by line, so that comments and unknown keys stay."""
+"""Reads and writes settings.toml in the config folder.
+
+A change replaces only the lines of one setting, so that the user's comments and unknown keys stay.
+"""
 
 import json
 import re
@@ -14,11 +17,13 @@ from launcher.base.paths import config_dir
 from launcher.base.store import PARSE_ERRORS, KeptFile, hold_file_lock
 
 Value = bool | int | float | str
-_BEGIN = "# Settings of MTP Launcher. `mtp-launcher settings` lists them all; what is not named here is as usual.\n"
-_LOCK_S = 5.0
-_MOST_BYTES = 2**20
-damage: list[str] = []
-"""Notices about files that this process has set aside, for a window that opens later."""
+_FIRST_LINE = (
+    "# Settings of MTP Launcher. `mtp-launcher settings` lists them all; those not named here have their default.\n"
+)
+_LOCK_TIMEOUT_S = 5.0
+_MAX_BYTES = 2**20
+damage_notices: list[str] = []
+"""Notices about damaged files that this process has set aside, for a window that opens later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ def path() -> Path:
 def read() -> FileContents:
     """Return the contents of the file. An invalid file is set aside as .bad, with a notice.
 
-    Raises OSError: see store.
+    Raises OSError as KeptFile.inspect does.
     """
     values, found = _FILE.inspect(path())
     if found is None:
@@ -45,12 +50,12 @@ def read() -> FileContents:
     where = (
         message("It is kept as {bad}.", bad=found.kept_as)
         if found.kept_as
-        else message("It is left as {file}.", file=found.path)
+        else message("It could not be renamed and is still {file}.", file=found.path)
     )
     notice = join_messages(
         message("The settings file was damaged ({error}), so the defaults are used.", error=found.why), where
     )
-    damage.append(notice)
+    damage_notices.append(notice)
     return FileContents(values, (notice,))
 
 
@@ -61,20 +66,21 @@ def write(name: str, value: Value | None) -> None:
     """
     file = path().resolve()  # keep a symlink, for example into a user's dotfiles
     make_folder(file.parent)
-    with hold_file_lock(file, _LOCK_S):
+    with hold_file_lock(file, _LOCK_TIMEOUT_S):
         kept = dict(read().values)
-        text = file.read_bytes().decode("utf-8-sig") if file.exists() else _BEGIN
+        text = file.read_bytes().decode("utf-8-sig") if file.exists() else _FIRST_LINE
         if value is None and name not in kept:
             return
-        written = _changed(text, name, value)
-        wanted = {each: there for each, there in kept.items() if each != name}
+        changed = _change_text(text, name, value)
+        wanted = {other: its_value for other, its_value in kept.items() if other != name}
         if value is not None:
             wanted[name] = value
+        # A setting in an inline table, for example, cannot be changed by lines: the result would be invalid.
         try:
-            same = _parsed(written.encode()) == wanted
+            as_wanted = _parse_file(changed.encode()) == wanted
         except PARSE_ERRORS:
-            same = False
-        if not same:
+            as_wanted = False
+        if not as_wanted:
             raise BadOption(
                 message("{name} in {file} is written in a form that the program cannot edit.", file=file, name=name),
                 message(
@@ -82,45 +88,45 @@ def write(name: str, value: Value | None) -> None:
                 ),
                 setting=name,
             )
-        write_atomically(file, written.encode())
+        write_atomically(file, changed.encode())
 
 
-def _parsed(data: bytes) -> Mapping[str, Value]:
-    return _flat(tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n")))
+def _parse_file(data: bytes) -> Mapping[str, Value]:
+    return _flatten_tables(tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n")))
 
 
-def _flat(tables: Mapping[str, object], above: str = "") -> dict[str, Value]:
+def _flatten_tables(tables: Mapping[str, object], above: str = "") -> dict[str, Value]:
     """Return a table's values by TABLE.KEY. Values of other types (a date, a list) become text."""
     found: dict[str, Value] = {}
-    for key, each in tables.items():
-        if isinstance(each, dict):
-            found |= _flat(each, f"{above}{key}.")
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            found |= _flatten_tables(value, f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = each if isinstance(each, bool | int | float | str) else str(each)
+            found[f"{above}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
     return found
 
 
 _FILE: KeptFile[Mapping[str, Value]] = KeptFile(
-    "The settings file", _parsed, dict, then="the defaults are used", most_bytes=_MOST_BYTES
+    "The settings file", _parse_file, dict, then="the defaults are used", most_bytes=_MAX_BYTES
 )
 
 
-def _changed(text: str, name: str, value: Value | None) -> str:
+def _change_text(text: str, name: str, value: Value | None) -> str:
     """Return the text with the setting's line changed, added, or removed for None."""
     table, _, key = name.partition(".")
     lines = text.replace("\r\n", "\n").splitlines()
     begin = next((at for at, line in enumerate(lines) if _is_table_head(line, table)), None)
-    line = [] if value is None else [f"{key} = {_written(value)}"]
+    line = [] if value is None else [f"{key} = {_format_value(value)}"]
     if begin is None:
         gap = [""] if lines and lines[-1].strip() else []
-        return _joined([*lines, *gap, f"[{table}]", *line])
+        return _join_lines([*lines, *gap, f"[{table}]", *line])
     end = next((at for at in range(begin + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
     for at in range(begin + 1, end):
         if re.match(rf"""\s*(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')\s*=""", lines[at]):
             after, comment = _end_of_value(lines, at)
-            return _joined([*lines[:at], *(f"{each}{comment}" for each in line), *lines[after:]])
+            return _join_lines([*lines[:at], *(f"{each}{comment}" for each in line), *lines[after:]])
     last = next((at for at in range(end - 1, begin, -1) if lines[at].strip()), begin)
-    return _joined([*lines[: last + 1], *line, *lines[last + 1 :]])
+    return _join_lines([*lines[: last + 1], *line, *lines[last + 1 :]])
 
 
 def _is_table_head(line: str, table: str) -> bool:
@@ -135,8 +141,8 @@ def _end_of_value(lines: list[str], begin: int) -> tuple[int, str]:
         except tomllib.TOMLDecodeError:
             continue
         line = lines[begin]
-        marks = [at for at, letter in enumerate(line) if letter == "#"] if end == begin + 1 else []
-        for at in marks:  # the first # that leaves the value unchanged begins the comment
+        hashes = [at for at, letter in enumerate(line) if letter == "#"] if end == begin + 1 else []
+        for at in hashes:  # the first # that leaves the value unchanged begins the comment
             try:
                 if tomllib.loads(line[:at]) == whole:
                     return end, f"  {line[at:]}"
@@ -146,7 +152,7 @@ def _end_of_value(lines: list[str], begin: int) -> tuple[int, str]:
     return begin + 1, ""
 
 
-def _written(value: Value) -> str:
+def _format_value(value: Value) -> str:
     """Return a value as TOML.
 
     JSON strings are TOML strings, except for one control character that JSON does not escape.
@@ -156,5 +162,5 @@ def _written(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _joined(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"

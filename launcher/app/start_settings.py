@@ -1,8 +1,7 @@
 """Server settings of a start, resolved in one place for window and command line.
 
-Precedence: what is asked for now, then what the user set for this file the last time, then what a tune of this machine
-found best, then what is recommended: the plan for this machine in its current state, from the catalogue or the file's
-header.
+Precedence: what is asked for now; what the user set for this file the last time; what a tune found best on this
+machine; what is recommended, that is, the plan for this machine in its current state.
 """
 
 import asyncio
@@ -47,10 +46,10 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """Own settings for a model's file on this machine: what the user set the last time, and what a tune found.
+    """Settings of this machine for a model file: what the user set the last time, and what a tune found.
 
-    `preset` is the tune's, used or not; None where there is none. `applied` are settings that were kept when the tune's
-    result was applied: they count as the tune's.
+    `preset` is the tune's result, used or not. `applied` are kept settings with the values of a verified tune; they
+    count as tuned.
     """
 
     kept: Settings = field(default_factory=dict)
@@ -63,8 +62,8 @@ class OwnSettings:
 class ResolvedPlan:
     """A plan with the user's own settings for its file.
 
-    `kept` and `tuned` are those that the plan uses. `replaced` are kept ones that no longer fit, for which the plan has
-    other values. With `plan` None it is unknown what fits, and the kept settings are used.
+    `kept` and `tuned` are those that the plan uses. `replaced` are kept ones that no longer fit; the plan has other
+    values for them. If `plan` is None, it is unknown what fits, and the kept settings are used.
     """
 
     plan: Plan | None
@@ -77,31 +76,31 @@ class ResolvedPlan:
 class KeptPlan:
     """A plan for a local file, and the same plan with the settings that the user chose the last time.
 
-    `planned` is the plan without them. `mine` has those that fit: `kept` are used, `replaced` no longer fit. It is None
-    where none fits. `settings` are those that differ from the plan's, by name, and `planned_settings` the plan's values
-    for them. `applied` are those that a tune of this machine also found.
+    `planned` is the plan without them. `kept_plan` has those that fit (`kept`) but not those that no longer fit
+    (`replaced`); it is None if none fits. `settings` are those that differ from `planned`, whose values for them are
+    `planned_settings`. `applied` are those that a tune of this machine also found.
     """
 
     planned: Plan
-    mine: Plan | None
+    kept_plan: Plan | None
     kept: Settings
     replaced: Settings
     settings: Settings
     planned_settings: Settings
     applied: Settings = field(default_factory=dict)
 
-    def with_kept(self, plan: Plan) -> bool:
+    def is_kept_plan(self, plan: Plan) -> bool:
         """Return whether `plan` is the one with the user's settings."""
-        return plan is self.mine
+        return plan is self.kept_plan
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start that is ready to be made: the model as the user named it, and its options.
+    """A model as the user named it, with the options to start it.
 
-    `origins` has the origin of each setting that is not left open. `chosen` are the user's own choices among them, to
-    keep for the next start (None: what is kept stays as it is), and `set_aside` the kept ones that are not used this
-    time. `notices` are for the user.
+    `origins` has the origin of each setting that is not left to the engine. `chosen` are the user's own choices among
+    them, to keep for the next start (None: what is kept stays as it is), and `set_aside` the kept ones that are not
+    used this time. `notices` are for the user.
     """
 
     named: str
@@ -126,24 +125,26 @@ class Start:
 def resolve_plan(catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings) -> ResolvedPlan:
     """Return the plan for one file of the catalogue with the user's own settings. `wish` is what is asked for now.
 
-    Kept settings that no longer fit are dropped: a single one if that is enough, else all. Where nothing fits they
-    stay, and the plan's status is too big. Raises what `make_plans` raises for the wish.
+    Kept settings that no longer fit are dropped: a single one if that is enough, else all. If nothing fits, they stay,
+    and the plan's status is TOO_BIG. Raises what `make_plans` raises for the wish.
     """
     asked = wish.chosen()
     kept = {name: value for name, value in own.kept.items() if name not in asked}
     tuned = {name: value for name, value in own.tuned.items() if name not in asked and name not in kept}
-    least = _first_fitting(make_plans(catalogue, situation, wish))
-    if least is None:
+    recommended = _first_fitting(make_plans(catalogue, situation, wish))
+    if recommended is None:
         return ResolvedPlan(None, kept, tuned, {})
-    whole: Plan | None = None
-    for mine in _reduced_choices(kept):
-        for found in (tuned, {}) if tuned else ({},):
-            plan = _planned(catalogue, situation, wish, {**found, **mine}) if mine or found else least
-            whole = whole or plan
-            if plan is not None and plan.status is not Status.TOO_BIG and not _overfills_host(plan, mine):
+    first_tried: Plan | None = None
+    for some_kept in _reduced_choices(kept):
+        for some_tuned in (tuned, {}) if tuned else ({},):
+            settings = {**some_tuned, **some_kept}
+            plan = _plan_with(catalogue, situation, wish, settings) if settings else recommended
+            first_tried = first_tried or plan
+            if plan is not None and plan.status is not Status.TOO_BIG and not _overfills_host(plan, some_kept):
+                # Not only `some_kept`: the plan may have the values of others anyway.
                 used = {name: value for name, value in kept.items() if _is_planned(plan.setting, name, value)}
-                return ResolvedPlan(plan, used, found, _without(kept, used))
-    return ResolvedPlan(whole or least, kept, tuned, {})
+                return ResolvedPlan(plan, used, some_tuned, _without(kept, used))
+    return ResolvedPlan(first_tried or recommended, kept, tuned, {})
 
 
 def _overfills_host(plan: Plan, kept: Settings) -> bool:
@@ -161,7 +162,7 @@ def _reduced_choices(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
         yield {}
 
 
-def _planned(catalogue: Catalogue, situation: Situation, wish: PlanCriteria, settings: Settings) -> Plan | None:
+def _plan_with(catalogue: Catalogue, situation: Situation, wish: PlanCriteria, settings: Settings) -> Plan | None:
     try:
         return _first_fitting(make_plans(catalogue, situation, replace(wish, **to_fields(_countable(settings)))))
     except (BadOption, ModelHasNoHead):  # this file or this program no longer supports them
@@ -173,23 +174,25 @@ def _first_fitting(plans: Sequence[Plan]) -> Plan | None:
 
 
 def _countable(settings: Settings) -> dict[str, Value]:
-    """Return settings as plans count them: a fork's KV cache type as f16, which is no smaller."""
+    """Return settings that a plan can count: f16 in place of a fork's KV cache type, which takes no more memory."""
     return {name: "f16" if _is_foreign(name, value) else value for name, value in settings.items()}
 
 
 def _is_foreign(name: str, value: Value) -> bool:
+    """Return whether a setting is a KV cache type that only a fork of llama.cpp has."""
     return name == "kv" and value is not None and value not in KV_TYPES
 
 
 def _is_planned(setting: PlanSettings, name: str, value: Value) -> bool:
+    """Return whether a plan has a kept setting's value, as far as plans have such values."""
     planned = ROWS[name].value_in(setting)
     capped = name == "n_cpu_moe" and int(value or 0) > int(planned or 0)  # there are no more layers with experts
     return planned == value or capped or _is_foreign(name, value)
 
 
 def _without(settings: Settings, names: Iterable[str]) -> dict[str, Value]:
-    gone = set(names)
-    return {name: value for name, value in settings.items() if name not in gone}
+    left_out = set(names)
+    return {name: value for name, value in settings.items() if name not in left_out}
 
 
 async def own_settings(
@@ -197,7 +200,7 @@ async def own_settings(
 ) -> OwnSettings:
     """Return the user's own settings for the model of these options. Without `wake` no GPU is woken.
 
-    A tune does not find the context, so it is never among the tuned settings.
+    A tune does not vary the context, so it is never among the tuned settings.
     """
     kept = await asyncio.to_thread(load_settings, options.model) if use_kept else {}
     preset = await find_preset(options, wake=wake)
@@ -219,31 +222,31 @@ async def apply_own_settings(
     use_kept: bool = True,
     use_tuned: bool = True,
 ) -> tuple[tuple[Plan, ...], tuple[KeptPlan, ...]]:
-    """Return the plans with tuned settings, and for local files also the plans with the settings that the user kept.
+    """Return the plans of local files with tuned settings, and beside them those with the settings that the user kept.
 
-    Only the first plan of each file changes. Plans for a described computer or as published stay as they are. What the
-    wish fixes stays.
+    Only the first plan of each file changes, and no setting that `wish` fixes. Plans for a described computer or with
+    published settings stay as they are.
     """
     if situation.described or wish.intent == "as-published":
         return tuple(plans), ()
-    made: list[Plan] = []
-    kept: list[KeptPlan] = []
+    tuned_plans: list[Plan] = []
+    kept_plans: list[KeptPlan] = []
     seen: set[tuple[str, str]] = set()
     for plan in plans:
         name = (plan.entry.id, plan.file.quant)
         path = downloaded_file(plan) if name not in seen else None
         seen.add(name)
         if path is None:
-            made.append(plan)
+            tuned_plans.append(plan)
             continue
         own = await own_settings(ServeOptions(path), use_kept=use_kept, use_tuned=use_tuned, wake=False)
         own = await _without_unusable(own, path)
-        its = replace(wish, model=plan.entry.id, quant=plan.file.quant)
-        tuned = await asyncio.to_thread(_with_tuned, plan, catalogue, situation, its, own)
-        made.append(tuned)
+        file_wish = replace(wish, model=plan.entry.id, quant=plan.file.quant)
+        tuned = await asyncio.to_thread(_apply_tuned, plan, catalogue, situation, file_wish, own)
+        tuned_plans.append(tuned)
         if own.kept or own.applied:
-            kept.append(await asyncio.to_thread(_with_kept, tuned, catalogue, situation, its, own))
-    return tuple(made), tuple(kept)
+            kept_plans.append(await asyncio.to_thread(_apply_kept, tuned, catalogue, situation, file_wish, own))
+    return tuple(tuned_plans), tuple(kept_plans)
 
 
 async def plan_for_start(
@@ -251,7 +254,7 @@ async def plan_for_start(
 ) -> Plan | None:
     """Return the plan by which a model is started, with the user's own settings as far as they fit.
 
-    None where its memory is unknown. Raises what `make_plans` raises for the wish.
+    None if its memory is unknown. Raises what `make_plans` raises for the wish.
     """
     quant = subject.file.quant if subject.file else None
     wish = replace(wish or PlanCriteria(), model=subject.entry.id, quant=quant)
@@ -259,39 +262,46 @@ async def plan_for_start(
     if plan is None:
         return None
     (planned,), kept = await apply_own_settings((plan,), subject.catalogue, situation, wish)
-    return kept[0].mine or planned if kept else planned
+    return kept[0].kept_plan or planned if kept else planned
 
 
-def _with_tuned(plan: Plan, catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings) -> Plan:
+def _apply_tuned(plan: Plan, catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings) -> Plan:
     if own.preset is None:
         return plan
-    told = message("Tuned settings: {preset}.", preset=own.preset.line)
+    reason = message("Tuned settings: {preset}.", preset=own.preset.line)
     resolved = resolve_plan(catalogue, situation, wish, replace(own, kept={}))
     if own.tuned and (resolved.plan is None or resolved.plan.status is Status.TOO_BIG or not resolved.tuned):
-        return plan  # it does not fit
-    found = resolved.plan if resolved.tuned and resolved.plan else plan
-    return replace(found, reasons=(told, *found.reasons))
+        return plan  # the tuned settings do not fit
+    tuned = resolved.plan if resolved.tuned and resolved.plan else plan
+    return replace(tuned, reasons=(reason, *tuned.reasons))
 
 
-def _with_kept(
+def _apply_kept(
     plan: Plan, catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings
 ) -> KeptPlan:
     own = replace(own, kept=_without(own.kept, wish.chosen()))
     planned = {name: row.value_in(plan.setting) for name, row in ROWS.items()}
-    others = {name: value for name, value in own.kept.items() if planned[name] != value}
+    different = {name: value for name, value in own.kept.items() if planned[name] != value}
     resolved = resolve_plan(catalogue, situation, wish, own)
-    mine = resolved.plan if resolved.kept and resolved.plan and resolved.plan.status is not Status.TOO_BIG else None
-    if mine is not None:
-        mine = replace(mine, reasons=(*plan.reasons[:1], *mine.reasons[1:]))
-    replaced = resolved.replaced if mine else own.kept
-    theirs = {name: planned[name] for name in others}
-    return KeptPlan(plan, mine, resolved.kept if mine else {}, replaced, others, theirs, own.applied)
+    fits = resolved.plan is not None and resolved.plan.status is not Status.TOO_BIG
+    kept_plan = resolved.plan if resolved.kept and fits else None
+    if kept_plan is not None:
+        kept_plan = replace(kept_plan, reasons=(*plan.reasons[:1], *kept_plan.reasons[1:]))
+    return KeptPlan(
+        planned=plan,
+        kept_plan=kept_plan,
+        kept=resolved.kept if kept_plan else {},
+        replaced=resolved.replaced if kept_plan else own.kept,
+        settings=different,
+        planned_settings={name: planned[name] for name in different},
+        applied=own.applied,
+    )
 
 
 async def resolve_start(
     model: str,
     asked: Settings | None = None,
-    options: Callable[[Path], ServeOptions] = ServeOptions,
+    make_options: Callable[[Path], ServeOptions] = ServeOptions,
     *,
     use_kept: bool = True,
     use_tuned: bool = True,
@@ -300,16 +310,16 @@ async def resolve_start(
 ) -> Start:
     """Return the start of a model as the user names it: a path, ID[:QUANT], OWNER/NAME:FILE, or "demo".
 
-    `asked` are the requested settings. `options` makes the options for the model's file, with everything else such as
-    the engine. `ending` are the process ids of engines that it replaces. Where it is unknown what fits (a model without
-    a memory formula), the context is `fallback_context`.
+    `asked` are the requested settings. `make_options` returns the options for the model's file, with everything that is
+    no server setting, such as the engine. `ending` are the process ids of engines that it replaces. If it is unknown
+    what fits (a model without a memory formula), the context is `fallback_context`.
 
-    Raises ModelMissing, also for a model that must be downloaded first, ModelUnknown, ModelBroken, ModelUnexpected for
-    another model under its name, and BadOption. Other problems of the file, and drafts requested without a head, are
+    Raises ModelMissing, also for a model that must be downloaded first, ModelUnknown, ModelBroken, ModelUnexpected if
+    the file holds another model, and BadOption. Other problems of the file, and drafts requested without a head, are
     left to the start, which reports them with possible fixes.
     """
     asked = {name: value for name, value in (asked or {}).items() if value is not None}
-    subject, base = await asyncio.to_thread(_subject_of, model, options)
+    subject, base = await asyncio.to_thread(_find_subject, model, make_options)
     wanted = change_settings(base, asked)
     try:
         header = await asyncio.to_thread(check_model, wanted if "draft" in asked else replace(wanted, draft=0))
@@ -318,10 +328,10 @@ async def resolve_start(
     if subject is None:  # the start reports the file's problem, with possible fixes
         return Start(model, wanted)
     own = await own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
-    left_out = {} if use_kept else await asyncio.to_thread(load_settings, base.model)
-    build, situation = await _machine_for(base, ending)
+    ignored = {} if use_kept else await asyncio.to_thread(load_settings, base.model)
+    build, situation = await _read_machine(base, ending)
     can_draft = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
-    unusable = _unusable(own.kept, build, can_draft=can_draft)
+    unusable = _find_unusable(own.kept, build, can_draft=can_draft)
     own = replace(own, kept=_without(own.kept, unusable))
     fixed = dict(asked)
     if not can_draft:  # even if the catalogue or a tune has a draft length
@@ -340,7 +350,7 @@ async def resolve_start(
         resolved = await asyncio.to_thread(resolve_plan, subject.catalogue, situation, wish, own)
     chosen = {**_without(resolved.kept, asked), **asked}
     tuned = _without(resolved.tuned, chosen)
-    made = _start_options(base, resolved.plan, {**fixed, **tuned, **chosen}, header.trained_context)
+    options = _start_options(base, resolved.plan, {**fixed, **tuned, **chosen}, header.trained_context)
     replaced = _without(resolved.replaced, asked)
     notices = []
     if not can_draft and "draft" not in chosen:
@@ -348,14 +358,14 @@ async def resolve_start(
     if unusable:
         notices.append(_unusable_notice(unusable))
     if replaced:
-        notices.append(_replaced_notice(replaced, made))
+        notices.append(_replaced_notice(replaced, options))
     return Start(
         named=model,
-        options=made,
+        options=options,
         plan=resolved.plan,
-        origins=_origins(made, asked, resolved.kept, tuned),
+        origins=_find_origins(options, asked, resolved.kept, tuned),
         chosen=chosen,
-        set_aside={**_without(left_out, chosen), **_without(own.applied, chosen), **unusable, **replaced},
+        set_aside={**_without(ignored, chosen), **_without(own.applied, chosen), **unusable, **replaced},
         preset=own.preset,
         notices=tuple(notices),
     )
@@ -368,39 +378,48 @@ def start_planned(
     kept: Settings,
     replaced: Settings,
     applied: Settings,
-    options: Callable[[Path], ServeOptions],
+    make_options: Callable[[Path], ServeOptions],
 ) -> Start:
-    """Return the start of a plan that was shown, with exactly its setting. `kept` are the user's own choices in it.
+    """Return the start of a plan that the user saw, with exactly its settings.
 
-    Recommended values are no choices, so they are not kept. `replaced` and `applied` are choices that stay kept: those
-    that do not fit now, and those that a tune also found. Raises what resolve_start raises for the model.
+    `kept` are the user's choices among them. Recommended values are no choices, so they are not kept. `replaced` and
+    `applied` are choices that stay kept: those that do not fit now, and those that a tune also found. Raises what
+    resolve_start raises for the model.
     """
-    _, base = _subject_of(model, options)
-    made = _start_options(base, setting, kept, None)
-    notices = (_replaced_notice(replaced, made),) if replaced else ()
-    return Start(model, made, None, _origins(made, {}, kept, {}), kept, {**applied, **replaced}, None, notices)
+    _, base = _find_subject(model, make_options)
+    options = _start_options(base, setting, kept, None)
+    return Start(
+        named=model,
+        options=options,
+        origins=_find_origins(options, {}, kept, {}),
+        chosen=kept,
+        set_aside={**applied, **replaced},
+        notices=(_replaced_notice(replaced, options),) if replaced else (),
+    )
 
 
-def options_for(model: str, options: Callable[[Path], ServeOptions]) -> ServeOptions:
+def options_for(model: str, make_options: Callable[[Path], ServeOptions]) -> ServeOptions:
     """Return the options for a model as the user names it, without resolving its settings: see resolve_start.
 
     The demo has the settings of its preset. A model without an MTP head according to the catalogue is served without
     MTP, or with its separate draft model if that is here. Raises what resolve_start raises for the model.
     """
-    _, found = _subject_of(model, options)
+    _, options = _find_subject(model, make_options)
     if model == DEMO:
         preset = read_demo_preset()
-        found = replace(
-            found,
-            context=preset.context if found.context is None else found.context,
-            threads=preset.threads if found.threads is None else found.threads,
+        options = replace(
+            options,
+            context=preset.context if options.context is None else options.context,
+            threads=preset.threads if options.threads is None else options.threads,
             draft=preset.draft,
         )
-    return found
+    return options
 
 
-def _subject_of(model: str, options: Callable[[Path], ServeOptions]) -> tuple[ModelSelection | None, ServeOptions]:
-    """Return the named model, and the options for its file, including its separate draft model if that is here.
+def _find_subject(
+    model: str, make_options: Callable[[Path], ServeOptions]
+) -> tuple[ModelSelection | None, ServeOptions]:
+    """Return the named model, and the options for its file, including its separate draft model if that is downloaded.
 
     The first is None for a file that cannot be read.
     """
@@ -413,53 +432,53 @@ def _subject_of(model: str, options: Callable[[Path], ServeOptions]) -> tuple[Mo
     catalogue = load_catalogue()
     if model == DEMO:
         entry = catalogue.find(DEMO)
-        found = options(unpack_demo_model())
-        return ModelSelection(catalogue, entry, entry.files[0], found.model), replace(
-            found, alias=DEMO, built_in=found.engine is None
-        )
+        options = make_options(unpack_demo_model())
+        options = replace(options, alias=DEMO, built_in=options.engine is None)
+        return ModelSelection(catalogue, entry, entry.files[0], options.model), options
     if find_named(model, catalogue) is None and (expand_user(model).exists() or model.lower().endswith(".gguf")):
         try:
             subject = select_file(expand_user(model), catalogue)
         except (ModelBroken, ModelMissing):  # the start reports it, with possible fixes
-            return None, options(expand_user(model))
+            return None, make_options(expand_user(model))
     else:
         subject = select_model(model, catalogue)
-    found = options(subject.local_path)
+    options = make_options(subject.local_path)
     if subject.file is not None and not subject.entry.has_head(subject.file):
-        found = _with_draft_file(found, subject.entry)
-    return subject, found
+        options = _choose_drafting(options, subject.entry)
+    return subject, options
 
 
-def _with_draft_file(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
-    """Return the options for a model without an MTP head: with its separate draft model, if that is here."""
-    way = SPECULATION[entry.speculation] if entry.speculation else None
-    if way is not None and way.spec_type.startswith("ngram"):
-        return replace(options, spec_type=way.spec_type)
-    draft = find_companion(entry, entry.draft) if way and way.needs_draft_file and entry.draft else None
-    if draft is None or way is None:
+def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
+    """Return the options for a model without an MTP head: drafts from the text, from its draft model, or none."""
+    speculation = SPECULATION[entry.speculation] if entry.speculation else None
+    if speculation is not None and speculation.spec_type.startswith("ngram"):
+        return replace(options, spec_type=speculation.spec_type)
+    needs_file = speculation is not None and speculation.needs_draft_file
+    draft_file = find_companion(entry, entry.draft) if needs_file and entry.draft else None
+    if draft_file is None or speculation is None:
         return replace(options, draft=0)
-    refuse_damaged(draft)
-    return replace(options, draft_file=draft, spec_type=way.spec_type)
+    refuse_damaged(draft_file)
+    return replace(options, draft_file=draft_file, spec_type=speculation.spec_type)
 
 
 async def _without_unusable(own: OwnSettings, path: Path) -> OwnSettings:
     """Return the settings without a kept KV cache type that the engine lacks.
 
-    The engine is asked only for a fork's type.
+    Only for a fork's type is the engine probed.
     """
     kv = own.kept.get("kv")
     if not _is_foreign("kv", kv):
         return own
     with suppress(LauncherError, OSError):
         build = await choose_build(ServeOptions(path))
-        return replace(own, kept=_without(own.kept, _unusable(own.kept, build, can_draft=True)))
+        return replace(own, kept=_without(own.kept, _find_unusable(own.kept, build, can_draft=True)))
     return own
 
 
-async def _machine_for(options: ServeOptions, ending: Collection[int]) -> tuple[EngineBuild | None, Situation | None]:
-    """Return the engine of a start, and the memory that it may use beside this user's other servers.
+async def _read_machine(options: ServeOptions, ending: Collection[int]) -> tuple[EngineBuild | None, Situation | None]:
+    """Return the engine of a start, and the memory that it may use while this user's other servers run.
 
-    None for what is unknown; the start will report the problem.
+    Either is None if unknown; the start will report the problem.
     """
     build: EngineBuild | None = None
     try:
@@ -471,7 +490,7 @@ async def _machine_for(options: ServeOptions, ending: Collection[int]) -> tuple[
         return build, None
 
 
-def _unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> dict[str, Value]:
+def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> dict[str, Value]:
     """Return the kept settings that the file or the engine no longer supports."""
     types = build.kv_types if build else ()
     return {
@@ -484,20 +503,20 @@ def _unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> 
 def _start_options(
     base: ServeOptions, plan: Plan | PlanSettings | None, settings: Settings, trained: int | None
 ) -> ServeOptions:
-    """Return the options of a start. Limits of host memory are left open, because the launch chooses them anew."""
+    """Return the options of a start. Limits of host memory stay None, because the launch chooses them anew."""
     setting = plan.setting if isinstance(plan, Plan) else plan
     if setting is None:
         return change_settings(base, {"ctx": fallback_context(trained), **settings})
-    open_: dict[str, Any] = {row.attribute: None for row in ROWS.values() if row.resolved and row.name != "ctx"}
-    return change_settings(replace(planned_options(setting, base), **open_), settings)
+    unset: dict[str, Any] = {row.attribute: None for row in ROWS.values() if row.resolved and row.name != "ctx"}
+    return change_settings(replace(planned_options(setting, base), **unset), settings)
 
 
-def _origins(made: ServeOptions, asked: Settings, kept: Settings, tuned: Settings) -> dict[str, Origin]:
+def _find_origins(options: ServeOptions, asked: Settings, kept: Settings, tuned: Settings) -> dict[str, Origin]:
     by_origin = ((Origin.ASKED, asked), (Origin.KEPT, kept), (Origin.TUNED, tuned))
     return {
         name: next((origin for origin, settings in by_origin if name in settings), Origin.RECOMMENDED)
         for name, row in ROWS.items()
-        if row.value_in(made) is not None
+        if row.value_in(options) is not None
     }
 
 
@@ -509,10 +528,10 @@ def _unusable_notice(unusable: Settings) -> Notice:
     return Notice(KEPT_REPLACED, text)
 
 
-def _replaced_notice(replaced: Settings, made: ServeOptions) -> Notice:
-    told = message(
+def _replaced_notice(replaced: Settings, options: ServeOptions) -> Notice:
+    text = message(
         "Your last settings do not fit into memory now: {settings}. Used instead: {others}.",
         settings=format_settings(replaced),
-        others=format_settings({name: ROWS[name].value_in(made) for name in replaced}),
+        others=format_settings({name: ROWS[name].value_in(options) for name in replaced}),
     )
-    return Notice(KEPT_REPLACED, told)
+    return Notice(KEPT_REPLACED, text)

@@ -18,8 +18,7 @@ from launcher.engine.serve_options import (
     fallback_context,
 )
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.launch import Launch, check_model
-from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.state import SERVING, ServerState
 from launcher.tuning.curves import (
     CurveAxis,
@@ -48,26 +47,27 @@ from launcher.tuning.space import DRAFT
 from launcher.tuning.workloads import Workload
 
 CURVE, ENDURE = "curve", "endure"
-"""Kinds of their sessions in the history."""
+"""Kinds of these sessions in the history."""
 STREAMS = (1, 2, 4)
-_CONTEXTS = 4
-_LEAST_CONTEXT = 2_048
-_NOTICED_S = 5.0
+_DEFAULT_CONTEXTS = 4
+"""Points of a curve over the context by default: the training context, and its half, quarter and eighth."""
+_SMALLEST_CONTEXT = 2_048
+_NOTICE_END_S = 5.0
 
 OnBegun = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class SweepModel:
-    """A model to measure: its options, its name as the user wrote it, and the draft lengths of the series (0: no MTP).
+    """A model to measure: its options, its name as the user wrote it, and the draft length of each series (0: no MTP).
 
-    `trained` is the model's training context in tokens.
+    `trained_context` is in tokens.
     """
 
     options: ServeOptions
     named: str
     drafts: tuple[int, ...]
-    trained: int | None
+    trained_context: int | None
 
     @property
     def settings(self) -> dict[str, Value]:
@@ -76,13 +76,14 @@ class SweepModel:
 
 
 async def prepare_model(options: ServeOptions, named: str, drafts: Sequence[int] = ()) -> SweepModel:
-    """Return the model to measure, with the given draft lengths, else with none and (if possible) the default length.
+    """Return the model to measure with some draft lengths: by default without MTP, and with it if the model can draft.
 
     Raises BadOption for invalid options, errors of the model's file, and ModelHasNoHead for drafts without a head.
     """
-    longest = replace(options, draft=max(drafts, default=0))
-    check_options(longest)
-    header = await asyncio.to_thread(check_model, longest)
+    # A longest draft of 0 needs no head; any other does.
+    with_longest_draft = replace(options, draft=max(drafts, default=0))
+    check_options(with_longest_draft)
+    header = await asyncio.to_thread(check_model, with_longest_draft)
     can_draft = header.has_mtp_head or options.draft_file is not None
     series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
     context = options.context or fallback_context(header.trained_context)
@@ -102,7 +103,7 @@ class Sweep:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt at every place."""
+        """The prompt that is measured at every place of the curve."""
         return self.workload.prompts[0]
 
 
@@ -123,14 +124,15 @@ def plan_sweep(
             fills = tuple(places) or default_fills(context, tokens)
             if grow:
                 context = min(
-                    max(context, context_for_fill(max(fills), tokens)), max(context, subject.trained or context)
+                    max(context, context_for_fill(max(fills), tokens)), max(context, subject.trained_context or context)
                 )
             settings = {**subject.settings, "ctx": context}
             starts, gaps = fill_starts(settings, subject.drafts, fills, tokens)
         case CurveAxis.CONTEXT:
-            most = subject.trained or context
-            usual = tuple(at for at in (most >> shift for shift in reversed(range(_CONTEXTS))) if at >= _LEAST_CONTEXT)
-            starts, gaps = context_starts(subject.settings, subject.drafts, places or usual or (most,)), ()
+            largest = subject.trained_context or context
+            halvings = (largest >> shift for shift in reversed(range(_DEFAULT_CONTEXTS)))
+            defaults = tuple(size for size in halvings if size >= _SMALLEST_CONTEXT) or (largest,)
+            starts, gaps = context_starts(subject.settings, subject.drafts, places or defaults), ()
         case CurveAxis.STREAMS:
             starts, gaps = stream_starts(subject.settings, subject.drafts, places or STREAMS), ()
     return Sweep(axis, subject, workload, rounds, starts, gaps)
@@ -149,7 +151,7 @@ async def run_sweep(
     If cancelled, `on_point` has received everything measured so far, and it is kept. Raises what
     `curves.measure_curve` raises, and errors of the engine.
     """
-    bench = _Bench(session, sweep.subject.options, named=sweep.subject.named)
+    bench = _SweepBench(session, sweep.subject.options, named=sweep.subject.named)
     found: list[RoundPoint] = list(sweep.gaps)
 
     def build_result() -> dict[str, Any]:
@@ -157,7 +159,7 @@ async def run_sweep(
         return {**curve.as_json(), "sentence": join_messages(*summarize_curve(curve)[:1])}
 
     settings, work = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
-    async with _recording(CURVE, sweep.subject, settings, work, on_begun, build_result) as add_run:
+    async with _record_runs(CURVE, sweep.subject, settings, work, on_begun, build_result) as add_run:
 
         def record_point(point: RoundPoint) -> None:
             found.append(point)
@@ -168,7 +170,7 @@ async def run_sweep(
         await measure_curve(
             bench,
             sweep.starts,
-            _prompts_at(sweep, session),
+            _make_prompts(sweep, session),
             sweep.prompt,
             rounds=sweep.rounds,
             on_point=record_point,
@@ -176,8 +178,11 @@ async def run_sweep(
         )
 
 
-class _Bench(SessionBench):
-    """A SessionBench that waits after a failed request until an ended engine is noticed, for `become` to restart it."""
+class _SweepBench(SessionBench):
+    """A SessionBench that waits after a failed request until the session knows whether the engine ended.
+
+    The next start then starts a new engine instead of using the dead one.
+    """
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         """See SessionBench."""
@@ -188,13 +193,13 @@ class _Bench(SessionBench):
 
 
 async def _wait_until_ended(session: Session) -> None:
-    """Wait until the session notices that its engine has ended, 5 s at most: it may still run."""
+    """Wait until the session notices that its engine has ended, for 5 s at most, because it may still run."""
     with suppress(TimeoutError, ServerNotFound):
-        async with asyncio.timeout(_NOTICED_S):
+        async with asyncio.timeout(_NOTICE_END_S):
             await session.supervisor.wait_for(*(set(ServerState) - set(SERVING)))
 
 
-def _prompts_at(sweep: Sweep, session: Session) -> PromptsAt:
+def _make_prompts(sweep: Sweep, session: Session) -> PromptsAt:
     if sweep.axis is CurveAxis.STREAMS:
         return prompts_for_streams(sweep.workload.prompts)
     known: dict[int, tuple[Prompt, ...]] = {}
@@ -224,16 +229,16 @@ async def run_endurance(
     *,
     on_begun: OnBegun = lambda _: None,
 ) -> None:
-    """Put a session's server under load, and leave it running. `on_begun` gets the session id in the history.
+    """Keep a session's server busy for some seconds, and leave it running.
 
-    If cancelled, `on_run` has received everything measured so far, and it is kept. Raises what `endurance.sustain_load`
-    raises.
+    `on_begun` gets the session id in the history. If cancelled, `on_run` has received everything measured so far, and
+    it is kept. Raises what `endurance.sustain_load` raises.
     """
-    bench = _Bench(session, subject.options, named=subject.named)
+    bench = _SweepBench(session, subject.options, named=subject.named)
     settings = {**subject.settings, DRAFT: draft}
     runs: list[Run] = []
     work = f"{workload.name}, load"
-    async with _recording(
+    async with _record_runs(
         ENDURE, subject, settings, work, on_begun, lambda: judge_endurance(runs).as_json()
     ) as add_run:
 
@@ -246,7 +251,7 @@ async def run_endurance(
 
 
 @asynccontextmanager
-async def _recording(
+async def _record_runs(
     kind: str,
     subject: SweepModel,
     settings: Mapping[str, Value],
@@ -256,9 +261,9 @@ async def _recording(
 ) -> AsyncIterator[Callable[[Run], None]]:
     """Yield a function that records a run in the history. The result is recorded also if the block is cancelled.
 
-    `work` extends the workload's name, so that these runs are not taken for its replies.
+    `work` is a longer name than the workload's, so that these runs do not count among its measurements.
     """
-    launch: Launch = await launch_plan(replace(subject.options, draft=0), Endpoint(0, ""))
+    launch = await prepare_launch(replace(subject.options, draft=0), Endpoint(0, ""))
     environment = await asyncio.to_thread(Environment.for_launch, launch)
     async with record_session(kind, environment, settings, workload=work) as record:
         on_begun(record.id)

@@ -31,8 +31,11 @@ from launcher.base.text import one_line
 # alone are not supported. The server may be hostile, so sizes are limited.
 
 
-async def read_events(parts: AsyncIterator[bytes], most: int, where: str) -> AsyncIterator[str]:
-    """Yield the data of each event. Raises Refused, naming `where`, for an event of more than `most` bytes."""
+async def read_events(parts: AsyncIterator[bytes], max_bytes: int, where: str) -> AsyncIterator[str]:
+    """Yield the data of each event from the pieces of a body.
+
+    Raises Refused, which names the server as `where`, for an event of more than `max_bytes`.
+    """
     line = bytearray()
     data: list[bytes] = []
     n_bytes = 0
@@ -41,8 +44,8 @@ async def read_events(parts: AsyncIterator[bytes], most: int, where: str) -> Asy
         for piece in whole:
             line += piece
             n_bytes += len(piece) + 1
-            if n_bytes > most:
-                raise _event_too_long(most, where)
+            if n_bytes > max_bytes:
+                raise _event_too_long(max_bytes, where)
             text = bytes(line).removesuffix(b"\r")
             line.clear()
             if text.startswith(b"data:"):
@@ -53,14 +56,14 @@ async def read_events(parts: AsyncIterator[bytes], most: int, where: str) -> Asy
                 data, n_bytes = [], 0
         line += rest
         n_bytes += len(rest)
-        if n_bytes > most:
-            raise _event_too_long(most, where)
+        if n_bytes > max_bytes:
+            raise _event_too_long(max_bytes, where)
 
 
-def _event_too_long(most: int, where: str) -> Refused:
+def _event_too_long(max_bytes: int, where: str) -> Refused:
     return Refused(
         message(
-            "{where} sent more than {most:,} bytes at once, which llama-server never does.", where=where, most=most
+            "{where} sent more than {most:,} bytes at once, which llama-server never does.", where=where, most=max_bytes
         ),
         message("Check that the address belongs to a llama-server."),
     )
@@ -72,9 +75,9 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 def llama_server_error(data: object, status: int | None, where: str, location: str | None = None) -> Refused:
-    """Return the error for llama-server's `{"error": {"code", "message", "type"}}`, with a next step.
+    """Return the error for `data`, llama-server's `{"error": {"code", "message", "type"}}`, with a next step.
 
-    `location` is the target of a redirect; redirects are not followed.
+    `where` is the requested URL, `location` the target of a redirect; redirects are not followed.
     """
     if location and status in _REDIRECTS:
         target = one_line(strip_secrets(redirect_target(where, location)), 200)
@@ -103,19 +106,20 @@ def llama_server_error(data: object, status: int | None, where: str, location: s
     )
 
 
-_CONNECT_S, _REMOTE_CONNECT_S, _ANSWER_S, _PINGS_S = 2.0, 10.0, 10.0, 75.0
-_MOST_BYTES, _MOST_EVENT_BYTES, _MOST_ERROR_BYTES = 2**23, 2**22, 2**16
+_CONNECT_S, _REMOTE_CONNECT_S, _REPLY_S, _SILENCE_S = 2.0, 10.0, 10.0, 75.0
+"""Time limits: to connect, to connect to another computer, for a whole reply, and between two parts of a stream."""
+_MAX_BYTES, _MAX_EVENT_BYTES, _MAX_ERROR_BYTES = 2**23, 2**22, 2**16
 """Limits for a body, an event and an error body. llama-server's largest bodies are metrics and slots, some 100 KB."""
 # Messages of h11 and httpcore for a connection closed by the server.
-_CUT = ("peer closed connection", "Server disconnected")
+_CLOSED = ("peer closed connection", "Server disconnected")
 
 
 class LoopbackClient:
     """A client for JSON and event streams of a server on this computer, never through a proxy.
 
     With `remote` the server may be on another computer: its certificate is verified and the environment's proxy is
-    used. Redirects are not followed. Raises Unreachable if the server does not answer, is too slow or breaks off,
-    Refused if it answers with an error or with more data than a llama-server sends.
+    used. Redirects are not followed. Requests raise Unreachable if the server does not answer, is too slow or closes
+    the connection early, Refused if it answers with an error or with more data than a llama-server sends.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
@@ -128,7 +132,7 @@ class LoopbackClient:
         self._clients: WeakSet[httpx.AsyncClient] = WeakSet()
         try:
             httpx.Request("GET", url)  # raises for an invalid host name
-            self._client = self._opened()
+            self._client = self._open_client()
         except (ImportError, ValueError, httpx.InvalidURL) as error:
             raise setup_error(error, url) from error
 
@@ -143,7 +147,7 @@ class LoopbackClient:
         for client in list(self._clients):
             await client.aclose()
 
-    def _opened(self) -> httpx.AsyncClient:
+    def _open_client(self) -> httpx.AsyncClient:
         client = httpx.AsyncClient(
             base_url=self.url,
             headers={"Accept-Encoding": "identity"},
@@ -155,26 +159,25 @@ class LoopbackClient:
         return client
 
     async def get_status(self, path: str, *, timeout_s: float) -> int | None:
-        """Return the HTTP status of a GET without the API key, or None if nothing answers within `timeout_s`
-        seconds."""
+        """Return the HTTP status of a GET without the API key. None without an answer within `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s), self._client.stream("GET", path) as response:
                 # Read to the end, so that the connection can be reused.
-                await _read_body(response, _MOST_ERROR_BYTES, self.url)
+                await _read_body(response, _MAX_ERROR_BYTES, self.url)
                 return response.status_code
         except (httpx.HTTPError, TimeoutError, Refused):
             return None
 
     async def get_text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """Return the body of a GET as text, or of a POST if there is a JSON `body`."""
-        asked = self._client.stream("POST" if body else "GET", path, json=body, headers=self._key)
-        with self._translated():
-            async with asyncio.timeout(_ANSWER_S), asked as response:
-                await self._check(response)
-                return (await _read_body(response, _MOST_BYTES, self.url)).decode("utf-8", "replace")
+        """Send a GET, or a POST if there is a JSON `body`; return the body of the response as text."""
+        request = self._client.stream("POST" if body else "GET", path, json=body, headers=self._key)
+        with self._translated_errors():
+            async with asyncio.timeout(_REPLY_S), request as response:
+                await self._raise_for_status(response)
+                return (await _read_body(response, _MAX_BYTES, self.url)).decode("utf-8", "replace")
 
     async def get_json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
-        """Return the parsed JSON of a GET, or of a POST if there is a JSON `body`."""
+        """Send a GET, or a POST if there is a JSON `body`; return the parsed JSON of the response."""
         return _parse_json(await self.get_text(path, body), self.url + path)
 
     @asynccontextmanager
@@ -182,27 +185,27 @@ class LoopbackClient:
         """POST `body` and yield the parsed JSON of each server-sent event until `[DONE]`.
 
         Leaving the block closes the connection, which makes llama-server cancel the request. The server sends a ping
-        every 30 s; after 75 s of silence (two missed pings) it counts as hung. The response headers may take as long.
+        every 30 s; after 75 s of silence (two missed pings) it counts as hung. So do response headers after 75 s.
         """
-        timeout = httpx.Timeout(_ANSWER_S, connect=self._connect_s, read=_PINGS_S)
+        timeout = httpx.Timeout(_REPLY_S, connect=self._connect_s, read=_SILENCE_S)
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
         # A client of its own, because httpcore keeps cancelled streams in a shared pool.
-        async with self._opened() as client, AsyncExitStack() as stack:
-            with self._translated():
-                async with asyncio.timeout(_PINGS_S):
-                    asked = client.stream("POST", path, json=body, headers=headers, timeout=timeout)
-                    response = await stack.enter_async_context(asked)
-                    await self._check(response)
+        async with self._open_client() as client, AsyncExitStack() as stack:
+            with self._translated_errors():
+                async with asyncio.timeout(_SILENCE_S):
+                    request = client.stream("POST", path, json=body, headers=headers, timeout=timeout)
+                    response = await stack.enter_async_context(request)
+                    await self._raise_for_status(response)
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 raise Refused(
                     message("{url}{path} did not send an event stream.", url=self.url, path=path),
                     message("Check that the address belongs to a llama-server."),
                 )
-            yield self._parsed_events(response)
+            yield self._parse_events(response)
 
-    async def _parsed_events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        with self._translated(message("in the middle of the reply")):
-            async for event in read_events(response.aiter_raw(), _MOST_EVENT_BYTES, self.url):
+    async def _parse_events(self, response: httpx.Response) -> AsyncIterator[Any]:
+        with self._translated_errors(message("in the middle of the reply")):
+            async for event in read_events(response.aiter_raw(), _MAX_EVENT_BYTES, self.url):
                 if event == "[DONE]":
                     return
                 data = _parse_json(event, self.url)
@@ -210,18 +213,18 @@ class LoopbackClient:
                     raise llama_server_error(data, None, self.url)
                 yield data
 
-    async def _check(self, response: httpx.Response) -> None:
+    async def _raise_for_status(self, response: httpx.Response) -> None:
         """Raise the error of an unsuccessful response."""
         if response.is_success:
             return
         try:
-            data = json.loads(await _read_body(response, _MOST_ERROR_BYTES, self.url))
+            data = json.loads(await _read_body(response, _MAX_ERROR_BYTES, self.url))
         except (ValueError, RecursionError, Refused):
             data = None
         raise llama_server_error(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
-    def _translated(self, when: str = message("before the reply was complete")) -> Iterator[None]:
+    def _translated_errors(self, when: str = message("before the reply was complete")) -> Iterator[None]:
         try:
             yield
         except httpx.ConnectError as error:
@@ -235,7 +238,7 @@ class LoopbackClient:
                 message("{url} did not respond in time.", url=self.url), message("See its log.")
             ) from error
         except httpx.HTTPError as error:
-            cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CUT)
+            cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CLOSED)
             why = when if cut else message("because the reply was not HTTP")
             raise Unreachable(
                 message("The connection to {url} was lost {why}.", url=self.url, why=why),
@@ -243,15 +246,15 @@ class LoopbackClient:
             ) from error
 
 
-async def _read_body(response: httpx.Response, most: int, where: str) -> bytes:
-    """Return a body of up to `most` bytes. Compressed data is not unpacked: it could be far larger."""
+async def _read_body(response: httpx.Response, max_bytes: int, where: str) -> bytes:
+    """Return a body of up to `max_bytes`. Compressed data is not unpacked: it could be far larger."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
-        if len(body) > most:
+        if len(body) > max_bytes:
             raise Refused(
                 message(
-                    "{where} sent more than {most:,} bytes, which llama-server never does.", where=where, most=most
+                    "{where} sent more than {most:,} bytes, which llama-server never does.", where=where, most=max_bytes
                 ),
                 message("Check that the address belongs to a llama-server."),
             )
@@ -269,16 +272,16 @@ def _parse_json(
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The status and headers of a response, without its content. Header names are in lower case."""
+    """The status and headers of a response, without its body. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
 
 
 def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
-    """Send a HEAD request through the environment's proxies and return the first answer; redirects are not followed.
+    """Send a HEAD request through the environment's proxies; redirects are not followed.
 
-    Any status is returned. Raises Unreachable if there is no answer.
+    A response of any status is returned. Raises Unreachable if there is none.
     """
     with make_remote_client() as client, translated_errors(url):
         response = client.head(url, headers=bearer_header(token))
@@ -287,7 +290,7 @@ def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class JsonPage:
-    """One page of a JSON API: the response head and the parsed content, None unless the status is a success."""
+    """One page of a JSON API: the response head, and the parsed content (None if the request failed)."""
 
     head: ResponseHead
     data: Any
@@ -298,30 +301,30 @@ def fetch_json_pages(
 ) -> Iterator[JsonPage]:
     """GET JSON through the environment's proxies, and the following pages by `Link: rel="next"` (RFC 8288).
 
-    `headers` are sent with each request. Redirects are followed, and the token goes only to the server of `url`. Any
-    status is yielded; an error ends the iteration. Raises Unreachable if there is no answer or it breaks off, Refused
-    if it is not JSON or if all pages together exceed `limit_bytes`.
+    `headers` are sent with each request. Redirects are followed, but the token goes only to the server of `url`. A page
+    of any status is yielded; after an unsuccessful one the iteration ends. Raises Unreachable if there is no response
+    or an incomplete one, Refused if it is not JSON or if all pages together exceed `limit_bytes`.
     """
-    following, left = url, limit_bytes
+    page_url, bytes_left = url, limit_bytes
     with make_remote_client() as client, translated_errors(url):
-        while following:
-            sent = {**(headers or {}), **bearer_header(token if url_origin(url) == url_origin(following) else None)}
-            with client.stream("GET", following, headers=sent, follow_redirects=True) as response:
-                if following.startswith("https:") and response.url.scheme != "https":
+        while page_url:
+            sent = {**(headers or {}), **bearer_header(token if url_origin(url) == url_origin(page_url) else None)}
+            with client.stream("GET", page_url, headers=sent, follow_redirects=True) as response:
+                if page_url.startswith("https:") and response.url.scheme != "https":
                     raise Refused(
-                        message("{following} redirects to an unencrypted address.", following=host_name(following)),
+                        message("{following} redirects to an unencrypted address.", following=host_name(page_url)),
                         message("Try again later."),
                     )
-                told = ResponseHead(
+                head = ResponseHead(
                     response.status_code, {name.lower(): value for name, value in response.headers.items()}
                 )
                 if not response.is_success:
-                    yield JsonPage(told, None)
+                    yield JsonPage(head, None)
                     return
                 body = bytearray()
                 for piece in response.iter_bytes():
                     body += piece
-                    if len(body) > left:
+                    if len(body) > bytes_left:
                         raise Refused(
                             message(
                                 "{url} sent more than {limit_bytes:,} bytes of JSON.",
@@ -330,16 +333,16 @@ def fetch_json_pages(
                             ),
                             message("Try again later."),
                         )
-                left -= len(body)
-                further = response.links.get("next", {}).get("url")
-                following = str(response.url.join(further)) if further else ""
-            yield JsonPage(told, _parse_json(body, host_name(url), message("Check the address.")))
+                bytes_left -= len(body)
+                next_link = response.links.get("next", {}).get("url")
+                page_url = str(response.url.join(next_link)) if next_link else ""
+            yield JsonPage(head, _parse_json(body, host_name(url), message("Check the address.")))
 
 
-def error_for_status(url: str, answer: ResponseHead) -> Refused:
-    """Return the error for an unsuccessful status, as specific as the status alone allows."""
-    status = answer.status
-    wait = answer.headers.get("retry-after", "")
+def error_for_status(url: str, head: ResponseHead) -> Refused:
+    """Return the error for the unsuccessful status of a request for a file."""
+    status = head.status
+    wait = head.headers.get("retry-after", "")
     what, hint = {
         401: (message("requires a token"), message("Set your access token for it.")),
         403: (
@@ -366,9 +369,9 @@ def error_for_status(url: str, answer: ResponseHead) -> Refused:
 
 
 def parse_retry_after(text: str) -> float | None:
-    """Return the seconds of a Retry-After header, given in seconds or as a date; None if it is neither.
+    """Return the seconds to wait by a Retry-After header (RFC 9110, 10.2.3), which has seconds or a date.
 
-    RFC 9110, 10.2.3.
+    None if it has neither.
     """
     if text.strip().isdecimal():
         return float(text)
@@ -398,14 +401,15 @@ def bearer_header(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _check_redirect(answer: httpx.Response) -> None:
-    if answer.has_redirect_location:
-        redirect_target(str(answer.url), answer.headers["Location"])
+def _check_redirect(response: httpx.Response) -> None:
+    """Raise the error of a redirect that must not be followed."""
+    if response.has_redirect_location:
+        redirect_target(str(response.url), response.headers["Location"])
 
 
 @contextmanager
 def translated_errors(url: str) -> Iterator[None]:
-    """Turn errors of a request to another computer into Unreachable, with their cause."""
+    """Turn errors of httpx in a request to another computer into Unreachable."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:

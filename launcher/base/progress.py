@@ -10,7 +10,7 @@ class Phase(StrEnum):
     CONNECTING = "connecting"
     RECEIVING = "receiving"
     WAITING = "waiting"
-    """Waiting before a retry; the note gives the reason."""
+    """Waiting before a retry; `note` gives the reason."""
     VERIFYING = "verifying"
     WORKING = "working"
     """A step without bytes to count, such as unpacking. `item` names it."""
@@ -20,8 +20,9 @@ class Phase(StrEnum):
 class Progress:
     """Progress of long work; unknown values are None.
 
-    `done_bytes` includes `resumed_bytes` from earlier runs; in the verifying phase it counts the verified bytes. `item`
-    names the file or step in progress, which is number `number` of `of`. `note` is the reason for a standstill.
+    `bytes` is the size when complete. `done_bytes` are the bytes received, including `resumed_bytes` from earlier runs;
+    in the verifying phase, the bytes verified. `item` names the current file or step, the `item_number`th of
+    `item_count`. `note` says why nothing arrives.
     """
 
     done_bytes: int = 0
@@ -32,8 +33,8 @@ class Progress:
     phase: Phase = Phase.RECEIVING
     resumed_bytes: int = 0
     item: str = ""
-    number: int = 1
-    of: int = 1
+    item_number: int = 1
+    item_count: int = 1
 
     @property
     def counts_bytes(self) -> bool:

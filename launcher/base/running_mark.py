@@ -1,7 +1,7 @@
-"""Windows: a mutex and an event by which the setup program finds every running copy and asks it to end.
+"""Named objects of Windows by which the setup program sees that a copy runs, and asks all copies to end.
 
-The names also stand in installer/windows/setup.nsi. "Local" means this user's session: copies of other users are not
-seen.
+Their names also stand in installer/windows/setup.nsi. "Local" limits them to this user's session, so copies of other
+users are not seen.
 """
 
 import os
@@ -10,27 +10,31 @@ import sys
 from pathlib import Path
 
 RUNNING_MUTEX = r"Local\MTP Launcher"
-"""A mutex that every process of the program holds open; when it is gone, no copy runs."""
+"""Name of a mutex that every process of the program holds open. While it exists, a copy runs."""
 
 END_EVENT = r"Local\MTP Launcher: end"
-"""An event; when it is set, all copies end as by Ctrl-C."""
+"""Name of an event. When setup sets it, all copies end as by Ctrl-C."""
 
 APP_ID = "MTPLauncher.MTPLauncher"
-"""Links the window to the installed shortcut, so that the taskbar pins that and not the bare Python."""
+"""ID of the installed shortcut. A window with this ID is pinned to the taskbar as that shortcut, not as Python."""
 
 UNINSTALLER = "Uninstall MTP Launcher.exe"
 """Name of the uninstaller, which setup puts into the folder above the program's."""
 
 END_TIMEOUT_MS = 15_000
-"""Milliseconds for an orderly end. After that the process exits anyway and its engine ends with it."""
+"""Milliseconds for an orderly end. After that the process exits at once, and its engine ends with it."""
 
 _INTERRUPTED = 130
+"""Exit status of a program that Ctrl-C ended, as shells count it: 128 + SIGINT."""
 _WAIT_OBJECT_0 = 0
 _FOREVER = 0xFFFF_FFFF
 
 
 def mark_running() -> None:
-    """Make this process visible to the setup program for as long as it lives. Does nothing except on Windows."""
+    """Make this process visible to the setup program, and end it when setup asks. Does nothing except on Windows.
+
+    The window of an installed copy also gets APP_ID.
+    """
     if sys.platform == "win32":
         import ctypes
         import threading

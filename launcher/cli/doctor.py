@@ -164,9 +164,9 @@ def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
 def _describe_engine(engine: EngineCheck) -> str:
     if engine.build is None:
         return f"{engine.place}: cannot be used"
-    from launcher.app.doctor import gpu_devices
+    from launcher.app.doctor import list_gpu_devices
 
-    devices = ", ".join(f"{each.name} {each.description}" for each in gpu_devices(engine)) or "processor only"
+    devices = ", ".join(f"{each.name} {each.description}" for each in list_gpu_devices(engine)) or "processor only"
     return f"{engine.place}: {engine.build.version}, {engine.devices_absent or devices}"
 
 

@@ -235,7 +235,7 @@ def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
         kept = next((each for each in own if each.planned is plan), None)
         if kept is None or not kept.settings:
             return plan
-        found = kept.mine or plan
+        found = kept.kept_plan or plan
         used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
         gone = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
         reasons = [f"As it was served the last time: {used}; --defaults leaves that out."] if used else []

@@ -136,7 +136,7 @@ def _describe_phase(progress: Progress) -> str:
     from launcher.base.progress import Phase
 
     phases = {Phase.VERIFYING: "Verifying", Phase.WAITING: "Waiting"}
-    part = f" {progress.number}/{progress.of}" if progress.of > 1 else ""
+    part = f" {progress.item_number}/{progress.item_count}" if progress.item_count > 1 else ""
     return phases.get(progress.phase, "Downloading") + part
 
 
@@ -145,8 +145,8 @@ def _progress_json(progress: Progress) -> dict[str, Any]:
         "event": "progress",
         "phase": progress.phase.value,
         "file": progress.item,
-        "number": progress.number,
-        "of": progress.of,
+        "number": progress.item_number,
+        "of": progress.item_count,
         "resumed_bytes": progress.resumed_bytes,
     }
 

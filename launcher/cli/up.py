@@ -121,8 +121,8 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
             model=plan.entry.id,
         )
     kept = next((each for each in own if each.planned is plan), None)
-    if kept is not None and kept.mine is not None:
-        plan = kept.mine
+    if kept is not None and kept.kept_plan is not None:
+        plan = kept.kept_plan
     return start_request_of(plan, kept), plan
 
 

@@ -1,4 +1,4 @@
-"""The database of conversations: read, search, write while replies stream, and delete without traces.
+"""Database of conversations: reads, searches, stores replies while they stream, and deletes without traces.
 
 The messages of a conversation form a tree: an edited question, or a reply that was generated again, is a sibling of the
 earlier one, and `leaf` marks the open branch. A reply is written in pieces, which are joined at its end.
@@ -58,13 +58,13 @@ CREATE INDEX pieces_of_message ON pieces (message);
 """`pieces` holds the parts of unfinished replies; `leaf` is the last message of the open branch."""
 _INDEX = "CREATE VIRTUAL TABLE found USING fts5(text, content='messages', content_rowid='number', tokenize='trigram')"
 _MIGRATIONS = (_TABLES,)
-"""The scripts that lead from one schema version to the next; `user_version` counts those that were run."""
+"""Scripts from one schema version to the next; see open_database."""
 _WHAT = "The file of conversations"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedConversations:
-    """An open database. `indexed` is True if it has a full-text index; `notice` tells the user about damage."""
+    """An open database. `indexed`: it has a full-text index. `notice` tells the user about a damaged file."""
 
     db: sqlite3.Connection
     indexed: bool
@@ -80,20 +80,23 @@ def open_conversations(path: Path, *, index: bool = True) -> OpenedConversations
     """Open the database, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
 
     There is no full-text index without `index`, or if SQLite was built without FTS5 or its trigram tokenizer. Raises
-    ConversationsUnusable if the system refuses, WrittenByNewer for a file of a newer version of this program.
+    ConversationsUnusable if the file cannot be read or written, WrittenByNewer if a newer version of this
+    program wrote it.
     """
     try:
         indexed: list[bool] = []
-        opened = database.open_database(path, _MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare(db, index=index)))
+        opened = database.open_database(
+            path, _MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare_database(db, index=index))
+        )
     except (sqlite3.Error, OSError) as error:
         raise conversations_error(path, error) from error
     return OpenedConversations(opened.db, indexed[-1], opened.notice)
 
 
 def open_memory(*, index: bool = True) -> OpenedConversations:
-    """Open an empty database with the same schema in memory only; nothing is written to a disk."""
+    """Open an empty database in memory. Nothing is written to a disk."""
     indexed: list[bool] = []
-    opened = database.open_memory(_MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare(db, index=index)))
+    opened = database.open_memory(_MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare_database(db, index=index)))
     return OpenedConversations(opened.db, indexed[-1], opened.notice)
 
 
@@ -107,7 +110,7 @@ def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
     )
 
 
-def _prepare(db: sqlite3.Connection, *, index: bool) -> bool:
+def _prepare_database(db: sqlite3.Connection, *, index: bool) -> bool:
     """Prepare a database for use, and return True if it has a full-text index."""
     db.execute("PRAGMA secure_delete = ON")
     return _make_index(db, wanted=index)
@@ -128,9 +131,8 @@ def _make_index(db: sqlite3.Connection, *, wanted: bool) -> bool:
             db.execute("SELECT rowid FROM found WHERE found MATCH '\"xyz\"'").fetchone()
             return True
     if there:
-        db.execute(
-            "PRAGMA writable_schema = ON"
-        )  # without FTS5 the virtual table itself cannot be dropped, only the tables behind it
+        # Without FTS5 the virtual table itself cannot be dropped, only the tables behind it.
+        db.execute("PRAGMA writable_schema = ON")
         db.execute("DELETE FROM sqlite_master WHERE name = 'found'")
         db.execute("PRAGMA writable_schema = RESET")
         for part in ("data", "idx", "docsize", "config"):
@@ -143,7 +145,7 @@ _TRIGRAM = 3
 """The shortest word, in characters, that the index can find."""
 _BEFORE, _AFTER = 40, 80
 """Characters of an excerpt before and after the match."""
-_CUT_OFF = message("The program ended before this reply was complete.")
+_CUT_OFF_FOOTER = message("The program ended before this reply was complete.")
 _SUMMARY = """
 SELECT c.id, c.title, c.model, c.created_s, c.changed_s,
        (SELECT count(*) FROM messages WHERE conversation = c.id) FROM conversations c WHERE NOT c.hidden
@@ -161,8 +163,8 @@ SELECT id, parent, role,
 class Conversations:
     """The database of conversations. Several processes may use it; within one, one thread at a time.
 
-    Every method raises ConversationsUnusable if the system refuses; those that take a conversation's ID raise
-    ConversationMissing if there is none. With `in_memory` there is no file, and everything is lost when it is closed.
+    Every method raises ConversationsUnusable if the file cannot be read or written; those that take a conversation's ID
+    raise ConversationMissing if there is none. With `in_memory` there is no file, and closing loses everything.
     """
 
     def __init__(
@@ -177,9 +179,9 @@ class Conversations:
         self._clock = clock
         opened = open_memory(index=index) if in_memory else open_conversations(self.path, index=index)
         self.indexed, self.notice = opened.indexed, opened.notice
-        """True if searches use a full-text index; and a notice for the user about a damaged file."""
+        """Whether searches use a full-text index, and a notice for the user about a damaged file."""
         self._db = opened.db
-        self._db.create_function("holds", 2, _contains_word, deterministic=True)
+        self._db.create_function("holds", 2, _contains_text, deterministic=True)
         with self._change():
             self._add_to_index("indexed = 0 AND ending != 'writing'", ())
 
@@ -196,7 +198,7 @@ class Conversations:
     def list_all(self) -> tuple[ConversationSummary, ...]:
         """Return all conversations, the last changed first."""
         return tuple(
-            ConversationSummary(*row) for row in self._rows(f"{_SUMMARY} ORDER BY c.changed_s DESC, c.rowid DESC")
+            ConversationSummary(*row) for row in self._fetch_rows(f"{_SUMMARY} ORDER BY c.changed_s DESC, c.rowid DESC")
         )
 
     def resolve_id(self, text: str) -> str:
@@ -215,23 +217,23 @@ class Conversations:
 
     def read_conversation(self, conversation: str) -> Conversation:
         """Return a conversation with its open branch."""
-        found = self._rows(
+        found = self._fetch_rows(
             "SELECT id, title, system, model, created_s, changed_s, leaf FROM conversations WHERE id = ?", conversation
         )
         if not found:
             raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
         id_, title, system, model, created_s, changed_s, leaf = found[0]
-        return Conversation(id_, title, system, model, created_s, changed_s, tuple(self._branch(leaf)))
+        return Conversation(id_, title, system, model, created_s, changed_s, tuple(self._read_branch(leaf)))
 
-    def search(self, text: str, most: int = 100) -> tuple[SearchHit, ...]:
-        """Return the conversations that contain every word of `text`, in the title or in one message; last changed
-        first.
+    def search(self, text: str, limit: int = 100) -> tuple[SearchHit, ...]:
+        """Return the conversations that contain every word of `text` in the title or in one message.
 
-        Parts of words match, too; case is ignored.
+        The last changed comes first. Parts of words match, too; case is ignored.
         """
         words = text.split()
         if not words:
             return ()
+        # `holds` also checks the words that are too short for the index.
         terms, values = ["holds(m.text, ?)"] * len(words), list(words)
         long = [word for word in words if len(word) >= _TRIGRAM]
         if self.indexed and long:
@@ -239,14 +241,14 @@ class Conversations:
             values.append(" AND ".join('"' + word.replace('"', '""') + '"' for word in long))
         excerpts: dict[str, str] = {}
         query = f"SELECT m.conversation, m.text FROM messages m WHERE {' AND '.join(terms)} ORDER BY m.number DESC"  # noqa: S608
-        for conversation, found in self._rows(query, *values):
+        for conversation, found in self._fetch_rows(query, *values):
             excerpts.setdefault(conversation, _make_excerpt(found, words[0]))
         hits = (
             SearchHit(each, excerpts.get(each.id, ""))
             for each in self.list_all()
-            if each.id in excerpts or all(_contains_word(each.title, word) for word in words)
+            if each.id in excerpts or all(_contains_text(each.title, word) for word in words)
         )
-        return tuple(hits)[:most]
+        return tuple(hits)[:limit]
 
     def create_conversation(self, first: str, *, system: str = "", model: str = "", id: str | None = None) -> str:  # noqa: A002
         """Create a conversation titled after its first question; return its ID."""
@@ -267,7 +269,7 @@ class Conversations:
 
     def add_question(self, conversation: str, parent: str | None, text: str, *, id: str | None = None) -> str:  # noqa: A002
         """Add a question after the message `parent`, None for the first one; return its ID."""
-        return self._add(conversation, parent, Role.USER, text, MessageEnding.WHOLE, {}, id)
+        return self._add_message(conversation, parent, Role.USER, text, MessageEnding.WHOLE, {}, id)
 
     def begin_reply(
         self,
@@ -278,9 +280,11 @@ class Conversations:
         model: str = "",
         id: str | None = None,  # noqa: A002
     ) -> str:
-        """Create an empty reply to a question; return its ID. `add` appends to it until `end`."""
+        """Create an empty reply to a question; return its ID. `append_pieces` adds to it until `end_reply`."""
         with self._change() as db:
-            message = self._add(conversation, parent, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id)
+            message = self._add_message(
+                conversation, parent, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id
+            )
             if model:
                 db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_storable_text(model), conversation))
         return message
@@ -316,16 +320,14 @@ class Conversations:
             )
             self._add_to_index("indexed = 0 AND id = ?", (message,))
 
-    def withdraw_question(self, message: str) -> None:
-        """Delete a question without a reply, and all messages below it; a conversation without messages is deleted,
-        too.
-        """
+    def delete_message(self, message: str) -> None:
+        """Delete a message and all below it, and the conversation if no message is left."""
         with self._change() as db:
             row = db.execute("SELECT conversation, parent FROM messages WHERE id = ?", (message,)).fetchone()
             if row is None:
                 return
             conversation, parent = row
-            self._take_from_index(self._below([message]))
+            self._remove_from_index(self._list_subtree([message]))
             db.execute("DELETE FROM messages WHERE id = ?", (message,))
             db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (parent, conversation))
             db.execute(
@@ -333,10 +335,10 @@ class Conversations:
                 "(SELECT 1 FROM messages WHERE conversation = ?1)",
                 (conversation,),
             )
-        self._wipe()
+        self._wipe_traces()
 
     def open_version(self, message: str) -> None:
-        """Make the branch through a message the open one, down to its newest end."""
+        """Open the branch through a message, following its newest replies to the end."""
         with self._change() as db:
             newest = message
             while row := db.execute(
@@ -363,7 +365,7 @@ class Conversations:
             db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_storable_text(system), conversation))
 
     def hide(self, conversation: str, *, hidden: bool = True) -> None:
-        """Hide a conversation until it is deleted or shown again. `settle` deletes hidden ones."""
+        """Hide a conversation until it is deleted or shown again. `clean_up` deletes hidden ones."""
         with self._change() as db:
             db.execute("UPDATE conversations SET hidden = ? WHERE id = ?", (int(hidden), conversation))
 
@@ -373,40 +375,40 @@ class Conversations:
         with self._change() as db:
             for conversation in conversations:
                 rows = db.execute("SELECT number FROM messages WHERE conversation = ?", (conversation,))
-                self._take_from_index([number for (number,) in rows])
+                self._remove_from_index([number for (number,) in rows])
                 db.execute("DELETE FROM messages WHERE conversation = ?", (conversation,))
                 gone += db.execute("DELETE FROM conversations WHERE id = ?", (conversation,)).rowcount
         if gone:
-            self._wipe()
+            self._wipe_traces()
         return gone
 
     def clean_up(self) -> None:
-        """Clean up after an earlier process: end unfinished replies, and delete hidden conversations.
+        """Clean up after an earlier process: end its unfinished replies, and delete hidden conversations.
 
-        Only for the process that writes replies, before it does.
+        Only the process that writes replies may call this, before it begins one.
         """
-        for (writing,) in self._rows("SELECT id FROM messages WHERE ending = 'writing'"):
-            self.end_reply(writing, MessageEnding.CUT_OFF, footer=_CUT_OFF)
-        self.delete([conversation for (conversation,) in self._rows("SELECT id FROM conversations WHERE hidden")])
+        for (writing,) in self._fetch_rows("SELECT id FROM messages WHERE ending = 'writing'"):
+            self.end_reply(writing, MessageEnding.CUT_OFF, footer=_CUT_OFF_FOOTER)
+        self.delete([conversation for (conversation,) in self._fetch_rows("SELECT id FROM conversations WHERE hidden")])
 
-    def _branch(self, leaf: str | None) -> Iterator[ChatMessage]:
+    def _read_branch(self, leaf: str | None) -> Iterator[ChatMessage]:
         versions: dict[tuple[str | None, str], list[str]] = {}
-        line = self._rows(
+        branch = self._fetch_rows(
             "WITH RECURSIVE branch (id, parent, depth) AS (SELECT id, parent, 0 FROM messages WHERE id = ? UNION ALL "
             "SELECT m.id, m.parent, depth + 1 FROM messages m JOIN branch b ON m.id = b.parent) "
             "SELECT id FROM branch ORDER BY depth DESC",
             leaf,
         )
-        if not line:
+        if not branch:
             return
-        for row, parent, role in self._rows(
+        for row, parent, role in self._fetch_rows(
             "SELECT id, parent, role FROM messages WHERE conversation = "
             "(SELECT conversation FROM messages WHERE id = ?) ORDER BY number",
             leaf,
         ):
             versions.setdefault((parent, role), []).append(row)
-        for (row,) in line:
-            (id_, parent, role, text, thinking, created_s, ending, footer, figures, settings) = self._rows(
+        for (row,) in branch:
+            (id_, parent, role, text, thinking, created_s, ending, footer, figures, settings) = self._fetch_rows(
                 f"{_MESSAGE} WHERE id = ?", row
             )[0]
             yield ChatMessage(
@@ -414,7 +416,7 @@ class Conversations:
                 unpack_json(figures), unpack_json(settings), tuple(versions[parent, role]),
             )  # fmt: skip
 
-    def _add(
+    def _add_message(
         self,
         conversation: str,
         parent: str | None,
@@ -438,8 +440,9 @@ class Conversations:
                 self._add_to_index("id = ?", (row,))
         return row
 
-    def _below(self, messages: Sequence[str]) -> list[int]:
-        rows = self._rows(
+    def _list_subtree(self, messages: Sequence[str]) -> list[int]:
+        """Return the row numbers of a message and of all below it."""
+        rows = self._fetch_rows(
             "WITH RECURSIVE below (id, number) AS (SELECT id, number FROM messages WHERE id = ? UNION ALL "
             "SELECT m.id, m.number FROM messages m JOIN below b ON m.parent = b.id) SELECT number FROM below",
             *messages,
@@ -452,7 +455,7 @@ class Conversations:
             self._db.execute(insert, values)
             self._db.execute(f"UPDATE messages SET indexed = 1 WHERE {which}", values)  # noqa: S608
 
-    def _take_from_index(self, numbers: Iterable[int]) -> None:
+    def _remove_from_index(self, numbers: Iterable[int]) -> None:
         if self.indexed:
             self._db.executemany(
                 "INSERT INTO found (found, rowid, text) "
@@ -460,9 +463,11 @@ class Conversations:
                 [(number,) for number in numbers],
             )
 
-    def _wipe(self) -> None:
-        """Remove all traces of deleted messages: from the index, which only marks deletions; from rewritten pages,
-        where secure_delete was measured to leave data; and from the write-ahead log.
+    def _wipe_traces(self) -> None:
+        """Remove all traces of deleted messages.
+
+        They are in the index, which only marks deletions; in rewritten pages, where secure_delete was measured to leave
+        data; and in the write-ahead log.
         """
         with self._translated_errors():
             if self.indexed:
@@ -470,7 +475,7 @@ class Conversations:
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
-    def _rows(self, query: str, *values: object) -> list[Any]:
+    def _fetch_rows(self, query: str, *values: object) -> list[Any]:
         with self._translated_errors():
             return self._db.execute(query, values).fetchall()
 
@@ -495,7 +500,7 @@ def _join_sql(column: str) -> str:
     )
 
 
-def _contains_word(text: str, word: str) -> bool:
+def _contains_text(text: str, word: str) -> bool:
     return word.casefold() in text.casefold()
 
 

@@ -145,7 +145,12 @@ async def _resolve_all(
             name = PurePosixPath(pieces[number].name).name
             on_progress(
                 Progress(
-                    bytes=wanted.bytes, note=note, phase=Phase.WAITING, item=name, number=number + 1, of=len(pieces)
+                    bytes=wanted.bytes,
+                    note=note,
+                    phase=Phase.WAITING,
+                    item=name,
+                    item_number=number + 1,
+                    item_count=len(pieces),
                 )
             )
 
@@ -408,7 +413,7 @@ class _Download:
                 bytes=self._bytes if len(self._known) > 1 else progress.bytes or self._bytes,
                 seconds_left=left,
                 item=self._target(known).name,
-                number=list(self._known).index(known.piece) + 1,
-                of=len(self._known),
+                item_number=list(self._known).index(known.piece) + 1,
+                item_count=len(self._known),
             )
         )

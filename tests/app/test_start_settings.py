@@ -201,7 +201,7 @@ class TestKeptSettingsThatNoLongerFit:
     async def test_what_the_engine_lacks_is_replaced(self, own: Path, has: list[Situation]) -> None:
         del has
         save_settings(own, {"kv": "tbq4_0"})
-        start = await resolve_start(str(own), options=lambda path: ServeOptions(path, built_in=True))
+        start = await resolve_start(str(own), make_options=lambda path: ServeOptions(path, built_in=True))
         assert values(start, "kv") == ["q8_0"]
         text = "Your last settings do not work with this file and engine: kv tbq4_0."
         assert [notice.text for notice in start.notices] == [text]
@@ -212,7 +212,7 @@ class TestKeptSettingsThatNoLongerFit:
         wish, situation = PlanCriteria(model="own"), this(8)
         plans = make_plans(load_catalogue(), situation, wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, wish)
-        assert kept.mine is None
+        assert kept.kept_plan is None
         start = await resolve_request(start_request_of(kept.planned, kept))
         assert (start.chosen, start.set_aside) == ({}, {"ctx": 262_144})
         assert [notice.code for notice in start.notices] == [KEPT_REPLACED]
@@ -241,8 +241,8 @@ class TestKeptSettingsThatNoLongerFit:
         wish = PlanCriteria(model="own")
         plans = make_plans(load_catalogue(), this(), wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
-        assert kept.mine is not None
-        mine, theirs = [await resolve_request(start_request_of(plan, kept)) for plan in (kept.mine, kept.planned)]
+        assert kept.kept_plan is not None
+        mine, theirs = [await resolve_request(start_request_of(plan, kept)) for plan in (kept.kept_plan, kept.planned)]
         assert (mine.chosen, mine.options.draft) == ({"draft": 3}, 3)
         assert (theirs.chosen, theirs.set_aside, theirs.options.draft) == ({}, {}, 2)
 
@@ -275,7 +275,7 @@ class TestFilesBesideTheModel:
         projector.write_bytes(bytes(2**20))
         os.truncate(projector, 900 * 2**20)
         alone = await resolve_start(str(nine))
-        start = await resolve_start(str(nine), options=lambda path: ServeOptions(path, mmproj=projector))
+        start = await resolve_start(str(nine), make_options=lambda path: ServeOptions(path, mmproj=projector))
         assert start.plan is not None
         assert start.plan.setting.mmproj_bytes == 900 * 2**20
         assert start.plan.status is not Status.TOO_BIG
@@ -377,25 +377,29 @@ class TestPlansWithWhatTheUserSet:
         assert found.planned == plan
         assert found.settings == {"ctx": 32_768, "draft": 4, "threads": 3}
         assert found.planned_settings == {"ctx": plan.setting.context, "draft": plan.setting.draft, "threads": None}
-        assert found.mine is not None
-        assert (found.mine.setting.context, found.mine.setting.draft, found.mine.setting.threads) == (32_768, 4, 3)
-        assert found.mine.required_mib < plan.required_mib
-        assert found.mine.reasons[0] == plan.reasons[0]
-        assert found.with_kept(found.mine)
-        assert not found.with_kept(plan)
+        assert found.kept_plan is not None
+        assert (found.kept_plan.setting.context, found.kept_plan.setting.draft, found.kept_plan.setting.threads) == (
+            32_768,
+            4,
+            3,
+        )
+        assert found.kept_plan.required_mib < plan.required_mib
+        assert found.kept_plan.reasons[0] == plan.reasons[0]
+        assert found.is_kept_plan(found.kept_plan)
+        assert not found.is_kept_plan(plan)
 
     def test_what_does_not_fit_any_more_is_told_and_the_rest_is_taken(self, own: Path) -> None:
         plans, (found,) = self.kept({"ctx": 262_144, "draft": 3}, own, this(8.0))
-        assert found.mine is not None
-        assert found.mine.setting.draft == 3
+        assert found.kept_plan is not None
+        assert found.kept_plan.setting.draft == 3
         assert (found.kept, found.replaced) == ({"draft": 3}, {"ctx": 262_144})
         assert found.settings["ctx"] == 262_144
-        assert not found.with_kept(plans[0])
+        assert not found.is_kept_plan(plans[0])
 
     def test_where_none_fits_the_plan_stands(self, own: Path) -> None:
         plans, (found,) = self.kept({"ctx": 262_144}, own, this(8.0))
-        assert (found.mine, found.replaced) == (None, {"ctx": 262_144})
-        assert not found.with_kept(plans[0])
+        assert (found.kept_plan, found.replaced) == (None, {"ctx": 262_144})
+        assert not found.is_kept_plan(plans[0])
 
     def test_what_is_the_plans_own_is_the_users_all_the_same(self, own: Path) -> None:
         assert self.kept({}, own)[1] == []

@@ -71,10 +71,10 @@ async def test_a_fill_gets_the_context_that_it_needs_unless_that_was_chosen(subj
     assert {start.settings["ctx"] for start in chosen.starts} == {1_024}
     assert {start.places for start in chosen.starts} == {(0,)}
     assert [gap.error for gap in chosen.gaps] == ["It does not fit into a context of 1,024 tokens."] * 2
-    assert subject.trained
-    beyond = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 2 * subject.trained), rounds=1)
-    assert {start.settings["ctx"] for start in beyond.starts} == {subject.trained}
-    assert [gap.place for gap in beyond.gaps] == [2 * subject.trained] * 2
+    assert subject.trained_context
+    beyond = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 2 * subject.trained_context), rounds=1)
+    assert {start.settings["ctx"] for start in beyond.starts} == {subject.trained_context}
+    assert [gap.place for gap in beyond.gaps] == [2 * subject.trained_context] * 2
     usual = plan_sweep(CurveAxis.FILL, subject, WORK, (), rounds=1)
     assert usual.starts[0].places == (0, 234, 468, 702, 936)
 
@@ -110,8 +110,10 @@ async def test_a_context_is_swept_by_its_size(session: Session, subject: SweepMo
         (4_096, 4_096),
     }
     usual = plan_sweep(CurveAxis.CONTEXT, subject, WORK, (), rounds=1)
-    assert subject.trained
-    assert [start.places[0] for start in usual.starts][::2] == [subject.trained >> shift for shift in (3, 2, 1, 0)]
+    assert subject.trained_context
+    assert [start.places[0] for start in usual.starts][::2] == [
+        subject.trained_context >> shift for shift in (3, 2, 1, 0)
+    ]
 
 
 async def test_cancelled_what_was_measured_is_told_and_kept(session: Session, subject: SweepModel) -> None:

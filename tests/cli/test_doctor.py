@@ -149,7 +149,7 @@ def test_a_gpu_that_only_the_engine_names_is_listed(tmp_path: Path, engine_on_pa
         ("(none)", "The engine does not see the GPU (NVIDIA Stub 24GB)."),
         (
             "CUDA0: NVIDIA Stub 24GB (12000 MiB, 9000 MiB free)",
-            "The driver reports Stub 24GB 24,576 MiB of memory for NVIDIA, the engine 12,000 MiB.",
+            "The driver reports 24,576 MiB of memory for NVIDIA Stub 24GB, the engine 12,000 MiB.",
         ),
         (
             f"{STUB_DEVICE}\n  Vulkan0: llvmpipe (LLVM 21.1.8, 256 bits) (24105 MiB, 23622 MiB free)",

@@ -129,14 +129,14 @@ def test_a_withdrawn_question_leaves_nothing(kept: Conversations) -> None:
     conversation, _, reply = talk(kept, "Why?", "Because.")
     question = kept.add_question(conversation, reply, "zanzibar?")
     kept.begin_reply(conversation, question)
-    kept.withdraw_question(question)
+    kept.delete_message(question)
     assert kept.read_conversation(conversation).messages[-1].id == reply
     assert not kept.search("zanzibar")
     alone = kept.create_conversation("quagga?")
-    kept.withdraw_question(kept.add_question(alone, None, "quagga?"))
+    kept.delete_message(kept.add_question(alone, None, "quagga?"))
     assert [each.id for each in kept.list_all()] == [conversation]
     assert not files_hold("quagga")
-    kept.withdraw_question("no such message")
+    kept.delete_message("no such message")
 
 
 def test_the_newest_stands_first_and_can_be_renamed(kept: Conversations) -> None:

@@ -131,7 +131,7 @@ class OpenConversation:
         others = self._versions[question, Role.ASSISTANT]
         others.remove(reply)
         if others:
-            self._kept.change(lambda kept: kept.withdraw_question(reply))
+            self._kept.change(lambda kept: kept.delete_message(reply))
             return others[-1]
         self._set_aside(reply)
         self._kept.change(lambda kept: kept.end_reply(reply, ending, footer=footer))
@@ -144,7 +144,7 @@ class OpenConversation:
             self.messages.append({"role": Role.USER.value, "content": again.text})
             self.ids.append(again.question)
             if (reply := again.reply) is not None:
-                self._kept.change(lambda kept: kept.withdraw_question(reply))
+                self._kept.change(lambda kept: kept.delete_message(reply))
 
     def _set_aside(self, reply: str | None) -> None:
         """Remove the last question from the messages to send. `reply` is its empty reply."""

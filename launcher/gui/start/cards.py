@@ -308,7 +308,7 @@ class PlanCard(Card):
         """Show whether the settings are the plan's or the user's, if they differ, with a button for the others."""
         if kept is None or not kept.settings:
             return
-        mine = kept.with_kept(plan)
+        mine = kept.is_kept_plan(plan)
         self.whose.setText(said.settings_origin_text(kept, plan))
         self.whose.show()
         self.other.setText(tr("Use recommended") if mine else tr("Use my settings"))
@@ -317,7 +317,7 @@ class PlanCard(Card):
             if mine
             else tr("Start with your last settings for this model")
         )
-        self.other.setVisible(kept.mine is not None)
+        self.other.setVisible(kept.kept_plan is not None)
         self.setAccessibleName(f"{self.accessibleName()} {self.whose.text()}")
 
     def _set_texts(self, kind: str, status: str, title: str, needs: str, tip: str) -> None:

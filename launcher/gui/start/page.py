@@ -107,15 +107,15 @@ class StartPage(QWidget):
     def _has_own_settings(self) -> bool:
         """Whether the chosen plan has the user's own settings."""
         kept = self._own_settings
-        return kept is not None and self.plan is not None and kept.with_kept(self.plan)
+        return kept is not None and self.plan is not None and kept.is_kept_plan(self.plan)
 
     def _switch_settings(self) -> None:
         """Switch between the plan's own settings and the user's."""
         found, plan = self.found, self.plan
         kept = found.kept_for(plan) if found is not None and plan is not None else None
-        if found is None or plan is None or kept is None or kept.mine is None:
+        if found is None or plan is None or kept is None or kept.kept_plan is None:
             return
-        other = kept.planned if self._has_own_settings else kept.mine
+        other = kept.planned if self._has_own_settings else kept.kept_plan
         self.found = found.with_plan_replaced(plan, other)
         row = next(at for at, each in enumerate(self.found.plans) if each is other)
         self.table.show_plans(self.found.plans, several=found.question.family is None, row=row)
@@ -234,7 +234,7 @@ class StartPage(QWidget):
         quiet, self._quiet = self._quiet, False
         if quiet and self.flow.running:
             return  # a start in progress keeps its plan
-        chosen, with_kept = self.plan, self._has_own_settings
+        chosen, uses_kept = self.plan, self._has_own_settings
         self.found = found
         self.machine.show_facts(facts.facts_of(found), found.situation.read_at if found.situation else None)
         if self.family.count() == 1:
@@ -255,7 +255,7 @@ class StartPage(QWidget):
         self._lacking.setText(lacking)
         self._lacking.setVisible(bool(lacking))
         if quiet and self._chosen:
-            self._keep_chosen(chosen, with_kept=with_kept)
+            self._keep_chosen(chosen, uses_kept=uses_kept)
             return
         no_gpu = found.situation is None or (found.situation.no_gpu and found.question.family is None)
         plan = next((each for each in found.plans if each.status.value != "TOO BIG"), None)
@@ -266,7 +266,7 @@ class StartPage(QWidget):
             self.table.show_plans(found.plans, several=found.question.family is None, row=found.plans.index(plan))
             self._choose(plan, quiet=quiet)
 
-    def _keep_chosen(self, before: Plan | None, *, with_kept: bool) -> None:
+    def _keep_chosen(self, before: Plan | None, *, uses_kept: bool) -> None:
         """Select the earlier choice again among the new plans."""
         found = self.found
         assert found is not None  # noqa: S101 -- it was just taken
@@ -278,8 +278,8 @@ class StartPage(QWidget):
             self._choose(None, quiet=True)
             return
         kept = found.kept_for(same)
-        if kept is not None and kept.mine is not None and kept.with_kept(same) != with_kept:
-            other = kept.mine if with_kept else kept.planned
+        if kept is not None and kept.kept_plan is not None and kept.is_kept_plan(same) != uses_kept:
+            other = kept.kept_plan if uses_kept else kept.planned
             found, same = found.with_plan_replaced(same, other), other
             self.found = found
         row = next(at for at, each in enumerate(found.plans) if each is same)

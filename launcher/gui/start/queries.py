@@ -78,7 +78,7 @@ class PlanResult:
 
     def kept_for(self, plan: Plan) -> KeptPlan | None:
         """Return the user's settings for a plan's file, whether the plan has them or not."""
-        return next((each for each in self.kept if plan is each.planned or plan is each.mine), None)
+        return next((each for each in self.kept if plan is each.planned or plan is each.kept_plan), None)
 
     def with_plan_replaced(self, plan: Plan, other: Plan) -> PlanResult:
         """Return a copy in which `other` replaces `plan`."""
@@ -127,7 +127,7 @@ async def _apply_own_settings(found: PlanResult, catalogue: Catalogue, there: Si
     plans, kept = await apply_own_settings(found.plans, catalogue, there, wish)
     found = replace(found, plans=_drop_duplicates(plans), kept=kept)
     for each in found.kept:
-        found = found.with_plan_replaced(each.planned, each.mine) if each.mine is not None else found
+        found = found.with_plan_replaced(each.planned, each.kept_plan) if each.kept_plan is not None else found
     return found
 
 

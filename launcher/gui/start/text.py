@@ -51,7 +51,7 @@ def plan_title(plan: Plan) -> str:
 def settings_origin_text(kept: KeptPlan, plan: Plan) -> str:
     """Return whose settings a plan has, and how the others differ, as text."""
     mine, theirs = _settings_text(kept.settings), _settings_text(kept.planned_settings)
-    if kept.with_kept(plan) and kept.replaced:
+    if kept.is_kept_plan(plan) and kept.replaced:
         used = {name: value for name, value in kept.settings.items() if name not in kept.replaced}
         gone = _settings_text({name: value for name, value in kept.settings.items() if name in kept.replaced})
         if not used:
@@ -63,9 +63,9 @@ def settings_origin_text(kept: KeptPlan, plan: Plan) -> str:
             mine=_settings_text(used),
             gone=gone,
         )
-    if kept.with_kept(plan):
+    if kept.is_kept_plan(plan):
         return tr("Your last settings: {mine}. Recommended: {theirs}.", mine=mine, theirs=theirs)
-    if kept.mine is None:
+    if kept.kept_plan is None:
         return tr(
             "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=mine
         )
