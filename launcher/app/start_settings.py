@@ -5,7 +5,7 @@ machine; what is recommended, that is, the plan for this machine in its current 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -190,9 +190,8 @@ def _is_planned(setting: PlanSettings, name: str, value: Value) -> bool:
     return planned == value or capped or _is_foreign(name, value)
 
 
-def _without(settings: Settings, names: Iterable[str]) -> dict[str, Value]:
-    left_out = set(names)
-    return {name: value for name, value in settings.items() if name not in left_out}
+def _without(settings: Settings, names: Collection[str]) -> dict[str, Value]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 async def own_settings(
@@ -451,11 +450,12 @@ def _find_subject(
 def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
     """Return the options for a model without an MTP head: drafts from the text, from its draft model, or none."""
     speculation = SPECULATION[entry.speculation] if entry.speculation else None
-    if speculation is not None and speculation.spec_type.startswith("ngram"):
+    if speculation is None:
+        return replace(options, draft=0)
+    if speculation.spec_type.startswith("ngram"):
         return replace(options, spec_type=speculation.spec_type)
-    needs_file = speculation is not None and speculation.needs_draft_file
-    draft_file = find_companion(entry, entry.draft) if needs_file and entry.draft else None
-    if draft_file is None or speculation is None:
+    draft_file = find_companion(entry, entry.draft) if speculation.needs_draft_file and entry.draft else None
+    if draft_file is None:
         return replace(options, draft=0)
     refuse_damaged(draft_file)
     return replace(options, draft_file=draft_file, spec_type=speculation.spec_type)

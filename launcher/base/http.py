@@ -284,8 +284,11 @@ def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
     A response of any status is returned. Raises Unreachable if there is none.
     """
     with make_remote_client() as client, translated_errors(url):
-        response = client.head(url, headers=bearer_header(token))
-        return ResponseHead(response.status_code, {name.lower(): value for name, value in response.headers.items()})
+        return _head_of(client.head(url, headers=bearer_header(token)))
+
+
+def _head_of(response: httpx.Response) -> ResponseHead:
+    return ResponseHead(response.status_code, dict(response.headers))  # httpx has the names in lower case
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +318,7 @@ def fetch_json_pages(
                         message("{following} redirects to an unencrypted address.", following=host_name(page_url)),
                         message("Try again later."),
                     )
-                head = ResponseHead(
-                    response.status_code, {name.lower(): value for name, value in response.headers.items()}
-                )
+                head = _head_of(response)
                 if not response.is_success:
                     yield JsonPage(head, None)
                     return

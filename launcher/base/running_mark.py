@@ -38,6 +38,7 @@ def mark_running() -> None:
     if sys.platform == "win32":
         import ctypes
         import threading
+        import time
         from ctypes import wintypes
 
         kernel32 = ctypes.WinDLL("kernel32")
@@ -52,7 +53,7 @@ def mark_running() -> None:
         def end_when_asked() -> None:
             if kernel32.WaitForSingleObject(event, _FOREVER) == _WAIT_OBJECT_0:
                 signal.raise_signal(signal.SIGINT)
-                threading.Event().wait(END_TIMEOUT_MS / 1000)
+                time.sleep(END_TIMEOUT_MS / 1000)
                 os._exit(_INTERRUPTED)
 
         threading.Thread(target=end_when_asked, name="end when setup asks", daemon=True).start()

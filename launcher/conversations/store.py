@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from launcher.base import database
@@ -111,22 +110,18 @@ def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
 
 
 def _prepare_database(db: sqlite3.Connection, *, index: bool) -> bool:
-    """Prepare a database for use, and return True if it has a full-text index."""
-    db.execute("PRAGMA secure_delete = ON")
-    return _make_index(db, wanted=index)
+    """Make deletions overwrite, and create the full-text index if it is wanted; return True if it is usable.
 
-
-def _make_index(db: sqlite3.Connection, *, wanted: bool) -> bool:
-    """Create the full-text index if there is none; return True if it is usable.
-
-    An index that another SQLite wrote and this one cannot use is removed, because deletions could not be applied to it.
+    An existing index that is not wanted, or that this SQLite cannot use, is removed: deletions could not be applied to
+    it.
     """
+    db.execute("PRAGMA secure_delete = ON")
     there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'found'").fetchone() is not None
-    if wanted and not there:
+    if index and not there:
         with suppress(sqlite3.OperationalError):  # SQLite without FTS5, or from before trigrams (3.34)
             db.execute(_INDEX)
             return True
-    elif wanted:
+    elif index:
         with suppress(sqlite3.OperationalError):
             db.execute("SELECT rowid FROM found WHERE found MATCH '\"xyz\"'").fetchone()
             return True
@@ -188,7 +183,7 @@ class Conversations:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -327,7 +322,7 @@ class Conversations:
             if row is None:
                 return
             conversation, parent = row
-            self._remove_from_index(self._list_subtree([message]))
+            self._remove_from_index(self._list_subtree(message))
             db.execute("DELETE FROM messages WHERE id = ?", (message,))
             db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (parent, conversation))
             db.execute(
@@ -440,12 +435,12 @@ class Conversations:
                 self._add_to_index("id = ?", (row,))
         return row
 
-    def _list_subtree(self, messages: Sequence[str]) -> list[int]:
+    def _list_subtree(self, message: str) -> list[int]:
         """Return the row numbers of a message and of all below it."""
         rows = self._fetch_rows(
             "WITH RECURSIVE below (id, number) AS (SELECT id, number FROM messages WHERE id = ? UNION ALL "
             "SELECT m.id, m.number FROM messages m JOIN below b ON m.parent = b.id) SELECT number FROM below",
-            *messages,
+            message,
         )
         return [number for (number,) in rows]
 
