@@ -161,8 +161,8 @@ class AttachedServer:
         facts = props if isinstance(props, dict) and _PROPS & props.keys() else {}
         if not facts and "/props" not in missing:
             missing["/props"] = "its answer is none of llama-server's"
-        told = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
-        if not told and "/slots" not in missing:
+        usable_slots = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+        if not usable_slots and "/slots" not in missing:
             missing["/slots"] = "its answer is none of llama-server's"
         counts = await self._has_counters(missing)
         healthy = True if await self._client.is_healthy() else None
@@ -185,7 +185,7 @@ class AttachedServer:
             engine=_text(facts.get("build_info")),
             context=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None,
             slots=_count(facts.get("total_slots")),
-            drafts=any(slot.get("speculative") is True for slot in told) if told else None,
+            drafts=any(slot.get("speculative") is True for slot in usable_slots) if usable_slots else None,
             healthy=healthy,
             counts=counts,
             missing=missing,

@@ -310,7 +310,7 @@ def _spill_sentence(url: str) -> str | None:
     Only that program knows from the log how much memory to expect.
     """
     with suppress(LauncherError, OSError):
-        for found in registry.find_server(url).health:
-            if found.get("code") == Code.SPILL:
-                return str(found.get("sentence"))
+        for finding in registry.find_server(url).health:
+            if finding.get("code") == Code.SPILL:
+                return str(finding.get("sentence"))
     return None

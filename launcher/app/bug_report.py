@@ -28,14 +28,16 @@ async def bug_report(lines: Sequence[str], *, exit_code: int | None = None, most
     user's name and addresses of other computers are removed: see `redact_text`. Users should still read it before they
     send it, because prompts that the engine has logged remain.
     """
-    told = versions_text(await read_versions())
-    return await asyncio.to_thread(_report, told, list(lines), exit_code, most)
+    versions = versions_text(await read_versions())
+    return await asyncio.to_thread(_report, versions, list(lines), exit_code, most)
 
 
-def _report(told: str, lines: list[str], exit_code: int | None, most: int) -> str:
-    found = diagnose_log("\n".join(lines), exit_code=exit_code)
+def _report(versions: str, lines: list[str], exit_code: int | None, most: int) -> str:
+    diagnosis = diagnose_log("\n".join(lines), exit_code=exit_code)
     what = (
-        [found.title, found.cause, f"`{found.line}`" if found.line else ""] if found else [message("No known cause.")]
+        [diagnosis.title, diagnosis.cause, f"`{diagnosis.line}`" if diagnosis.line else ""]
+        if diagnosis
+        else [message("No known cause.")]
     )
     last = lines[max(0, len(lines) - most) :]
     left_out = len(lines) - len(last)
@@ -43,7 +45,7 @@ def _report(told: str, lines: list[str], exit_code: int | None, most: int) -> st
     log = [make_visible(line[:_LONGEST]).replace(_FENCE, "'''") for line in last]
     parts = [
         "### Versions",
-        _fenced(told.splitlines()),
+        _fenced(versions.splitlines()),
         "### Diagnosis",
         "\n\n".join(filter(None, what)),
         f"### Log, last {len(last):,} lines",
@@ -58,14 +60,14 @@ def _fenced(lines: Iterable[str]) -> str:
 
 def secrets_here() -> set[str]:
     """Return the secrets of this user that the program knows: keys of servers, tokens, and environment variables."""
-    found = {endpoint.api_key for endpoint in saved_endpoints()}
-    found |= {entry.api_key for entry in registry.list_running() if entry.api_key}
+    secrets = {endpoint.api_key for endpoint in saved_endpoints()}
+    secrets |= {entry.api_key for entry in registry.list_running() if entry.api_key}
     with suppress(LauncherError):
-        found.add(hub_token() or "")
+        secrets.add(hub_token() or "")
     last = load_last_start()
     extra = last.start.options.extra if last and last.start else ()
     for before, word in zip(("", *extra), extra, strict=False):
         if before in ("--api-key", "--hf-token", "-hft"):
-            found |= set(word.split(","))
-    found |= {value for name, value in os.environ.items() if name.upper().endswith(("_TOKEN", "_KEY", "_SECRET"))}
-    return found - {""}
+            secrets |= set(word.split(","))
+    secrets |= {value for name, value in os.environ.items() if name.upper().endswith(("_TOKEN", "_KEY", "_SECRET"))}
+    return secrets - {""}

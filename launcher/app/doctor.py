@@ -135,10 +135,10 @@ def suggested_wslconfig() -> WslconfigSuggestion:
             message("This is not WSL 2. Only WSL 2 uses a .wslconfig file."),
             message("Run the command inside your WSL 2 distribution."),
         )
-    found = suggest_wslconfig(host, read_wsl_settings())
-    if found is None:
+    suggestion = suggest_wslconfig(host, read_wsl_settings())
+    if suggestion is None:
         raise WslOnly(message(".wslconfig needs no change for this program."))
-    return found
+    return suggestion
 
 
 def _find_chosen_engine() -> tuple[InstalledEngine | None, list[Finding]]:
@@ -217,14 +217,14 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding
     return findings
 
 
-def _describe_outdated_preset(found: PresetMatch) -> Finding:
+def _describe_outdated_preset(match: PresetMatch) -> Finding:
     """Return the finding about tuned settings that were measured in another environment."""
-    words, differs = found.preset.model.label_with_quant, found.differs
+    words, differs = match.preset.model.label_with_quant, match.differs
     title = (
         message(
             "The tuned settings for {words} are used, but may be out of date: {differs}.", words=words, differs=differs
         )
-        if found.used
+        if match.used
         else message("The tuned settings for {words} are not used: {differs}.", words=words, differs=differs)
     )
     return Finding(title, message("Measure again: `mtp-launcher tune`."))

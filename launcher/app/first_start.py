@@ -55,9 +55,9 @@ StartServer = Callable[[Start, OnStatus], Awaitable[SendRequest]]
 """Makes a start, passes on each status until it is ready, and returns the function for requests to the server."""
 
 
-def initial_steps(found: StartSurvey) -> tuple[StepProgress, ...]:
+def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
     """Return the steps before anything has begun."""
-    engine, model = found.engine, found.model
+    engine, model = survey.engine, survey.model
     steps = {step: StepProgress(step) for step in Step}
     if engine is not None:
         steps[Step.ENGINE] = StepProgress(Step.ENGINE, Stage.DONE, engine.name, _engine_detail(engine))
@@ -107,19 +107,19 @@ async def perform_first_start(aim: StartRequest, serve: StartServer, tell: OnSte
 
 class _FirstStart:
     def __init__(self, aim: StartRequest, serve: StartServer, tell: OnStep) -> None:
-        self._aim, self._serve, self._told = aim, serve, tell
+        self._aim, self._serve, self._tell = aim, serve, tell
         self._steps = {step: StepProgress(step) for step in Step}
         self._now = Step.ENGINE
 
     async def run(self) -> Reply:
         try:
-            found = await survey_start(self._aim)
-            for told in initial_steps(found):
-                self._report(told)
-            engine = await self._check(found)
+            survey = await survey_start(self._aim)
+            for progress in initial_steps(survey):
+                self._report(progress)
+            engine = await self._check(survey)
             if engine is not None:
                 await self._install(engine)
-            if found.model.path is None or not found.model.verified:
+            if survey.model.path is None or not survey.model.verified:
                 await self._pull()
             await check_other_servers(self._aim)
             ask = await self._load(await resolve_request(self._aim))
@@ -131,9 +131,9 @@ class _FirstStart:
             self._report_step(self._now, Stage.FAILED, error=error)
             raise
 
-    def _report(self, told: StepProgress) -> None:
-        self._steps[told.step] = told
-        self._told(told)
+    def _report(self, progress: StepProgress) -> None:
+        self._steps[progress.step] = progress
+        self._tell(progress)
 
     def _report_step(self, step: Step, stage: Stage, *, note: str = "", **more: Any) -> None:  # noqa: ANN401 -- fields of StepProgress
         """Report the progress of a step. Speed, notes and errors do not carry over from earlier reports."""
@@ -143,19 +143,19 @@ class _FirstStart:
         fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "how": None}
         self._report(replace(self._steps[step], stage=stage, **(fresh | more)))
 
-    async def _check(self, found: StartSurvey) -> EngineToFetch | None:
+    async def _check(self, survey: StartSurvey) -> EngineToFetch | None:
         """Check that everything can be downloaded and has room, before downloading any.
 
         Return the engine to install, if any.
         """
         model = engine = None
-        if found.model.path is None:
+        if survey.model.path is None:
             self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING)
             model = await query_hub(
                 self._aim, lambda note: self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING, note=note)
             )
             self._report_step(Step.MODEL, Stage.WAITING, progress=Progress(bytes=model.bytes))
-        if found.engine is None:
+        if survey.engine is None:
             self._report_step(Step.ENGINE, Stage.RUNNING, how=StepDetail.ASKING)
             engine = await query_github()
             self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes))
@@ -235,11 +235,11 @@ class _FirstStart:
         """Report the progress of a job in the queue until it has ended. Return whether there was one."""
         seen = False
         while True:
-            look = await asyncio.to_thread(download_queue().read_snapshot)
+            snapshot = await asyncio.to_thread(download_queue().read_snapshot)
             job = next(
                 (
                     job
-                    for job in look.jobs.jobs
+                    for job in snapshot.jobs.jobs
                     if job.kind == kind and job.state is JobState.RUNNING and arguments.items() <= job.arguments.items()
                 ),
                 None,
@@ -247,7 +247,7 @@ class _FirstStart:
             if job is None:
                 return seen
             seen = True
-            progress = look.figures.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
+            progress = snapshot.figures.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
             self._report_step(step, Stage.RUNNING, how=StepDetail.ELSEWHERE, progress=progress)
             await asyncio.sleep(_LOOK_S)
 
@@ -281,24 +281,24 @@ class _FirstStart:
             thinking=False,
         )
         reply = await ask(request)
-        taken = reply.acceptance
-        if taken.drafted and not taken.accepted:
+        drafts = reply.acceptance
+        if drafts.drafted and not drafts.accepted:
             raise DraftsInert(
                 message(
                     "The server works, but none of its {drafted} drafted tokens were accepted.",
-                    drafted=taken.drafted,
+                    drafted=drafts.drafted,
                 ),
                 message("Replies are correct but slower than without MTP. Turn MTP off, or choose another file."),
-                drafted=taken.drafted,
+                drafted=drafts.drafted,
             )
         speed = reply.timings.tokens_per_second if reply.timings else None
-        how = None if taken.drafted else StepDetail.ANSWERED
+        how = None if drafts.drafted else StepDetail.ANSWERED
         self._report_step(
             Step.SELF_TEST,
             Stage.DONE,
             how=how,
-            drafted=taken.drafted,
-            accepted=taken.accepted,
+            drafted=drafts.drafted,
+            accepted=drafts.accepted,
             tokens_per_second=speed,
         )
         return reply

@@ -112,7 +112,7 @@ def measured_sentence(launch: Launch) -> str:
 
 async def outdated_presets(machine: Machine) -> tuple[PresetMatch, ...]:
     """Return the presets of this machine that were measured in another environment than the current one."""
-    found = []
+    outdated = []
     for preset in await asyncio.to_thread(load_presets):
         if not preset.verified:
             continue
@@ -120,10 +120,10 @@ async def outdated_presets(machine: Machine) -> tuple[PresetMatch, ...]:
             build = await _engine_now(preset)
             facts = await asyncio.to_thread(_facts_now, preset)
             here = await asyncio.to_thread(Environment.for_model, facts, build.name, build.version, machine)
-            told = match_preset(preset, here)
-            if told.changed:
-                found.append(told)
-    return tuple(found)
+            match = match_preset(preset, here)
+            if match.changed:
+                outdated.append(match)
+    return tuple(outdated)
 
 
 def _with_confirmation(preset: MachinePreset, here: Environment) -> MachinePreset:

@@ -146,8 +146,8 @@ def _engine_knows_more(machine: Machine, wish: MachineWish) -> bool:
     if any(gpu.asleep for gpu in machine.gpus) and not wish.wake:
         return False  # listing devices wakes all of them
     own = [gpu for gpu in machine.gpus if not gpu.unified]
-    told = own or machine.gpus
-    return not told or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in told)
+    gpus = own or machine.gpus
+    return not gpus or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in gpus)
 
 
 async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:
@@ -170,13 +170,13 @@ def options_for_plan(plan: Plan, *, rpc: Sequence[str] = (), extra: Sequence[str
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.catalogue import SPECULATION
 
-    way = SPECULATION[plan.entry.speculation or "mtp"]
-    draft = plan.entry.draft if way.needs_draft_file else None
+    speculation = SPECULATION[plan.entry.speculation or "mtp"]
+    draft = plan.entry.draft if speculation.needs_draft_file else None
     projector = plan.entry.projector if plan.setting.mmproj_bytes else None
     options = ServeOptions(
         downloaded_file(plan) or Path(plan.file.file),
         draft_file=_companion_path(plan, draft),
-        spec_type=way.spec_type,
+        spec_type=speculation.spec_type,
         mmproj=_companion_path(plan, projector),
         rpc=tuple(rpc),
         extra=tuple(extra),
@@ -288,18 +288,18 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
     if options.extra or options.draft_file or options.mmproj or backend == "cpu":
         return
     gpus = find_gpus().gpus
-    taken = {
+    used_bytes = {
         gpu_id: process.used_bytes
         for gpu_id, (_, activity) in read_gpu_states(gpus).items()
         for process in activity.processes or ()
         if process.pid == engine_pid and process.used_bytes
     }
-    users = [gpu for gpu in gpus if gpu.id in taken]
+    users = [gpu for gpu in gpus if gpu.id in used_bytes]
     if len(users) != 1:
         return
     geometry = read_geometry(launch.header)
     predicted = estimate_memory(geometry, read_weights(launch.header, geometry), launch.setting(backend)).parts.total
-    measured = taken[users[0].id]
+    measured = used_bytes[users[0].id]
     record_load(users[0].id, backend, predicted_mib=predicted // _MIB, measured_mib=measured // _MIB)
 
 

@@ -111,8 +111,8 @@ class RemoteControl:
         launch = _launch_of(supervisor)
         changes = await _with_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
         basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last())
-        told = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
-        return told | {"state": supervisor.status.state.value}
+        preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
+        return preview | {"state": supervisor.status.state.value}
 
     async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _chosen(fields)

@@ -90,15 +90,17 @@ def _draft_template(old: int, new: int) -> str:
 
 def warnings_on(setting: PlanSettings, trained_context: int | None, *, uncounted: bool) -> tuple[str, ...]:
     """Return warnings about a setting beyond its memory. `uncounted`: there are arguments that no estimate includes."""
-    told: list[str] = []
+    warnings: list[str] = []
     if sentence := training_warning(trained_context, setting.slot_context):
-        told.append(sentence)
+        warnings.append(sentence)
     if setting.streams > 1:
         values = {"slots": setting.slots, "each": setting.slot_context}
-        told.append(fill_template(mark("Each of the {slots} slots has {each:,} tokens of context."), values))
+        warnings.append(fill_template(mark("Each of the {slots} slots has {each:,} tokens of context."), values))
     if uncounted:
-        told.append(message("Your extra arguments are not in the estimate: the server may use more or less memory."))
-    return tuple(told)
+        warnings.append(
+            message("Your extra arguments are not in the estimate: the server may use more or less memory.")
+        )
+    return tuple(warnings)
 
 
 _MIB = 2**20
@@ -238,7 +240,7 @@ class Preview:
 
     def as_json(self) -> dict[str, object]:
         """Return the preview as JSON data."""
-        basis, found = self.basis, self.estimate
+        basis, memory = self.basis, self.estimate
         return {
             "changes": [change.as_json() for change in self.changes],
             "needs_restart": self.needs_restart,
@@ -246,7 +248,7 @@ class Preview:
             "restart_measured": basis.load.measured if basis.load else 0,
             "status": self.status.value if self.status else None,
             "unknown": basis.unknown or None,
-            "parts": {name: round(size / _MIB, 1) for name, size in found.parts.as_dict().items()} if found else None,
+            "parts": {name: round(size / _MIB, 1) for name, size in memory.parts.as_dict().items()} if memory else None,
             "needed_mib": self.needed_mib,
             "difference_mib": self.difference_mib,
             "missing_mib": self.missing_mib,
@@ -322,10 +324,10 @@ class Previewer:
         basis = self.basis
         if basis.geometry is None or basis.weights is None:
             return None
-        found = self._known.get(setting)
-        if found is None:
-            found = self._known[setting] = estimate_memory(basis.geometry, basis.weights, setting, basis.draft_model)
-        return found
+        estimate = self._known.get(setting)
+        if estimate is None:
+            estimate = self._known[setting] = estimate_memory(basis.geometry, basis.weights, setting, basis.draft_model)
+        return estimate
 
     def _largest_context(self, setting: PlanSettings) -> int | None:
         """Return the longest context that fits with these settings and the margin. None if none does."""
@@ -343,10 +345,10 @@ class Previewer:
             return steps[-1]
         while low < high:
             middle = (low + high) // 2
-            found = self._estimate(replace(setting, context=steps[middle]))
-            if found is None:
+            estimate = self._estimate(replace(setting, context=steps[middle]))
+            if estimate is None:
                 return None
-            low, high = (middle + 1, high) if found.needed_bytes <= room else (low, middle)
+            low, high = (middle + 1, high) if estimate.needed_bytes <= room else (low, middle)
         return steps[low - 1] if low else None
 
     def _setting(self, options: ServeOptions) -> PlanSettings:
@@ -363,10 +365,10 @@ class Previewer:
 
     def _choose_limits(self, setting: PlanSettings) -> dict[str, Any]:
         """Return the limits of host memory that a start would choose."""
-        found = self._estimate(setting)
-        if found is None or self.basis.host_mib is None:
+        estimate = self._estimate(setting)
+        if estimate is None or self.basis.host_mib is None:
             return {}
-        return to_fields(choose_host_limits(found, self.basis.host_mib))
+        return to_fields(choose_host_limits(estimate, self.basis.host_mib))
 
     def _change(self, name: str, options: ServeOptions) -> SettingChange | None:
         """Return the cost of one setting alone. None when it stays unchanged."""
@@ -397,8 +399,8 @@ def _difference_mib(before: MemoryEstimate | None, after: MemoryEstimate | None)
     return None if before is None or after is None else _needed_mib(after) - _needed_mib(before)
 
 
-def _needed_mib(found: MemoryEstimate) -> int:
-    return -(-found.needed_bytes // _MIB)
+def _needed_mib(estimate: MemoryEstimate) -> int:
+    return -(-estimate.needed_bytes // _MIB)
 
 
 # Basis of a preview: the running server or a prepared command, and this machine's current memory.

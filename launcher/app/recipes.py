@@ -55,8 +55,8 @@ async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRec
     recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
     built_in = entry.engine == BUILT_IN
     build = None if built_in or len(recipe.program) > 1 else await probe_engine(Path(recipe.program[0]))
-    found = replace(recipe, environment=dict(build.environment) if build else {}, api_key=entry.api_key)
-    return FoundRecipe(found if backend else replace(found, backend=await _backend(built_in=built_in)))
+    recipe = replace(recipe, environment=dict(build.environment) if build else {}, api_key=entry.api_key)
+    return FoundRecipe(recipe if backend else replace(recipe, backend=await _backend(built_in=built_in)))
 
 
 async def recipe_of_options(options: ServeOptions, *, port: int | None, backend: str | None) -> FoundRecipe:
@@ -138,8 +138,8 @@ def parse_catalogue_name(model: str) -> tuple[str, str | None] | None:
 
 
 async def _claim_endpoint(port: int | None) -> Endpoint:
-    taken = frozenset(entry.port for entry in await asyncio.to_thread(registry.list_running))
-    return await asyncio.to_thread(lambda: claim_endpoint(port, taken=taken))
+    ports = frozenset(entry.port for entry in await asyncio.to_thread(registry.list_running))
+    return await asyncio.to_thread(lambda: claim_endpoint(port, taken=ports))
 
 
 async def _backend(*, built_in: bool) -> str:

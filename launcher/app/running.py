@@ -58,14 +58,14 @@ async def status(url: str | None = None) -> tuple[ServerStatus, ...]:
 
 
 async def _read_status(entry: Entry) -> ServerStatus:
-    told: Mapping[str, Any] = {}
+    reply: Mapping[str, Any] = {}
     held = await asyncio.to_thread(entry.launcher.is_suspended)
     if entry.control_address is not None and not held:
         with suppress(LauncherError, TimeoutError):
             async with asyncio.timeout(_LOOK_S):
-                told = await _ask_last(entry.control_address, "status")
-    entry = _with_reported_values(entry, told)
-    state = str(told.get("state") or entry.state)
+                reply = await _ask_last(entry.control_address, "status")
+    entry = _with_reported_values(entry, reply)
+    state = str(reply.get("state") or entry.state)
     if state in _ANSWERED:
         async with EngineClient(entry.url, None) as client:  # /health needs no key
             state = state if await client.is_healthy() else _SILENT
@@ -91,12 +91,12 @@ async def _read_status(entry: Entry) -> ServerStatus:
                 window="See Logs, or restart the server.",
             )
         )
-    return ServerStatus(entry, state, told.get("percent"), told.get("error"), join_messages(*problems) or None)
+    return ServerStatus(entry, state, reply.get("percent"), reply.get("error"), join_messages(*problems) or None)
 
 
-def _with_reported_values(entry: Entry, told: Mapping[str, Any]) -> Entry:
+def _with_reported_values(entry: Entry, reply: Mapping[str, Any]) -> Entry:
     """Return an entry with the newer values from its own program. On a full disk the written entry may be outdated."""
-    note = told.get("note")
+    note = reply.get("note")
     if not isinstance(note, dict):  # its program is an older version
         return entry
     try:
@@ -141,9 +141,9 @@ async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
         return error
     with suppress(LauncherError, TimeoutError):
         async with asyncio.timeout(_LOOK_S):
-            while str((told := await _ask_last(entry.control_address, "status")).get("state")) in _ANSWERED:  # noqa: ASYNC110 -- nothing tells
+            while str((status := await _ask_last(entry.control_address, "status")).get("state")) in _ANSWERED:  # noqa: ASYNC110 -- nothing tells
                 await asyncio.sleep(_AGAIN_S)
-            if why := told.get("error"):
+            if why := status.get("error"):
                 return Unreachable(join_messages(message("The engine ended in the middle of the reply."), why))
     return error
 
@@ -216,11 +216,11 @@ async def restart(
     parse_settings(changes)  # raise for wrong settings before contacting the server
     entry = await asyncio.to_thread(registry.find_server, url)
     line = await _control_address(entry)
-    told: Mapping[str, Any] = {}
-    async for told in send_request(line, "restart", set=dict(changes), drain_s=drain_s):
+    status: Mapping[str, Any] = {}
+    async for status in send_request(line, "restart", set=dict(changes), drain_s=drain_s):
         if on_state is not None:
-            on_state(str(told.get("state")), told.get("percent"))
-    return told
+            on_state(str(status.get("state")), status.get("percent"))
+    return status
 
 
 async def preview(url: str | None, changes: Mapping[str, str]) -> Mapping[str, Any]:
@@ -250,18 +250,18 @@ async def logs(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[st
         return
     line = await _control_address(entry)
     with suppress(Unreachable):  # the program has ended, so the log has, too
-        async for told in send_request(line, "logs", lines=lines, follow=follow):
-            for time_s, text in told["lines"]:
+        async for reply in send_request(line, "logs", lines=lines, follow=follow):
+            for time_s, text in reply["lines"]:
                 yield str(LogLine(float(time_s), str(text)))
 
 
 def _last_log(lines: int) -> list[str]:
-    found = [path for path in logs_dir().glob("engine-*.log") if path.stem.removeprefix("engine-").isdecimal()]
-    if not found:
+    paths = [path for path in logs_dir().glob("engine-*.log") if path.stem.removeprefix("engine-").isdecimal()]
+    if not paths:
         raise ServerNotFound(
             message("No server has run yet, so there is no log."), message("Start one with `mtp-launcher serve`.")
         )
-    newest: Path = max(found, key=lambda path: path.stat().st_mtime)
+    newest: Path = max(paths, key=lambda path: path.stat().st_mtime)
     return read_last_lines(newest, lines)
 
 

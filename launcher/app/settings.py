@@ -177,9 +177,9 @@ def transfer_settings() -> "TransferSettings":
     """Return the settings of downloads."""
     from launcher.fetch.transfer import TransferSettings
 
-    found = _current_values(LIMIT, CONNECTIONS)
-    limit = None if found[LIMIT] == NONE else int(found[LIMIT]) * 10**6
-    return TransferSettings(connections=int(found[CONNECTIONS]), bytes_per_second=limit)
+    values = _current_values(LIMIT, CONNECTIONS)
+    limit = None if values[LIMIT] == NONE else int(values[LIMIT]) * 10**6
+    return TransferSettings(connections=int(values[CONNECTIONS]), bytes_per_second=limit)
 
 
 def restart_drain_s() -> float:
@@ -189,8 +189,8 @@ def restart_drain_s() -> float:
 
 def chat_sampling() -> dict[str, float | bool]:
     """Return the sampling settings of a chat, by their names in requests. Those left to the server are omitted."""
-    found = ((SAMPLING[name], request_value(each)) for name, each in _current_values(*SAMPLING).items())
-    return {name: each for name, each in found if each is not None}
+    values = ((SAMPLING[name], request_value(each)) for name, each in _current_values(*SAMPLING).items())
+    return {name: each for name, each in values if each is not None}
 
 
 def request_value(value: Value) -> float | bool | None:
@@ -203,11 +203,11 @@ def _current_values(*names: str) -> dict[str, Value]:
         kept: Mapping[str, Value] = settings_file.read().values
     except OSError:
         kept = {}
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name in names:
         declared, there = find_setting(name), kept.get(name)
-        found[name] = default_of(declared) if there is None or _problem(declared, there) else there
-    return found
+        values[name] = default_of(declared) if there is None or _problem(declared, there) else there
+    return values
 
 
 def change_setting(name: str, value: Value) -> SettingState:
@@ -354,11 +354,11 @@ def _number(declared: Setting, word: str) -> int | float | None:
         return None
 
 
-def _look_at_login() -> tuple[Value, str]:
+def _read_login() -> tuple[Value, str]:
     from launcher.app import autostart
 
-    found = autostart.read_autostart()
-    return found.on, found.command or ""
+    state = autostart.read_autostart()
+    return state.on, state.command or ""
 
 
 def _switch_login(value: Value) -> None:
@@ -379,6 +379,6 @@ def _switch_login(value: Value) -> None:
 
 
 _ELSEWHERE: Mapping[str, tuple[Callable[[], tuple[Value, str]], Callable[[Value], None]]] = {
-    AT_LOGIN: (_look_at_login, _switch_login)
+    AT_LOGIN: (_read_login, _switch_login)
 }
 """Functions that read (with a note) and write the settings that the system keeps."""

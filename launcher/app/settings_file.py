@@ -44,16 +44,16 @@ def read() -> FileContents:
 
     Raises OSError as KeptFile.inspect does.
     """
-    values, found = _FILE.inspect(path())
-    if found is None:
+    values, damaged = _FILE.inspect(path())
+    if damaged is None:
         return FileContents(values)
     where = (
-        message("It is kept as {bad}.", bad=found.kept_as)
-        if found.kept_as
-        else message("It could not be renamed and is still {file}.", file=found.path)
+        message("It is kept as {bad}.", bad=damaged.kept_as)
+        if damaged.kept_as
+        else message("It could not be renamed and is still {file}.", file=damaged.path)
     )
     notice = join_messages(
-        message("The settings file was damaged ({error}), so the defaults are used.", error=found.why), where
+        message("The settings file was damaged ({error}), so the defaults are used.", error=damaged.why), where
     )
     damage_notices.append(notice)
     return FileContents(values, (notice,))
@@ -97,13 +97,13 @@ def _parse_file(data: bytes) -> Mapping[str, Value]:
 
 def _flatten_tables(tables: Mapping[str, object], above: str = "") -> dict[str, Value]:
     """Return a table's values by TABLE.KEY. Values of other types (a date, a list) become text."""
-    found: dict[str, Value] = {}
+    settings: dict[str, Value] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
-            found |= _flatten_tables(value, f"{above}{key}.")
+            settings |= _flatten_tables(value, f"{above}{key}.")
         else:
-            found[f"{above}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
-    return found
+            settings[f"{above}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    return settings
 
 
 _FILE: KeptFile[Mapping[str, Value]] = KeptFile(

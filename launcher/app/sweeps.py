@@ -152,17 +152,17 @@ async def run_sweep(
     `curves.measure_curve` raises, and errors of the engine.
     """
     bench = _SweepBench(session, sweep.subject.options, named=sweep.subject.named)
-    found: list[RoundPoint] = list(sweep.gaps)
+    points: list[RoundPoint] = list(sweep.gaps)
 
     def build_result() -> dict[str, Any]:
-        curve = build_curve(sweep.axis, found)
+        curve = build_curve(sweep.axis, points)
         return {**curve.as_json(), "sentence": join_messages(*summarize_curve(curve)[:1])}
 
     settings, work = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
     async with _record_runs(CURVE, sweep.subject, settings, work, on_begun, build_result) as add_run:
 
         def record_point(point: RoundPoint) -> None:
-            found.append(point)
+            points.append(point)
             for run in list_runs([point]):
                 add_run(run)
             on_point(point)

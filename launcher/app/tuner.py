@@ -92,8 +92,8 @@ def measured_without_mtp(launch: Launch) -> float | None:
         return None
     facts = model_facts(launch.header)
     with History() as history:
-        for found in history.find(kind="tune", model=facts.name):
-            tuned = history.load(found.id)
+        for summary in history.find(kind="tune", model=facts.name):
+            tuned = history.load(summary.id)
             where = tuned.environment
             if (where.model.name, where.model.quant, where.engine) != (facts.name, facts.quant, launch.build.name):
                 continue

@@ -91,8 +91,8 @@ def save_tune(tune: SavedTune) -> None:
 
 def load_tunes() -> list[SavedTune]:
     """Return the last tune of each model, the latest first. Unreadable files are set aside."""
-    found = [tune for path in state_dir().glob("tune*.json") if (tune := _read(path)) is not None]
-    return sorted(found, key=lambda tune: tune.changed_s, reverse=True)
+    tunes = [tune for path in state_dir().glob("tune*.json") if (tune := _read(path)) is not None]
+    return sorted(tunes, key=lambda tune: tune.changed_s, reverse=True)
 
 
 def load_tune(model: Path | None = None) -> SavedTune | None:
@@ -136,8 +136,8 @@ _TUNE: KeptFile[SavedTune | None] = KeptFile(
 def delete_tune(model: Path) -> None:
     """Delete the last tune of a model's file."""
     for path in state_dir().glob("tune*.json"):
-        found = _read(path)
-        if found is not None and _same_file(found.options.model, model):
+        tune = _read(path)
+        if tune is not None and _same_file(tune.options.model, model):
             path.unlink(missing_ok=True)
 
 

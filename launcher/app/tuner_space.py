@@ -78,10 +78,10 @@ class PreparedTune:
         writing_s = sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs)
         rate = sum(run.reply_tokens for run in runs) / writing_s
         reading_s = max(0.0, sum(run.wall_s for run in runs) - writing_s) / len(runs)
-        found = plan_trials(
+        plan = plan_trials(
             self.space, self.workload.prompts, self.budget_s, rate=rate, restart_s=restart_s, reading_s=reading_s
         )
-        return replace(self, plan=found, rate=rate, restart_s=restart_s, measured=True)
+        return replace(self, plan=plan, rate=rate, restart_s=restart_s, measured=True)
 
     @property
     def tokens(self) -> int:
@@ -146,11 +146,11 @@ async def prepare_tune(
         await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
     ground = _SpaceBuilder(launch, basis, goal, workload.prompts)
-    found = await asyncio.to_thread(lambda: replace(space, fits=ground.fits) if space else ground.space(vary))
+    space = await asyncio.to_thread(lambda: replace(space, fits=ground.fits) if space else ground.space(vary))
     rate = await asyncio.to_thread(_expected_rate, launch, basis)
     load = basis.load
     restart_s = load.seconds if load else launch.header.file_bytes / (_LOAD_GB_S * 1e9) + _START_S
-    trials = plan_trials(found, workload.prompts, budget_s, rate=rate, restart_s=restart_s)
+    trials = plan_trials(space, workload.prompts, budget_s, rate=rate, restart_s=restart_s)
     return PreparedTune(
         model,
         options,
@@ -158,7 +158,7 @@ async def prepare_tune(
         workload,
         goal,
         budget_s,
-        found,
+        space,
         trials,
         rate,
         restart_s,
@@ -205,7 +205,7 @@ class _SpaceBuilder:
             "sampled": hot,
         }
         home = self._baseline_settings(experts)
-        found: Mapping[str, Sequence[Value]] = {
+        measured_values: Mapping[str, Sequence[Value]] = {
             "kv": self._kv_types(home["kv"], offloads=offloads, named=vary is not None),
             "n_cpu_moe": experts,
             "threads": self._thread_numbers(home["threads"]),
@@ -214,7 +214,7 @@ class _SpaceBuilder:
         for name in VARIED:
             row = ROWS[name]
             wanted = name in vary if vary is not None else unasked[row.likely]
-            values = found[name] if name in found else _values_to_try(row, home[name])
+            values = measured_values[name] if name in measured_values else _values_to_try(row, home[name])
             if wanted and len(values) > 1 and name not in self._basis.lacks:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
         return Space({axis.name: home[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
@@ -253,8 +253,8 @@ class _SpaceBuilder:
             return []
         fewest, enough = (self._fewest_experts(draft, most) for draft in (0, DRAFTS[-1]))
         step = max(1, -(-(enough - fewest) // (_STEPS - 1)))
-        found = {fewest, enough, *range(fewest, enough, step), *(() if own is None else (own,))}
-        return sorted(found, reverse=True)
+        numbers = {fewest, enough, *range(fewest, enough, step), *(() if own is None else (own,))}
+        return sorted(numbers, reverse=True)
 
     def _fewest_experts(self, draft: int, most: int) -> int:
         low, high = 0, most
@@ -281,14 +281,14 @@ def _check_power() -> None:
 
     A sleeping GPU is accepted.
     """
-    found = find_gpus()
-    why = found.no_gpu_reason or ""
-    if found.gpus:
-        gpu = found.gpus[0]
-        told = read_gpu_states([gpu]).get(gpu.id)
+    inventory = find_gpus()
+    why = inventory.no_gpu_reason or ""
+    if inventory.gpus:
+        gpu = inventory.gpus[0]
+        states = read_gpu_states([gpu]).get(gpu.id)
         why = (
-            (told[0]["gpu_power_w"].absent or "")
-            if told
+            (states[0]["gpu_power_w"].absent or "")
+            if states
             else gpu.absent.get("driver", message("No driver is queried here."))
         )
         if gpu.asleep or why in ("", ASLEEP, TOO_SHORT):

@@ -66,8 +66,8 @@ class UseCounting:
 
 def used_settings(launch: Launch) -> Settings:
     """Return the settings of a server in the form in which use is counted. The user's own arguments become one text."""
-    told = settings_of(launch)
-    return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in told.items()}  # type: ignore[misc]
+    values = settings_of(launch)
+    return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in values.items()}  # type: ignore[misc]
 
 
 def advice_for(launch: Launch) -> Advice | None:
@@ -84,8 +84,8 @@ def advice_for(launch: Launch) -> Advice | None:
             used = [each for each in history.load_use(place_of(here)) if each.settings == wanted]
             if not used:
                 return None
-            found = history.find(model=here.model.name)
-            sessions = history.load_all([each.id for each in found if each.counted])
+            summaries = history.find(model=here.model.name)
+            sessions = history.load_all([each.id for each in summaries if each.counted])
         runs = [run for session in sessions if not session.environment.differences(here) for run in session.runs]
         return advise_draft_length(used[0], runs)
     return None

@@ -29,7 +29,7 @@ class Version:
 async def read_versions() -> tuple[Version, ...]:
     """Return the versions of the program, the system, the engines and the drivers. Sleeping GPUs are not woken."""
     machine = read_machine(wake=False)
-    told = [
+    versions = [
         Version("MTP Launcher", __version__),
         Version("Python", platform.python_version()),
         Version(message("System"), f"{machine.host.system}, {machine.host.machine}"),
@@ -45,23 +45,23 @@ async def read_versions() -> tuple[Version, ...]:
             build = await probe_engine(place)
         except (LauncherError, OSError) as error:
             name = message("Built-in engine") if place is None else message("Engine {name}", name=place.name)
-            told.append(Version(name, None, str(getattr(error, "title", error))))
+            versions.append(Version(name, None, str(getattr(error, "title", error))))
         else:
-            told.append(
+            versions.append(
                 Version(
                     message("Built-in engine") if place is None else message("Engine {name}", name=build.name),
                     build.version,
                 )
             )
-    told += [
+    versions += [
         Version(message("Driver of {name}", name=gpu.name), gpu.driver, gpu.absent.get("driver", ""))
         for gpu in machine.gpus
     ]
     if not machine.gpus:
-        told.append(Version("GPU", None, machine.no_gpu_because or message("not found")))
-    return tuple(told)
+        versions.append(Version("GPU", None, machine.no_gpu_because or message("not found")))
+    return tuple(versions)
 
 
-def versions_text(told: Sequence[Version]) -> str:
+def versions_text(versions: Sequence[Version]) -> str:
     """Return the versions as lines, for a report."""
-    return "\n".join(map(str, told))
+    return "\n".join(map(str, versions))

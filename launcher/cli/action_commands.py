@@ -21,8 +21,8 @@ _MOST = 2_000
 
 def actions_json(actions: Iterable[Action], command_for: Callable[[Action], FixCommand]) -> list[dict[str, Any]]:
     """Return suggested fixes as JSON; `command` is None if there is none to type."""
-    found = [(action, command_for(action)) for action in actions]
-    return [action.as_json() | {"command": fix.command, "link": fix.link} for action, fix in found]
+    fixes = [(action, command_for(action)) for action in actions]
+    return [action.as_json() | {"command": fix.command, "link": fix.link} for action, fix in fixes]
 
 
 def format_fixes(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:

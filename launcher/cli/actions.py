@@ -11,12 +11,12 @@ def add_actions(
     parser: argparse.ArgumentParser, actions: Mapping[str, str], *, usual: str = "list"
 ) -> Mapping[str, argparse.ArgumentParser]:
     """Declare actions by name with a summary; `usual` is the default. Each has --json."""
-    made = parser.add_subparsers(dest="action", metavar="ACTION")
+    subparsers = parser.add_subparsers(dest="action", metavar="ACTION")
     for name, summary in actions.items():
-        action = made.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        action = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
     parser.set_defaults(action=usual)
-    return made.choices
+    return subparsers.choices
 
 
 def add_target(action: argparse.ArgumentParser) -> None:

@@ -107,16 +107,16 @@ def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
 def _describe_speed(speed: MeasuredSpeed, work: Workload, why: Mapping[str, str]) -> Iterator[str]:
     clock = "the server" if speed.clock == "engine" else "this computer, with the time on the network"
     yield f"\nTimed by {clock}; {work.title.lower()} prompts, the first reply is left out."
-    for key, found in (("prefill", speed.prefill), ("decode", speed.decode)):
-        yield f"  {key:<12} {_format_rate(found) if found else why[key]}"
+    for key, figure in (("prefill", speed.prefill), ("decode", speed.decode)):
+        yield f"  {key:<12} {_format_rate(figure) if figure else why[key]}"
     yield f"  {'first token':<12} {f'{speed.first_token.mean:.3f} s' if speed.first_token else why['first_token']}"
     rate = speed.acceptance.rate if speed.acceptance else None
     yield f"  {'drafts':<12} {why.get('acceptance') if rate is None else f'{100 * rate:.1f} % accepted'}"
 
 
-def _format_rate(found: Figure) -> str:
-    spread = "" if found.stdev is None else f" ± {found.stdev:.1f}"
-    return f"{found.mean:.1f}{spread} tokens/s ({found.n} runs)"
+def _format_rate(figure: Figure) -> str:
+    spread = "" if figure.stdev is None else f" ± {figure.stdev:.1f}"
+    return f"{figure.mean:.1f}{spread} tokens/s ({figure.n} runs)"
 
 
 async def _watch_server(server: AttachedServer, *, seconds: float | None, as_json: bool) -> int:

@@ -63,11 +63,11 @@ def _run_action(options: argparse.Namespace) -> Result:
 
 
 def _list_conversations(conversations: Conversations, _options: argparse.Namespace) -> Result:
-    found = conversations.list_all()
+    summaries = conversations.list_all()
     head = ("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL")
-    lines = format_table([head, *map(_format_row, found)], right={2}, indent="")
+    lines = format_table([head, *map(_format_row, summaries)], right={2}, indent="")
     none = ["No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none."]
-    return Result({"conversations": [asdict(each) for each in found]}, lines if found else none)
+    return Result({"conversations": [asdict(each) for each in summaries]}, lines if summaries else none)
 
 
 def _format_row(each: ConversationSummary) -> tuple[str, ...]:

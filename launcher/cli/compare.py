@@ -42,11 +42,11 @@ def _compare_named(options: argparse.Namespace) -> Result:
     named = [parse_session_choice(text) for text in (options.first, options.second)]
     with History() as history:
         first, second = (load_session(history, name) for name, _ in named)
-    found = compare_sessions(first, second, named[0][1], named[1][1])
-    return Result(found.as_json(), _format_comparison(first, second, found))
+    comparison = compare_sessions(first, second, named[0][1], named[1][1])
+    return Result(comparison.as_json(), _format_comparison(first, second, comparison))
 
 
-def _format_comparison(first: Session, second: Session, found: SessionComparison) -> Iterator[str]:
+def _format_comparison(first: Session, second: Session, comparison: SessionComparison) -> Iterator[str]:
     from launcher.base.text import one_line, visible_reply
     from launcher.tuning.history_environment import join_clauses
     from launcher.tuning.report_export import interval_text, session_title
@@ -54,13 +54,13 @@ def _format_comparison(first: Session, second: Session, found: SessionComparison
 
     for letter, session in (("A", first), ("B", second)):
         yield f"{letter}  {session.id}  {one_line(session_title(session))}"
-    for difference in found.differences:
+    for difference in comparison.differences:
         yield wrap_text(join_clauses([difference]), "   different: ")
     rows = [("SETTINGS", "A TOKENS/S", "B TOKENS/S", "B AGAINST A")]
-    for each in found.rows:
+    for each in comparison.rows:
         ratio = each.sentence or "one of them has no run that counts"
         rows.append((each.label, interval_text(each.first.decode), interval_text(each.second.decode), ratio))
     yield from format_table(rows, right={1, 2})
     yield wrap_text(INTERVAL_NOTE, "  ")
-    for note in found.notes:
+    for note in comparison.notes:
         yield wrap_text(visible_reply(note), "  ")

@@ -69,9 +69,9 @@ async def run(options: argparse.Namespace) -> Result:
         lambda: _read_named_log(name), "log"
     )  # in a thread, because reading a pipe may never end
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
-    found = diagnose_log(text, exit_code=exit_code)
-    if found is not None and (begins is None or found.severity == "fatal"):
-        return _make_report(found, last, options, error_line=found.line or last_error(text) or "")
+    diagnosis = diagnose_log(text, exit_code=exit_code)
+    if diagnosis is not None and (begins is None or diagnosis.severity == "fatal"):
+        return _make_report(diagnosis, last, options, error_line=diagnosis.line or last_error(text) or "")
     title, error_line = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
     if begins is not None:
         title = f"The server at {begins.url} is {begins.state}, and nothing in its log says that it fails."
@@ -85,31 +85,31 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 def _make_report(
-    found: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
+    diagnosis: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
 ) -> Result:
     """Return a cause and the suggested fixes."""
     from launcher.engine.diagnosis.fix_command import command_for
 
-    actions = last.actions if last is not None and last.diagnosis == found.code else found.actions
+    actions = last.actions if last is not None and last.diagnosis == diagnosis.code else diagnosis.actions
     start = last.start if last else None
     log = options.log or (str(last.log) if last and last.log else None)
     fixes = actions_json(actions, lambda action: command_for(action, start))
-    lines = [wrap_text(found.title), wrap_text(found.cause, "  Why: ")]
-    if found.hint:
-        lines.append(wrap_text(found.hint, "  What to do: "))
+    lines = [wrap_text(diagnosis.title), wrap_text(diagnosis.cause, "  Why: ")]
+    if diagnosis.hint:
+        lines.append(wrap_text(diagnosis.hint, "  What to do: "))
     if error_line:
         lines.append(wrap_text(error_line, "  The log: "))
     lines += [f"  {line}" for line in format_fixes(fixes)]
     data = {
-        "code": found.code,
-        "title": found.title,
-        "cause": found.cause,
+        "code": diagnosis.code,
+        "title": diagnosis.title,
+        "cause": diagnosis.cause,
         "action": actions[0].as_json() if actions else None,
         "actions": fixes,
-        "hint": found.hint,
-        "severity": found.severity,
+        "hint": diagnosis.hint,
+        "severity": diagnosis.severity,
         "other_actions": [action.as_json() for action in actions[1:]],
-        "facts": dict(found.facts),
+        "facts": dict(diagnosis.facts),
         "line": error_line,
         "log": log,
     }

@@ -307,7 +307,7 @@ async def list_available(options: argparse.Namespace) -> Result:
     from launcher.engine.builds.releases import STABLE, ReleaseClient
 
     releases = ReleaseClient()
-    found = await list_available_builds(options.backend, releases=releases)
+    offers = await list_available_builds(options.backend, releases=releases)
     try:
         stable = await releases.build_tag(STABLE)
     except LauncherError as error:
@@ -315,23 +315,23 @@ async def list_available(options: argparse.Namespace) -> Result:
         releases.notes.append(f"Which build is stable is not known: {error.title}")
     store = read_store()
     installed = {engine.manifest.tag for engine in store.engines if engine.manifest}
-    builds = [_offer_json(offer, stable, installed) for offer in found]
+    builds = [_offer_json(offer, stable, installed) for offer in offers]
     lines = [Note(wrap_text(note, "Note: ")) for note in dict.fromkeys(releases.notes)]
     return Result(
         {"stable": stable, "builds": builds, "notes": releases.notes},
-        [*lines, *_describe_offers(found, stable, installed)],
+        [*lines, *_describe_offers(offers, stable, installed)],
     )
 
 
-def _describe_offers(found: Sequence[Offer], stable: str | None, installed: set[str]) -> Iterator[str]:
-    if found:
+def _describe_offers(offers: Sequence[Offer], stable: str | None, installed: set[str]) -> Iterator[str]:
+    if offers:
         header = ("BUILD", "PUBLISHED", "FOR THIS COMPUTER", "SIZE", "")
-        rows = [_offer_row(offer, stable, installed) for offer in found]
+        rows = [_offer_row(offer, stable, installed) for offer in offers]
         yield from format_table([header, *rows], right=(3,), indent="")
-        first = next((offer.choice for offer in found if offer.choice), None)
+        first = next((offer.choice for offer in offers if offer.choice), None)
         if first is not None:
             yield f"\n{wrap_text(' '.join(first.reasons))}"
-        for offer in found:
+        for offer in offers:
             if offer.obstacle is not None:
                 named = offer.obstacle.title.startswith(offer.release.tag)
                 yield wrap_text(offer.obstacle.title, "" if named else f"{offer.release.tag}: ")
@@ -396,9 +396,9 @@ async def list_flags(options: argparse.Namespace) -> Result:
     build = (
         await probe_engine(options.engine) if options.engine else await installed_build() or await probe_engine(None)
     )
-    found = [flag for flag in await read_flags(build) if flag.matches(" ".join(options.search))]
-    data = {"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in found]}
-    return Result(data, [f"{build.name} {build.version}: {len(found)} flags", *map(_describe_flag, found)])
+    flags = [flag for flag in await read_flags(build) if flag.matches(" ".join(options.search))]
+    data = {"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in flags]}
+    return Result(data, [f"{build.name} {build.version}: {len(flags)} flags", *map(_describe_flag, flags)])
 
 
 def _describe_flag(flag: Flag) -> str:

@@ -110,17 +110,17 @@ def _list_warnings(source: ModelSource, setting: PlanSettings, *, here: bool) ->
     from launcher.base.errors import ModelBroken
     from launcher.models.gguf import check_complete
 
-    found = []
+    warnings = []
     for part in source.model.parts:
         try:
             check_complete(part)
         except ModelBroken as error:
             remedy = error.hint if here else "It is incomplete on the hub."
-            found.append(f"{error.title} {remedy} The figures are for the complete file.")
+            warnings.append(f"{error.title} {remedy} The figures are for the complete file.")
     trained = source.model.trained_context
     if trained and setting.slot_context > trained:
-        found.append(f"The context is longer than the {trained:,} tokens that the model was trained for.")
-    return found
+        warnings.append(f"The context is longer than the {trained:,} tokens that the model was trained for.")
+    return warnings
 
 
 async def _ask_engine(

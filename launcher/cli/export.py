@@ -60,8 +60,8 @@ async def run(options: argparse.Namespace) -> Result:
 
     if options.shell is not None and options.kind not in _FOR_SHELLS:
         raise BadOption(f"--shell means nothing for {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
-    found = await _find_recipe(options)
-    recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
+    chosen = await _find_recipe(options)
+    recipe = chosen.recipe if options.with_key else replace(chosen.recipe, api_key=None)
     text = render_export(options.kind, recipe, for_shell=options.shell)
     if options.out is not None:
         execute = 0o111 if options.kind == "script" else 0
@@ -74,11 +74,11 @@ async def run(options: argparse.Namespace) -> Result:
         "model": recipe.name,
         "with_key": options.with_key,
         "file": options.out,
-        "missing": found.missing or None,
+        "missing": chosen.missing or None,
     }
     lines = [text.removesuffix("\n") if options.out is None else f"Wrote {options.out}."]
-    if found.missing:
-        lines.append(Note(f"{found.missing} is not on this machine yet: `{found.command}` gets it."))
+    if chosen.missing:
+        lines.append(Note(f"{chosen.missing} is not on this machine yet: `{chosen.command}` gets it."))
     if options.with_key:
         lines.append(Note("The text holds the API key: whoever reads it can use the server."))
     return Result(data, lines)

@@ -95,8 +95,8 @@ def _check_libraries(platform: str | None) -> None:
     missing = (*missing_libraries("window"), *missing_libraries(plugin))
     if not missing and (qt := find_spec("PySide6")) is not None:
         below = (Path(place, "Qt", "plugins", "platforms") for place in qt.submodule_search_locations or ())
-        found = (find_missing_dependency(folder / f"libq{plugin}.so") for folder in below)
-        missing = tuple(library for library in found if library is not None)
+        dependencies = (find_missing_dependency(folder / f"libq{plugin}.so") for folder in below)
+        missing = tuple(library for library in dependencies if library is not None)
     if missing:
         names = ", ".join(library.soname for library in missing)
         raise LibraryMissing(f"The window needs {names}.", f"Install it: {install_command(missing)}")

@@ -104,15 +104,15 @@ def _run_action(options: argparse.Namespace) -> Result:
 
 
 def _list_measurements(history: History, options: argparse.Namespace) -> Result:
-    found = history.find(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
+    summaries = history.find(kind=options.kind, model=options.model, since_s=options.since, most=options.most)
     filtered = any(value is not None for value in (options.kind, options.model, options.since))
-    return Result({"measurements": [asdict(each) for each in found]}, _format_list(found, filtered=filtered))
+    return Result({"measurements": [asdict(each) for each in summaries]}, _format_list(summaries, filtered=filtered))
 
 
-def _format_list(found: Sequence[Summary], *, filtered: bool) -> Iterator[str]:
-    if found:
+def _format_list(summaries: Sequence[Summary], *, filtered: bool) -> Iterator[str]:
+    if summaries:
         head = ("ID", "WHEN", "KIND", "MODEL", "WORKLOAD", "RUNS", "TOKENS/S", "RESULT")
-        yield from format_table([head, *map(_format_row, found)], right={5, 6}, indent="")
+        yield from format_table([head, *map(_format_row, summaries)], right={5, 6}, indent="")
     elif filtered:
         yield "No measurement matches."
     else:
@@ -213,7 +213,7 @@ def _delete_measurements(history: History, options: argparse.Namespace) -> Resul
 def _list_published() -> Result:
     from launcher.tuning.report_published import published_tables
 
-    found = published_tables()
-    rows = [(each.session.id, each.about, each.source) for each in found]
+    tables = published_tables()
+    rows = [(each.session.id, each.about, each.source) for each in tables]
     data = [dict(zip(("id", "about", "source"), row, strict=True)) for row in rows]
     return Result({"published": data}, format_table([("ID", "ABOUT", "SOURCE"), *rows], indent=""))

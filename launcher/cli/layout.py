@@ -74,9 +74,9 @@ def _group_columns(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 # Health findings of a running server, one per line.
 
 
-def health_line(found: Mapping[str, Any], *, cleared: bool = False) -> str:
+def health_line(finding: Mapping[str, Any], *, cleared: bool = False) -> str:
     """Return a health finding as a line: its level, its sentence, and the suggested fix."""
-    lead = "Over" if cleared else "Note" if found.get("level") == "information" else "Warning"
-    action = found.get("action")
+    lead = "Over" if cleared else "Note" if finding.get("level") == "information" else "Warning"
+    action = finding.get("action")
     label = action.get("label") if isinstance(action, Mapping) and not cleared else None
-    return f"{lead}: {found.get('sentence', '')}" + (f" To do: {label}." if label else "")
+    return f"{lead}: {finding.get('sentence', '')}" + (f" To do: {label}." if label else "")

@@ -76,7 +76,7 @@ def _list_files() -> Result:
     from launcher.cli.layout import format_table
     from launcher.engine.server.logs import list_log_files
 
-    found = list_log_files()
+    logs = list_log_files()
     files = [
         {
             "path": str(each.path),
@@ -85,11 +85,11 @@ def _list_files() -> Result:
             "bytes": each.bytes,
             "modified_s": each.modified_s,
         }
-        for each in found
+        for each in logs
     ]
-    rows = [(str(each.port), _format_time(each.modified_s), format_size(each.bytes), str(each.path)) for each in found]
+    rows = [(str(each.port), _format_time(each.modified_s), format_size(each.bytes), str(each.path)) for each in logs]
     table = format_table([("PORT", "WRITTEN", "SIZE", "FILE"), *rows], right={0, 2}, indent="")
-    return Result({"files": files}, table if found else ["No server has run yet, so there is no log."])
+    return Result({"files": files}, table if logs else ["No server has run yet, so there is no log."])
 
 
 def _format_time(time_s: float) -> str:

@@ -177,9 +177,9 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
     yield "Licence", model.licence or "unknown here"
     yield "Context", f"{model.native_context:,} tokens" if model.native_context else "unknown here"
     if model.speculation:
-        way = SPECULATION[model.speculation]
+        speculation = SPECULATION[model.speculation]
         draft = f", {model.draft.file} ({_format_gb(model.draft.size_bytes)} GB)" if model.draft else ""
-        yield "Drafts by", f"{way.summary} (--spec-type {way.spec_type}){draft}"
+        yield "Drafts by", f"{speculation.summary} (--spec-type {speculation.spec_type}){draft}"
     if model.sampling:
         yield "Sampling", f"thinking: {_format_sampling(model.sampling.thinking)}"
         yield "", f"no thinking: {_format_sampling(model.sampling.no_thinking)}"

@@ -71,14 +71,14 @@ def leftover_json(left: Leftover) -> dict[str, Any]:
     }
 
 
-def format_leftovers(found: Sequence[Leftover]) -> Iterator[str]:
+def format_leftovers(leftovers: Sequence[Leftover]) -> Iterator[str]:
     """Yield the leftovers of downloads; nothing if there are none."""
-    if not found:
+    if not leftovers:
         return
     yield "\nLeft by downloads"
-    rows = [(format_size(each.bytes), _describe_leftover(each), str(each.path)) for each in found]
+    rows = [(format_size(each.bytes), _describe_leftover(each), str(each.path)) for each in leftovers]
     yield from format_table(rows, right={0})
-    for each in found:
+    for each in leftovers:
         if each.reason:
             yield wrap_text(each.reason, f"  {each.path.name}: ")
     yield "`mtp-launcher models remove leftovers`, or the name of one, deletes them."

@@ -88,16 +88,16 @@ async def run(options: argparse.Namespace) -> Result | int:
         return await run_folders(options)
     if verb == "remove" and not which:
         raise BadOption("Which model is to be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
-    found = await asyncio.to_thread(list_library, load_catalogue())
-    if found.notice:
-        print(f"Note: {found.notice}", file=sys.stderr)
+    library = await asyncio.to_thread(list_library, load_catalogue())
+    if library.notice:
+        print(f"Note: {library.notice}", file=sys.stderr)
     left = await asyncio.to_thread(find_leftovers) if verb != "verify" else ()
     meant = {text: select_leftovers(left, text) for text in which}
     chosen = [
         each
         for text in which or ["all"]
         if not meant.get(text) and text != "leftovers"
-        for each in (select_models(found.models, text) if which or found.models else [])
+        for each in (select_models(library.models, text) if which or library.models else [])
     ]
     chosen = list(dict.fromkeys(chosen))
     its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
@@ -252,11 +252,11 @@ def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
     again = "`mtp-launcher models remove` it and pull it again."
     if local.place is Place.CACHE:
         again = "It lies in a cache of other programs: delete it there and pull it again."
-    found, wanted = (each.sha256 or "")[:12], (each.expected or "")[:12]
+    sha256, expected = (each.sha256 or "")[:12], (each.expected or "")[:12]
     words = {
-        Outcome.CHANGED: f"It is not the file that it should be: its SHA-256 is {found}…, not {wanted}…. {again}",
+        Outcome.CHANGED: f"It is not the file that it should be: its SHA-256 is {sha256}…, not {expected}…. {again}",
         Outcome.MISSING: f"It is not there any more. {again}",
-        Outcome.UNKNOWN: f"Nobody says what it should be. Its SHA-256, {found}…, is kept and compared the next time.",
+        Outcome.UNKNOWN: f"Nobody says what it should be. Its SHA-256, {sha256}…, is kept and compared the next time.",
     }
     yield f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}"
     if each.outcome in words:

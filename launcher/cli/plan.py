@@ -111,14 +111,14 @@ _SPELLINGS = {
 
 def uncounted_arguments(extra: Sequence[str]) -> list[str]:
     """Return a sentence about arguments in `extra` that the plan's memory estimate does not include; empty if none."""
-    found = dict(_memory_flags(extra))
-    if not found:
+    flags = dict(_memory_flags(extra))
+    if not flags:
         return []
-    ours = dict.fromkeys(filter(None, found.values()))
+    ours = dict.fromkeys(filter(None, flags.values()))
     remedy = f" {_join_words(list(ours))} before the -- would be counted." if ours else ""
-    be = "is" if len(found) == 1 else "are"
+    be = "is" if len(flags) == 1 else "are"
     return [
-        f"Your own {_join_words(list(found))} {be} not counted in these figures, and can change the memory.{remedy}"
+        f"Your own {_join_words(list(flags))} {be} not counted in these figures, and can change the memory.{remedy}"
     ]
 
 
@@ -235,12 +235,12 @@ def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
         kept = next((each for each in own if each.planned is plan), None)
         if kept is None or not kept.settings:
             return plan
-        found = kept.kept_plan or plan
+        chosen = kept.kept_plan or plan
         used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
         gone = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
         reasons = [f"As it was served the last time: {used}; --defaults leaves that out."] if used else []
         reasons += [f"What you set the last time does not fit now: {gone}."] if gone else []
-        return replace(found, reasons=(*reasons, *found.reasons))
+        return replace(chosen, reasons=(*reasons, *chosen.reasons))
 
     return replace_plan
 

@@ -53,7 +53,7 @@ async def _list_presets(_options: argparse.Namespace) -> Result:
 
     kept = load_presets()
     machine = await asyncio.to_thread(read_machine)
-    changed = {found.preset.model: found.changed for found in await outdated_presets(machine)}
+    changed = {match.preset.model: match.changed for match in await outdated_presets(machine)}
     data = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
     return Result({"presets": data}, _format_presets(kept, changed))
 

@@ -11,26 +11,26 @@ _MIB = {"M": 1, "MB": 1, "MIB": 1, "G": 1_024, "GB": 1_024, "GIB": 1_024, "T": 2
 
 def parse_tokens(text: str) -> int:
     """Parse a number of tokens; K stands for 1,024: 32768, 128K."""
-    found = parse_amount(text, TOKEN_UNITS)
-    if found is None or found % 1:
+    tokens = parse_amount(text, TOKEN_UNITS)
+    if tokens is None or tokens % 1:
         raise argparse.ArgumentTypeError(f'"{text}" is not a number of tokens; write it like 32768 or 32K')
-    return int(found)
+    return int(tokens)
 
 
 def parse_gib(text: str) -> float:
     """Parse an amount of memory in GiB, the default unit: 16, 16GB, 16384MiB."""
-    found = parse_amount(text, _MIB | {"": 1_024})
-    if found is None:
+    mib = parse_amount(text, _MIB | {"": 1_024})
+    if mib is None:
         raise argparse.ArgumentTypeError(f'"{text}" is not an amount of memory; write it like 16 or 16GB')
-    return found / 1_024
+    return mib / 1_024
 
 
 def parse_mib(text: str) -> int:
     """Parse an amount of memory in whole MiB, the default unit: 15000, 15000MiB, 14.5GB."""
-    found = parse_amount(text, _MIB | {"": 1})
-    if found is None:
+    mib = parse_amount(text, _MIB | {"": 1})
+    if mib is None:
         raise argparse.ArgumentTypeError(f'"{text}" is not an amount of memory; write it like 15000 or 14.5GB')
-    return int(found)
+    return int(mib)
 
 
 def parse_workers(text: str) -> tuple[str, ...]:

@@ -227,12 +227,12 @@ def describe_sharing(port: int) -> str:
     """Return the addresses for other computers, and what sharing means for security."""
     from launcher.app.sharing import read_share_info
 
-    found = read_share_info(port)
-    urls = [f"{url}/v1" for url in found.urls]
+    info = read_share_info(port)
+    urls = [f"{url}/v1" for url in info.urls]
     where = f" with the network: {' and '.join(urls)}." if urls else ", but this computer has no address in a network."
     meaning = (
         f"Shared{where} Anyone with the API key can use the server. The traffic is not encrypted: others on the"
         " network can read the key and all messages, so share only where you trust everyone. Sharing ends when the"
         " server stops."
     )
-    return "\n".join(filter(None, [wrap_text(meaning), found.hint]))
+    return "\n".join(filter(None, [wrap_text(meaning), info.hint]))

@@ -50,9 +50,9 @@ def _run_action(options: argparse.Namespace) -> Result:
         return _list_settings()
     declared = settings.find_setting(options.name)
     if options.action == "get":
-        found = settings.read_app_settings()
-        standing = next(each for each in found.standings if each.setting is declared)
-        return Result(_as_json(standing), [*_format_notices(found.notices), _format_value(standing, standing.value)])
+        snapshot = settings.read_app_settings()
+        standing = next(each for each in snapshot.standings if each.setting is declared)
+        return Result(_as_json(standing), [*_format_notices(snapshot.notices), _format_value(standing, standing.value)])
     if options.action == "set":
         standing = settings.change_setting(declared.name, settings.parse_value(declared, options.value))
     else:
@@ -66,21 +66,21 @@ def _run_action(options: argparse.Namespace) -> Result:
 def _list_settings() -> Result:
     from launcher.app import settings
 
-    found = settings.read_app_settings()
+    snapshot = settings.read_app_settings()
     token = settings.hub_token_source()
-    data = [_as_json(each) for each in found.standings]
+    data = [_as_json(each) for each in snapshot.standings]
     return Result(
-        {"file": str(found.path), "settings": data, "hub_token": token, "notices": found.notices},
-        _format_settings(found, token),
+        {"file": str(snapshot.path), "settings": data, "hub_token": token, "notices": snapshot.notices},
+        _format_settings(snapshot, token),
     )
 
 
-def _format_settings(found: SettingsSnapshot, token: str | None) -> Iterator[str]:
+def _format_settings(snapshot: SettingsSnapshot, token: str | None) -> Iterator[str]:
     from launcher.app import settings
 
-    yield from _format_notices(found.notices)
+    yield from _format_notices(snapshot.notices)
     group = ""
-    for each in found.standings:
+    for each in snapshot.standings:
         if each.setting.group != group:
             group = each.setting.group
             yield f"{group}:"
@@ -95,7 +95,7 @@ def _format_settings(found: SettingsSnapshot, token: str | None) -> Iterator[str
         token or "", "none"
     )
     yield f"Hugging Face token: {where}. It is never shown."
-    yield f"They are kept in {found.path}, which may be edited by hand."
+    yield f"They are kept in {snapshot.path}, which may be edited by hand."
 
 
 def _as_json(standing: SettingState) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _format_servers(servers: Sequence[ServerStatus], *, show_key: bool) -> Itera
             yield "  shared with the network until it ends (serve --lan)"
         if show_key:
             yield f"  API key  {entry.api_key}"
-        for found in entry.health:
-            yield f"  {health_line(found)}"
+        for finding in entry.health:
+            yield f"  {health_line(finding)}"
     if servers and not show_key:
         yield "`mtp-launcher status --show-key` prints the API key, `mtp-launcher export python` a program that asks."

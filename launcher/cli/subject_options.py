@@ -105,8 +105,8 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
 
     if prices is None:
         return None, ""
-    found = cost_of(groups, prices)
-    return (found, found.sentence) if isinstance(found, Cost) else (None, found)
+    cost = cost_of(groups, prices)
+    return (cost, cost.sentence) if isinstance(cost, Cost) else (None, cost)
 
 
 def price_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, Any], str]:

@@ -380,8 +380,8 @@ async def _prepare_tune(options: argparse.Namespace, kept: SavedTune | None) -> 
 
     if kept is not None:
         budget_s = kept.budget_s if options.budget is None else 60 * options.budget
-        found = await prepare_tune(kept.model, kept.options, kept.workload, kept.goal, budget_s, space=kept.space)
-        return found.with_measured_times(kept.state.trials)
+        prepared = await prepare_tune(kept.model, kept.options, kept.workload, kept.goal, budget_s, space=kept.space)
+        return prepared.with_measured_times(kept.state.trials)
     goal = _make_goal(options)
     try:
         model = options.model or await asyncio.to_thread(require_last_model)

@@ -92,8 +92,8 @@ def speedup_of_starts(
     after = {start.number: rate for start in candidate if (rate := start.rate)}
     if min(len(before), len(after)) < FEWEST_STARTS:
         runs = [[run for start in each for run in start.runs] for each in (baseline, candidate)]
-        found = speedup_of_runs(*runs, together=together, confidence=confidence)
-        return replace(found, ratio=replace(found.ratio, low=0.0, high=math.inf)) if by_start else found
+        speedup = speedup_of_runs(*runs, together=together, confidence=confidence)
+        return replace(speedup, ratio=replace(speedup.ratio, low=0.0, high=math.inf)) if by_start else speedup
     pairs = _neighbours(before, after) if together else []
     if len(pairs) >= FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
         return Speedup(paired_speedup(pairs, confidence), paired=True)
@@ -185,11 +185,11 @@ def percent_faster(ratio: Interval) -> str:
 
 def _rates(runs: Sequence[Run]) -> dict[str, list[float]]:
     """Return the speeds by prompt."""
-    found: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
     for run in runs:
         if run.counts and run.decode_rate:
-            found.setdefault(run.prompt, []).append(run.decode_rate)
-    return found
+            rates.setdefault(run.prompt, []).append(run.decode_rate)
+    return rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +266,10 @@ def group_starts(runs: Iterable[Run]) -> list[list[ServerStart]]:
     known: dict[int, object] = {}  # many runs share one mapping of settings
 
     def settings_of(run: Run) -> object:
-        found = known.get(id(run.settings))
-        if found is None:
-            found = known[id(run.settings)] = settings_key(run.settings)
-        return found
+        key = known.get(id(run.settings))
+        if key is None:
+            key = known[id(run.settings)] = settings_key(run.settings)
+        return key
 
     groups: dict[object, list[ServerStart]] = {}
     for number, (settings, same) in enumerate(groupby(runs, settings_of)):
@@ -303,14 +303,14 @@ def common_settings(settings: Sequence[Settings]) -> dict[str, Value]:
 
 def settings_line(settings: Settings) -> str:
     """Return settings as one line, the draft length first: "draft 2, kv q8_0". Unset values are left out."""
-    told = {name: value for name, value in settings.items() if value is not None and name != DRAFT}
+    others = {name: value for name, value in settings.items() if value is not None and name != DRAFT}
     draft = [] if DRAFT not in settings else [f"draft {draft_of(settings)}" if draft_of(settings) else "MTP off"]
-    return ", ".join([*draft, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(told.items()))])
+    return ", ".join([*draft, *(f"{name.replace('_', '-')} {value}" for name, value in sorted(others.items()))])
 
 
-def report_data(told: Report) -> list[dict[str, Any]]:
+def report_data(report: Report) -> list[dict[str, Any]]:
     """Return the rows as JSON data."""
-    return [row_data(row) | {"baseline": row is told.baseline} for row in told.rows]
+    return [row_data(row) | {"baseline": row is report.baseline} for row in report.rows]
 
 
 def row_data(row: Row) -> dict[str, Any]:
@@ -380,8 +380,8 @@ def _with_limits(runs: Figure | None, starts: Sequence[ServerStart]) -> Figure |
         rates = [rate for start in starts for rate in start.rounds]
     if len(rates) < 2:
         return replace(runs, low=None, high=None)
-    found = rate_interval(rates)
-    factor = found.high / found.estimate
+    interval = rate_interval(rates)
+    factor = interval.high / interval.estimate
     return replace(runs, low=runs.mean / factor, high=runs.mean * factor)
 
 
@@ -548,8 +548,8 @@ def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
 
 def _compare_groups(one: _Group, other: _Group, *, together: bool) -> SettingsComparison:
     able = one.row.runs and other.row.runs
-    found = speedup_of_starts(one.starts, other.starts, together=together, by_start=True) if able else None
-    return SettingsComparison(one.row, other.row, found)
+    speedup = speedup_of_starts(one.starts, other.starts, together=together, by_start=True) if able else None
+    return SettingsComparison(one.row, other.row, speedup)
 
 
 def _matching_pairs(ones: Sequence[_Group], others: Sequence[_Group], but_for: set[str]) -> list[tuple[_Group, _Group]]:
@@ -564,17 +564,17 @@ def _matching_pairs(ones: Sequence[_Group], others: Sequence[_Group], but_for: s
 
 def _choose_groups(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
     groups = [_Group(*each) for each in zip(build_report(session.runs).rows, group_starts(session.runs), strict=True)]
-    found = [
+    chosen = [
         group for group in groups if all(_has_value(group.row.settings, name, text) for name, text in wanted.items())
     ]
-    if not found:
+    if not chosen:
         what = settings_line(dict(wanted)) if wanted else "anything"
         listed = "; ".join(settings_line(group.row.settings) or "as served" for group in groups)
         raise BadOption(
             message("{id} has not measured {what}.", id=session.id, what=what),
             message("Available: {listed}.", listed=listed) if listed else "",
         )
-    return found
+    return chosen
 
 
 def _has_value(settings: Settings, name: str, text: str) -> bool:

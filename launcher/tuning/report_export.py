@@ -26,15 +26,15 @@ _FIGURES = (
 
 def as_markdown(session: Session) -> str:
     """Return the session as Markdown: its result, the figures by settings and by prompt, and its environment."""
-    told = baseline_report(session)
+    report = baseline_report(session)
     parts = [f"# {session_title(session)}", str(session.result.get("sentence") or "")]
-    if told.rows:
-        parts.append(_table([TABLE_HEAD, *(table_row(told, row) for row in told.rows)]))
-        if told.common:
-            parts.append(message("All with {words}.", words=settings_line(told.common)))
+    if report.rows:
+        parts.append(_table([TABLE_HEAD, *(table_row(report, row) for row in report.rows)]))
+        if report.common:
+            parts.append(message("All with {words}.", words=settings_line(report.common)))
         prompts = figures_by_prompt(session.runs)
         if len(prompts) > 1:
-            head = ("TOKENS/S", *(told.label(row) for row in told.rows))
+            head = ("TOKENS/S", *(report.label(row) for row in report.rows))
             parts.append(_table([head, *((name, *map(interval_text, figures)) for name, figures in prompts)]))
         parts.append(message("Tokens/s of generation, by the engine's clock; ± is the 95 % interval of the mean."))
     parts.append("\n".join(f"- {name}: {text}" for name, text in session_facts(session).items()))
@@ -44,8 +44,8 @@ def as_markdown(session: Session) -> str:
 def baseline_report(session: Session) -> Report:
     """Return the session's report, compared with MTP off, else with its first settings."""
     by_start = session.kind == "tune"
-    told = build_report(session.runs, by_start=by_start)
-    return told if told.baseline is not None else build_report(session.runs, session.settings, by_start=by_start)
+    report = build_report(session.runs, by_start=by_start)
+    return report if report.baseline is not None else build_report(session.runs, session.settings, by_start=by_start)
 
 
 def as_csv(session: Session) -> str:
@@ -104,10 +104,10 @@ def session_facts(session: Session) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def table_row(told: Report, row: Row) -> tuple[str, ...]:
+def table_row(report: Report, row: Row) -> tuple[str, ...]:
     """Return one row of the table under HEAD."""
     figure, first = row.decode, row.first_token_s
-    label = told.label(row) or settings_line(row.settings) or "as served"
+    label = report.label(row) or settings_line(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
     return (
         label,
@@ -116,17 +116,17 @@ def table_row(told: Report, row: Row) -> tuple[str, ...]:
         f"{figure.stdev:.2f}" if figure and figure.stdev is not None else "",
         format_percent(row.acceptance.rate) if row.acceptance and row.acceptance.rate is not None else "",
         f"{first.mean:.2f} s" if first else "",
-        "baseline" if row is told.baseline else _speedup_text(told, row),
+        "baseline" if row is report.baseline else _speedup_text(report, row),
     )
 
 
-def _speedup_text(told: Report, row: Row) -> str:
+def _speedup_text(report: Report, row: Row) -> str:
     """Return the speed-up over the baseline, or without limits the number of starts that it rests on."""
     if row.speedup is None:
         return ""
-    if math.isfinite(row.speedup.high) or not told.by_start:
+    if math.isfinite(row.speedup.high) or not report.by_start:
         return percent_faster(row.speedup)
-    few = min(row.starts, told.baseline.starts if told.baseline else row.starts)
+    few = min(row.starts, report.baseline.starts if report.baseline else row.starts)
     return f"{row.speedup.estimate:.2f} times as fast ({few} {'start' if few == 1 else 'starts'})"
 
 
@@ -141,20 +141,20 @@ def interval_text(figure: Figure | None) -> str:
 
 
 def _gpu(where: Environment) -> list[str]:
-    told = []
+    descriptions = []
     for gpu in where.gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-        told.append(", ".join(filter(None, (gpu.name, memory, f"driver {gpu.driver}" if gpu.driver else ""))))
-    return told
+        descriptions.append(", ".join(filter(None, (gpu.name, memory, f"driver {gpu.driver}" if gpu.driver else ""))))
+    return descriptions
 
 
 def _drafts(run: Run, length: int) -> list[int | None]:
-    found = run.acceptance
-    if found is None:
+    drafts = run.acceptance
+    if drafts is None:
         return [None] * (2 + 2 * length)
-    by_position = (found.drafted_by_position, found.accepted_by_position)
+    by_position = (drafts.drafted_by_position, drafts.accepted_by_position)
     padded = [[*each[:length], *[None] * (length - len(each))] for each in by_position]
-    return [found.drafted, found.accepted, *padded[0], *padded[1]]
+    return [drafts.drafted, drafts.accepted, *padded[0], *padded[1]]
 
 
 def _cell(value: object) -> object:

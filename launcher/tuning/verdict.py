@@ -128,10 +128,10 @@ def tabulate_trials(trials: Sequence[Trial], goal: Goal) -> list[TriedSettings]:
         error = next((t.error for t in reversed(same) if t.error), None) if not starts else None
         value = low = high = None
         if starts:
-            found = mean_interval(starts)
-            value = goal.value_of(found.estimate)
-            if found.half_width <= _WIDEST:
-                low, high = sorted((goal.value_of(found.low), goal.value_of(found.high)))
+            interval = mean_interval(starts)
+            value = goal.value_of(interval.estimate)
+            if interval.half_width <= _WIDEST:
+                low, high = sorted((goal.value_of(interval.low), goal.value_of(interval.high)))
         rows.append(TriedSettings(same[0].settings, value, low, high, len(starts), sum(map(len, scores)), error))
     return rows
 
@@ -165,7 +165,7 @@ def verdict_sentence(
     if values:
         against = f": {_figure_text(values[0])} against {_figure_text(values[1])} {goal.unit}"
     if answer == "on":
-        said = message(
+        sentence = message(
             "{draft} is {ratio} than {off} for {text}{against}.",
             draft=draft.capitalize(),
             ratio=_percent_text(mtp.ratio, goal),
@@ -174,7 +174,7 @@ def verdict_sentence(
             against=against,
         )
     elif answer == "undecided":
-        said = message(
+        sentence = message(
             "Undecided after {minutes} minutes: {draft} is {range} than {off} for {text}.",
             minutes=max(1, round(used_s / 60)),
             draft=draft,
@@ -186,7 +186,7 @@ def verdict_sentence(
         figures = (
             f"{_figure_text(values[1])} against {_figure_text(values[0])} {goal.unit}" if values else "it is slower"
         )
-        said = message(
+        sentence = message(
             "Leave MTP off for {text}: {figures} with {draft}, which is {ratio}.",
             text=text,
             figures=figures,
@@ -194,14 +194,14 @@ def verdict_sentence(
             ratio=_percent_text(mtp.ratio, goal),
         )
     else:
-        said = message(
+        sentence = message(
             "Leave MTP off for {text}: {draft} is not distinguishable from {off} ({range}).",
             text=text,
             draft=draft,
             off=off,
             range=_range_text(mtp.ratio, goal),
         )
-    return join_messages(said, *more)
+    return join_messages(sentence, *more)
 
 
 def indistinguishable_sentence(best: Settings, rivals: Sequence[int]) -> Message:
@@ -227,10 +227,10 @@ def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Setti
     `no_room` are settings of MTP off for which MTP leaves no memory.
     """
     with_mtp, without = _steps(on), _steps(off)
-    said = []
+    sentences = []
     if with_mtp and without:
         yields, longer = with_mtp[0], with_mtp[1] / without[1]
-        said.append(
+        sentences.append(
             message(
                 "Each step generates {yields:.2f} tokens instead of 1 and takes {longer:.2f} times as long.",
                 yields=yields,
@@ -238,8 +238,8 @@ def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Setti
             )
         )
     if no_room:
-        said.append(message("MTP leaves no memory for {words}.", words=settings_line(no_room)))
-    return join_messages(*said)
+        sentences.append(message("MTP leaves no memory for {words}.", words=settings_line(no_room)))
+    return join_messages(*sentences)
 
 
 def _steps(trials: Sequence[Trial]) -> tuple[float, float] | None:

@@ -49,22 +49,22 @@ def broken_rules(data: Mapping[str, Any]) -> list[ErrorDetails]:
     prompts = [
         (at, each) for at, each in enumerate(listed if isinstance(listed, list) else ()) if isinstance(each, dict)
     ]
-    found = []
+    errors = []
     for at, prompt in prompts:
         messages = prompt.get("messages")
         if ("text" in prompt) == bool(messages):
-            found.append(_rule_error(("prompts", at), "a prompt has either text or messages"))
+            errors.append(_rule_error(("prompts", at), "a prompt has either text or messages"))
         last = messages[-1] if isinstance(messages, list) and messages else None
         if isinstance(last, dict) and last.get("role") in ("system", "assistant"):
-            found.append(_rule_error(("prompts", at), "the last message is the user's"))
+            errors.append(_rule_error(("prompts", at), "the last message is the user's"))
     names = [name for _, prompt in prompts if isinstance(name := prompt.get("name"), str)]
     if len(set(names)) < len(names):
-        found.append(_rule_error((), "two prompts have the same name"))
-    return found
+        errors.append(_rule_error((), "two prompts have the same name"))
+    return errors
 
 
-def _rule_error(loc: tuple[int | str, ...], said: str) -> ErrorDetails:
-    return {"type": "value_error", "loc": loc, "msg": said, "input": None, "ctx": {"error": said}}
+def _rule_error(loc: tuple[int | str, ...], rule: str) -> ErrorDetails:
+    return {"type": "value_error", "loc": loc, "msg": rule, "input": None, "ctx": {"error": rule}}
 
 
 def _error_sentence(error: ErrorDetails) -> str:
@@ -171,8 +171,8 @@ def read_workload_file(path: Path) -> Workload:
     sampling. Raises WorkloadUnusable for a TOML file, BadOption for another.
     """
     if path.suffix.lower() != ".toml":
-        found = read_prompts(path)
-        prompts = tuple(Prompt(f"prompt {n}", (("user", text),), _USUAL_TOKENS) for n, text in enumerate(found, 1))
+        texts = read_prompts(path)
+        prompts = tuple(Prompt(f"prompt {n}", (("user", text),), _USUAL_TOKENS) for n, text in enumerate(texts, 1))
         return Workload(path.stem, path.stem, 1, prompts, message("Your own prompts."))
     try:
         data = tomllib.loads(path.read_text("utf-8-sig"))
@@ -193,9 +193,9 @@ def read_workload_file(path: Path) -> Workload:
         raise WorkloadUnusable(
             message("{name} is not valid TOML: {error}.", name=path.name, error=error), EXAMPLE, path=str(path)
         ) from error
-    if said := _file_errors(data):
+    if errors := _file_errors(data):
         raise WorkloadUnusable(
-            join_messages(message("{name} is not a workload.", name=path.name), said), EXAMPLE, path=str(path)
+            join_messages(message("{name} is not a workload.", name=path.name), errors), EXAMPLE, path=str(path)
         )
     return _read(data)
 
