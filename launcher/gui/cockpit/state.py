@@ -204,7 +204,9 @@ class SettingsState(QObject):
 
 
 async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Previewer, SamplingDefaults | None]":
-    """Read the machine's state and the server's sampling defaults, on the core's thread."""
+    """Read the machine's state and the server's sampling defaults, and estimate what runs, on the core's thread."""
+    from contextlib import suppress
+
     from launcher.app.preview import Previewer, read_basis
     from launcher.engine.server.sampling import read_sampling_defaults
 
@@ -216,7 +218,10 @@ async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Pr
             defaults = await read_sampling_defaults(supervisor.client)
     except LauncherError:
         pass  # it has just been stopped
-    return Previewer(await read_basis(launch, engine_pid=pid, log=log)), defaults
+    previewer = Previewer(await read_basis(launch, engine_pid=pid, log=log))
+    with suppress(LauncherError):  # reported when the window asks
+        previewer.preview({})  # the first takes 10 ms, in which the window would not paint
+    return previewer, defaults
 
 
 async def _warm_estimates(previewer: "Previewer") -> None:
