@@ -3,7 +3,8 @@
 import argparse
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 from benchmarks import (
     chat_stream,
@@ -28,10 +29,10 @@ from benchmarks import (
     version,
     window,
 )
-from benchmarks.report import Row, load, machine, table
+from benchmarks.report import Row, describe_machine, format_table, read_load
 from benchmarks.workplace import own_home, slow_model
 
-BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
+BENCHMARKS: dict[str, Callable[..., Iterable[Row]]] = {
     "version": version.run,
     "header": header.run,
     "transfer": transfer.run,
@@ -56,24 +57,35 @@ BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
 }
 
 
+WITHOUT_LIMITS = ("streams", "demo-speed")
+
+
 def main() -> int:
-    """Run what was asked for and print the table."""
+    """Measure what the command line names, print each row when it is there, and all of them as a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of the program itself.")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions (2 minutes in place of 5 to 30)")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repetitions, and only what has a limit (2 minutes, not 5 to 30)"
+    )
     parser.add_argument("--only", choices=BENCHMARKS, metavar="NAME", help=f"only one of {', '.join(BENCHMARKS)}")
     chosen = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background ignores it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as Ctrl-C: nothing is left running
     names = [chosen.only] if chosen.only else list(BENCHMARKS)
+    if chosen.quick and not chosen.only:
+        names = [name for name in names if name not in WITHOUT_LIMITS]
     if {"own-cpu", "monitoring", "window", "streams"} & set(names):
         slow_model()
-    before = load()
+    before = read_load()
     rows: list[Row] = []
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
+        began_s = time.perf_counter()
         with own_home():
-            rows += BENCHMARKS[name](quick=chosen.quick)
-    print(table(rows), machine(before), sep="\n\n")
+            for row in BENCHMARKS[name](quick=chosen.quick):
+                print(row, flush=True)
+                rows.append(row)
+        print(f"{name}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr, flush=True)
+    print("", format_table(rows), "", describe_machine(before), sep="\n")
     return 1 if any(row.kept is False for row in rows) else 0
 
 

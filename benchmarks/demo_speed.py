@@ -1,4 +1,4 @@
-"""How fast the demo model runs: the ground of what presets/demo.toml says of threads and of MTP."""
+"""Measures the demo model: the ground of what presets/demo.toml says of threads and of MTP."""
 
 import asyncio
 from dataclasses import replace
@@ -24,8 +24,7 @@ def run(*, quick: bool) -> list[Row]:
         ("MTP off, 1 thread", replace(options, threads=1, draft=0)),
     )
     return [
-        Row(f"demo model, {kind}", "-", summary(asyncio.run(_rates(chosen, replies)), "t/s", 0), None)
-        for kind, chosen in kinds
+        Row(f"demo model, {kind}", summary(asyncio.run(_rates(chosen, replies)), "t/s", 0)) for kind, chosen in kinds
     ]
 
 

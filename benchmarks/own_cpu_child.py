@@ -33,7 +33,7 @@ async def _use(work: Awaitable[object]) -> _Use:
 
 
 async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Stream for `seconds` a round, then sit idle for as long as one round."""
+    """Stream for `seconds` a round, then, unless there is one round only, sit idle for as long as one."""
     found: dict[str, list[float]] = {"tokens_per_second": [], "cpu_percent": [], "samples_per_second": []}
     async with serve(slow_options(model, draft)) as session:
         warm_up = await _use(session.ask(request(_WARM_UP_TOKENS)))
@@ -44,7 +44,7 @@ async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[
             found["tokens_per_second"].append(tokens / use.wall_s)
             found["cpu_percent"].append(use.percent)
             found["samples_per_second"].append((session.monitor.samples - samples) / use.wall_s)
-        idle = [await _use(asyncio.sleep(seconds / rounds)) for _ in range(rounds)]
+        idle = [await _use(asyncio.sleep(seconds / rounds)) for _ in range(rounds) if rounds > 1]
     return found | {"idle_percent": [use.percent for use in idle]}
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark hands in, and the one table it ends in."""
+"""Rows that benchmarks return, and the table that they end in."""
 
 import os
 import platform
@@ -13,31 +13,39 @@ from launcher.machine.host import read_host
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `kept` says whether the limit was kept; None when there is no limit."""
+    """One line of the table. `kept` is whether the limit was kept, None where there is no limit.
+
+    A limit of time or of processor time is one of `ratio`: of what was measured to `reference`.
+    """
 
     what: str
-    limit: str
     measured: str
-    kept: bool | None
+    reference: str = "-"
+    ratio: str = "-"
+    limit: str = "-"
+    kept: bool | None = None
 
     @property
     def verdict(self) -> str:
         return {True: "kept", False: "MISSED", None: "no limit"}[self.kept]
 
+    def __str__(self) -> str:
+        cells = (self.what, self.measured, self.reference, self.ratio, self.limit, self.verdict)
+        return f"| {' | '.join(cells)} |"
 
-def table(rows: Iterable[Row]) -> str:
+
+def format_table(rows: Iterable[Row]) -> str:
     """Return the rows as a markdown table."""
-    lines = ["| what | limit | measured | verdict |", "|---|---|---|---|"]
-    lines += [f"| {row.what} | {row.limit} | {row.measured} | {row.verdict} |" for row in rows]
-    return "\n".join(lines)
+    head = ["| what | measured | reference | ratio | limit | verdict |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *map(str, rows)])
 
 
-def machine(load_before: str) -> str:
+def describe_machine(load_before: str) -> str:
     """Return the machine and the day, in lines."""
     host = read_host()
     facts = {
         "Processor": f"{host.cpu or host.machine}, {os.cpu_count()} cores",
-        "Load average": f"{load_before} before, {load()} after",
+        "Load average": f"{load_before} before, {read_load()} after",
         "System": host.system.partition(", kernel")[0],
         "Python": platform.python_version(),
         "MTP Launcher": f"{__version__}, engine xllamacpp {built_in_version() or 'absent'}",
@@ -46,6 +54,6 @@ def machine(load_before: str) -> str:
     return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
 
 
-def load() -> str:
+def read_load() -> str:
     """Return the load average of the last minute, or that this system has none."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"

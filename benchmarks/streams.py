@@ -1,4 +1,4 @@
-"""Several streams at once: all tokens a second together and of each, with MTP and without, and queued at one slot."""
+"""Measures several streams at once: tokens/s of all and of each, with MTP and without, and queued at one slot."""
 
 import asyncio
 import time
@@ -31,9 +31,9 @@ def run(*, quick: bool) -> list[Row]:
 
 def _rows(what: str, rounds: list["_Round"]) -> list[Row]:
     return [
-        Row(f"{what}: all together", "-", summary([each.together for each in rounds], "t/s", 0), None),
-        Row(f"{what}: each", "-", summary([each.each for each in rounds], "t/s", 0), None),
-        Row(f"{what}: last first token after", "-", summary([each.last_first_s for each in rounds], "s", 2), None),
+        Row(f"{what}: all together", summary([each.together for each in rounds], "t/s", 0)),
+        Row(f"{what}: each", summary([each.each for each in rounds], "t/s", 0)),
+        Row(f"{what}: last first token after", summary([each.last_first_s for each in rounds], "s", 2)),
     ]
 
 

@@ -1,7 +1,8 @@
-"""A process with a Qt loop whose stalls are watched: `stream MODEL SECONDS`, `idle SECONDS` or `empty SECONDS`.
+"""A process with a Qt loop whose stalls are watched: `stream MODEL SECONDS` or `empty SECONDS`.
 
-`stream` opens the window, serves the model and asks it one question after another; `idle` opens the window only;
-`empty` is a Qt loop with nothing in it, to be run beside the others on the same noisy machine. Prints one JSON object.
+`stream` opens the window, leaves it alone for some seconds, then serves the model and asks it one question after
+another; `empty` is a Qt loop with nothing in it, to be run beside the other on the same noisy machine. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
+from benchmarks.reference import Waker, count_wakes
 from benchmarks.workplace import end_with_parent
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _PROBE_MS = 5
 _WARM_UP_MS = 3_000
+_SETTLE_S = 2.0
 _REPLY_TOKENS = 500
 
 
@@ -50,6 +53,31 @@ class Stalls(QObject):
         self._last_s = now_s
 
 
+class Rest(QObject):
+    """Counts this process's own processor time at rest, beside a process that wakes as often and does nothing.
+
+    `counted` gets both shares of a core in percent. Its wakes are counted in the second half of the time to settle.
+    """
+
+    def __init__(self, settle_s: float, seconds: float, counted: Callable[[float, float], object]) -> None:
+        super().__init__()
+        self._settle_s, self._seconds, self._counted = settle_s, seconds, counted
+        QTimer.singleShot(int(500 * settle_s), self, self._count)
+
+    def _count(self) -> None:
+        self._woken = count_wakes()
+        QTimer.singleShot(int(500 * self._settle_s), self, self._begin)
+
+    def _begin(self) -> None:
+        self._waker = Waker(2 * (count_wakes() - self._woken) / self._settle_s, self._seconds)
+        self._began_s, self._cpu_s = time.perf_counter(), time.process_time()
+        QTimer.singleShot(int(1_000 * self._seconds), self, self._end)
+
+    def _end(self) -> None:
+        percent = 100 * (time.process_time() - self._cpu_s) / (time.perf_counter() - self._began_s)
+        self._counted(percent, self._waker.end())
+
+
 Close = Callable[[], object]
 
 
@@ -61,8 +89,10 @@ def main() -> None:
     application = QApplication([])
     tokens: list[float] = []
     if mode == "empty":
-        _begin(application, seconds, probe=True, tokens=tokens, closing=application.quit)
+        _begin(application, seconds, tokens=tokens, told={}, closing=application.quit)
+        application.exec()
         return
+    assert mode == "stream"
     from launcher.gui import theme
     from launcher.gui.window import Window
 
@@ -70,9 +100,15 @@ def main() -> None:
     window = Window(remember=False, page="cockpit")
     window.show()
     window.controller.closed.connect(application.quit)
-    if mode == "stream":
+
+    def stream(percent: float, waker: float) -> None:
+        told = {"idle_percent": percent, "waker_percent": waker}
         _stream(window, Path(arguments[0]), tokens)
-    _begin(application, seconds, probe=mode == "stream", tokens=tokens, closing=window.quit)
+        _begin(application, seconds, tokens=tokens, told=told, closing=window.quit)
+
+    rest = Rest(_SETTLE_S, seconds, stream)
+    application.exec()
+    del rest
 
 
 def _stream(window: Window, model: Path, tokens: list[float]) -> None:
@@ -98,31 +134,31 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     controller.start(str(model), start=Start(str(model), slow_options(model, 2)))
 
 
-def _begin(application: QApplication, seconds: float, *, probe: bool, tokens: list[float], closing: Close) -> None:
+def _begin(
+    application: QApplication, seconds: float, *, tokens: list[float], told: dict[str, float], closing: Close
+) -> None:
     stalls = Stalls()
     began: dict[str, float] = {}
 
     def begin() -> None:
         tokens.clear()
         began.update(wall=time.perf_counter(), cpu=time.process_time())
-        if probe:
-            stalls.begin()
-        QTimer.singleShot(int(1_000 * seconds), end)
+        stalls.begin()
+        QTimer.singleShot(int(1_000 * seconds), application, end)
 
     def end() -> None:
         wall_s = time.perf_counter() - began["wall"]
-        told = {
+        measured = {
             "cpu_percent": 100 * (time.process_time() - began["cpu"]) / wall_s,
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024,
             "tokens_per_second": sum(tokens) / wall_s,
+            "p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98],
+            "max_ms": max(stalls.late_ms),
         }
-        if probe:
-            told |= {"p99_ms": statistics.quantiles(stalls.late_ms, n=100)[98], "max_ms": max(stalls.late_ms)}
-        print(json.dumps(told), flush=True)
+        print(json.dumps(told | measured), flush=True)
         closing()
 
-    QTimer.singleShot(_WARM_UP_MS, begin)
-    application.exec()
+    QTimer.singleShot(_WARM_UP_MS, application, begin)
 
 
 if __name__ == "__main__":

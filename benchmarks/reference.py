@@ -1,0 +1,124 @@
+"""References for limits of time: programs that do nothing, run between what is measured.
+
+The same program takes three times as long on one quiet machine as on another, so a limit in seconds would judge the
+machine. A limit is a multiple of what an empty program takes on the same machine at the same time.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.measure import summary
+from benchmarks.report import Row
+from benchmarks.workplace import ROOT, child, told
+
+_SECONDS = {"s": 1.0, "ms": 1e-3}
+
+
+class Interpreter:
+    """An empty interpreter, `python -c pass`, started again and again: its seconds from outside, and of processor."""
+
+    def __init__(self) -> None:
+        self.wall_s: list[float] = []
+        self.cpu_s: list[float] = []
+
+    def start(self, times: int = 1) -> None:
+        """Start it, in turn with what is measured."""
+        for _ in range(times):
+            before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            subprocess.run([sys.executable, "-c", "pass"], check=True)
+            self.wall_s.append(time.perf_counter() - began_s)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            self.cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    def row(
+        self, what: str, values: Sequence[float], unit: str, digits: int, limit: float, *, worst: bool = False
+    ) -> Row:
+        """Return a row for times. Their median counts, or the `worst` of them."""
+        value = max(values) if worst else statistics.median(values)
+        start_s = statistics.median(self.wall_s)
+        ratio = value * _SECONDS[unit] / start_s
+        reference = f"`python -c pass`: {start_s / _SECONDS[unit]:.{max(1, digits)}f} {unit}"
+        return Row(
+            what, summary(values, unit, digits), reference, f"{ratio:.2g} times", f"< {limit:g} times", ratio < limit
+        )
+
+    def share_row(
+        self,
+        what: str,
+        percents: Sequence[float],
+        digits: int,
+        limit: float,
+        also: str = "",
+        *,
+        holds: bool = True,
+        worst: bool = False,
+    ) -> Row:
+        """Return a row for shares of a core, as starts of the interpreter a second; `also` is a condition."""
+        start_s = statistics.median(self.cpu_s)
+        value = max(percents) if worst else statistics.median(percents)
+        ratio = value / 100 / start_s
+        return Row(
+            what,
+            summary(percents, "% of a core", digits),
+            f"`python -c pass`: {1_000 * start_s:.1f} ms of processor",
+            f"{ratio:.2g} starts/s",
+            f"< {limit:g} starts/s{also}",
+            ratio < limit and holds,
+        )
+
+
+def ratio_row(
+    what: str, values: Sequence[float], unit: str, digits: int, name: str, references: Sequence[float], limit: float
+) -> Row:
+    """Return a row for values against a reference in the same unit; medians count."""
+    reference = statistics.median(references)
+    ratio = statistics.median(values) / reference
+    shown = f"{name}: {reference:.{digits}f} {unit}"
+    return Row(what, summary(values, unit, digits), shown, f"{ratio:.2g} times", f"< {limit:g} times", ratio < limit)
+
+
+def more_row(what: str, values: Sequence[float], name: str, references: Sequence[float], limit: float) -> Row:
+    """Return a row for shares of a core, each measured beside the reference: by how much they are larger, paired."""
+    more = statistics.median(value - reference for value, reference in zip(values, references, strict=True))
+    shown = f"{name}: {statistics.median(references):.2f} %"
+    limited = f"< {limit:g} points more"
+    return Row(what, summary(values, "% of a core", 2), shown, f"{more:.2f} points more", limited, more < limit)
+
+
+def paint_empty_window() -> float:
+    """Return the seconds from the start of a process to the first paint of an empty PySide6 window."""
+    with child("empty_window_child") as process:
+        seconds: float = told(process, 10)["painted_s"]
+    return seconds
+
+
+class Waker:
+    """A process that wakes so many times a second for so long, and does nothing."""
+
+    def __init__(self, rate: float, seconds: float) -> None:
+        words = [sys.executable, "-m", "benchmarks.waker_child", str(rate), str(seconds)]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+    def end(self) -> float:
+        """Wait for its end and return its share of a core in percent."""
+        percent: float = json.loads(self._process.communicate()[0])["cpu_percent"]
+        return percent
+
+
+def count_wakes(pid: int | None = None) -> int:
+    """Return how often a process's threads have waited and then woken: this process's without `pid`."""
+    return sum(_voluntary(path) for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/status"))
+
+
+def _voluntary(path: Path) -> int:
+    try:
+        return int(path.read_text("ascii").rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    except OSError:
+        return 0  # the thread has ended
