@@ -44,7 +44,7 @@ class Interpreter:
         value = max(values) if worst else statistics.median(values)
         start_s = statistics.median(self.wall_s)
         ratio = value * _SECONDS[unit] / start_s
-        reference = f"`python -c pass`: {start_s / _SECONDS[unit]:.{max(1, digits)}f} {unit}"
+        reference = f"`python -c pass`: {1_000 * start_s:.1f} ms"
         return Row(
             what, summary(values, unit, digits), reference, f"{ratio:.2g} times", f"< {limit:g} times", ratio < limit
         )
