@@ -13,7 +13,7 @@ from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
 
 _LIMIT_POINTS = 0.4
-_SETTLE_S = 5.0
+_SETTLE_S = 4.0
 _ENDS_S = 20.0
 
 

@@ -15,7 +15,7 @@ _LEAST_RATIO = 0.99
 _DRAFT = 2
 _TOKENS = 125
 """Half a second. On a busy machine a pair of longer replies differs no less, so more pairs tell more."""
-_LEAST_PAIRS, _MOST_PAIRS, _QUICK_PAIRS = 120, 1_500, 8
+_LEAST_PAIRS, _MOST_PAIRS, _QUICK_PAIRS = 120, 1_500, 6
 _STEP_PAIRS = 60
 _WIDTH = 0.005
 """Pairs are added until the interval is this narrow on both sides. Fixed beforehand: only the width ends the

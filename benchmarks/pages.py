@@ -13,7 +13,7 @@ _SHOWN_POINTS, _HIDDEN_POINTS = 1.0, 0.3
 
 def run(*, quick: bool) -> Iterator[Row]:
     """Open the window several times in a process of its own."""
-    processes, showings, settle_s, seconds = (1, 3, 5, 8) if quick else (3, 20, 10, 60)
+    processes, showings, settle_s, seconds = (1, 3, 4, 6) if quick else (3, 20, 10, 60)
     bare, windows, empty = Interpreter(), [], []
     for _ in range(processes):
         bare.start(5)

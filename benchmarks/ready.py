@@ -21,8 +21,8 @@ def run(*, quick: bool) -> Iterator[Row]:
     """Start in fresh homes, then again and again in one."""
     with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", ignore_cleanup_errors=True) as folder:
         for kind, homes in (
-            ("first start in a new home (unpacks and probes)", [str(number) for number in range(3 if quick else 10)]),
-            ("later start", ["0"] * (3 if quick else 20)),
+            ("first start in a new home (unpacks and probes)", [str(number) for number in range(2 if quick else 10)]),
+            ("later start", ["0"] * (2 if quick else 20)),
         ):
             bare, seconds = Interpreter(), []
             for home in homes:

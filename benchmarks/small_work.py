@@ -17,7 +17,7 @@ _MOVE_LIMIT, _FIRST_LIMIT, _AGAIN_LIMIT, _KEPT_LIMIT = 0.63, 7.6, 3.8, 0.63
 def run(*, quick: bool) -> list[Row]:
     """Measure in processes of their own, where nothing is kept yet."""
     bare, told = Interpreter(), []
-    for _ in range(3 if quick else 10):
+    for _ in range(2 if quick else 10):
         bare.start(3)
         told.append(_child())
     moves = [each for one in told for each in one["moves_ms"]]

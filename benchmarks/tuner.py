@@ -24,7 +24,7 @@ def run(*, quick: bool) -> Iterator[Row]:
         ("an hour, large grid", False, _HOUR_S),
     ):
         bare, tunes = Interpreter(), []
-        for number in range(4 if quick else 40):
+        for number in range(2 if quick else 40):
             bare.start()
             tunes.append(_tune(draw(number, small=small), budget_s))
         what = f"the tuner's processor time, of the time that a tune takes: {name}, the largest"

@@ -25,7 +25,7 @@ def run(*, quick: bool) -> Iterator[Row]:
     painted, empty_painted = zip(*paints, strict=True)
     what, name = "from the command to the window's first paint", "an empty PySide6 window"
     yield ratio_row(what, painted, "s", 2, name, empty_painted, _PAINT_LIMIT)
-    rounds, seconds = (1, 5) if quick else (3, 20)
+    rounds, seconds = (1, 4) if quick else (3, 20)
     bare, pairs = Interpreter(), []
     for _ in range(rounds):
         bare.start(5)
