@@ -1,4 +1,4 @@
-"""Verbs that window and command line share; the parts are put together only here."""
+"""Serves a model within a block, and chats with a running server."""
 
 import asyncio
 import time
@@ -54,9 +54,9 @@ async def serve(
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,
 ) -> AsyncIterator[Session]:
-    """Run a server within the block. Leaving it in any way ends its process.
+    """Run a server within the block. However the block is left, the server ends.
 
-    `shared` lets other computers of the network in, with the key, for this run only. `chosen` are the settings to keep
+    `shared` lets other computers of the network use this server with its key. `chosen` are the settings to keep
     for the model's next start: see Session.start. Raises the LauncherError of a failed start.
     """
     session = Session(port=port, shared=shared, on_event=on_event, on_sample=on_sample, on_health=on_health)
@@ -70,15 +70,15 @@ async def serve(
 async def chat(
     request: ChatRequest, *, url: str | None, api_key: str | None = None, on_delta: OnDelta | None = None
 ) -> Reply:
-    """Return the reply of a running server of ours, or of another server at `url` with `api_key`."""
+    """Return the reply of a server that this program runs, else of another server at `url` with `api_key`."""
     try:
         entry = await asyncio.to_thread(registry.find_server, url)
     except ServerNotFound as error:
         if url is None:
             raise
-        return await _chat_elsewhere(request, parse_address(url), api_key, on_delta, error)
-    if held := await asyncio.to_thread(suspended_engine_error, entry):
-        raise held
+        return await _chat_with_other_server(request, parse_address(url), api_key, on_delta, error)
+    if suspended := await asyncio.to_thread(suspended_engine_error, entry):
+        raise suspended
     key = await asyncio.to_thread(verified_api_key, entry)
     began_s = time.monotonic()
     try:
@@ -88,16 +88,21 @@ async def chat(
         raise await explain_break(entry, error) from error
 
 
-async def _chat_elsewhere(
-    request: ChatRequest, address: ServerAddress, api_key: str | None, on_delta: OnDelta | None, ours: ServerNotFound
+async def _chat_with_other_server(
+    request: ChatRequest,
+    address: ServerAddress,
+    api_key: str | None,
+    on_delta: OnDelta | None,
+    not_found: ServerNotFound,
 ) -> Reply:
+    """Return the reply of a server of another program. Raises `not_found` if no local server responds."""
     server = AttachedServer(address, api_key)
     try:
         try:
             await server.detect_offer()
         except Unreachable as error:
             if address.local:
-                raise ours from error
+                raise not_found from error
             raise
         began_s = time.monotonic()
         async with server.chat(request) as deltas:

@@ -1,4 +1,4 @@
-"""Tuning a model on this machine: saved after each trial to continue later. Restores the previous server."""
+"""Tunes a model on a session's server: saves each trial to continue later, and restores the previous server."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
 
 PAUSED = message("Paused. You can resume it.")
-"""Sentence in the history for a paused tune."""
+"""Result of a paused tune in the history."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,29 +41,29 @@ async def run_tune(
     *,
     resume: SavedTune | None = None,
 ) -> Verdict:
-    """Tune a model on a session's server. The previously served model is served again at the end, also after a cancel.
+    """Tune a model on a session's server. At the end, also after a cancel, the previous model is served again.
 
-    Cancelling pauses: the state is saved after each trial, and `resume` continues it. Everything goes into the history.
-    Raises what `tuning.tuner.tune` raises; after Superseded the server stays with the operation that took it. Raises
-    TuneUnderWay when another program tunes.
+    Cancelling pauses: the state is saved after each trial, and `resume` continues it. All measurements go into the
+    history. Raises what `tuning.tuner.tune` raises; after Superseded the server stays with the operation that took it.
+    Raises TuneUnderWay while another program tunes.
     """
     with hold_tune_lock(), session.monitor.uncounted():
-        before = None if session.is_idle else session.supervisor.options
+        previous = None if session.is_idle else session.supervisor.options
         try:
             verdict = await _tune_workload(
                 SessionBench(session, prepared.options, named=prepared.model), prepared, on_event, resume
             )
-        except Superseded:
+        except Superseded:  # another operation uses the server now
             raise
         except BaseException:
-            await _serve_again(session, before)
+            await _restore_server(session, previous)
             raise
-        await _serve_again(session, before)
+        await _restore_server(session, previous)
         return verdict
 
 
 async def serve_winner(session: Session, model: str, options: ServeOptions, settings: Settings) -> None:
-    """Serve the recommended settings of a tune, and keep them for the model's next start.
+    """Serve a model with the settings that a tune recommends, and keep them for its next start.
 
     `options` are those of the tune.
     """
@@ -72,7 +72,10 @@ async def serve_winner(session: Session, model: str, options: ServeOptions, sett
 
 
 def save_winner(options: ServeOptions, settings: Settings) -> None:
-    """Keep the recommended settings for the model's next start. Those of the last tune also become a machine preset."""
+    """Keep the recommended settings for the model's next start.
+
+    Those of the last tune also become the tuned settings of this machine.
+    """
     save_settings(options.model, load_settings(options.model) | server_settings_of(settings))
     tune = load_tune(options.model)
     if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
@@ -80,11 +83,11 @@ def save_winner(options: ServeOptions, settings: Settings) -> None:
     try:
         save_tuned_preset(tune.session, options.model)
     except (LauncherError, OSError) as error:
-        _log.warning("The machine's preset cannot be kept: %s.", error)
+        _log.warning("The tuned settings cannot be saved: %s.", error)
 
 
-def measured_without_mtp(launch: Launch) -> float | None:
-    """Return the mean tokens/s without MTP from the last tune of this model and engine. None without one.
+def find_rate_without_mtp(launch: Launch) -> float | None:
+    """Return the mean tokens/s without MTP in the last tune of this model and engine. None if there is none.
 
     Raises HistoryUnusable.
     """
@@ -94,11 +97,12 @@ def measured_without_mtp(launch: Launch) -> float | None:
     with History() as history:
         for summary in history.find(kind="tune", model=facts.name):
             tuned = history.load(summary.id)
-            where = tuned.environment
-            if (where.model.name, where.model.quant, where.engine) != (facts.name, facts.quant, launch.build.name):
+            environment = tuned.environment
+            its_model = environment.model
+            if (its_model.name, its_model.quant, environment.engine) != (facts.name, facts.quant, launch.build.name):
                 continue
-            home = dict(tuned.settings)
-            rates = [run.decode_rate for run in tuned.runs if run.counts and dict(run.settings) == home]
+            baseline = dict(tuned.settings)  # without MTP: see _tune_workload
+            rates = [run.decode_rate for run in tuned.runs if run.counts and dict(run.settings) == baseline]
             if rates:
                 return fmean(rate for rate in rates if rate is not None)
     return None
@@ -110,7 +114,7 @@ def is_decided(verdict: Mapping[str, Any]) -> bool:
 
 
 def server_settings_of(settings: Settings) -> dict[str, Setting]:
-    """Return those of a tune's settings that are server settings, and can be kept by name."""
+    """Return those of a tune's settings that can be kept for a model: the server settings."""
     return {name: value for name, value in settings.items() if name in ROWS}
 
 
@@ -120,12 +124,12 @@ async def _tune_workload(
     workload = resume.workload if resume else await _fill_workload(bench, prepared)
     environment = await asyncio.to_thread(Environment.for_launch, prepared.launch)
     state = resume.state if resume else None
-    off, reopened = prepared.space.baseline_settings(), resume.session if resume else None
-    async with record_session("tune", environment, off, workload=workload.name, reopened=reopened) as session:
-        record = _Record(session, prepared, workload, resume)
+    baseline, reopened = prepared.space.baseline_settings(), resume.session if resume else None
+    async with record_session("tune", environment, baseline, workload=workload.name, reopened=reopened) as session:
+        recorder = _TuneRecorder(session, prepared, workload, resume)
 
         def record_event(event: TuneEvent) -> None:
-            record.add_event(event)
+            recorder.add_event(event)
             on_event(event)
 
         try:
@@ -136,12 +140,12 @@ async def _tune_workload(
             with suppress(OSError):
                 delete_tune(prepared.options.model)  # there is nothing to continue
             raise
-        record.end(verdict)
+        recorder.save_verdict(verdict)
         return verdict
 
 
 async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workload:
-    """Return the workload with its prompts filled to their sizes. Counting takes an engine that serves the model."""
+    """Return the workload with its prompts filled to their sizes. An engine with the model counts their tokens."""
     workload = prepared.workload
     if workload.sized_tokens:
         await bench.become(prepared.space.baseline_settings())
@@ -151,26 +155,26 @@ async def _fill_workload(bench: SessionBench, prepared: PreparedTune) -> Workloa
     return workload
 
 
-async def _serve_again(session: Session, before: ServeOptions | None) -> None:
+async def _restore_server(session: Session, previous: ServeOptions | None) -> None:
     """Serve what was served before a tune, or nothing."""
-    if before is None:
+    if previous is None:
         await session.stop()
     else:
-        await session.start(before)
+        await session.start(previous)
 
 
-class _Record:
+class _TuneRecorder:
     """Saves a tune while it runs: its state in a file, its runs in the history.
 
-    A failure to write does not stop the tune.
+    If the state cannot be written, a warning is logged, and the tune goes on.
     """
 
     def __init__(
         self, session: SessionRecord, prepared: PreparedTune, workload: Workload, resume: SavedTune | None
     ) -> None:
         self._session = session
-        self._done = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
-        self._kept = SavedTune(
+        self._saved_before = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
+        self._saved = SavedTune(
             model=prepared.model,
             options=prepared.options,
             workload=workload,
@@ -182,23 +186,23 @@ class _Record:
         )
 
     def add_event(self, event: TuneEvent) -> None:
-        """Save a new trial. The replayed trials of a continued tune are skipped."""
-        if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._done:
+        """Save a new trial. Trials that a continued tune reports again are skipped."""
+        if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._saved_before:
             for run in event.trial.runs:
                 self._session.add(run)
             self._save(event.state)
         elif isinstance(event, Paused):
             self._session.finish({"sentence": PAUSED})
 
-    def end(self, verdict: Verdict) -> None:
+    def save_verdict(self, verdict: Verdict) -> None:
         """Save the verdict."""
         result = verdict.as_json()
-        self._session.finish({**result, "goal": self._kept.goal.aim.value})
-        self._save(replace(self._kept.state, trials=verdict.trials), result)
+        self._session.finish({**result, "goal": self._saved.goal.aim.value})
+        self._save(replace(self._saved.state, trials=verdict.trials), result)
 
     def _save(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
-        self._kept = self._kept.with_state(state, verdict)
+        self._saved = self._saved.with_state(state, verdict)
         try:
-            save_tune(self._kept)
+            save_tune(self._saved)
         except OSError as error:
-            _log.warning("The tune cannot be kept, and so not be continued later: %s.", error.strerror or error)
+            _log.warning("The tune cannot be saved, so it cannot be continued later: %s.", error.strerror or error)

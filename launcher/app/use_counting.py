@@ -1,4 +1,4 @@
-"""Counters of real use while a session serves, and the advice on draft length that follows from them."""
+"""Counts the real use of a session's server, and derives advice on the draft length from the counts."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class UseCounting:
     """Counts the use of a session's server by all clients, and saves the counts once a minute and at the end.
 
-    Nothing is counted while the setting `server.advice` is off. Belongs to the session's loop.
+    Nothing is saved while the setting `server.advice` is off. To be used on the session's event loop only.
     """
 
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class UseCounting:
         session.monitor.on_traffic = self.add_traffic
 
     def add_traffic(self, traffic: Traffic) -> None:
-        """Add the traffic of some requests."""
+        """Add the traffic of one or more requests, and save the counts if a minute has passed."""
         launch = None if self._session.is_idle else self._session.supervisor.launch
         counts = UseCounts.of(used_settings(launch), traffic) if launch is not None else None
         if launch is None or counts is None:
@@ -65,28 +65,28 @@ class UseCounting:
 
 
 def used_settings(launch: Launch) -> Settings:
-    """Return the settings of a server in the form in which use is counted. The user's own arguments become one text."""
-    values = settings_of(launch)
-    return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in values.items()}  # type: ignore[misc]
+    """Return a server's settings as the history stores them with its use. Extra arguments become one text."""
+    chosen = settings_of(launch)
+    return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in chosen.items()}  # type: ignore[misc]
 
 
-def advice_for(launch: Launch) -> Advice | None:
-    """Return the advice on a model's present settings from its use. None where there is none, or the setting is off.
+def find_advice(launch: Launch) -> Advice | None:
+    """Return the advice on a server's draft length from its use; None if there is none or `server.advice` is off.
 
-    It reads files: call it off the event loop.
+    Blocks while it reads files, so call it in a worker thread.
     """
     with suppress(LauncherError, OSError):
         if not settings.current_value(ADVICE):
             return None
-        here = Environment.for_launch(launch)
+        environment = Environment.for_launch(launch)
         wanted = used_settings(launch)
         with History() as history:
-            used = [each for each in history.load_use(place_of(here)) if each.settings == wanted]
+            used = [each for each in history.load_use(place_of(environment)) if each.settings == wanted]
             if not used:
                 return None
-            summaries = history.find(model=here.model.name)
+            summaries = history.find(model=environment.model.name)
             sessions = history.load_all([each.id for each in summaries if each.counted])
-        runs = [run for session in sessions if not session.environment.differences(here) for run in session.runs]
+        runs = [run for session in sessions if not session.environment.differences(environment) for run in session.runs]
         return advise_draft_length(used[0], runs)
     return None
 
@@ -99,4 +99,4 @@ def _save_counts(counts: list[tuple[Launch, UseCounts]]) -> None:
             for launch, each in counts:
                 history.add_use(place_of(Environment.for_launch(launch)), [each])
     except (LauncherError, OSError) as error:
-        _log.warning("What was used cannot be counted: %s", error)
+        _log.warning("The counts of use cannot be saved: %s", error)

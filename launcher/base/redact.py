@@ -1,4 +1,4 @@
-"""Redaction of keys, tokens, passwords and personal data from text."""
+"""Removes keys, tokens, passwords and personal data from text."""
 
 import getpass
 import re
@@ -7,81 +7,83 @@ from contextlib import suppress
 from pathlib import Path
 
 HIDDEN = "[removed]"
-_LEAST = 6
-"""Minimum length of a known secret: a shorter one would match ordinary words."""
-_SHAPES = re.compile(
+_MIN_SECRET_LENGTH = 6
+"""Characters that a secret has at least; a shorter one would match ordinary words."""
+_KNOWN_FORMATS = re.compile(
     r"\b(?:sk-(?:proj-|ant-)?|hf_|gh[pousr]_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{8,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token (RFC 7519)
 )
 _BEARER = re.compile(r"(\b(?:bearer|basic)[ :=]+)[\w.~+/=-]{6,}", re.IGNORECASE)
-_ASSIGNED = re.compile(
+_ASSIGNMENT = re.compile(
     r"(--api-key|--hf-token|-hft|\b[\w-]*(?:api[_-]?key|token|secret|passwo?r?d|signature|authorization)"
     r"|\bX-Amz-(?:Credential|Signature))"
     r"(\"?\s*(?:[=:]\s*|\s)\"?'?)(?!(?:bearer|basic)\b)([\w.~+/%-]*[\w~+/%-])",
     re.IGNORECASE,
 )
-_OF_TEXT = re.compile(r"[=:\"']|--|-hft", re.IGNORECASE)
-_USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
-_QUERY = re.compile(r"(\bhttps?://[^\s?#\"']+\?)[^\s\"']+", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
-_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
+_ASSIGNS = re.compile(r"[=:\"']|--|-hft", re.IGNORECASE)
+_URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
+_URL_QUERY = re.compile(r"(\bhttps?://[^\s?#\"']+\?)[^\s\"']+", re.IGNORECASE)
+_IP_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
+_EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 
 
 def redact_text(text: str, secrets: Iterable[str] = (), *, home: Path | None = None, user: str | None = None) -> str:
-    """Return `text` without keys and tokens, known by their format or by the name they are assigned to, and without
-    `secrets`.
+    """Return `text` without `secrets`, and without what looks like a key or a token.
 
-    Also hidden: passwords and queries in URLs, e-mail addresses, IP addresses of other computers, and the user's name
-    and home folder (`user` and `home`; None: those of the current user). Model names and all other words stay.
+    Those are known by their format, or by the name that they are assigned to. Also hidden: passwords and queries in
+    URLs, e-mail addresses, IP addresses of other computers, and the user's name and home folder (`user` and `home`;
+    None: those of the current user). All other words stay.
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        if len(secret) >= _LEAST:
+        if len(secret) >= _MIN_SECRET_LENGTH:
             text = text.replace(secret, HIDDEN)
-    text = _SHAPES.sub(HIDDEN, text)
+    text = _KNOWN_FORMATS.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
-    text = _ASSIGNED.sub(_hide_value, text)
-    text = _USER.sub(rf"\1{HIDDEN}@", text)
-    text = _QUERY.sub(rf"\1{HIDDEN}", text)
-    text = _MAIL.sub(HIDDEN, text)
-    text = _ADDRESS.sub(_hide_address, text)
-    return _without_user(text, home, user)
+    text = _ASSIGNMENT.sub(_hide_value, text)
+    text = _URL_LOGIN.sub(rf"\1{HIDDEN}@", text)
+    text = _URL_QUERY.sub(rf"\1{HIDDEN}", text)
+    text = _EMAIL.sub(HIDDEN, text)
+    text = _IP_ADDRESS.sub(_hide_address, text)
+    return _hide_user(text, home, user)
 
 
 def _hide_value(found: "re.Match[str]") -> str:
-    """Hide an assigned value. A word that merely follows "token" in a sentence is not one."""
+    """Hide the value in a match of _ASSIGNMENT, unless it is a word after "token" in a sentence, or a count."""
     name, between, value = found.groups()
-    option = name.startswith("-")
-    if not option and not _OF_TEXT.search(between):
+    option = name.startswith("-")  # after an option follows its value, with or without "="
+    if not option and not _ASSIGNS.search(between):
         return found[0]
-    if not option and ((value.isdecimal() and len(value) < _LEAST * 2) or len(value) < _LEAST):
-        return found[0]  # "n_token: 42", "token = 5": counts
+    if not option and ((value.isdecimal() and len(value) < _MIN_SECRET_LENGTH * 2) or len(value) < _MIN_SECRET_LENGTH):
+        return found[0]  # a count, such as "n_token: 42"
     return f"{name}{between}{HIDDEN}"
 
 
 def _hide_address(found: "re.Match[str]") -> str:
     parts = [int(part) for part in found[0].split(".")]
-    ours = max(parts) > 255 or parts[0] in (0, 127) or parts == [255, 255, 255, 255]
-    return found[0] if ours else "[address]"
+    # A version number, this computer or a broadcast.
+    harmless = max(parts) > 255 or parts[0] in (0, 127) or parts == [255, 255, 255, 255]
+    return found[0] if harmless else "[address]"
 
 
-def _without_user(text: str, home: Path | None, user: str | None) -> str:
-    folder = str(home) if home is not None else _home()
+def _hide_user(text: str, home: Path | None, user: str | None) -> str:
+    folder = str(home) if home is not None else _find_home()
+    # As it is, as in JSON, and as some programs on Windows write it.
     for written in (folder, folder.replace("\\", "\\\\"), folder.replace("\\", "/")):
-        if len(written) > len("/x"):
+        if len(written) > len("/x"):  # no home folder of one letter or none
             text = re.sub(rf"{re.escape(written)}(?![\w-])", "~", text)
-    name = user if user is not None else _user()
-    if len(name) >= 3 and name not in ("root", "user", "admin"):
+    name = user if user is not None else _find_user()
+    if len(name) >= 3 and name not in ("root", "user", "admin"):  # else it would match names of other folders
         text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?=[/\\])", "[user]", text)
     return text
 
 
-def _home() -> str:
+def _find_home() -> str:
     with suppress(RuntimeError):
         return str(Path.home())
     return ""
 
 
-def _user() -> str:
+def _find_user() -> str:
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return ""

@@ -206,10 +206,10 @@ def _describe_server(session: Session, start: Start) -> Iterator[str]:
 
 async def _print_advice(session: Session, *, as_json: bool) -> None:
     """Print advice from earlier use with these settings, if there is any."""
-    from launcher.app.use_counting import advice_for
+    from launcher.app.use_counting import find_advice
 
     launch = session.supervisor.launch
-    advice = await asyncio.to_thread(advice_for, launch) if launch is not None and not as_json else None
+    advice = await asyncio.to_thread(find_advice, launch) if launch is not None and not as_json else None
     if advice is not None:
         retry = f"`mtp-launcher restart --set draft={advice.better}` tries it, `mtp-launcher tune` measures."
         print(f"Advice: {advice.sentence} {retry}", file=sys.stderr, flush=True)

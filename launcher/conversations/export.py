@@ -1,4 +1,4 @@
-"""Export of a conversation as Markdown, JSON or plain text. Messages are written unchanged."""
+"""Exports a conversation as Markdown, JSON or plain text. Messages are written unchanged."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _MADE_BY = "mtp-launcher"
 
 
 def as_markdown(conversation: Conversation) -> str:
-    """Return the open branch as Markdown; reasoning is folded in viewers that support HTML."""
+    """Return the open branch as Markdown. Viewers that support HTML show the reasoning folded."""
     parts = [f"# {conversation.title}", _describe_origin(conversation)]
     if conversation.system:
         parts += ["## System prompt", conversation.system]
@@ -45,7 +45,7 @@ def as_json(conversation: Conversation) -> str:
 
 
 def as_json_object(conversation: Conversation) -> dict[str, object]:
-    """Return the open branch as a JSON object."""
+    """Return the open branch as a JSON object. `versions` becomes their number; their texts are not in the branch."""
     data = asdict(conversation)
     for each in data["messages"]:
         each["versions"] = len(each["versions"])
@@ -54,26 +54,26 @@ def as_json_object(conversation: Conversation) -> dict[str, object]:
 
 FormatWriter = Callable[[Conversation], str]
 FORMATS: Mapping[str, FormatWriter] = {"md": as_markdown, "json": as_json, "txt": as_text}
-"""The formats by file extension."""
+"""The writers by file extension."""
 
 
 def find_writer(file: PurePath) -> FormatWriter:
     """Return the writer for a file's extension. Raises BadOption for an unknown one."""
-    ending = file.suffix.lower().removeprefix(".")
-    ending = {"markdown": "md", "text": "txt"}.get(ending, ending)
-    if ending not in FORMATS:
+    extension = file.suffix.lower().removeprefix(".")
+    extension = {"markdown": "md", "text": "txt"}.get(extension, extension)
+    if extension not in FORMATS:
         raise BadOption(
             message("The format of {name} is not clear from its name.", name=file.name),
             message("End its name in .md, .json or .txt."),
         )
-    return FORMATS[ending]
+    return FORMATS[extension]
 
 
-def file_name(conversation: Conversation, ending: str) -> str:
-    """Return a file name that is valid on every file system, made from the title."""
+def make_file_name(conversation: Conversation, extension: str) -> str:
+    """Return a file name made from the title, with only characters that every file system allows."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in conversation.title.lower())
     words = "-".join(filter(None, letters.split("-")))[:50].strip("-")
-    return f"{words or 'conversation'}.{ending}"
+    return f"{words or 'conversation'}.{extension}"
 
 
 def _describe_origin(conversation: Conversation) -> str:

@@ -1,24 +1,26 @@
-"""systemd unit for the user's service manager."""
+"""Export as a unit of the user's systemd."""
 
 from launcher.export import quoting
 from launcher.export.recipe import ExportRecipe
 from launcher.export.shell import KEY_VARIABLE
 
 _KEY_FILE = "%h/.config/mtp-launcher/llama-api-key"
+"""systemd replaces %h by the home folder, and %d by the folder of credentials (systemd.unit(5))."""
 UNIT = "llama-server.service"
 
 
 def systemd_unit(recipe: ExportRecipe) -> str:
-    """Return a user service: the key as a credential (systemd 250 or newer), limited restarts, resource limits."""
+    """Return the unit file. An unset key is read from a file as a credential, which needs systemd 250 or newer."""
     option = () if recipe.api_key else (("--api-key-file", "%d/llama-api-key"),)
     words = recipe.build_arguments()
-    line = " ".join(
+    command = " ".join(
         (
             quoting.quote_systemd(recipe.program[0], program=True),
             *map(quoting.quote_systemd, (*recipe.program[1:], *words)),
             *(word for pair in option for word in pair),
         )
     )
+    # llama-server would read settings from the user's config folder, too.
     variables = {"XDG_CONFIG_HOME": "/var/empty", **recipe.environment}
     if recipe.api_key:
         variables[KEY_VARIABLE] = recipe.api_key
@@ -42,7 +44,7 @@ StartLimitBurst=4
 
 [Service]
 Type=exec
-{environment}{key}ExecStart={line}
+{environment}{key}ExecStart={command}
 Restart=on-failure
 RestartSec=5
 TimeoutStopSec=15

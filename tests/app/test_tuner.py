@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.app.session import Session
-from launcher.app.tuner import PAUSED, is_decided, measured_without_mtp, run_tune, save_winner, serve_winner
+from launcher.app.tuner import PAUSED, find_rate_without_mtp, is_decided, run_tune, save_winner, serve_winner
 from launcher.app.tuner_kept import (
     TuneUnderWay,
     check_no_tune,
@@ -126,12 +126,12 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     options: ServeOptions, session: Session
 ) -> None:
     told, tuned = Told(), await prepared(options)
-    assert measured_without_mtp(tuned.launch) is None
+    assert find_rate_without_mtp(tuned.launch) is None
     verdict = await run_tune(session, tuned, told)
     assert session.is_idle
     assert verdict.trials
     rates = [run.decode_rate for trial in verdict.trials if not trial.settings["draft"] for run in trial.runs]
-    assert measured_without_mtp(tuned.launch) == pytest.approx(fmean(rate for rate in rates if rate))
+    assert find_rate_without_mtp(tuned.launch) == pytest.approx(fmean(rate for rate in rates if rate))
     assert verdict.mtp in ("on", "off", "undecided")
     assert [event.verdict for event in told.of(VerdictReached)] == [verdict]
     with History() as history:

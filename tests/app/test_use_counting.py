@@ -11,7 +11,7 @@ from launcher.app import settings
 from launcher.app.session import Session
 from launcher.app.settings_declared import ADVICE
 from launcher.app.start_settings import options_for
-from launcher.app.use_counting import UseCounting, advice_for, used_settings
+from launcher.app.use_counting import UseCounting, find_advice, used_settings
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
@@ -119,9 +119,9 @@ async def test_it_is_kept_once_a_minute(launch: Launch) -> None:
 
 async def test_nothing_is_counted_or_said_while_it_is_off(launch: Launch) -> None:
     seed(launch)
-    assert advice_for(launch) is not None
+    assert find_advice(launch) is not None
     settings.change_setting(ADVICE, False)
-    assert advice_for(launch) is None
+    assert find_advice(launch) is None
     counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
     place = place_of(Environment.for_launch(launch))
     with History() as history:
@@ -143,8 +143,8 @@ async def test_a_disk_that_refuses_ends_nothing(launch: Launch, caplog: pytest.L
     counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
     counting.add_traffic(TRAFFIC)
     await counting.close()
-    assert "cannot be counted" in caplog.text
-    assert advice_for(launch) is None
+    assert "cannot be saved" in caplog.text
+    assert find_advice(launch) is None
 
 
 def seed(launch: Launch) -> None:
@@ -158,11 +158,11 @@ def seed(launch: Launch) -> None:
 
 
 async def test_advice_is_of_this_machine_and_these_settings(launch: Launch) -> None:
-    assert advice_for(launch) is None
+    assert find_advice(launch) is None
     seed(launch)
-    advice = advice_for(launch)
+    advice = find_advice(launch)
     assert advice is not None
     assert (advice.draft, advice.better) == (2, 4)
     assert (
-        advice_for(await prepare_launch(replace(options_for("demo", ServeOptions), draft=1), Endpoint(0, ""))) is None
+        find_advice(await prepare_launch(replace(options_for("demo", ServeOptions), draft=1), Endpoint(0, ""))) is None
     )

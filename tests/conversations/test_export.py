@@ -6,7 +6,7 @@ from pathlib import PurePath
 import pytest
 
 from launcher.base.errors import BadOption
-from launcher.conversations.export import as_json, as_markdown, as_text, file_name, find_writer
+from launcher.conversations.export import as_json, as_markdown, as_text, find_writer, make_file_name
 from launcher.conversations.records import ChatMessage, Conversation, Role
 
 TALK = Conversation(
@@ -58,6 +58,6 @@ def test_an_ending_that_names_none_is_told(name: str) -> None:
 
 
 def test_a_name_for_a_file_is_one_everywhere() -> None:
-    assert file_name(TALK, "md") == "why-so.md"
+    assert make_file_name(TALK, "md") == "why-so.md"
     strange = Conversation("abc", '../<>:"|?*\n', "", "", 0.0, 0.0, ())
-    assert file_name(strange, "txt") == "conversation.txt"
+    assert make_file_name(strange, "txt") == "conversation.txt"

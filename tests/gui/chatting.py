@@ -16,7 +16,7 @@ def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyV
     pane.ask(question)
     pane.add(reply, thinking)
     pane.end("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
-    return pane.column.answers[-1]
+    return pane.column.replies[-1]
 
 
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def ask(chat: ChatPane, qtbot: QtBot, text: str) -> ReplyView:
         chat.prompt.setPlainText(text)
         qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: can_send(chat), timeout=60_000)
-    return chat.column.answers[-1]
+    return chat.column.replies[-1]
 
 
 def shown(answer: ReplyView) -> str:
@@ -61,7 +61,7 @@ def test_pieces_do_not_matter(pane: ChatPane, size: int) -> None:
     for begin in range(0, len(source), size):
         pane.add(source[begin : begin + size], "")
     pane.end("", None)
-    answer = pane.column.answers[-1]
+    answer = pane.column.replies[-1]
     blocks = [getattr(block, "code", None) or block.edit.toPlainText() for block in answer.body.blocks]  # type: ignore[attr-defined]
     assert blocks == ["a **b\nc** d", "x\n\n~~", "1.\tone\nquote\n\n", "|x|", "after*\n"]
 
@@ -118,15 +118,15 @@ def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> Non
     ):
         pane._add_deltas([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
     pane.end("", None)
-    answer = pane.column.answers[-1]
+    answer = pane.column.replies[-1]
 
     first, second = theme.current().drafted
     coloured = {"one two ": first, "three ": "", "four five": first}
     assert colours(answer) == coloured
     assert second != first
     pane.open(pane.talk.id or "")
-    qtbot.waitUntil(lambda: pane.column.answers[-1] is not answer, timeout=60_000)
-    answer = pane.column.answers[-1]
+    qtbot.waitUntil(lambda: pane.column.replies[-1] is not answer, timeout=60_000)
+    answer = pane.column.replies[-1]
     assert colours(answer) == coloured, "they are kept with the conversation"
     pane.colour_button.click()
     assert colours(answer) == {"one two three four five": ""}
@@ -155,7 +155,7 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
     assert chat.messages == []
     chat.open(id_)
     qtbot.waitUntil(lambda: len(chat.messages) == 4, timeout=60_000)
-    assert chat.column.answers[0].text == first
+    assert chat.column.replies[0].text == first
     ask(chat, qtbot, "And more?")
     assert len(in_file(chat, qtbot, lambda kept: kept.list_all())) == 1
 
@@ -174,7 +174,7 @@ def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None
     assert pane.talk.version(3) == (1, pane.talk.version(2)[1])
     (earlier,) = [
         button
-        for button in pane.column.answers[-1].findChildren(QPushButton)
+        for button in pane.column.replies[-1].findChildren(QPushButton)
         if button.accessibleName() == "Earlier version"
     ]
     earlier.click()
@@ -196,7 +196,7 @@ def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
     pane.end("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages] == ["One?", "second"]
     assert pane.talk.version(1)[0] == 1
-    pane.column.answers[-1].again_button.click()
+    pane.column.replies[-1].again_button.click()
     pane.end("It broke.", None)
     qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "second", timeout=60_000)
     assert pane.banner.text.text() == "It broke."

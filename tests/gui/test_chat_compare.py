@@ -27,7 +27,7 @@ def compared(chat: ChatPane, qtbot: QtBot, **values: str) -> ReplyPair:
 def test_two_samplings_are_compared_without_a_restart(window: Window, chat: ChatPane, qtbot: QtBot) -> None:
     launch = window.controller.launch
     pair = compared(chat, qtbot, max_tokens="5")
-    a, b = (answer.text for answer in pair.answers)
+    a, b = (answer.text for answer in pair.replies)
     assert len(b) < len(a)
     assert window.controller.launch is launch
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
@@ -42,9 +42,9 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     pair = compared(chat, qtbot, draft="0")
-    assert all(answer.text for answer in pair.answers)
-    assert "drafts" in pair.answers[0]._footer.text()
-    assert "drafts" not in pair.answers[1]._footer.text()
+    assert all(answer.text for answer in pair.replies)
+    assert "drafts" in pair.replies[0]._footer.text()
+    assert "drafts" not in pair.replies[1]._footer.text()
     wait_for(ServerState.READY)
     launch = window.controller.launch
     assert launch is not None
@@ -56,7 +56,7 @@ def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot
     pane.compare_bar.fields["temperature"].setText("0.2")
     pane.ask("Lost?")
     pane.end("The server ended.")
-    (answer,) = pane.column.answers
+    (answer,) = pane.column.replies
     assert "The server ended." in [each.text() for each in answer.findChildren(Label)]
     pane.show_abilities(can_ask=True, replying=False, hint="")
     assert answer.again_button.isVisibleTo(answer)
@@ -71,7 +71,7 @@ def test_a_comparison_whose_b_cannot_be_comes_back(
     window: Window, chat: ChatPane, qtbot: QtBot, wait_for: Callable[..., None]
 ) -> None:
     pair = compared(chat, qtbot, kv="q9_9")
-    assert pair.answers[0].text
+    assert pair.replies[0].text
     assert pair.note.text()
     wait_for(ServerState.READY)
     ask_again = window.controller.launch

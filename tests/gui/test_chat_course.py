@@ -46,7 +46,7 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     assert messages[1].text
     assert messages[1].ending.value == "stopped"
     send(chat, qtbot, "What is MTP?")
-    qtbot.waitUntil(lambda: chat.send_button.text() == "Stop reply" and bool(chat.column.answers[0].text), timeout=WAIT)
+    qtbot.waitUntil(lambda: chat.send_button.text() == "Stop reply" and bool(chat.column.replies[0].text), timeout=WAIT)
     chat.send_button.click()
     qtbot.waitUntil(lambda: len(chat.messages) == 2, timeout=WAIT)
 

@@ -46,7 +46,7 @@ def shown(answer: ReplyView) -> str:
 
 
 def test_only_what_is_near_is_built(column: TurnColumn, qapp: QApplication) -> None:
-    (answer,), bar = column.answers, column.verticalScrollBar()
+    (answer,), bar = column.replies, column.verticalScrollBar()
     body = answer.body
     assert len(body) > 20
     assert len(body.blocks) < 8
@@ -72,7 +72,7 @@ def test_only_what_is_near_is_built(column: TurnColumn, qapp: QApplication) -> N
 
 
 def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtbot: QtBot) -> None:
-    (answer,) = column.answers
+    (answer,) = column.replies
     answer.thoughts.button.click()
     thoughts = answer.thoughts.body
     qtbot.waitUntil(lambda: thoughts.height() > 20_000, timeout=60_000)
@@ -82,7 +82,7 @@ def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtb
 
 
 def test_what_is_selected_is_not_let_go_of(column: TurnColumn) -> None:
-    (answer,), bar = column.answers, column.verticalScrollBar()
+    (answer,), bar = column.replies, column.verticalScrollBar()
     bar.setValue(0)
     (first,) = [each for each in answer.body.findChildren(ReadOnlyText) if "Paragraph 0 " in each.toPlainText()]
     first.selectAll()
@@ -96,7 +96,7 @@ def test_what_is_selected_is_not_let_go_of(column: TurnColumn) -> None:
 
 
 def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: QtBot) -> None:
-    (answer,), bar = column.answers, column.verticalScrollBar()
+    (answer,), bar = column.replies, column.verticalScrollBar()
     before = bar.maximum()
     column.resize(620, 500)
     qtbot.waitUntil(lambda: bar.value() == bar.maximum() < before - 5_000, timeout=60_000)
@@ -113,7 +113,7 @@ def test_scrolling_up_in_another_width_does_not_jump(column: TurnColumn, qtbot: 
 
 
 def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:
-    (answer,), bar = column.answers, column.verticalScrollBar()
+    (answer,), bar = column.replies, column.verticalScrollBar()
     column.set_coloured(coloured=True)
     bar.setValue(bar.maximum() // 2)
     (block, *_) = [each for each in answer.body.blocks if not each.visibleRegion().isEmpty()]
@@ -123,7 +123,7 @@ def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:
 
 
 def test_the_user_who_scrolls_away_stays_there(column: TurnColumn, qtbot: QtBot) -> None:
-    (answer,), bar = column.answers, column.verticalScrollBar()
+    (answer,), bar = column.replies, column.verticalScrollBar()
     answer.add("\n\nmore\n\nand more", "")
     bar.setValue(3_000)
     qtbot.wait(50)

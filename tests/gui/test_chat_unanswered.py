@@ -26,12 +26,12 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
     pane.clear()
     pane.open(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
-    said = [each.text() for each in pane.column.answers[-1].findChildren(Label)]
+    said = [each.text() for each in pane.column.replies[-1].findChildren(Label)]
     assert "Stopped by you." in said
     assert len(pane.messages) == 2 * len(before)
     say(pane, "Another?", "Yes.")
     assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * (len(before) + 1)
-    lost, another = pane.column.answers[-2:]
+    lost, another = pane.column.replies[-2:]
     assert another.again_button.isVisibleTo(another)
     assert not lost.again_button.isVisibleTo(lost)
     assert in_file(pane, qtbot, lambda kept: len(kept.list_all())) == 1
@@ -51,7 +51,7 @@ def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
         pane.clear()
         pane.open(conversation)
         qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
-    lost = pane.column.answers[-1]
+    lost = pane.column.replies[-1]
     assert lost.again_button.isVisibleTo(lost)
     assert lost.edit_button.isVisibleTo(lost)
     lost.again_button.click()
@@ -66,7 +66,7 @@ def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
     pane.ask("Lost too?")
     pane.end("Stopped by you.")
     assert len(pane.column.turns) == len(before) + 2
-    pane.column.answers[-1].edit_button.click()
+    pane.column.replies[-1].edit_button.click()
     assert pane.prompt.toPlainText() == "Lost too?"
     pane.prompt.setPlainText("Changed?")
     qtbot.keyClick(pane.prompt, Qt.Key.Key_Return)

@@ -131,7 +131,7 @@ def _ask(window: Window, question: str) -> None:
     _until(lambda: controller.view.can_ask)
     window.page("cockpit").chat.ask(question)
     _until(lambda: not controller.view.replying)
-    _until(lambda: all(each.waiting == 0 for each in window.page("cockpit").chat.column.answers))
+    _until(lambda: all(each.waiting == 0 for each in window.page("cockpit").chat.column.replies))
     _wait(_STREAMED_MS)
 
 

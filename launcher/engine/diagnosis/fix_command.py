@@ -15,19 +15,19 @@ from launcher.fetch.hub_cache import is_in_cache
 from launcher.models.library_index import find_origin
 
 _BACKENDS = {"cuda": "cuda", "vulkan": "vulkan", "hip": "rocm", "sycl": "sycl"}
-"""Backend names for `engine install` by ggml's names."""
+"""Names for `engine install --backend` by ggml's names of backends."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixCommand:
-    """The commands to run in sequence, or a link to open; neither if only the user can apply the fix."""
+    """The commands to run one after the other, or a link to open. Neither if no command or link can apply the fix."""
 
     steps: tuple[tuple[str, ...], ...] = ()
     link: str | None = None
 
     @property
     def command(self) -> str | None:
-        """The commands as one shell line; None if there are none or they cannot be quoted."""
+        """The commands as one shell line; None if there are none or one of them cannot be quoted."""
         texts = [text for step in self.steps if (text := quote_command(step)) is not None]
         return " && ".join(texts) if texts and len(texts) == len(self.steps) else None
 
@@ -37,12 +37,12 @@ def command_for(action: Action, start: StartRequest | None) -> FixCommand:
     link = str(action.parameters.get("link", ""))
     if urlsplit(link).scheme == "https":
         return FixCommand(link=link)
-    steps = tuple(step for step in _fix_steps(action, start) if step)
+    steps = tuple(step for step in _list_steps(action, start) if step)
     return FixCommand(steps)
 
 
-def _fix_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str, ...]]:
-    given = action.parameters
+def _list_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str, ...]]:
+    parameters = action.parameters
     match action.kind:
         case _ if changes_settings(action):
             if start is not None:
@@ -52,24 +52,24 @@ def _fix_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str
             if start is not None:
                 yield (start if kind is ActionKind.RESTART else replace(start, port=None)).command_words
         case ActionKind.OTHER_ENGINE_BUILD:
-            backend = _BACKENDS.get(str(given.get("backend")))
+            backend = _BACKENDS.get(str(parameters.get("backend")))
             yield (PROGRAM, "engine", "install", *(("--backend", backend) if backend else ()))
         case ActionKind.DOWNLOAD_AGAIN:
-            file = Path(str(given["file"])) if "file" in given else start.options.model if start else None
-            yield from _download_steps(file)
+            file = Path(str(parameters["file"])) if "file" in parameters else start.options.model if start else None
+            yield from _list_download_steps(file)
         case ActionKind.OTHER_MODEL:
             yield (PROGRAM, "models")
         case ActionKind.INSTALL_LIBRARY | ActionKind.CHECK_NETWORK:
             yield (PROGRAM, "doctor")
-        case ActionKind.UNSET_VARIABLE if str(given.get("variable", "")).isidentifier():
-            name = str(given["variable"])
+        case ActionKind.UNSET_VARIABLE if str(parameters.get("variable", "")).isidentifier():
+            name = str(parameters["variable"])
             yield ("Remove-Item", f"Env:{name}") if sys.platform == "win32" else ("unset", name)
         case _:
             pass
 
 
-def _download_steps(file: Path | None) -> Iterator[tuple[str, ...]]:
-    """Yield the commands that download a model file again; nothing if the library does not know its source.
+def _list_download_steps(file: Path | None) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that download a model file again; none if the library does not know its source.
 
     `pull` never overwrites a file, so an existing one is removed first.
     """

@@ -1,4 +1,4 @@
-"""The conversation's turns in a column, in a scroll area that follows new text."""
+"""Scrolling column of a conversation's turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,17 @@ from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import make_dense_button
 from launcher.gui.translation import ntr, tr
 
-_NEAR_END, _LOWEST = 24, 90
+_NEAR_END = 24
+"""Pixels from the end within which the column still follows new text."""
+_MIN_HEIGHT = 90
 _TURNS_AT_ONCE = 10
 """Turns that are built at once when a conversation is opened."""
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A question and its reply. `at` is the question's index among the messages."""
+    """A question and its reply, or the pair of replies of a comparison. `at` is the question's index in the
+    messages."""
 
     at: int
     question: QuestionBubble
@@ -29,12 +32,12 @@ class Turn:
 
 
 class TurnColumn(QScrollArea):
-    """Scroll area that keeps the newest text visible unless the user has scrolled up."""
+    """Scroll area that keeps the newest text in view unless the user has scrolled up."""
 
-    again_asked = Signal(object)
-    edit_asked = Signal(object)
-    version_asked = Signal(object, int)
-    """The turn and the number of versions to go forward (negative: back)."""
+    regenerate_requested = Signal(object)
+    edit_requested = Signal(object)
+    version_requested = Signal(object, int)
+    """A turn, and by how many versions to go forward (negative: back)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,24 +49,24 @@ class TurnColumn(QScrollArea):
         self._layout.addStretch()
         self.turns: list[Turn] = []
         self._earlier: Sequence[ChatMessage] = ()
-        self._more: QPushButton | None = None
+        self._earlier_button: QPushButton | None = None
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setWidget(inside)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.setMinimumHeight(theme.px(_LOWEST))
+        self.setMinimumHeight(theme.px(_MIN_HEIGHT))
         self.following = True
         self._coloured = False
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.timeout.connect(self._scroll_to_end)
-        self.verticalScrollBar().rangeChanged.connect(self._follow)
+        self._scroll_timer = QTimer(self)
+        self._scroll_timer.setSingleShot(True)
+        self._scroll_timer.timeout.connect(self._scroll_to_end)
+        self.verticalScrollBar().rangeChanged.connect(self._on_range_changed)
         self.verticalScrollBar().valueChanged.connect(self._update_following)
 
     @property
-    def answers(self) -> list[ReplyView]:
-        """The replies shown, first one first. A comparison counts as two."""
-        return [answer for turn in self.turns for answer in _replies_of(turn)]
+    def replies(self) -> list[ReplyView]:
+        """The replies shown, in order. A comparison has two."""
+        return [answer for turn in self.turns for answer in _list_replies(turn)]
 
     def add(self, turn: Turn) -> None:
         """Append a turn and scroll to it."""
@@ -92,16 +95,16 @@ class TurnColumn(QScrollArea):
         """Remove all turns."""
         self.remove_from(0)
         self._earlier = ()
-        self._show_more_button()
+        self._show_earlier_button()
 
     def set_coloured(self, *, coloured: bool) -> None:
         """Turn the colouring of tokens by draft step on or off, also for later replies."""
         self._coloured = coloured
-        for answer in self.answers:
+        for answer in self.replies:
             answer.set_coloured(coloured=coloured)
 
     def show_messages(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the contents by the end of `messages`. A button offers the earlier ones."""
+        """Show the end of `messages` in place of all turns. A button offers the earlier ones."""
         self.clear()
         self._earlier = messages
         self._build_earlier()
@@ -130,27 +133,27 @@ class TurnColumn(QScrollArea):
             self._layout.insertWidget(0, answer)
             self._layout.insertWidget(0, turn.question)
             self._connect(turn)
-        self._show_more_button()
+        self._show_earlier_button()
 
-    def _show_more_button(self) -> None:
-        if self._more is not None:
-            self._remove(self._more)
-            self._more = None
+    def _show_earlier_button(self) -> None:
+        if self._earlier_button is not None:
+            self._remove(self._earlier_button)
+            self._earlier_button = None
         count = sum(message.role is Role.USER for message in self._earlier)
         if count:
             words = ntr("Show 1 earlier question", "Show {n} earlier questions", count)
-            self._more = make_dense_button(words, tr("Show earlier messages"))
-            self._more.clicked.connect(self._build_earlier)
-            self._layout.insertWidget(0, self._more)
+            self._earlier_button = make_dense_button(words, tr("Show earlier messages"))
+            self._earlier_button.clicked.connect(self._build_earlier)
+            self._layout.insertWidget(0, self._earlier_button)
 
     def _connect(self, turn: Turn) -> None:
-        for answer in _replies_of(turn):
+        for answer in _list_replies(turn):
             for body in answer.bodies:
                 body.shifted.connect(self._keep_position)
         if isinstance(turn.reply, ReplyView):
-            turn.reply.again_asked.connect(lambda: self.again_asked.emit(turn))
-            turn.reply.edit_asked.connect(lambda: self.edit_asked.emit(turn))
-            turn.reply.version_asked.connect(lambda by: self.version_asked.emit(turn, by))
+            turn.reply.regenerate_requested.connect(lambda: self.regenerate_requested.emit(turn))
+            turn.reply.edit_requested.connect(lambda: self.edit_requested.emit(turn))
+            turn.reply.version_requested.connect(lambda by: self.version_requested.emit(turn, by))
 
     def _remove(self, widget: QWidget) -> None:
         self._layout.removeWidget(widget)
@@ -158,24 +161,24 @@ class TurnColumn(QScrollArea):
         widget.deleteLater()
 
     @Slot()
-    def _follow(self) -> None:
-        """Follow a change in the height of the turns."""
-        if self.following and not self._soon.isActive():
-            self._soon.start(0)
+    def _on_range_changed(self) -> None:
+        """React to a change in the height of the turns."""
+        if self.following and not self._scroll_timer.isActive():
+            self._scroll_timer.start(0)
         self._update_visible()
 
     @Slot(int)
     def _keep_position(self, pixels: int) -> None:
-        """Keep the visible text in place before it is painted."""
+        """Scroll by the `pixels` that the turns above have grown, so that the visible text stays in place."""
         bar, following = self.verticalScrollBar(), self.following
         value = bar.value()
-        # updates the scroll bar's range, which is stale until then
+        # Lays out the turns now, for the scroll bar's range is stale until then.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
         if not following:
             bar.setValue(value + pixels)
 
     def _update_visible(self) -> None:
-        for answer in self.answers:
+        for answer in self.replies:
             for body in answer.bodies:
                 body.update_visible()
 
@@ -191,5 +194,5 @@ class TurnColumn(QScrollArea):
         self._update_visible()
 
 
-def _replies_of(turn: Turn) -> list[ReplyView]:
+def _list_replies(turn: Turn) -> list[ReplyView]:
     return [turn.reply] if isinstance(turn.reply, ReplyView) else turn.reply.findChildren(ReplyView)

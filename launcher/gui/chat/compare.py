@@ -195,7 +195,7 @@ class ReplyPair(QWidget):
 
     def __init__(self, names: tuple[str, str], *, coloured: bool) -> None:
         super().__init__()
-        self.answers = ReplyView(coloured=coloured), ReplyView(coloured=coloured)
+        self.replies = ReplyView(coloured=coloured), ReplyView(coloured=coloured)
         self._box = QBoxLayout(QBoxLayout.Direction.TopToBottom, self)
         self._box.setContentsMargins(0, 0, 0, 0)
         self._box.setSpacing(theme.px(theme.GAP_L))
@@ -205,7 +205,7 @@ class ReplyPair(QWidget):
         self.note.setWordWrap(True)
         self.note.hide()
         self.buttons = []
-        for number, (letter, name, answer) in enumerate(zip("AB", names, self.answers, strict=True)):
+        for number, (letter, name, answer) in enumerate(zip("AB", names, self.replies, strict=True)):
             answer.show_actions(again=False, edit=False)
             title = Label(f"{letter} · {name}")
             title.setFont(theme.font(theme.BODY_PX, bold=True))
@@ -236,7 +236,7 @@ class ReplyPair(QWidget):
 
     def offer_choice(self) -> None:
         """Let the user choose the reply with which the conversation continues. Until then it is A."""
-        for button, answer in zip(self.buttons, self.answers, strict=True):
+        for button, answer in zip(self.buttons, self.replies, strict=True):
             button.setVisible(bool(answer.text))
         self.buttons[0].setChecked(True)
 

@@ -38,7 +38,7 @@ from PySide6.QtWidgets import (
 
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
-from launcher.conversations.export import file_name, find_writer
+from launcher.conversations.export import find_writer, make_file_name
 from launcher.conversations.records import ConversationSummary, SearchHit
 from launcher.conversations.store import Conversations
 from launcher.gui import theme
@@ -434,7 +434,7 @@ class ConversationList(QWidget):
             return
         id_ = str(item.data(_ID_ROLE))
         self._kept.enqueue(
-            lambda kept: file_name(kept.read_conversation(id_), "md"), lambda name: self._show_dialog(id_, name)
+            lambda kept: make_file_name(kept.read_conversation(id_), "md"), lambda name: self._show_dialog(id_, name)
         )
 
     def _show_dialog(self, id_: str, name: str) -> None:

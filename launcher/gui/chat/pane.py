@@ -79,7 +79,7 @@ class SettingsComparison(QObject):
             return
         self._talk.end_reply(message, answer.text, reply, footer, steps=answer.steps, goes_on=first)
         if not first:
-            texts = [each.text for each in self.pair.answers]
+            texts = [each.text for each in self.pair.replies]
             ids, talk = list(self._ids), self._talk
             self.pair.chosen.connect(lambda number: talk.continue_with(ids[number], texts[number]))
             self.pair.offer_choice()
@@ -97,7 +97,7 @@ class SettingsComparison(QObject):
     def _ask_b(self) -> None:
         """Ask B. The question is the last message while B replies."""
         message, id_ = self._talk.messages.pop(), self._talk.ids.pop()
-        self._send(self.pair.answers[1], self._sampling, {"compared": dict(self._values)})
+        self._send(self.pair.replies[1], self._sampling, {"compared": dict(self._values)})
         self._talk.messages.append(message)
         self._talk.ids.append(id_)
 
@@ -150,7 +150,7 @@ class ChatPane(ChatFrame):
             self._theme = theme.current()
             self.setStyleSheet(chat_style_sheet())
             self.system.recolour()
-            for answer in self.column.answers:
+            for answer in self.column.replies:
                 answer.recolour()
         super().changeEvent(event)
 
@@ -189,7 +189,7 @@ class ChatPane(ChatFrame):
         if not self.messages:
             self.show_title(make_title(text))
         self.talk.add_question(text, self._model_name)
-        answer = comparing.pair.answers[0] if comparing else ReplyView(coloured=coloured)
+        answer = comparing.pair.replies[0] if comparing else ReplyView(coloured=coloured)
         self.column.add(Turn(len(self.messages) - 1, QuestionBubble(text), comparing.pair if comparing else answer))
         self._show_talk()
         self._comparing = comparing
@@ -386,7 +386,7 @@ class ChatPane(ChatFrame):
 
     @Slot()
     def _copy_last(self) -> None:
-        answers = [answer for answer in self.column.answers if answer.text]
+        answers = [answer for answer in self.column.replies if answer.text]
         if answers:
             answers[-1].copy_button.copy()
 
@@ -438,11 +438,11 @@ class ChatPane(ChatFrame):
         self.kept.noticed.connect(lambda notice: self.banner.show_message(notice, "attention"))
         self.drawer.opened.connect(self.open)
         self.drawer.gone.connect(self._take_deleted)
-        self.column.again_asked.connect(self._ask_again)
-        self.column.edit_asked.connect(self._edit_question)
-        self.column.version_asked.connect(self._show_version)
+        self.column.regenerate_requested.connect(self._ask_again)
+        self.column.edit_requested.connect(self._edit_question)
+        self.column.version_requested.connect(self._show_version)
         self.prompt.sent.connect(self._send_prompt)
-        self.prompt.edit_asked.connect(self._edit_last)
+        self.prompt.edit_requested.connect(self._edit_last)
         said = tr("Images are not supported yet, so the picture was not added. Use text.")
         self.prompt.image_refused.connect(lambda: self.banner.show_message(said, "information"))
         self.system.changed.connect(self.talk.set_system)

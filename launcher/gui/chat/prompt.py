@@ -18,7 +18,7 @@ class Prompt(QPlainTextEdit):
     """Input field: Enter sends, Shift+Enter breaks the line, Up in an empty field edits the last question."""
 
     sent = Signal()
-    edit_asked = Signal()
+    edit_requested = Signal()
     image_refused = Signal()
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Prompt(QPlainTextEdit):
         if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.sent.emit()
         elif event.key() == Qt.Key.Key_Up and not self.toPlainText():
-            self.edit_asked.emit()
+            self.edit_requested.emit()
         else:
             super().keyPressEvent(event)
 

@@ -250,9 +250,9 @@ def _keep_figures_whole(footer: str) -> str:
 class ReplyView(QWidget):
     """A reply: folded thinking, text, figures and buttons."""
 
-    again_asked = Signal()
-    edit_asked = Signal()
-    version_asked = Signal(int)
+    regenerate_requested = Signal()
+    edit_requested = Signal()
+    version_requested = Signal(int)
     """Number of versions to go forward (negative: back)."""
 
     def __init__(self, *, coloured: bool = False) -> None:
@@ -368,10 +368,10 @@ class ReplyView(QWidget):
         actions = self._actions
         self.again_button = QPushButton(tr("Regenerate"))
         self.again_button.setToolTip(tr("Generate another reply. This one is kept as an earlier version"))
-        self.again_button.clicked.connect(self.again_asked)
+        self.again_button.clicked.connect(self.regenerate_requested)
         self.edit_button = QPushButton(tr("Edit"))
         self.edit_button.setToolTip(tr("Edit this message and send it again (Up in an empty field: the last one)"))
-        self.edit_button.clicked.connect(self.edit_asked)
+        self.edit_button.clicked.connect(self.edit_requested)
         self._earlier, self._later = QPushButton(), QPushButton()
         self._earlier.setIcon(glyph_icon("left"))
         self._later.setIcon(glyph_icon("right"))
@@ -379,8 +379,8 @@ class ReplyView(QWidget):
         self._later.setAccessibleName(tr("Later version"))
         self._earlier.setToolTip(tr("Show the previous version"))
         self._later.setToolTip(tr("Show the next version"))
-        self._earlier.clicked.connect(lambda: self.version_asked.emit(-1))
-        self._later.clicked.connect(lambda: self.version_asked.emit(1))
+        self._earlier.clicked.connect(lambda: self.version_requested.emit(-1))
+        self._later.clicked.connect(lambda: self.version_requested.emit(1))
         self._version = Label()
         self._version.setObjectName("secondary")
         self._version.setFont(theme.font(theme.CAPTION_PX, tabular=True))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.app.preview import Preview
     from launcher.base.action import Action
     from launcher.export.render import ExportKind
-    from launcher.gui.widgets.blocks import Button
+    from launcher.gui.widgets.blocks import ButtonAction
     from launcher.monitor.health_event import Code, Finding
 
 # Export of the running setup as text for other tools, shown before it is copied.
@@ -349,7 +349,7 @@ class NoticeArea(QWidget):
             buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
         self.problem.show_message(text, "bad", buttons[:1])
 
-    def _make_fix_button(self, action: "Action | None") -> "Button | None":
+    def _make_fix_button(self, action: "Action | None") -> "ButtonAction | None":
         """Return the button for a suggested fix, or None if only the user can do it."""
         if action is None:
             return None

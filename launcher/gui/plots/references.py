@@ -74,9 +74,9 @@ def _ignore_error(_error: object) -> None:
 
 
 async def _read_baseline(launch: Launch) -> float | None:
-    from launcher.app.tuner import measured_without_mtp
+    from launcher.app.tuner import find_rate_without_mtp
 
-    return await asyncio.to_thread(measured_without_mtp, launch)
+    return await asyncio.to_thread(find_rate_without_mtp, launch)
 
 
 async def _read_limit(launch: Launch) -> Reading:

@@ -171,11 +171,11 @@ async def _read_state(session: Session | None, model: str) -> TunedState:
     """Read the facts for the running server, else the last served model, else the demo. Wakes no GPU."""
     from launcher.app import settings
     from launcher.app.machine_presets import find_preset
-    from launcher.app.use_counting import advice_for
+    from launcher.app.use_counting import find_advice
 
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
-    advice = await asyncio.to_thread(advice_for, launch) if launch is not None else None
+    advice = await asyncio.to_thread(find_advice, launch) if launch is not None else None
     counts = bool(await asyncio.to_thread(settings.current_value, ADVICE))
     return TunedState(await find_preset(options, wake=False), advice, counts)
 
@@ -226,7 +226,7 @@ class HistoryCard(Card):
         inset = theme.px(theme.CELL_PADDING) + own + 1
         head = self.table.horizontalHeader()
         head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # aligned with the cells
-        self.add_inset(self.table, inset)
+        self.add_aligned(self.table, inset)
         self.note.setContentsMargins(inset, 0, inset, 0)
         self.body.addWidget(self.note)
         self.hide()

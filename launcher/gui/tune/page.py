@@ -307,7 +307,7 @@ class TunePage(QWidget):
         plot.body.addWidget(title)
         plot.body.addWidget(self.plot, 1)
         table = Card()
-        table.add_inset(self.table, self.table.inset)
+        table.add_aligned(self.table, self.table.inset)
         sides = table.body.contentsMargins()
         table.body.setContentsMargins(sides.left(), theme.px(theme.GAP), sides.right(), theme.px(theme.GAP))
         self.to_come = Label(tr("Each tested setting gets a row here."))

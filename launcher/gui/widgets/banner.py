@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.translation import render, tr
-from launcher.gui.widgets.blocks import Button, make_button
+from launcher.gui.widgets.blocks import ButtonAction, make_button
 from launcher.gui.widgets.flow import FlowLayout
 from launcher.gui.widgets.glyphs import Glyph
 
@@ -50,7 +50,7 @@ class Banner(QFrame):
         self._layout.setAlignment(self._ways, Qt.AlignmentFlag.AlignVCenter)
         self.hide()
 
-    def show_message(self, text: str, meaning: str = "bad", buttons: Sequence[Button] = ()) -> None:
+    def show_message(self, text: str, meaning: str = "bad", buttons: Sequence[ButtonAction] = ()) -> None:
         """Show a text with a meaning ("bad", "attention", "good", "information") and up to two buttons.
 
         Messages of the core are shown in the user's language.

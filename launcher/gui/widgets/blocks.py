@@ -9,13 +9,14 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QPushButton, QVBo
 from launcher.gui import theme
 from launcher.gui.labels import Label
 
-Button = tuple[str, Callable[[], object]]
-_WORDS_WIDTH = 200
-"""Least width of a page's title and subtitle beside the buttons, in pixels."""
+ButtonAction = tuple[str, Callable[[], object]]
+"""A button's text and what a click calls."""
+_MIN_TEXT_WIDTH = 200
+"""Pixels that a page's title and subtitle need beside the buttons; with less the buttons go below them."""
 
 
 class Card(QFrame):
-    """Surface for one subject. Content goes into `body`, widgets beside the title into `head`."""
+    """Frame with a title for one subject. Content goes into `body`, widgets beside the title into `head`."""
 
     def __init__(self, title: str = "") -> None:
         super().__init__()
@@ -32,10 +33,10 @@ class Card(QFrame):
             self.head.addStretch()
             self.body.addLayout(self.head)
 
-    def add_inset(self, widget: QWidget, inset: int) -> None:
-        """Add a widget so that its texts align with the title.
+    def add_aligned(self, widget: QWidget, inset: int) -> None:
+        """Add a widget, such as a table, whose texts begin `inset` pixels from its edges, aligned with the title.
 
-        `inset` is the distance of the texts from the widget's edges in pixels, as in a table.
+        The card's margins shrink for that, and the layouts that it has already are indented instead.
         """
         sides = self.body.contentsMargins()
         narrower = max(min(sides.left(), sides.right()) - inset, 0)
@@ -50,7 +51,7 @@ class Card(QFrame):
 
 
 class PageHead(QWidget):
-    """A page's title, a subtitle under it or `beside` it to save height, and buttons at the right."""
+    """A page's title, its subtitle (below, or `beside` it to save height), and buttons at the right."""
 
     def __init__(self, title: str, subtitle: str = "", *, beside: bool = False) -> None:
         super().__init__()
@@ -59,26 +60,25 @@ class PageHead(QWidget):
         self.subtitle = Label()
         self.subtitle.setObjectName("secondary")
         self.subtitle.setWordWrap(True)
-        words = QHBoxLayout() if beside else QVBoxLayout()
-        words.setSpacing(theme.px(theme.GAP_M if beside else 2))
-        words.addWidget(self.title)
-        words.addWidget(self.subtitle, 1 if beside else 0)
+        texts = QHBoxLayout() if beside else QVBoxLayout()
+        texts.setSpacing(theme.px(theme.GAP_M if beside else 2))
+        texts.addWidget(self.title)
+        texts.addWidget(self.subtitle, 1 if beside else 0)
         self._buttons = QHBoxLayout()
         self._buttons.setSpacing(theme.px(theme.GAP_M))
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
         self._layout.setContentsMargins(0, 0, 0, 0)
         self._layout.setSpacing(theme.px(theme.GAP_M))
-        self._layout.addLayout(words, 1)
+        self._layout.addLayout(texts, 1)
         self._layout.addLayout(self._buttons)
         self.show_subtitle(subtitle)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Put the buttons beside the text, or under it where that leaves too little room."""
+        """Put the buttons beside the text, or below it if that leaves too little room."""
         super().resizeEvent(event)
         room = self.width() - self._buttons.sizeHint().width()
-        narrow = room < theme.px(_WORDS_WIDTH) and self._buttons.count() > 0
-        across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
-        self._layout.setDirection(down if narrow else across)
+        narrow = room < theme.px(_MIN_TEXT_WIDTH) and self._buttons.count() > 0
+        self._layout.setDirection(QBoxLayout.Direction.TopToBottom if narrow else QBoxLayout.Direction.LeftToRight)
         self._layout.setAlignment(self._buttons, Qt.AlignmentFlag.AlignLeft if narrow else Qt.AlignmentFlag.AlignRight)
         self.updateGeometry()
 
@@ -91,7 +91,7 @@ class PageHead(QWidget):
         return QSize(width, height)
 
     def show_subtitle(self, text: str) -> None:
-        """Show a subtitle; none if it is empty."""
+        """Show a subtitle, or none if `text` is empty."""
         self.subtitle.setText(text)
         self.subtitle.setVisible(bool(text))
 
@@ -107,23 +107,23 @@ class PageHead(QWidget):
 
 
 class EmptyState(QWidget):
-    """Placeholder for an empty page: its purpose and what to do. The first button is primary."""
+    """Placeholder for an empty page: what it is for, and what to do first. The first button is primary."""
 
-    def __init__(self, title: str, text: str, buttons: Sequence[Button] = ()) -> None:
+    def __init__(self, title: str, text: str, buttons: Sequence[ButtonAction] = ()) -> None:
         super().__init__()
-        heading, words = Label(title), Label(text)
+        heading, explanation = Label(title), Label(text)
         heading.setFont(theme.font(theme.TITLE_PX, bold=True))
         heading.setWordWrap(True)
-        words.setWordWrap(True)
-        words.setObjectName("secondary")
+        explanation.setWordWrap(True)
+        explanation.setObjectName("secondary")
         column = QVBoxLayout()
         column.setSpacing(theme.px(theme.GAP_L))
         column.addStretch(2)
         column.addWidget(heading)
-        column.addWidget(words)
+        column.addWidget(explanation)
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP_M))
-        self.buttons = [make_button(said, clicked, primary=not at) for at, (said, clicked) in enumerate(buttons)]
+        self.buttons = [make_button(label, clicked, primary=at == 0) for at, (label, clicked) in enumerate(buttons)]
         for button in self.buttons:
             row.addWidget(button)
         row.addStretch()
@@ -141,7 +141,7 @@ class EmptyState(QWidget):
 
 
 def make_button(text: str, clicked: Callable[[], object], *, primary: bool = False) -> QPushButton:
-    """Return a button."""
+    """Return a button that calls `clicked` without Qt's `checked`."""
     button = QPushButton(text)
     if primary:
         button.setObjectName("primary")

@@ -1,4 +1,4 @@
-"""Flow layout: a row of controls that wraps into further rows."""
+"""Flow layout, which wraps a row of controls into further rows, and scrolling columns of pages."""
 
 from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtWidgets import QLayout, QLayoutItem, QScrollArea, QVBoxLayout, QWidget
@@ -7,9 +7,9 @@ from launcher.gui import theme
 
 
 class FlowLayout(QLayout):
-    """Layout from left to right; each row is as high as its highest item.
+    """Layout from left to right and then down; each row is as high as its highest item.
 
-    Widgets added with `wide` take the spare width.
+    The first widget of a row that was added with `wide` takes the row's spare width.
     """
 
     def __init__(self, parent: QWidget | None = None, *, gap: int) -> None:
@@ -33,7 +33,7 @@ class FlowLayout(QLayout):
         """Return the number of items."""
         return len(self._items)
 
-    def itemAt(self, index: int) -> QLayoutItem | None:  # noqa: N802 -- None is the end
+    def itemAt(self, index: int) -> QLayoutItem | None:  # noqa: N802 -- Qt iterates until None
         """Return an item, or None."""
         return self._items[index] if 0 <= index < len(self._items) else None
 
@@ -77,6 +77,7 @@ class FlowLayout(QLayout):
         return item.minimumSize().width() if item.widget() in self._wide else item.sizeHint().width()
 
     def _arrange(self, rect: QRect, *, moves: bool) -> int:
+        """Return the height of the rows in the width of `rect`; with `moves` also place the items there."""
         rows: list[list[QLayoutItem]] = [[]]
         used = 0
         for item in self._items:
@@ -108,7 +109,7 @@ class FlowLayout(QLayout):
 
 
 def make_scrolling_column(page: QWidget) -> QVBoxLayout:
-    """Return the column of a scrollable page; it scrolls when large text does not fit."""
+    """Return a new column that fills `page` and scrolls if it does not fit."""
     content = QWidget()
     content.setObjectName("plain")
     column = QVBoxLayout(content)
@@ -126,7 +127,7 @@ def make_scrolling_column(page: QWidget) -> QVBoxLayout:
 
 
 def make_headed_column(page: QWidget, name: str, *above: QWidget) -> QVBoxLayout:
-    """Return the scrollable column of a page named `name`, below the fixed widgets `above`."""
+    """Return a new scrolling column with the accessible name `name`, below the widgets `above`, which stay."""
     content = QWidget()
     content.setObjectName("plain")
     column = QVBoxLayout(content)
