@@ -6,18 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from launcher.app.attach import AttachedServer, ServerAddress, parse_address
-from launcher.app.running import (
-    ServerStatus,
-    explain_break,
-    logs,
-    preview,
-    restart,
-    status,
-    stop,
-    suspended_engine_error,
-)
+from launcher.app.running import explain_break, suspended_engine_error
 from launcher.app.session import OnEvent, OnHealth, OnSample, Session
-from launcher.app.start_settings import options_for, resolve_start
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -26,21 +16,6 @@ from launcher.engine.server.listener import verified_api_key
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.reply import OnDelta, Reply, read_reply
-
-__all__ = [
-    "Reply",
-    "ServerStatus",
-    "Session",
-    "chat",
-    "logs",
-    "options_for",
-    "preview",
-    "resolve_start",
-    "restart",
-    "serve",
-    "status",
-    "stop",
-]
 
 
 @asynccontextmanager

@@ -17,8 +17,7 @@ from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
 from launcher.engine.settings import load_settings, save_settings
-from launcher.models.server_settings import ROWS
-from launcher.models.server_settings import Value as Setting
+from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.machine_preset import save_tuned_preset
@@ -113,7 +112,7 @@ def is_decided(verdict: Mapping[str, Any]) -> bool:
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
 
 
-def server_settings_of(settings: Settings) -> dict[str, Setting]:
+def server_settings_of(settings: Settings) -> dict[str, Value]:
     """Return those of a tune's settings that can be kept for a model: the server settings."""
     return {name: value for name, value in settings.items() if name in ROWS}
 

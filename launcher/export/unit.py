@@ -11,28 +11,20 @@ UNIT = "llama-server.service"
 
 def systemd_unit(recipe: ExportRecipe) -> str:
     """Return the unit file. An unset key is read from a file as a credential, which needs systemd 250 or newer."""
-    option = () if recipe.api_key else (("--api-key-file", "%d/llama-api-key"),)
-    words = recipe.build_arguments()
-    command = " ".join(
-        (
-            quoting.quote_systemd(recipe.program[0], program=True),
-            *map(quoting.quote_systemd, (*recipe.program[1:], *words)),
-            *(word for pair in option for word in pair),
-        )
-    )
-    # llama-server would read settings from the user's config folder, too.
-    variables = {"XDG_CONFIG_HOME": "/var/empty", **recipe.environment}
+    variables = {"XDG_CONFIG_HOME": "/var/empty", **recipe.environment}  # else llama-server reads settings from there
     if recipe.api_key:
         variables[KEY_VARIABLE] = recipe.api_key
-        key = ""
+        key_option, credential, make_key = "", "", ""
     else:
-        key = f"LoadCredential=llama-api-key:{_KEY_FILE}\n"
+        key_option = " --api-key-file %d/llama-api-key"
+        credential = f"LoadCredential=llama-api-key:{_KEY_FILE}\n"
+        make_key = f"# Its key: (umask 077; openssl rand -hex 32 >{_KEY_FILE.replace('%h', '~')})\n"
+    words = (*recipe.program[1:], *recipe.build_arguments())
+    program = quoting.quote_systemd(recipe.program[0], program=True)
+    command = " ".join((program, *map(quoting.quote_systemd, words))) + key_option
     # A dollar sign has no meaning in Environment= (systemd.exec(5)).
     assignments = (quoting.quote_systemd(f"{name}={value}", program=True) for name, value in variables.items())
     environment = "".join(f"Environment={assignment}\n" for assignment in assignments)
-    make_key = (
-        "" if recipe.api_key else f"# Its key: (umask 077; openssl rand -hex 32 >{_KEY_FILE.replace('%h', '~')})\n"
-    )
     # The name must not end its line: systemd would join the next line after a trailing backslash.
     return f"""\
 # ~/.config/systemd/user/{UNIT}
@@ -44,7 +36,7 @@ StartLimitBurst=4
 
 [Service]
 Type=exec
-{environment}{key}ExecStart={command}
+{environment}{credential}ExecStart={command}
 Restart=on-failure
 RestartSec=5
 TimeoutStopSec=15

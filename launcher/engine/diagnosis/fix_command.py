@@ -37,8 +37,7 @@ def command_for(action: Action, start: StartRequest | None) -> FixCommand:
     link = str(action.parameters.get("link", ""))
     if urlsplit(link).scheme == "https":
         return FixCommand(link=link)
-    steps = tuple(step for step in _list_steps(action, start) if step)
-    return FixCommand(steps)
+    return FixCommand(tuple(_list_steps(action, start)))
 
 
 def _list_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str, ...]]:
@@ -64,8 +63,6 @@ def _list_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[st
         case ActionKind.UNSET_VARIABLE if str(parameters.get("variable", "")).isidentifier():
             name = str(parameters["variable"])
             yield ("Remove-Item", f"Env:{name}") if sys.platform == "win32" else ("unset", name)
-        case _:
-            pass
 
 
 def _list_download_steps(file: Path | None) -> Iterator[tuple[str, ...]]:

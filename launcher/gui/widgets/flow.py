@@ -118,7 +118,6 @@ def make_scrolling_column(page: QWidget) -> QVBoxLayout:
     area = QScrollArea()
     area.setWidget(content)
     area.setWidgetResizable(True)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)  # needed at 200 % text scale
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     outer = QVBoxLayout(page)
     outer.setContentsMargins(0, 0, 0, 0)
