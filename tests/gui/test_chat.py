@@ -89,7 +89,7 @@ def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
 def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
     answer = say(pane, "Why?", "Because.", "One two three.")
     button = answer.thoughts.button
-    assert button.text() == "Thought, 3 words"
+    assert button.text() == "Thinking, 3 words"
     assert "One" not in shown(answer)
     button.click()
     assert "One two three." in shown(answer)

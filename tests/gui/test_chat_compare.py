@@ -80,7 +80,7 @@ def test_a_comparison_whose_b_cannot_be_comes_back(
 
 
 @pytest.mark.parametrize(
-    ("values", "why"), [({}, "B has the same settings as A"), ({"top_k": "many"}, "no value"), ({"draft": "x"}, "x")]
+    ("values", "why"), [({}, "B has the same settings as A"), ({"top_k": "many"}, "Top-k"), ({"draft": "x"}, "x")]
 )
 def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, values: dict[str, str], why: str) -> None:
     pane.compare_button.setChecked(True)
