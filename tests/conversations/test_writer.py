@@ -1,10 +1,12 @@
 """The thread that writes conversations."""
 
 import queue
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,8 @@ def test_pieces_are_safe_soon_and_written_together(writer: ConversationWriter) -
         whole = "".join(f"{number} " for number in range(200))
         while other.read_conversation("c").messages[1].text != whole:
             assert time.monotonic() - began_s < 120
-        assert other._rows("SELECT count(*) FROM pieces")[0][0] < 10
+    with closing(sqlite3.connect(conversations_path())) as file:
+        assert file.execute("SELECT count(*) FROM pieces").fetchone()[0] < 10
 
 
 def test_a_kill_loses_at_most_a_second() -> None:

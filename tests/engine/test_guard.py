@@ -61,7 +61,7 @@ class Engine:
         self.process.stdin.flush()
         self.process.stdout.readline()
 
-    def guard(self, *files: Path) -> Guard:
+    def guard(self, *files: Path, limits: GuardLimits = LIMITS) -> Guard:
         return Guard(
             self.process.pid,
             self,
@@ -70,7 +70,7 @@ class Engine:
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log_problem,
             clock=self.clocks,
-            limits=LIMITS,
+            limits=limits,
         )
 
     @property
@@ -140,7 +140,7 @@ async def test_a_look_that_fails_is_told_once_and_another_follows(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes = [OSError("no more files"), OSError("no more files"), None, ValueError(), EngineHung("It hung.")]
-    guard = engine.guard()
+    guard = engine.guard(limits=replace(LIMITS, period_s=0.0))
 
     async def look() -> EngineHung | None:
         outcome = outcomes.pop(0)
@@ -149,7 +149,6 @@ async def test_a_look_that_fails_is_told_once_and_another_follows(
         raise outcome
 
     guard.check = look  # type: ignore[method-assign]
-    guard._limits = replace(LIMITS, period_s=0.0)
     assert isinstance(await guard.watch(), EngineHung)
     assert engine.codes == ["unwatched"] * 2
     assert engine.told[0].text.endswith("OSError: no more files.")

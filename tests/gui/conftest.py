@@ -35,8 +35,10 @@ def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
     window = Window(remember=False, page="cockpit")
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show()
+    gone: list[bool] = []
+    window.gone.connect(lambda: gone.append(True))
     yield window
-    if not window._may_close:
+    if not gone:
         with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()
     assert window.controller.bridge.close()
@@ -66,12 +68,18 @@ def demo(window: Window, wait_for: Callable[..., None]) -> Window:
 
 
 @pytest.fixture
-def pane(qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
-    """The chat by itself, with nothing to ask: replies are what the test says."""
-    theme.apply(qapp, theme.current())
+def idle_controller(qapp: QApplication, home: Path) -> Controller:
+    """A controller without a window that sends no request to anybody."""
     controller = Controller()
     controller.ask = lambda *_: None  # type: ignore[method-assign]
-    pane = ChatPane(controller)
+    return controller
+
+
+@pytest.fixture
+def pane(idle_controller: Controller, qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
+    """The chat by itself, with nothing to ask: replies are what the test says."""
+    theme.apply(qapp, theme.current())
+    pane = ChatPane(idle_controller)
     qtbot.addWidget(pane)
     pane.resize(420, 700)
     with qtbot.waitActive(pane, timeout=60_000):  # keys of a window that is not active go nowhere

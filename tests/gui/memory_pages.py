@@ -52,7 +52,7 @@ def said(*arguments: str) -> dict[str, Any]:
 
 def _settled(page: StartPage) -> bool:
     flow = page.flow
-    return page.found is not None and flow._looking is None and flow._surveying is None
+    return page.found is not None and not flow.is_reading and flow._surveying is None
 
 
 def read_start(window: Window, models: list[str], *, described: bool) -> dict[str, list[Any]]:
@@ -170,8 +170,10 @@ def main(served: str, programs: Path, mib: int, models: list[str]) -> None:
     wait_until(lambda: window.controller.launch is None, "the end of the server")
     programs.write_text(others)
     told["after"] = {"plan": said("plan", "--model", models[0])["machine"].get("memory")}
+    gone: list[bool] = []
+    window.gone.connect(lambda: gone.append(True))
     window.quit()
-    wait_until(lambda: window._may_close, "the window's end")
+    wait_until(lambda: gone, "the window's end")
     assert window.controller.bridge.close()
     print(json.dumps(told))
 

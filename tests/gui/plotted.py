@@ -39,7 +39,7 @@ def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iter
     """The plots in the dark theme, with their library loaded; a server runs, as far as they are told."""
     theme.choose("dark")
     theme.apply(qapp, theme.current())
-    controller._model.update(status=ServerStatus(ServerState.READY))
+    controller.bridge.drained.emit([ServerStatus(ServerState.READY)])
     panel = PlotPanel(controller)
     panel.resize(640, 860)
     qtbot.addWidget(panel)

@@ -23,6 +23,7 @@ from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.footer import format_footer
 from launcher.gui.chat.pane import ChatPane, ReadOnlyText, ReplyView
 from launcher.gui.chat.steps import VerificationSteps
+from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.reply import Reply
@@ -106,7 +107,7 @@ def colours(answer: ReplyView) -> dict[str, str]:
     return found
 
 
-def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> None:
+def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
     pane.colour_button.click()
     pane.ask("Why?")
     for text, ms, drafted in (
@@ -116,7 +117,7 @@ def test_tokens_of_one_step_have_one_colour(pane: ChatPane, qtbot: QtBot) -> Non
         ("four ", 3.0, 6),
         ("five", 3.0, 6),
     ):
-        pane._add_deltas([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
+        idle_controller.deltas.emit([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
     pane.end("", None)
     answer = pane.column.replies[-1]
 
@@ -286,9 +287,9 @@ def test_pictures_are_refused_plainly(pane: ChatPane) -> None:
     assert pane.prompt.toPlainText() == ""
 
 
-def test_the_system_prompt_is_sent_and_kept(pane: ChatPane, qtbot: QtBot) -> None:
+def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
     asked: list[Any] = []
-    pane._controller.ask = lambda messages, _sampling=None: asked.append(messages)  # type: ignore[method-assign]
+    idle_controller.ask = lambda messages, _sampling=None: asked.append(messages)  # type: ignore[method-assign]
     pane.system.edit.setPlainText("Be brief.")
     say(pane, "Why?", "So.")
     assert asked[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]

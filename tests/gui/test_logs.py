@@ -14,6 +14,7 @@ from launcher.engine.server.state import LogAdded, ServerState
 from launcher.gui.logs.lines import MOST_LINES, LogFilter, ParsedLine, parse_log_line, thin_out
 from launcher.gui.logs.model import LogModel
 from launcher.gui.logs.page import LogsPage
+from launcher.gui.logs.sources import OWN_SERVER
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
 
@@ -183,7 +184,7 @@ def test_a_log_that_is_dropped_is_diagnosed_and_its_line_marked(window: Window, 
     qtbot.waitUntil(lambda: page.view.currentIndex().row() == row)
     assert page.view.viewport().rect().contains(page.view.visualRect(page.lines.index(row)).center())
     post(window, "meanwhile")
-    page._switch_to_own()
+    page.choose_source(OWN_SERVER)
     qtbot.waitUntil(lambda: "meanwhile" in texts(page))
     assert not page.card.isVisible()
 

@@ -80,7 +80,7 @@ def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(pan
     panel.take_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
     drawn(panel)
     assert said(panel.cards["rate"]) == ["Tokens per second: 200.0 t/s 5 s ago"]
-    curve = chart_of(panel.cards["rate"])._curves["tokens_per_second"]
+    curve = chart_of(panel.cards["rate"]).curves["tokens_per_second"]
     assert curve.yData[-1] != curve.yData[-1]
     assert curve.yData[0] == 200.0
 
@@ -92,7 +92,7 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
     panel.choose_length(10)
     drawn(panel)
     card = panel.cards["rate"]
-    shown = [(round(dot.y * card._top), dot.colour) for dot in chart_of(card).overlay.dots]
+    shown = [(round(dot.y * card.top), dot.colour) for dot in chart_of(card).overlay.dots]
     assert shown == [(210, theme.DARK.rate.lower()), (150, theme.DARK.rate.lower())]
 
 
@@ -110,7 +110,7 @@ def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
     def places() -> list[tuple[int, ...]]:
         QApplication.processEvents()
         return [
-            each.geometry().getRect() for each in (read_out, read_out._unit, read_out.change, panel.cards["acceptance"])
+            each.geometry().getRect() for each in (read_out, read_out.unit, read_out.change, panel.cards["acceptance"])
         ]
 
     panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
@@ -131,7 +131,7 @@ def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown
     assert vram.isHidden()
     assert said(host)[2] == "Processor: 50 % ±0 in 1 min"
     assert host.aside == "of 16.0 GiB\n12.0 free"
-    assert set(chart_of(host)._curves) > {"host_cpu_percent"}
+    assert set(chart_of(host).curves) > {"host_cpu_percent"}
     panel.take_samples([sampled(kept(panel).newest_s + 1)])
     drawn(panel)
     assert gpu.absent is None
@@ -142,14 +142,14 @@ def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown
 def test_curves_are_drawn_to_their_own_scales(panel: PlotPanel) -> None:
     fill(panel)
     gpu, vram = panel.cards["gpu"], panel.cards["vram"]
-    drawn_at = {name: curve.yData[-1] for name, curve in chart_of(gpu)._curves.items()}
+    drawn_at = {name: curve.yData[-1] for name, curve in chart_of(gpu).curves.items()}
     assert drawn_at["gpu_temperature_c"] == pytest.approx(71)
     assert drawn_at["gpu_power_w"] == pytest.approx(100 * 300 / 450)
     assert drawn_at["gpu_clock_mhz"] == pytest.approx(100)
     assert "Power: 100 % is 450 W" in gpu.toolTip()
-    drawn_at = {name: curve.yData for name, curve in chart_of(vram)._curves.items()}
+    drawn_at = {name: curve.yData for name, curve in chart_of(vram).curves.items()}
     assert drawn_at["engine_vram_mib"][-1] == pytest.approx(20.0)
-    assert drawn_at["gpu_use_percent"][-1] == pytest.approx(0.97 * vram._top)
+    assert drawn_at["gpu_use_percent"][-1] == pytest.approx(0.97 * vram.top)
     assert drawn_at["vram_used_mib"] is None or not len(drawn_at["vram_used_mib"])  # it is said by its parts
 
 
@@ -157,7 +157,7 @@ def test_where_the_driver_does_not_tell_whose_memory_it_is_all_that_is_used_is_d
     start_s = time.monotonic() - 10
     panel.take_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
     drawn(panel)
-    assert chart_of(panel.cards["vram"])._curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
+    assert chart_of(panel.cards["vram"]).curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
 
 
 def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
@@ -167,7 +167,7 @@ def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
     panel.take_samples(batch)
     panel.choose_length(3_600)
     drawn(panel)
-    curve = chart_of(panel.cards["rate"])._curves["tokens_per_second"]
+    curve = chart_of(panel.cards["rate"]).curves["tokens_per_second"]
     assert len(curve.yData) <= 2 * (chart_of(panel.cards["rate"]).columns + 2)
     assert max(curve.yData) == 900.0
 
@@ -183,7 +183,7 @@ def test_the_limit_and_the_rate_without_mtp_are_lines_and_the_mean_is_a_share_of
     panel.references.set_limit(Reading(5_000.0))
     drawn(panel)
     assert chart_of(panel.cards["rate"]).overlay.levels[0].text == "limit 5,000, above"
-    assert panel.cards["rate"]._top < 1_000
+    assert panel.cards["rate"].top < 1_000
     panel.references.set_limit(Reading.unknown("Nobody tells the bandwidth."))
     panel.references.set_baseline(None)
     drawn(panel)
@@ -223,7 +223,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     panel.references.set_limit(Reading(250.0))
     drawn(panel)
     assert panel.head._words.text() == "Live"
-    controller._take_status(status)
+    controller.bridge.drained.emit([status])
     panel.take_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
     assert panel.head._words.text() == "Nothing is running."
@@ -231,8 +231,8 @@ def test_when_nothing_runs_no_number_looks_like_now(
         assert [read_out.value.text() for read_out in card.read_outs.values()] == [DASH] * len(card.read_outs)
         assert card.aside == ""
     assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
-    assert chart_of(panel.cards["rate"])._curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
-    controller._take_status(ServerStatus(ServerState.LOADING))
+    assert chart_of(panel.cards["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
+    controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
     panel.take_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)
     assert panel.head._words.text() == "Live"
@@ -294,7 +294,7 @@ def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication)
     theme.apply(qapp, theme.current())
     QApplication.processEvents()
     chart = chart_of(panel.cards["rate"])
-    assert chart._curves["tokens_per_second"].opts["pen"].color() == QColor(theme.LIGHT.rate)
+    assert chart.curves["tokens_per_second"].opts["pen"].color() == QColor(theme.LIGHT.rate)
     assert chart.backgroundBrush().color() == QColor(theme.LIGHT.card)
 
 

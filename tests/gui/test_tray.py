@@ -17,8 +17,14 @@ Wait = Callable[..., None]
 
 
 @pytest.fixture
-def tray(window: Window) -> Tray:
-    tray = Tray(window.controller, lambda: False, window)
+def in_front() -> list[bool]:
+    """Not empty when the window is the one that the user sees."""
+    return []
+
+
+@pytest.fixture
+def tray(window: Window, in_front: list[bool]) -> Tray:
+    tray = Tray(window.controller, lambda: bool(in_front), window)
     window.use_tray(tray)
     return tray
 
@@ -64,14 +70,16 @@ def test_a_failed_start_is_told_with_its_reason(
     assert "/nowhere/model.gguf" in text
 
 
-def test_nobody_is_told_what_they_see_or_do_not_want(window: Window, told: list[tuple[str, str]], tray: Tray) -> None:
+def test_nobody_is_told_what_they_see_or_do_not_want(
+    window: Window, told: list[tuple[str, str]], in_front: list[bool]
+) -> None:
     settings.change_setting(NOTIFICATIONS, False)
     window.controller.notify("Download finished", "a.gguf")
     assert told == []
     settings.reset_setting(NOTIFICATIONS)
     window.controller.notify("Download finished", "a.gguf")
     assert told == [("Download finished", "a.gguf")]
-    tray._in_front = lambda: True
+    in_front.append(True)
     window.controller.notify("Download finished", "b.gguf")
     assert len(told) == 1
 

@@ -226,7 +226,7 @@ def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:
 def test_heights_begin_at_0_and_few_starts_are_told_in_place_of_a_bar(plot: DraftPlot) -> None:
     one, twice = Point("off", 50.0, 1.0), Point("draft 6", 100.0, starts="1 start")
     plot.show_curves((Curve("code · threads 2", "rate", (one, twice)),))
-    bottom = plot._plot_area().bottom()
+    bottom = plot.position_of(replace(one, rate=0.0)).y()
     assert bottom - plot.position_of(twice).y() == pytest.approx(2 * (bottom - plot.position_of(one).y()))
     assert point_text(plot.curves[0], twice) == "code · threads 2, draft 6: 100.0 t/s, measured, 1 start"
     told = plot.grab().toImage()

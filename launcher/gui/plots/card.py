@@ -54,7 +54,8 @@ class PlotCard(QFrame):
         self.absent: str | None = None
         """Reason why there is nothing to plot, or None."""
         self._factors: dict[str, float] = {}
-        self._top = plot.top or plot.least
+        self.top = plot.top or plot.least
+        """Upper end of the left axis."""
         pixels = theme.READOUT_PX if len(plot.read_outs) == 1 else theme.SMALL_READOUT_PX
         self.read_outs = {quantity.name: ReadOut(quantity, pixels) for quantity in plot.read_outs}
         self._aside = ElidedText()
@@ -186,9 +187,9 @@ class PlotCard(QFrame):
         if self.plot.top is None:
             top = max((highest.get(c.name, 0.0) * c.scale for c in shown if c.against == "left"), default=0.0)
             near = [each.value for each in self.references if each.value <= _REFERENCE_ROOM * top or not top]
-            self._top = round_up_nicely(max([top, *near]), self.plot.least)
+            self.top = round_up_nicely(max([top, *near]), self.plot.least)
         self._factors = {curve.name: self._axis_factor(curve, samples) for curve in shown if curve.name in highest}
-        chart.set_range(span.length_s, self._top)
+        chart.set_range(span.length_s, self.top)
         chart.time_axis.set_held_end(None if span.live else _wall_time(samples, span.end_s))
         chart.draw(divided.times - span.end_s, [(name, drawn[name] * by) for name, by in self._factors.items()])
         chart.overlay.levels = tuple(map(self._reference_level, self.references))
@@ -197,22 +198,22 @@ class PlotCard(QFrame):
         colours = chart.colours
         for name, by in self._factors.items():
             for at in divided.isolated(drawn[name]):
-                share, y = span.share(float(divided.times[at])), float(drawn[name][at]) * by / self._top
+                share, y = span.share(float(divided.times[at])), float(drawn[name][at]) * by / self.top
                 dots.append(Dot(share, y, colours[name], radius=_ISOLATED_DOT_PX))
         chart.overlay.dots = dots
 
     def _reference_level(self, reference: Reference) -> LabelledLine:
         from launcher.gui.plots.overlay import LabelledLine
 
-        above = reference.value > self._top
+        above = reference.value > self.top
         text = tr("{text}, above", text=reference.text) if above else reference.text
-        return LabelledLine(reference.value / self._top, text, reference.dotted)
+        return LabelledLine(reference.value / self.top, text, reference.dotted)
 
     def _axis_factor(self, curve: Quantity, samples: Samples) -> float:
         """Return the factor from a sample to the left axis."""
         if curve.against == "left":
             return curve.scale
-        return self._top / 100 if curve.against == "right" else 100 / self._full_scale(curve, samples)
+        return self.top / 100 if curve.against == "right" else 100 / self._full_scale(curve, samples)
 
     @staticmethod
     def _full_scale(curve: Quantity, samples: Samples) -> float:
@@ -229,7 +230,7 @@ class PlotCard(QFrame):
         for curve in self.plot.curves:
             last = samples.last_known(curve.name)
             if curve.name in self._factors and last is not None and last[1] <= span.length_s and not curve.dashed:
-                y = last[0] * self._factors[curve.name] / self._top
+                y = last[0] * self._factors[curve.name] / self.top
                 label = str(curve.step) if curve.step and last[1] < 1 else ""
                 dots.append(Dot(span.share(samples.newest_s - last[1]), y, curve_colour(curve).name(), label))
         return dots
@@ -256,7 +257,7 @@ class PlotCard(QFrame):
                 continue
             colour = curve_colour(curve).name()
             if value is not None and drawn and not curve.dashed:
-                dots.append(Dot(x, value * self._factors[curve.name] / self._top, colour, radius=_CURSOR_DOT_PX))
+                dots.append(Dot(x, value * self._factors[curve.name] / self.top, colour, radius=_CURSOR_DOT_PX))
             if value is not None and curve.step:
                 steps.append(curve.text(value))
             else:

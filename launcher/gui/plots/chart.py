@@ -45,7 +45,8 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
     def __init__(self, plot: Plot) -> None:
         self.time_axis = TimeAxis()
         axes = {"bottom": self.time_axis, "left": ValueAxis("left")}
-        self._curves: dict[str, Any] = {}
+        self.curves: dict[str, Any] = {}
+        """The drawn curves by the name of their quantity."""
         self.overlay = Overlay()
         super().__init__(axisItems=axes)
         self.plot_name = plot.name
@@ -65,7 +66,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
             axis.enableAutoSIPrefix(False)
         for curve in plot.curves:
             drawn = _PlotCurve(antialias=not curve.dashed)
-            self._curves[curve.name] = drawn
+            self.curves[curve.name] = drawn
             self.addItem(drawn)
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
@@ -94,7 +95,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
             axis.setTickPen(pyqtgraph.mkPen(QColor(colours.secondary) if side == "left" else None))
         for curve in self._plot.curves:
             style = Qt.PenStyle.DashLine if curve.dashed else Qt.PenStyle.SolidLine
-            self._curves[curve.name].setPen(pyqtgraph.mkPen(curve_colour(curve), width=1, style=style))
+            self.curves[curve.name].setPen(pyqtgraph.mkPen(curve_colour(curve), width=1, style=style))
         self.overlay.update()
 
     def set_range(self, length_s: float, top: float) -> None:
@@ -102,7 +103,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         if (length_s, top) != self._range:
             self._range = length_s, top
             box = QRectF(-length_s, -PADDING * top, (1 + MARGIN) * length_s, (1 + 2 * PADDING) * top)
-            for curve in self._curves.values():
+            for curve in self.curves.values():
                 curve.set_area(box)
             self.setXRange(-length_s, MARGIN * length_s, padding=0.0)
             self.setYRange(0.0, top, padding=PADDING)
@@ -120,7 +121,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
     @property
     def points(self) -> dict[str, int]:
         """Number of known values drawn per curve, for curves that have any."""
-        drawn = {name: curve.yData for name, curve in self._curves.items() if curve.yData is not None}
+        drawn = {name: curve.yData for name, curve in self.curves.items() if curve.yData is not None}
         return {name: count for name, values in drawn.items() if (count := int(np.isfinite(values).sum()))}
 
     def area(self) -> QRectF:
@@ -132,7 +133,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
     def draw(self, x: Floats, lines: Sequence[tuple[str, Floats]]) -> None:
         """Draw curves by name. Curves that are not given are emptied."""
         given = dict(lines)
-        for name, curve in self._curves.items():
+        for name, curve in self.curves.items():
             values = given.get(name)
             if values is None:
                 if curve.xData is not None and len(curve.xData):

@@ -69,7 +69,7 @@ class ReadOut(QWidget):
         self.value = Label()
         big = theme.font(pixels, bold=True, tabular=True)
         self.value.setFont(big)
-        self._unit = ElidedText(tr(quantity.unit), theme.SECTION_PX if self._large else theme.BODY_PX)
+        self.unit = ElidedText(tr(quantity.unit), theme.SECTION_PX if self._large else theme.BODY_PX)
         self.change = ElidedText()
         self._metrics = QFontMetrics(big)
         self._bare = False
@@ -79,15 +79,15 @@ class ReadOut(QWidget):
         usual = quantity.widest[1:].lstrip(",") if len(quantity.widest) > 2 else quantity.widest
         beside = [quantity.unit, tr("{change} in 1 min", change="+" + usual)]
         self._beside_width = max(QFontMetrics(caption).horizontalAdvance(text) for text in beside)
-        unit_width = self._unit.fontMetrics().horizontalAdvance(quantity.unit)
+        unit_width = self.unit.fontMetrics().horizontalAdvance(quantity.unit)
         self._least = self._number_width + theme.px(6) + unit_width
-        below = self._metrics.descent() - self._unit.fontMetrics().descent()
+        below = self._metrics.descent() - self.unit.fontMetrics().descent()
         self._drop = max(below, 0)
         self._below = QSpacerItem(0, self._drop, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
         stack = self._stack = QVBoxLayout()
         stack.setSpacing(0)
         stack.addStretch()
-        stack.addWidget(self._unit)
+        stack.addWidget(self.unit)
         stack.addWidget(self.change)
         stack.addSpacerItem(self._below)
         line = QHBoxLayout()
@@ -153,8 +153,8 @@ class ReadOut(QWidget):
             self.value.setText(text)
             self.value.setFixedWidth(self._room)
         self.value.setEnabled(reading.value is not None)  # dim a value that is not live
-        self._unit.show_text(unit, tr(quantity.unit))
-        self._unit.setVisible(bool(unit))
+        self.unit.show_text(unit, tr(quantity.unit))
+        self.unit.setVisible(bool(unit))
         self.change.show_text(change, *shorter)
         self.change.setVisible(bool(change))
         rise = 0 if change and unit else self._drop  # a single line is aligned with the number
