@@ -26,7 +26,7 @@ from launcher.gui.window import Window
 from tests.cli.in_process import run
 
 _LIMIT_S = 120
-_FIGURES = re.compile(r"Takes ([\d,]+) of ([\d,]+) MiB")
+_FIGURES = re.compile(r"Needs ([\d,]+) of ([\d,]+) MiB")
 _OFFERS = 1
 Read = dict[str, dict[str, list[Any]]]
 """By place and model: the verdict, MiB needed, MiB free."""

@@ -55,7 +55,7 @@ def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     assert fields["ctx"].slider.mark == fields["ctx"].slider.maximum()
     assert not page.controls.changes.isVisible()
     assert page.controls.sampling.fields["temperature"].value == 0.8
-    parts = page.memory.bar.accessibleName().partition("others")[0]
+    parts = page.memory.bar.accessibleName().partition("other programs")[0]
     needed = sum(int(each) for each in re.findall(r"(\d+) MiB", parts))
     assert page.memory._place.full_text == f"host memory · {needed} MiB needed"
     assert page.note.text().startswith("The demo shows each step, not a speed-up")

@@ -108,7 +108,7 @@ def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, 
     demo.controller.stop()
     wait_for(ServerState.STOPPED)
     qtbot.waitUntil(lambda: not card.switch.isEnabled() and not card.switch.isChecked())
-    assert "Start a model first" in seen_text(card)
+    assert "load a model first" in seen_text(card)
     demo.controller.start()
     wait_for(ServerState.READY)
     qtbot.waitUntil(card.switch.isEnabled)

@@ -191,7 +191,7 @@ def test_another_plan_says_that_it_takes_the_place_of_what_is_served(
     window.show_page("start")
     choose(looked, qtbot, "mine")
     assert looked.card.primary.text() == "Download and start"
-    assert "takes its place" in looked.banner.accessibleName()
+    assert "replaces it" in looked.banner.accessibleName()
     assert window.controller.served_name == "demo"
     qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
     assert window.page_name == "cockpit"

@@ -66,7 +66,7 @@ def test_a_failed_start_is_told_with_its_reason(
     wait_for(ServerState.FAILED)
     qtbot.waitUntil(lambda: bool(told))
     ((title, text),) = told
-    assert title == "model could not be served"
+    assert title == "model could not be loaded"
     assert "/nowhere/model.gguf" in text
 
 

@@ -16,7 +16,7 @@ from launcher.updates.install import find_artefact
 from launcher.updates.way import InstallMethod
 from tests.updates.published import CONTENT, Release
 
-NEWER = f"Version 7.0.0 is out; this is {__version__}."
+NEWER = f"Version 7.0.0 is available; you have {__version__}."
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_download_is_paused_and_goes_on(
     card.look.click()
     qtbot.waitUntil(lambda: card.look.isEnabled(), timeout=60_000)
     card.get.click()
-    qtbot.waitUntil(lambda: " of 500 kB are here." in card.status.text(), timeout=60_000)
+    qtbot.waitUntil(lambda: " of 500 kB downloaded." in card.status.text(), timeout=60_000)
     assert shown(card)[2:] == ["Pause"]
     card.cancel.click()
     reach(qtbot, card, "Paused. The downloaded part is kept")
@@ -67,7 +67,7 @@ def test_a_download_is_paused_and_goes_on(
     card.look.click()
     reach(qtbot, card, NEWER)
     card.get.click()
-    reach(qtbot, card, "Version 7.0.0 is installed.")
+    reach(qtbot, card, "Version 7.0.0 is installed and used")
     assert (home / "cache" / "updates" / "7.0.0" / "install.sh").read_bytes() == CONTENT
 
 
