@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
-from launcher.cli.output import Note, Result, add_extra_arguments, round_figure
+from launcher.cli.output import Note, Result, print_result, add_extra_arguments, round_figure
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ async def run(options: argparse.Namespace) -> Result:
     wish, machine = wish_of(options), machine_wish(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
+    if problems and not options.json:  # at once: one of them may be why the model that was asked for is missing
+        print_result(Result(None, [Note(f"Left out: {problem}") for problem in problems]), as_json=False)
     served: str | None = None
     if named := options.what or options.model:
         from launcher.models.gguf import check_complete, read_model
@@ -205,8 +207,6 @@ async def run(options: argparse.Namespace) -> Result:
         data[0] |= verdict_json(verdict)
 
     def format_lines() -> Iterator[str]:
-        for problem in problems:  # first, because one of them may explain why a model is missing below
-            yield Note(f"Left out: {problem}")
         yield from _describe_machine(situation)
         if plans:
             yield from _describe_plan(

@@ -203,7 +203,7 @@ STRANGE: dict[str, Answer] = {
 
 @pytest.mark.parametrize("kind", STRANGE)
 async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(http, "_REPLY_S", 0.5)
     async with serving({}, default=STRANGE[kind]) as (url, _):
         with pytest.raises((Unreachable, Refused)) as error:
             async with asyncio.timeout(10):

@@ -84,7 +84,7 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"draft": 0}, "without MTP"),
+        ({"draft": 0}, "with MTP off"),
         ({"draft": 5}, "for 3 more draft tokens"),
         ({"draft": 1}, "for 1 fewer draft token"),
         ({"ctx": 32_768}, "for 32,768 fewer tokens of context"),
@@ -141,7 +141,7 @@ def test_what_no_engine_could_use_is_refused() -> None:
     previewer = Previewer(replace(described(), can_draft=False, setting=PlanSettings(context=8_192, draft=0)))
     with pytest.raises(BadOption, match="out of range"):
         previewer.preview({"ctx": 1})
-    with pytest.raises(BadOption, match="--port cannot be set"):
+    with pytest.raises(BadOption, match="--port cannot be passed"):
         previewer.preview({"extra": "--port 8080"})
     with pytest.raises(ModelHasNoHead, match="no MTP head"):
         previewer.preview({"draft": 2})

@@ -312,7 +312,7 @@ class TestFiles:
     @pytest.mark.parametrize("name", ["none.gguf", "unsloth/x"])
     def test_one_that_is_not_there(self, name: str) -> None:
         error = complaint(name, "--gpu-memory", "24")
-        assert (error["code"], error["message"]) == ("model_missing", f"Model file {name}.")
+        assert (error["code"], error["message"]) == ("model_missing", f"Model file {name} not found.")
         assert "OWNER/NAME:FILE.gguf" in error["hint"]
 
 

@@ -80,7 +80,7 @@ def test_a_hub_that_is_asked_too_often_is_waited_for_and_that_is_said(
     assert told.returncode == 0, told.stderr
     assert told.stdout == f"{target}\n"
     said = [line for line in told.stderr.splitlines() if "received too many requests. Next try in" in line]
-    assert said[0].startswith("Waiting: 127.0.0.1 has had")  # for the listing
+    assert said[0].startswith("Waiting: 127.0.0.1 received")  # for the listing
     assert len(said) > 1  # and for the file
 
 

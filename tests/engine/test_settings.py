@@ -33,7 +33,7 @@ def test_settings_are_read_as_people_write_them() -> None:
     ],
 )
 def test_a_name_that_is_none_is_answered_with_the_nearest(name: str, hint: str) -> None:
-    with pytest.raises(BadOption, match="not a setting") as raised:
+    with pytest.raises(BadOption, match="not a server setting") as raised:
         parse_settings({name: "1"})
     assert hint in raised.value.hint
 

@@ -295,9 +295,9 @@ async def test_without_mtp_no_drafts_are_expected(fake: Callable[..., ServeOptio
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("dies-loading", "Not enough GPU memory"),
-        ("dies-on-chat", "ended with exit code 3|fault of its own"),
-        ("old", "does not know --spec-type, --spec-draft-n-max"),
+        ("dies-loading", "Not enough memory for the KV cache"),
+        ("dies-on-chat", "ended with exit code 3|internal error"),
+        ("old", "--spec-type, --spec-draft-n-max"),
     ],
 )
 async def test_a_start_that_fails_says_why(fake: Callable[..., ServeOptions], fault: str, sentence: str) -> None:

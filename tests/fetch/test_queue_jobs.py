@@ -241,7 +241,7 @@ def test_clearing() -> None:
 
 
 def test_an_unknown_number_is_told() -> None:
-    with pytest.raises(JobUnknown, match="no download 7"):
+    with pytest.raises(JobUnknown, match="Download 7 not found"):
         some("a").request_state(7, RequestedState.RUN)
 
 

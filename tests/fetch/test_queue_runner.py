@@ -365,7 +365,7 @@ async def test_a_list_that_cannot_be_written_loses_nothing(tmp_path: Path, home:
             kept.rename(file.parent)
             await heard.becomes(1, JobState.DONE)
         (notice,) = heard.of(QueueNotice)
-        assert "could not be written" in notice.text
+        assert "Cannot write the download list" in notice.text
 
 
 async def test_a_list_that_is_damaged_under_way_is_set_aside_and_said(tmp_path: Path, home: Path) -> None:

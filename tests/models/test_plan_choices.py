@@ -126,7 +126,7 @@ class TestHostMemory:
             spare = found.free_mib - found.required_mib
             (told,) = [caution for caution in found.cautions if "--cache-ram" in caution]
             assert f"{cached} MiB of cached prompts" in told
-            assert f"{checkpoints} of context checkpoints" in told
+            assert f"{checkpoints} MiB of context checkpoints" in told
             assert told.endswith(f"; {spare:,} MiB stay free.")
 
     def test_it_is_judged_where_nothing_is_offloaded_too(self) -> None:

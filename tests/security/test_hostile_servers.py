@@ -45,8 +45,8 @@ def hostile() -> Iterator[Callable[[str], str]]:
 @pytest.fixture(autouse=True)
 def at_little_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within a minute (patience is 1 s here) and 200 MiB more than before."""
-    monkeypatch.setattr(http, "_ANSWER_S", 1.0)
-    monkeypatch.setattr(http, "_PINGS_S", 1.0)
+    monkeypatch.setattr(http, "_REPLY_S", 1.0)
+    monkeypatch.setattr(http, "_SILENCE_S", 1.0)
     began_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert time.monotonic() - began_s < 60
@@ -94,7 +94,7 @@ async def test_a_reply_without_end_ends(hostile: Callable[[str], str], monkeypat
     monkeypatch.setattr("launcher.engine.server.client._MOST_CHARACTERS", 2**21)
     characters: list[int] = []
     async with EngineClient(hostile("an endless reply"), "key") as client:
-        with pytest.raises(Refused, match="no end"):
+        with pytest.raises(Refused, match="does not end"):
             await characters_of(client, characters)
     assert 2**21 - 100_000 <= sum(characters) <= 2**21
 

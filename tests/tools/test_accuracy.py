@@ -177,6 +177,6 @@ def test_the_command_says_when_an_engine_cannot_be_asked(tmp_path: Path) -> None
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | {"TMPDIR": str(tmp_path)}
     )
     assert ended.returncode == 1
-    assert "There is no engine" in ended.stderr
+    assert "not found" in ended.stderr
     assert ended.stdout == ""
     assert list(tmp_path.glob("mtp-accuracy-*")) == []

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             print(asyncio.run(_ask(chosen.engine, Path(folder))))
         except LauncherError as error:
-            print(f"error: {error} {error.hint}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+            print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             return 1
     return 0
 
