@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
-from launcher.cli.output import Note, Result, print_result, add_extra_arguments, round_figure
+from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
