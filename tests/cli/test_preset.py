@@ -26,7 +26,7 @@ def test_they_are_listed_with_what_has_changed(home: Path) -> None:
     kept()
     told = " ".join(run("preset").stdout.split())
     assert told.startswith("Qwen3.6-35B-A3B UD-Q3_K_XL draft 2, kv q8_0, p-min 0.5 (Draft 2 is 41 % faster")
-    assert "measured with other things:" in told  # this computer is another one
+    assert "measured under other conditions:" in told  # this computer is another one
     (listed,) = answer("list")["presets"]
     assert listed["verified"]
     assert listed["evidence"]["environment"]["model"]["sha256"] == list(MODEL.sha256)
@@ -51,10 +51,10 @@ def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"extra": "--log-file /etc/passwd"}, "extra is not a setting"),
+        ({"extra": "--log-file /etc/passwd"}, "extra is not a server setting"),
         ({"draft": -1}, "draft"),
         ({"draft": 1.5}, "1.5 is not a value for draft"),
-        ({"model": "x"}, "model is not a setting"),
+        ({"model": "x"}, "model is not a server setting"),
     ],
 )
 def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings: dict[str, Any], what: str) -> None:

@@ -138,7 +138,7 @@ def test_what_was_not_measured_is_told_with_what_was() -> None:
     ]
     with pytest.raises(BadOption, match="a has not measured draft 5") as told:
         compare_sessions(unset, unset, {"draft": "5"})
-    assert told.value.hint == "It has MTP off; draft 2, n-cpu-moe 4."
+    assert told.value.hint == "Available: MTP off; draft 2, n-cpu-moe 4."
     plain = session("b", [run(50.0, {}), run(60.0, {"draft": 2})])
     assert [row.label for row in compare_sessions(plain, plain, {"draft": "0"}, {"draft": "2"}).rows] == [
         "as served -> draft 2"
