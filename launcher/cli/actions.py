@@ -45,7 +45,7 @@ async def may_delete(options: argparse.Namespace, what: str) -> bool:
     if options.yes or not is_all(options):
         return True
     if options.json or not can_ask():
-        raise BadOption(f"This deletes all {what}.", "Say so with --yes.")
+        raise BadOption(f"This deletes all {what}.", "Confirm with --yes.")
     return await confirm(f"Delete all {what}?")
 
 
@@ -58,6 +58,6 @@ def write_new(file: Path, text: str) -> None:
         raise BadOption(f"{file} is there already.", "Give another name with --to.", path=str(file))
     if not file.parent.is_dir():
         raise BadOption(
-            f"There is no folder {file.parent}.", "Make it first, or name another with --to.", path=str(file)
+            f"There is no folder {file.parent}.", "Create it first, or choose another with --to.", path=str(file)
         )
     write_atomically(file, text.encode())

@@ -50,7 +50,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.base.errors import BadOption
 
     if not options.bench and (options.runs is not None or options.workload is not None):
-        raise BadOption("--runs and --workload say what --bench measures.", "Add --bench.")
+        raise BadOption("--runs and --workload are for --bench.", "Add --bench.")
     address = parse_address(options.url)
     if options.bench and address.local:
         await asyncio.to_thread(check_no_tune)

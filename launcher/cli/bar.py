@@ -238,7 +238,7 @@ _WORDS = {
     ServerState.LOADING: "Loading the model",
     ServerState.WARMING_UP: "Warming up",
     ServerState.READY: "Ready",
-    ServerState.DRAINING: "Ending what was begun",
+    ServerState.DRAINING: "Finishing running requests",
     ServerState.RESTARTING: "Restarting",
     ServerState.STOPPING: "Stopping",
     ServerState.STOPPED: "Stopped",

@@ -177,16 +177,16 @@ async def _find_running_server(options: argparse.Namespace) -> Entry | None:
     from launcher.engine.server import registry
 
     if options.against and (options.within or options.budget):
-        raise BadOption("--within and --budget are for one server.", "With --against say --runs.")
+        raise BadOption("--within and --budget are for one server.", "With --against use --runs.")
     if (options.api_key_env or options.key_file) and len(options.against) != 1:
-        raise BadOption("A key is for the one server that --against names.", "Leave it out, or name one server.")
+        raise BadOption("An API key is for a single --against server.", "Leave it out, or name one server.")
     if options.url is not None:
         return await asyncio.to_thread(registry.find_server, options.url)
     others = {parse_address(url).url.replace("//localhost:", "//127.0.0.1:") for url in options.against}
     entries = [entry for entry in await asyncio.to_thread(registry.list_running) if entry.url not in others]
     if len(entries) > 1:
         names = ", ".join(entry.url for entry in entries)
-        raise SeveralServers(f"{len(entries)} servers are running: {names}.", "Name one with --url.")
+        raise SeveralServers(f"{len(entries)} servers are running: {names}.", "Choose one with --url.")
     return entries[0] if entries else None
 
 
@@ -196,12 +196,12 @@ async def _check_served_as_is(entry: Entry, options: argparse.Namespace) -> None
 
     if options.changes or options.engine:
         raise BadOption(
-            f"A server runs at {entry.url}, so it is measured as it is: --set and --engine are for one of its own.",
-            "Give it the settings with `mtp-launcher restart --set`, or stop it first.",
+            f"A server runs at {entry.url} and is measured as it is: --set and --engine do not apply to it.",
+            "Change its settings with `mtp-launcher restart --set`, or stop it first.",
         )
     if options.model is not None and await asyncio.to_thread(_read_model_name, options) != entry.model:
         raise BadOption(
-            f"The server at {entry.url} has {one_line(entry.model)}, and beside it nothing can be measured.",
+            f"The server at {entry.url} has {one_line(entry.model)}, and no other model can be measured beside it.",
             "Leave the model out to measure that one, or stop it first: `mtp-launcher stop`.",
         )
 
@@ -384,7 +384,7 @@ def _standing_cells(each: ServerStanding, target: BenchmarkTarget, *, first: boo
 def _describe_ratio(each: ServerStanding) -> str:
     ratio = each.ratio
     if ratio is None:
-        return "" if each.error else "not known: too few rounds, 3 are the least (--runs)"
+        return "" if each.error else "unknown: at least 3 rounds are needed (--runs)"
     figures = f"{ratio.estimate:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
     return figures if ratio.low > 1 or ratio.high < 1 else f"not distinguishable: {figures}"
 

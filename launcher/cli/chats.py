@@ -91,7 +91,7 @@ def _search_conversations(conversations: Conversations, options: argparse.Namesp
 
 def _format_hits(hits: Sequence[SearchHit]) -> Iterator[str]:
     if not hits:
-        yield "No conversation holds all of that."
+        yield "No conversation contains all of these words."
     for hit in hits:
         yield f"{hit.conversation.id}  {one_line(hit.conversation.title)}"
         if hit.excerpt:

@@ -58,7 +58,7 @@ def _format_comparison(first: Session, second: Session, comparison: SessionCompa
         yield wrap_text(join_clauses([difference]), "   different: ")
     rows = [("SETTINGS", "A TOKENS/S", "B TOKENS/S", "B AGAINST A")]
     for each in comparison.rows:
-        ratio = each.sentence or "one of them has no run that counts"
+        ratio = each.sentence or "one of them has no valid run"
         rows.append((each.label, interval_text(each.first.decode), interval_text(each.second.decode), ratio))
     yield from format_table(rows, right={1, 2})
     yield wrap_text(INTERVAL_NOTE, "  ")

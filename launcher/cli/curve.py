@@ -82,7 +82,7 @@ def _parse_tokens(text: str) -> tuple[int, ...]:
 def _parse_ints(text: str) -> tuple[int, ...]:
     numbers = tuple(sorted({parse_int(word) for word in text.split(",")}))
     if numbers[0] < 0:
-        raise argparse.ArgumentTypeError(f"{numbers[0]} is less than nothing")
+        raise argparse.ArgumentTypeError(f"{numbers[0]} is below 0")
     return numbers
 
 

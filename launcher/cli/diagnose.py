@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.engine.server.registry import Entry
     from launcher.engine.server.started import LastStart
 
-_UNNAMED = "The log names no cause that is known."
+_UNNAMED = "The log shows no known cause."
 _NO_TEXT = "This is not a log: it is not a text file."
 _BEGINNING = ("preparing", "loading", "warming up")
 _EXIT_CODES = range(-(2**31), 2**32)
@@ -74,7 +74,7 @@ async def run(options: argparse.Namespace) -> Result:
         return _make_report(diagnosis, last, options, error_line=diagnosis.line or last_error(text) or "")
     title, error_line = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
     if begins is not None:
-        title = f"The server at {begins.url} is {begins.state}, and nothing in its log says that it fails."
+        title = f"The server at {begins.url} is {begins.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
     unknown = dict.fromkeys(("code", "cause", "action"))
     return Result(
@@ -152,7 +152,7 @@ def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry
     elif last is None and (files := list_log_files()):
         last = LastStart(None, files[0].path)
     if last is None:
-        raise ServerNotFound("No server has run yet, so there is no log.", "Name the file that the engine wrote.")
+        raise ServerNotFound("No server has run yet, so there is no log.", "Give the engine's log file.")
     return last, entry if entry is not None and entry.state in _BEGINNING else None
 
 

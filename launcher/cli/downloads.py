@@ -114,14 +114,14 @@ async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> in
         reporter.close()
     hold = (await asyncio.to_thread(downloads.read_snapshot)).jobs.hold
     if hold is not None:
-        held = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` goes on.".strip())
+        held = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` resumes.".strip())
         held.code = hold.code
         raise held
     lines = []
     if failed:
         lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` shows why.")]
     elif not done:
-        lines = [Note("Nothing waits in the queue.")]
+        lines = [Note("The queue is empty.")]
     reporter.show_event({"event": "end", "done": done, "failed": failed}, lines)
     return 1 if failed else 0
 
@@ -223,7 +223,7 @@ def _configure_add(parser: argparse.ArgumentParser) -> None:
 
 def _parse_positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return int(text)
 
 
@@ -263,7 +263,7 @@ async def _add_downloads(options: argparse.Namespace) -> Result:
     from launcher.app.downloads import add_engine, add_pull
 
     if not options.what and not options.engine:
-        raise BadOption("Nothing was named to download.", "Name models as `mtp-launcher pull` takes them, or --engine.")
+        raise BadOption("No download was given.", "Name models as `mtp-launcher pull` takes them, or --engine.")
     if options.sha256 and len(options.what) != 1:
         raise BadOption("--sha256 is for a single file.", "Add the files one by one.")
     if options.backend and not options.engine:

@@ -101,7 +101,7 @@ async def _install_engine(options: argparse.Namespace) -> Result:
             settings=transfer_settings(),
         )
     except asyncio.CancelledError:
-        kept = "What was downloaded is kept, and the same command goes on from there."
+        kept = "Received data is kept; the same command resumes."
         reporter.show_event({"event": "interrupted"}, [Note(f"Interrupted: nothing was changed. {kept}")])
         raise
     finally:
@@ -138,7 +138,7 @@ async def _change_engine_in_use(options: argparse.Namespace) -> Result:
             store = installed.roll_back()
     lines = [_describe_engine_in_use(store)]
     if before.pinned and not store.pinned and options.action != "unpin":
-        lines.append(f"{before.current} was pinned and is not any more; `mtp-launcher engine pin` pins what is in use.")
+        lines.append(f"{before.current} is no longer pinned; `mtp-launcher engine pin` pins the engine in use.")
     if fault := find_fault(store):
         lines.append(f"It is known to be bad: {fault.reason} ({fault.source}).")
     return Result({"current": store.current, "previous": store.previous, "pinned": store.pinned}, lines)
@@ -170,7 +170,7 @@ async def _remove_engine(options: argparse.Namespace) -> Result:
 
     engine, freed = await asyncio.to_thread(installed.remove_engine, options.name)
     if engine.manifest is None:
-        line = f"{engine.name} is forgotten. Its files stay: {engine.program}"
+        line = f"{engine.name} is no longer listed. Its files stay: {engine.program}"
     else:
         line = f"{engine.name} is removed, {format_size(freed)} are free again."
     return Result({"removed": engine.name, "freed_bytes": freed}, [line])
@@ -262,7 +262,7 @@ def _describe_engines(engines: Sequence[FoundEngine], store: EngineStore) -> Ite
     if store.previous:
         yield f"`mtp-launcher engine rollback` goes back to {describe_engine_name(store.previous)}."
     if store.current not in IN_USE_WORDS and not any(each.current for each in engines):
-        yield "It is not there any more: `mtp-launcher engine rollback`, or `engine use auto`."
+        yield "It is missing: `mtp-launcher engine rollback`, or `engine use auto`."
     for each in engines:
         if each.error is not None:
             yield wrap_text(f"{each.error.title} {each.error.hint}", f"{each.name}: ")

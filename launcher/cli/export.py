@@ -59,7 +59,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.export.render import render_export
 
     if options.shell is not None and options.kind not in _FOR_SHELLS:
-        raise BadOption(f"--shell means nothing for {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
+        raise BadOption(f"--shell does not apply to {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
     chosen = await _find_recipe(options)
     recipe = chosen.recipe if options.with_key else replace(chosen.recipe, api_key=None)
     text = render_export(options.kind, recipe, for_shell=options.shell)
@@ -80,7 +80,7 @@ async def run(options: argparse.Namespace) -> Result:
     if chosen.missing:
         lines.append(Note(f"{chosen.missing} is not on this machine yet: `{chosen.command}` gets it."))
     if options.with_key:
-        lines.append(Note("The text holds the API key: whoever reads it can use the server."))
+        lines.append(Note("The text contains the API key: anyone who reads it can use the server."))
     return Result(data, lines)
 
 
@@ -93,7 +93,7 @@ async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
         _check_runs_alone(options)
         return await recipes.recipe_of_running(options.url, backend=options.backend)
     if options.url is not None:
-        raise BadOption("--model and --url contradict one another.", "--url names a server that runs already.")
+        raise BadOption("--model and --url cannot be combined.", "--url names a running server.")
     wish = wish_of(options)
     named = recipes.parse_catalogue_name(options.model)
     if named is not None and options.engine is None:
@@ -117,7 +117,7 @@ def _check_runs_alone(options: argparse.Namespace) -> None:
     given = _first_given(options, (*ROWS, "quant", "engine", "port", *_FOR_PLANS))
     if given or options.extra:
         what = given or "What follows --"
-        raise BadOption(f"{what} needs --model: a server that runs has settings of its own.", "Add --model.")
+        raise BadOption(f"{what} needs --model: a running server keeps its settings.", "Add --model.")
 
 
 def _check_this_machine(options: argparse.Namespace, *, is_file: bool) -> None:
@@ -128,7 +128,7 @@ def _check_this_machine(options: argparse.Namespace, *, is_file: bool) -> None:
     if given:
         what = "a model file" if is_file else "an engine that is named"
         raise BadOption(
-            f"{given} means nothing for {what}.",
+            f"{given} does not apply to {what}.",
             "It chooses among the catalogue's models: name one with --model, without --engine."
             if is_file
             else "Leave one of them out.",

@@ -60,9 +60,7 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
         os.environ.pop(_PLATFORM, None)
     if not shows():
         if options.screenshot is None:
-            raise LauncherError(
-                "There is no display that answers, to open a window on.", "Run `mtp-launcher demo` in the terminal."
-            )
+            raise LauncherError("No display is available for the window.", "Run `mtp-launcher demo` in the terminal.")
         os.environ[_PLATFORM] = platform = "offscreen"
     elif platform is None and os.environ.get("DISPLAY") and _in_wsl():
         os.environ[_PLATFORM] = platform = "xcb"  # Qt's Wayland plugin fails in WSLg (WSL issue 12616)

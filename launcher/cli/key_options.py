@@ -45,7 +45,7 @@ def key_for(url: str | None, options: argparse.Namespace) -> str | None:
     if not _KEY.fullmatch(key):
         raise BadOption(f"{where} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
     if url is not None and parse_address(url).open_key:
-        print("Without https, everybody on the way there can read the API key.", file=sys.stderr)
+        print("Without https, anyone on the network path can read the API key.", file=sys.stderr)
     return key
 
 

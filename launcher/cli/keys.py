@@ -36,7 +36,7 @@ async def run(options: argparse.Namespace) -> Result:
     if replaces:
         if len(endpoints) > 1 and options.port is None and not options.all:
             ports = ", ".join(str(each.port) for each in endpoints)
-            raise BadOption(f"There are keys for the ports {ports}.", "Say which: --port P, or --all.")
+            raise BadOption(f"There are keys for the ports {ports}.", "Choose: --port P, or --all.")
         endpoints = await asyncio.to_thread(replace_keys, options.port)
     running = {entry.port: entry.api_key for entry in await asyncio.to_thread(registry.list_running)}
     keys = [

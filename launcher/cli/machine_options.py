@@ -90,7 +90,7 @@ def wish_of(options: argparse.Namespace) -> PlanCriteria:
     from launcher.models.plan import PlanCriteria
 
     if options.no_mtp and options.draft:
-        raise BadOption("--no-mtp and --draft contradict one another.", "Give one of them.")
+        raise BadOption("--no-mtp and --draft cannot be combined.", "Give one of them.")
     given = settings_given(options) | ({"draft": 0} if options.no_mtp else {})
     return PlanCriteria(
         model=getattr(options, "model", None),

@@ -231,7 +231,7 @@ def _without_proc() -> "LauncherError | None":
     if Path(psutil.PROCFS_PATH, "self").exists():
         return None
     return HostUnreadable(
-        "/proc is not mounted here, and without it Linux tells nothing of memory and processes.",
+        "/proc is not mounted, so memory and processes cannot be read.",
         "Mount it as root, `mount -t proc proc /proc`, and run this again.",
     )
 

@@ -125,7 +125,7 @@ def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError)
     for lost in outcome.missing:
         yield f"  not there  {lost.file}" + ("" if lost.repo == outcome.repo else f" in {lost.repo}")
     if not (outcome.learned or outcome.differs or outcome.missing):
-        yield "  nothing that was not known"
+        yield "  nothing new"
 
 
 def _format_figure(value: int | str) -> str:

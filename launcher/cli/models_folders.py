@@ -25,7 +25,7 @@ async def run(options: argparse.Namespace) -> Result:
     action, *places = options.which or ["list"]
     if action not in ("list", "add", "remove") or (action != "list") != bool(places):
         raise BadOption(
-            "What is to be done with the folders?", "Write `folders`, `folders add DIR` or `folders remove DIR`."
+            "What should be done with the folders?", "Write `folders`, `folders add DIR` or `folders remove DIR`."
         )
     changed: list[str] = []
     lines: list[str] = []

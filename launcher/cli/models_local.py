@@ -87,7 +87,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
         return await run_folders(options)
     if verb == "remove" and not which:
-        raise BadOption("Which model is to be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
+        raise BadOption("Which model should be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
     library = await asyncio.to_thread(list_library, load_catalogue())
     if library.notice:
         print(f"Note: {library.notice}", file=sys.stderr)
@@ -251,12 +251,12 @@ def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
 
     again = "`mtp-launcher models remove` it and pull it again."
     if local.place is Place.CACHE:
-        again = "It lies in a cache of other programs: delete it there and pull it again."
+        again = "It is in another program's cache: delete it there, then pull it again."
     sha256, expected = (each.sha256 or "")[:12], (each.expected or "")[:12]
     words = {
-        Outcome.CHANGED: f"It is not the file that it should be: its SHA-256 is {sha256}…, not {expected}…. {again}",
-        Outcome.MISSING: f"It is not there any more. {again}",
-        Outcome.UNKNOWN: f"Nobody says what it should be. Its SHA-256, {sha256}…, is kept and compared the next time.",
+        Outcome.CHANGED: f"The file is not as expected: its SHA-256 is {sha256}…, not {expected}…. {again}",
+        Outcome.MISSING: f"The file is missing. {again}",
+        Outcome.UNKNOWN: f"No published checksum is known. Its SHA-256, {sha256}…, is saved and compared next time.",
     }
     yield f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}"
     if each.outcome in words:
@@ -275,8 +275,8 @@ async def _remove_models(
     for local in models:
         if local.place is Place.CACHE:
             raise BadOption(
-                f"{local.record.label} lies in a cache of other programs, which may need it: {local.path}.",
-                "Delete it with the program that got it, such as `hf cache`.",
+                f"{local.record.label} is in another program's cache: {local.path}.",
+                "Delete it with the program that downloaded it, for example `hf cache`.",
                 path=str(local.path),
             )
         if user := await asyncio.to_thread(server_using, local.record.paths):
@@ -314,7 +314,7 @@ async def _confirm_removal(paths: Sequence[Path], n_bytes: int, as_json: bool) -
     from launcher.base.errors import BadOption
 
     if as_json or not can_ask():
-        raise BadOption("Removing is asked about on a terminal, and this is none.", "Add --yes.")
+        raise BadOption("Removing needs a confirmation, but this is not a terminal.", "Add --yes.")
     for path in paths:
         print(one_line(str(path), 4_096), file=sys.stderr)
     which = "these files" if len(paths) > 1 else "it"

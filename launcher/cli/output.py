@@ -92,7 +92,7 @@ def parse_seconds(text: str) -> float:
     """Parse a number of seconds for argparse, 0 or more."""
     value = parse_number(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than nothing")
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 

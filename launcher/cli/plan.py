@@ -238,8 +238,8 @@ def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
         chosen = kept.kept_plan or plan
         used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
         gone = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
-        reasons = [f"As it was served the last time: {used}; --defaults leaves that out."] if used else []
-        reasons += [f"What you set the last time does not fit now: {gone}."] if gone else []
+        reasons = [f"As last served: {used}; --defaults ignores that."] if used else []
+        reasons += [f"Your last settings do not fit now: {gone}."] if gone else []
         return replace(chosen, reasons=(*reasons, *chosen.reasons))
 
     return replace_plan
@@ -389,7 +389,7 @@ def _format_unplanned(left_out: tuple[UnplannedFile, ...], *, named: bool) -> It
 def _describe_machine(situation: Situation) -> Iterator[str]:
     on_cpu = situation.backend == "cpu"
     if on_cpu:
-        name = "No GPU that can be used: the processor" if situation.no_gpu else "The processor"
+        name = "No usable GPU: the processor" if situation.no_gpu else "The processor"
     elif situation.described:
         name = f"A GPU of {situation.nominal_gb:g} GiB"
     else:
@@ -469,7 +469,7 @@ def _describe_plan(
     words, lack = _make_command(plan, engine, [], options.rpc)
     yield from _format_rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
     measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
-    yield from _format_rows("measured", measured or ["nobody published a run near this one: its speed is not known"])
+    yield from _format_rows("measured", measured or ["no similar run was published: its speed is unknown"])
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
         yield _format_row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")

@@ -73,8 +73,8 @@ def _describe_state(preset: MachinePreset, changed: Sequence[str]) -> str:
     if not preset.verified:
         return "imported, and not used until measurements here confirm it"
     if changed:
-        return f"measured with other things: {join_clauses(changed)}. `mtp-launcher tune` measures again."
-    return "measured here with what is here now"
+        return f"measured under other conditions: {join_clauses(changed)}. `mtp-launcher tune` measures again."
+    return "measured here under the present conditions"
 
 
 async def _export_preset(options: argparse.Namespace) -> Result:

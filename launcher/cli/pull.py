@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _parse_rate(text: str) -> int:
     rate = parse_number(text)
     if not rate > 0:
-        raise argparse.ArgumentTypeError(f"{text} is no speed; write it in MB per second, like 5 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text} is not a speed; write it in MB per second, like 5 or 0.5")
     return max(int(rate * _MB), 1)
 
 

@@ -22,9 +22,9 @@ _ACTIONS = {
     "reset": "go back to the default",
 }
 _APPLIES = {
-    "now": "It applies from now on; a window that is open takes it when it is opened again.",
-    "next window": "It applies when a window is opened the next time.",
-    "next download": "It applies to the next download; a window that is open takes it when it is opened again.",
+    "now": "It applies from now on; an open window uses it once it is reopened.",
+    "next window": "It applies when a window is next opened.",
+    "next download": "It applies to the next download; an open window uses it once it is reopened.",
     "next login": "It applies at the next login.",
 }
 
@@ -91,9 +91,7 @@ def _format_settings(snapshot: SettingsSnapshot, token: str | None) -> Iterator[
             yield wrap_text(f"{each.setting.variable} is set, and overrides the file.", "    ")
         if each.note:
             yield f"    {one_line(each.note)}"
-    where = {"HF_TOKEN": "found in HF_TOKEN", "file": "found where the hub's own tools keep it"}.get(
-        token or "", "none"
-    )
+    where = {"HF_TOKEN": "from HF_TOKEN", "file": "from `hf auth login`"}.get(token or "", "none")
     yield f"Hugging Face token: {where}. It is never shown."
     yield f"They are kept in {snapshot.path}, which may be edited by hand."
 

@@ -151,7 +151,7 @@ async def subject_for(options: argparse.Namespace, drafts: Sequence[int], report
 
     await asyncio.to_thread(check_no_tune)
     if "draft" in parse_settings(dict(options.changes)):
-        raise BadOption("Here the draft length is no setting but what is compared.", "Say --draft.")
+        raise BadOption("The draft length is what is compared here, so it is not a setting.", "Use --draft.")
     named, served = await resolve_served(options, reporter)
     for entry in await asyncio.to_thread(registry.list_running):
         beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."

@@ -115,9 +115,8 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
         raise NothingFits("No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan`. {_DEMO}")
     if situation.backend == "cpu" and entry is None:
         raise NothingFits(
-            "There is no GPU that can be used here, so a model would run on the processor, slowly.",
-            f"`mtp-launcher up {plan.entry.id}` does that all the same; `mtp-launcher doctor` says what is with the"
-            f" GPU. {_DEMO}",
+            "There is no usable GPU here, so a model would run slowly on the processor.",
+            f"`mtp-launcher up {plan.entry.id}` does it anyway; `mtp-launcher doctor` checks the GPU. {_DEMO}",
             model=plan.entry.id,
         )
     kept = next((each for each in own if each.planned is plan), None)

@@ -112,7 +112,7 @@ def test_two_servers_are_asked_in_turns_and_shown_in_one_table(short: Path) -> N
     assert table.returncode == 0
     assert f"{on['url']} (llama-server)" in table.stdout
     assert "no drafts" in table.stdout
-    assert "not known: too few rounds, 3 are the least (--runs)" in table.stdout
+    assert "unknown: at least 3 rounds are needed (--runs)" in table.stdout
     assert alone.returncode == 2
 
 
@@ -122,7 +122,7 @@ def test_another_model_is_not_measured_beside_the_one_that_runs(demo_model: Path
     with served("demo"):
         told = run("bench", str(other))
     assert told.returncode == 1
-    assert "has demo, and beside it nothing can be measured" in told.stderr
+    assert "has demo, and no other model can be measured beside it" in told.stderr
 
 
 def test_what_was_measured_is_in_the_history(short: Path) -> None:

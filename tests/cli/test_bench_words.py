@@ -22,5 +22,5 @@ def test_of_a_server_that_failed_it_is_not_said_that_rounds_were_too_few() -> No
     targets: list[Any] = [SimpleNamespace(url=each.name, environment=ENVIRONMENT) for each in found]
     table = format_standings(found, targets, load_workload("code"), [""] * 3)
     lines = {line.split()[0]: line for line in table if line.startswith("  http")}
-    assert lines["http://few"].endswith("not known: too few rounds, 3 are the least (--runs)")
+    assert lines["http://few"].endswith("unknown: at least 3 rounds are needed (--runs)")
     assert "too few rounds" not in lines["http://first"] + lines["http://lost"]

@@ -76,7 +76,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
     assert [each["id"] for each in answer()["conversations"]] == ["bbb222"]
     unasked = run("delete", "all")
     assert unasked.returncode == 1
-    assert "This deletes all conversations.\n       Say so with --yes." in unasked.stderr
+    assert "This deletes all conversations.\n       Confirm with --yes." in unasked.stderr
     assert answer("delete", "all")["error"]["code"] == "bad_option"
     assert len(answer("list")["conversations"]) == 1
     assert run("delete", "all", "--yes").stdout == "Deleted 1 conversation.\n"

@@ -163,7 +163,7 @@ def wait_for_runs() -> None:
         (["curve", "demo", "--fill", "many"], 2, "not a number of tokens"),
         (["curve", "demo", "--draft", "-1"], 2, ""),
         (["curve", "demo", "--rounds", "0"], 2, "from 1 to 100"),
-        (["curve", "demo", "--set", "draft=3"], 1, "Say --draft."),
+        (["curve", "demo", "--set", "draft=3"], 1, "Use --draft."),
         (["curve", "demo", "--cloud-price", "1"], 1, "Add --price-kwh."),
         (["curve", "demo", "--price-kwh", "-1"], 1, "The price must be 0 or more."),
         (["curve", "demo", "--streams", "0"], 1, "1 or more"),

@@ -87,7 +87,7 @@ def test_the_empty_list() -> None:
     assert "no downloads" in run().stdout
     assert answer() == answer("list") == {"jobs": [], "held": None, "notices": []}
     nothing = run("run")
-    assert (nothing.returncode, nothing.stderr) == (0, "Nothing waits in the queue.\n")
+    assert (nothing.returncode, nothing.stderr) == (0, "The queue is empty.\n")
 
 
 def test_added_listed_moved_and_downloaded_in_that_order(server: FileServer, checksum: str, home: Path) -> None:
@@ -138,7 +138,7 @@ def test_another_command_pauses_what_runs_and_it_goes_on_there(server: FileServe
         assert process.wait(120) == 0
     assert "paused, 4.0 MB are kept" in run("pause", "all").stdout
     assert states() == [(number, "paused")]
-    assert run("run").stderr == "Nothing waits in the queue.\n"
+    assert run("run").stderr == "The queue is empty.\n"
     resumed = run("resume", "all").stdout
     assert "waiting" in resumed
     assert resumed.endswith("No download is running. Start with `mtp-launcher downloads run`.\n")
@@ -242,12 +242,12 @@ def test_a_damaged_list_is_set_aside_and_said(home: Path, server: FileServer, ch
     [
         (["pause", "7"], 1, "Download 7 not found."),
         (["pause", "x"], 1, "x is not the number of a download."),
-        (["add"], 1, "Nothing was named to download."),
+        (["add"], 1, "No download was given."),
         (["add", "https://a.invalid/a.gguf"], 1, "There is no checksum for the file from a.invalid."),
         (["add", "demo", "--backend", "cuda"], 1, "--backend goes with --engine."),
         (["move", "1", "sideways"], 2, "sideways is not a position"),
-        (["move", "0", "first"], 2, "0 is no number from 1 on"),
-        (["run", "--at-once", "none"], 2, "none is no number from 1 on"),
+        (["move", "0", "first"], 2, "0 is not a number of 1 or more"),
+        (["run", "--at-once", "none"], 2, "none is not a number of 1 or more"),
         (["fly"], 2, "invalid choice"),
     ],
 )

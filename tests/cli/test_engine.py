@@ -83,7 +83,7 @@ def test_what_a_person_reads() -> None:
     assert run("engine", "pin").stdout == "In use: b11400-cpu-x64, pinned. Before: the usual choice (auto).\n"
     back = run("engine", "rollback").stdout.splitlines()
     assert back[0].startswith("In use: the usual choice (auto)")
-    assert back[1].startswith("b11400-cpu-x64 was pinned and is not any more")
+    assert back[1].startswith("b11400-cpu-x64 is no longer pinned")
 
 
 def test_progress_as_json_is_one_object_a_line() -> None:
@@ -130,7 +130,7 @@ def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_m
     error = told("serve", "--model", demo_model, code=1)["error"]
     assert error["message"] == "The engine in use, b11400-cpu-x64, no longer exists."
     assert "engine rollback" in error["hint"]
-    assert "It is not there any more" in run("engine", "list").stdout
+    assert "It is missing" in run("engine", "list").stdout
     assert "b11400-cpu-x64, is not there any more" in run("doctor").stdout
 
 
@@ -142,7 +142,9 @@ def test_an_engine_of_the_users_own(fake_engine: Path, tmp_path: Path) -> None:
     assert run("engine", "use", "my-fork").stdout == "In use: my-fork. Before: the usual choice (auto).\n"
     assert "my-fork works." in run("engine", "test").stdout
     run("engine", "use", "built-in")
-    assert run("engine", "remove", "my-fork").stdout == (f"my-fork is forgotten. Its files stay: {fork / PROGRAM}\n")
+    assert run("engine", "remove", "my-fork").stdout == (
+        f"my-fork is no longer listed. Its files stay: {fork / PROGRAM}\n"
+    )
 
 
 def test_what_is_no_engine_is_not_taken_in(tmp_path: Path) -> None:

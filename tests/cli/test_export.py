@@ -57,7 +57,7 @@ def test_a_running_server_is_exported_as_it_runs(served: dict[str, Any]) -> None
         assert served["api_key"] not in told("export", kind)
     with_key = run("export", "curl", "--with-key")
     assert served["api_key"] in with_key.stdout
-    assert "whoever reads it" in with_key.stderr
+    assert "anyone who reads it" in with_key.stderr
 
 
 def test_curl_and_bash_speak_with_the_engine(served: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ def test_one_file_of_a_model_can_be_named() -> None:
 def test_what_chooses_a_plan_is_refused_where_none_is_chosen(arguments: tuple[str, ...], option: str) -> None:
     done = run("export", "command", "--model", *arguments)
     assert done.returncode == 1
-    assert f"{option} means nothing for" in done.stderr
+    assert f"{option} does not apply to" in done.stderr
 
 
 def test_a_file_is_exported_for_the_backend_and_the_quantisation_that_are_named(
@@ -221,6 +221,6 @@ def test_what_cannot_be_written_or_read_is_told_and_nothing_is_made(tmp_path: Pa
     assert (refused.returncode, f"There is no folder {nowhere.parent}." in refused.stderr) == (1, True)
     assert not nowhere.parent.exists()
     ignored = run("export", "systemd", "--model", "demo", "--shell", "powershell")
-    assert (ignored.returncode, "--shell means nothing for systemd." in ignored.stderr) == (1, True)
+    assert (ignored.returncode, "--shell does not apply to systemd." in ignored.stderr) == (1, True)
     no_key = run("attach", "http://127.0.0.1:1", "--key-file", str(nowhere))
     assert (no_key.returncode, f"--key-file {nowhere} cannot be read" in no_key.stderr) == (1, True)

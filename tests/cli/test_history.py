@@ -135,7 +135,7 @@ def test_they_are_deleted(two: tuple[str, str]) -> None:
         assert history.load_use("place")
     unasked = run("history", "delete", "all")
     assert unasked.returncode == 1
-    assert "Say so with --yes." in unasked.stderr
+    assert "Confirm with --yes." in unasked.stderr
     assert len(answer("history")["measurements"]) == 1
     assert run("history", "delete", "all", "--yes").stdout == "Deleted 1 measurement.\n"
     assert answer("history")["measurements"] == []

@@ -198,7 +198,7 @@ class TestText:
         assert [text in memory("metal", *own) for text in (unread, guess)] == [False, True]
 
     def test_where_nobody_measured_that_is_said(self) -> None:
-        assert "nobody published a run near this one: its speed is not known" in run("--gpu-memory", "80").stdout
+        assert "no similar run was published: its speed is unknown" in run("--gpu-memory", "80").stdout
 
     def test_what_cannot_be_planned_says_what_to_do(self) -> None:
         told = run("--model", "qwen3.8-27b", "--gpu-memory", "16")
@@ -297,7 +297,7 @@ class TestThisMachine:
         assert (plan["ctx"], plan["status"], plan["evidence"]) == (32_768, "FITS", [])
         assert "--gpu-layers" not in plan["argv"]
         text = run("--host-memory", "64").stdout
-        assert text.startswith("No GPU that can be used: the processor (cpu): 49,152 MiB free")
+        assert text.startswith("No usable GPU: the processor (cpu): 49,152 MiB free")
 
     def test_with_a_driver_the_gpu_s_free_memory_counts(self, driver: str) -> None:
         told = answer(LD_LIBRARY_PATH=driver)

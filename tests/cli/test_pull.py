@@ -361,7 +361,7 @@ class TestAfterwards:
         (local,) = lines("models", "list")[0]["models"]
         assert local["place"] == "cache"
         refused = lines("models", "remove", f"{REPO}:{FILE}", "--yes", code=1)[-1]["error"]
-        assert "cache of other programs" in refused["message"]
+        assert "another program's cache" in refused["message"]
         assert path.exists()
 
     @pytest.mark.parametrize(

@@ -46,9 +46,7 @@ def test_they_are_listed_with_what_they_may_be(home: Path) -> None:
 
 def test_one_is_set_got_and_reset(home: Path) -> None:
     told = run("set", "theme", "dark").stdout
-    assert (
-        "window.theme is dark. It applies from now on; a window that is open takes it when it is opened again." in told
-    )
+    assert "window.theme is dark. It applies from now on; an open window uses it once it is reopened." in told
     assert run("get", "window.theme").stdout == "dark\n"
     assert "window.theme = dark (default system)" in run("list").stdout
     assert answer("get", "theme") == {

@@ -60,7 +60,7 @@ def test_what_the_user_set_is_in_both(demo_model: Path) -> None:
     save_settings(demo_model, settings)
     plan, wanted = promised(demo_model)
     assert (plan["ctx"], plan["draft"], plan["ubatch"]) == (4_096, 1, 256)
-    assert plan["reasons"][0].startswith("As it was served the last time: ctx 4096, draft 1, ubatch 256;")
+    assert plan["reasons"][0].startswith("As last served: ctx 4096, draft 1, ubatch 256;")
     with started("serve", str(demo_model)) as arguments:
         assert sorted(arguments) == wanted
     assert load_settings(demo_model) == settings
@@ -97,7 +97,7 @@ def test_what_a_flag_overrides_is_not_said_to_be_kept(demo_model: Path) -> None:
     save_settings(demo_model, {"ctx": 9_000, "draft": 1})
     plan, _ = promised(demo_model, "--ctx", "4096")
     assert (plan["ctx"], plan["draft"]) == (4_096, 1)
-    assert plan["reasons"][0] == "As it was served the last time: draft 1; --defaults leaves that out."
+    assert plan["reasons"][0] == "As last served: draft 1; --defaults ignores that."
 
 
 def test_a_file_that_is_cut_short_is_planned_by_nobody(demo_model: Path, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_of_two_servers_one_has_to_be_named() -> None:
             process.wait(120)
     assert told.returncode == 1
     assert "2 servers are running" in told.stderr
-    assert "Name one with --url." in told.stderr
+    assert "Choose one with --url." in told.stderr
     assert named["log"].endswith(f"engine-{first['port']}.log")
 
 
@@ -240,7 +240,7 @@ def test_what_hinders_a_server_that_loads_is_not_told_as_its_failure(home: Path)
         log.write_text(f"mtp-launcher starts an engine: x\n{notice}")
         answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
     assert (answer["code"], answer["action"]) == (None, None)
-    assert answer["title"] == f"The server at {status['url']} is loading, and nothing in its log says that it fails."
+    assert answer["title"] == f"The server at {status['url']} is loading, and its log shows no failure."
 
 
 def test_diagnose_without_a_log_says_so() -> None:

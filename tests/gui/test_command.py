@@ -119,7 +119,7 @@ def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None
 def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
     told = gui(QT_QPA_PLATFORM="", DISPLAY=":54321", WAYLAND_DISPLAY="")
     assert told.returncode == 1
-    assert "no display that answers" in told.stderr
+    assert "No display is available" in told.stderr
 
 
 def test_a_library_that_a_display_needs_is_named_before_qt_aborts(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> Non
     assert told.returncode == 1
     arguments = said.read_text()
     assert arguments.startswith("--error\n")
-    assert "There is no display that answers, to open a window on.\n\nRun `mtp-launcher demo`" in arguments
+    assert "No display is available for the window.\n\nRun `mtp-launcher demo`" in arguments
 
 
 def status() -> list[dict[str, str]]:
@@ -167,7 +167,7 @@ def test_without_a_display_it_says_what_to_do() -> None:
     environment.pop("QT_QPA_PLATFORM", None)
     told = subprocess.run([*COMMAND, "gui"], capture_output=True, text=True, check=False, env=environment)
     assert told.returncode == 1
-    assert "There is no display" in told.stderr
+    assert "No display is available" in told.stderr
     assert "mtp-launcher demo" in told.stderr
 
 
