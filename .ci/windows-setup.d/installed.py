@@ -44,7 +44,7 @@ def uninstall(*words: str, place: Path = PLACE) -> float:
     """Run the uninstaller silently and wait until it is done; return how long it took in seconds."""
     began_s = time.monotonic()
     wine.run(f'"{wine.path(place / UNINSTALLER)}" /S {" ".join(words)}')
-    wait_for(lambda: not place.exists(), f"{place.name} is still there: {[*place.rglob('*')][:5]}", 60)
+    wait_for(lambda: not place.exists(), f"{place.name} is still there: {[*place.rglob('*')][:5]}")
     return time.monotonic() - began_s
 
 
@@ -70,7 +70,7 @@ def said() -> str:
     return text
 
 
-def wait_for(what: Callable[[], bool], otherwise: str, limit_s: float = 60) -> None:
+def wait_for(what: Callable[[], bool], otherwise: str, limit_s: float = 300) -> None:
     """Wait until something is so."""
     began_s = time.monotonic()
     while not what():
