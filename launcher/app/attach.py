@@ -15,7 +15,7 @@ from launcher.engine.server.client import ChatRequest, Delta, EngineClient
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import ServerState, ServerStatus
-from launcher.monitor.traffic import Counters, read_counters
+from launcher.monitor.traffic import Counters, parse_counters
 
 _PERIOD_S = 2.0
 _NOT_OFFERED = "not offered"
@@ -209,7 +209,7 @@ class AttachedServer:
     async def _has_counters(self, missing: dict[str, str]) -> bool:
         try:
             text = await self._client.metrics()
-            read_counters(text)
+            parse_counters(text)
         except Refused as error:
             missing["/metrics"] = _NOT_OFFERED if error.status in (404, 405, 501) else one_line(error.title, 200)
         except ValueError:
@@ -249,7 +249,7 @@ class AttachedServer:
         With slots but no counters, only the number of working slots; None without either.
         """
         if self.offer.counts:
-            return read_counters(await self._client.metrics())
+            return parse_counters(await self._client.metrics())
         if "/slots" in self.offer.missing:
             return None
         return Counters(0.0, 0.0, 0, 0, 0, (), processing=await self._client.count_working_slots())

@@ -1,4 +1,4 @@
-"""The real bench: a session's server, which gets settings and requests, with sensor values for each reply."""
+"""Bench on a session's own server, with sensor values for each reply."""
 
 import time
 
@@ -10,16 +10,16 @@ from launcher.engine.server.state import SERVING
 from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
 from launcher.monitor.reply import Reply
-from launcher.monitor.traffic import Counters, read_counters
+from launcher.monitor.traffic import Counters, parse_counters
 from launcher.tuning.records import Prompt, Run, Settings
 from launcher.tuning.timed_request import RequestTimer, build_request
 
 
 class SessionBench:
-    """A Bench on a session. Server settings that a measurement does not name are those of `options`.
+    """Bench on a session. Server settings that a measurement does not name are those of `options`.
 
     The server is stopped before it gets other settings, so that the memory of both is never needed at once, and so that
-    no fallback is started when they fail. Belongs to the session's loop.
+    no fallback is started when they fail. To be used on the session's event loop only.
     """
 
     def __init__(self, session: Session, options: ServeOptions, *, named: str | None = None) -> None:
@@ -27,8 +27,9 @@ class SessionBench:
         self._base, self._named = options, named
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
-        self._asked: int | None = None
-        self._timer = RequestTimer(session.monitor, self._engine_pid, self._counters)
+        self._expected_requests: int | None = None
+        """The session's number of starts and stops if only this bench has requested any since its own first."""
+        self._timer = RequestTimer(session.monitor, self._engine_pid, self._read_counters)
 
     def now_s(self) -> float:
         """Return the monitor's time in seconds."""
@@ -37,16 +38,16 @@ class SessionBench:
     async def become(self, settings: Settings) -> float:
         """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""
         options = options_with(self._base, settings)
-        self._check_ours()
+        self._check_not_superseded()
         if self._served == options and self.session.supervisor.status.state in SERVING:
             return 0.0
         began_s = self.now_s()
-        self._served, self._asked = None, self.session.requests + 1
+        self._served, self._expected_requests = None, self.session.requests + 1
         await self.session.stop()
-        self._check_ours()
-        self._asked += 1
+        self._check_not_superseded()
+        self._expected_requests += 1
         await self.session.start(options, named=self._named)
-        self._check_ours()
+        self._check_not_superseded()
         self._settings, self._served = dict(settings), options
         return self.now_s() - began_s
 
@@ -65,24 +66,24 @@ class SessionBench:
 
         run = await self._timer.time_request(prompt, self._settings, send)
         if run.error is not None:
-            self._check_ours()
+            self._check_not_superseded()
         return run
 
     async def close(self) -> None:
         """Stop the server."""
-        self._served = self._asked = None
+        self._served = self._expected_requests = None
         await self.session.stop()
 
-    def _check_ours(self) -> None:
+    def _check_not_superseded(self) -> None:
         """Raise Superseded when another operation has requested a start or a stop since the bench's last one."""
-        if self._asked not in (None, self.session.requests):
+        if self._expected_requests not in (None, self.session.requests):
             raise Superseded(
                 message("The server was stopped or restarted with other settings during the measurement."),
                 message("Measure it again."),
             )
 
-    async def _counters(self) -> Counters:
-        return read_counters(await self.session.supervisor.client.metrics())
+    async def _read_counters(self) -> Counters:
+        return parse_counters(await self.session.supervisor.client.metrics())
 
     def _engine_pid(self) -> int | None:
         return None if self.session.is_idle else self.session.supervisor.engine_pid

@@ -1,4 +1,4 @@
-"""Numbers formatted and parsed for people; an en dash stands for an unknown value."""
+"""Formats and parses numbers for people, with an en dash for an unknown value; also the age of the process."""
 
 import os
 import re
@@ -26,9 +26,9 @@ _AMOUNT = re.compile(r"(\d{1,12}|\d{1,3}(?:,\d{3}){1,3}|\d{0,12}\.\d{1,12})\s*([
 
 
 def parse_amount(text: str, units: Mapping[str, int]) -> float | None:
-    """Return a number times its unit, one of `units` in capitals; None if the text is no such amount.
+    """Return the number in `text` times its unit, a key of `units` in any case; None if it is no such amount.
 
-    A negative number is parsed; the range checks reject it.
+    Negative numbers are parsed; the range checks reject them.
     """
     sign = -1 if text.strip().startswith("-") else 1
     found = _AMOUNT.fullmatch(text.strip().removeprefix("-"))
@@ -41,7 +41,7 @@ def parse_amount(text: str, units: Mapping[str, int]) -> float | None:
 # Age of this process.
 
 STARTED_VARIABLE = "MTP_LAUNCHER_STARTED"
-"""Environment variable with the first field of /proc/uptime, set by a start script that did other work before."""
+"""Environment variable with the uptime at which the program was started, if a start script does other work first."""
 
 _IMPORTED_S = time.monotonic()
 
@@ -49,13 +49,13 @@ _IMPORTED_S = time.monotonic()
 def process_age_s() -> float:
     """Return the seconds since the program was started.
 
-    On Linux from `MTP_LAUNCHER_STARTED`, else from /proc in steps of 10 ms; elsewhere since this module was imported,
-    which is a little less.
+    On Linux since STARTED_VARIABLE, else since the start of the process in steps of 10 ms. Elsewhere since this module
+    was imported, which is a little less.
     """
     if sys.platform == "linux":
-        if handed_in := os.environ.get(STARTED_VARIABLE):
-            return float(Path("/proc/uptime").read_text("ascii").split()[0]) - float(handed_in)
+        if uptime_s := os.environ.get(STARTED_VARIABLE):
+            return float(Path("/proc/uptime").read_text("ascii").split()[0]) - float(uptime_s)
         stat = Path("/proc/self/stat").read_text("ascii", "replace")
-        ticks = int(stat.rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        start_ticks = int(stat.rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - _IMPORTED_S

@@ -1,25 +1,25 @@
-"""The command as a line and as a script, for bash and PowerShell."""
+"""Exports as one command line and as a script, for bash and PowerShell."""
 
 from launcher.export import quoting
 from launcher.export.recipe import ExportRecipe
 
 KEY_VARIABLE = "LLAMA_API_KEY"
 """The variable from which llama-server reads its key (common/arg.cpp), so that no process list shows it."""
-_NO_KEY = "Set LLAMA_API_KEY to the API key"
+_KEY_MISSING = "Set LLAMA_API_KEY to the API key"
 
 
 def bash_command(recipe: ExportRecipe) -> str:
-    """Return one line for bash. The key comes from a shell variable, which must be set."""
-    key = f'"${{{KEY_VARIABLE}:?{_NO_KEY}}}"' if recipe.api_key is None else quoting.quote_bash(recipe.api_key)
+    """Return one line for bash. An unset key is taken from LLAMA_API_KEY in the shell."""
+    key = f'"${{{KEY_VARIABLE}:?{_KEY_MISSING}}}"' if recipe.api_key is None else quoting.quote_bash(recipe.api_key)
     variables = " ".join(f"{name}={quoting.quote_bash(value)}" for name, value in recipe.environment.items())
     command = quoting.quote_bash_line((*recipe.program, *recipe.build_arguments()))
     return " ".join(filter(None, (f"{KEY_VARIABLE}={key}", variables, command))) + "\n"
 
 
 def powershell_command(recipe: ExportRecipe) -> str:
-    """Return one line for PowerShell."""
+    """Return one line for PowerShell. An unset key is taken from LLAMA_API_KEY in its environment."""
     parts = [
-        f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.quote_powershell(_NO_KEY)} }}"
+        f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.quote_powershell(_KEY_MISSING)} }}"
         if recipe.api_key is None
         else f"$env:{KEY_VARIABLE} = {quoting.quote_powershell(recipe.api_key)}"
     ]
@@ -28,7 +28,10 @@ def powershell_command(recipe: ExportRecipe) -> str:
 
 
 def bash_script(recipe: ExportRecipe) -> str:
-    """Return a script for bash. It reads the key from the variable or a private file, and contains no user settings."""
+    """Return a script for bash, which reads an unset key from a private file.
+
+    It clears what else llama-server would read settings from.
+    """
     if recipe.api_key is None:
         key = f"""\
 # The key: {KEY_VARIABLE}, or the first line of this file, which nobody else may read.
@@ -61,7 +64,7 @@ exec {_fold_options(words)}
 
 
 def powershell_script(recipe: ExportRecipe) -> str:
-    """Return a script for PowerShell."""
+    """Return a script for PowerShell: see bash_script."""
     if recipe.api_key is None:
         key = f"""\
 # The key: {KEY_VARIABLE}, or the first line of a file in your profile.
@@ -78,8 +81,8 @@ if (-not $env:{KEY_VARIABLE}) {{
         f"$env:{name} = {quoting.quote_powershell(value)}\n" for name, value in recipe.environment.items()
     )
     line = quoting.quote_powershell_line((*recipe.program, *recipe.build_arguments()))
-    by_string = line.startswith("Start-Process")
-    run = f"exit ({line} -PassThru).ExitCode" if by_string else f"{line}\nexit $LASTEXITCODE"
+    starts_process = line.startswith("Start-Process")  # which does not set $LASTEXITCODE
+    run = f"exit ({line} -PassThru).ExitCode" if starts_process else f"{line}\nexit $LASTEXITCODE"
     return f"""\
 # Serves {quoting.clean_comment(recipe.name)} at {recipe.url}; Ctrl-C ends it.
 $ErrorActionPreference = 'Stop'

@@ -13,11 +13,13 @@ from launcher.base.paths import shipped_file
 DOMAIN = "mtp-launcher"
 
 _translations: list[gettext.NullTranslations] = [gettext.NullTranslations()]
+"""The translations in use; always one."""
 
 
 def choose_language(language: str | None) -> None:
-    """Choose a language such as "zh_CN"; None is the system's. An unavailable one becomes English."""
+    """Choose a language such as "zh_CN", or the system's if None. Without translations for it, texts are English."""
     wanted = [language] if language else _system_languages()
+    # A user who prefers English to Chinese gets English, which has no translations.
     before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), wanted))
     _translations[0] = gettext.translation(DOMAIN, shipped_file("resources", "locale"), before_english, fallback=True)
 
@@ -29,8 +31,8 @@ def chosen_language() -> str:
 
 def tr(text: str, /, **values: object) -> str:
     """Translate `text` and fill its {names} with `values`. Must not be called at import time."""
-    said = _translations[0].gettext(text) if text else ""  # gettext returns its header for an empty text
-    return said.format(**_render_values(values)) if values else said
+    translated = _translations[0].gettext(text) if text else ""  # gettext returns its header for an empty text
+    return translated.format(**_render_values(values)) if values else translated
 
 
 def ntr(one: str, many: str, n: int, /, **values: object) -> str:

@@ -1,4 +1,4 @@
-"""Records by how much loads on this machine exceeded their memory estimates; later plans adjust their margin by it."""
+"""Records by how much loads on this machine exceeded their memory estimates, so that later plans allow for it."""
 
 import json
 from contextlib import suppress
@@ -9,9 +9,12 @@ from launcher.base.paths import state_dir
 from launcher.base.store import KeptFile
 from launcher.models.compute_buffers import Backend
 
-_KEPT = 8
-_BELIEVED_MIB = (-200, 1_500)
-"""Plausible errors of an estimate. Others have another cause: layers left on the host, or another program."""
+_LOADS_PER_GPU = 8
+_PLAUSIBLE_MIB = (-200, 1_500)
+"""Smallest and largest error of an estimate that is believed.
+
+Others have another cause: layers left on the host, or another program.
+"""
 
 
 def read_excess_mib(gpu_id: str, backend: Backend) -> int | None:
@@ -19,38 +22,38 @@ def read_excess_mib(gpu_id: str, backend: Backend) -> int | None:
 
     It is negative if all took less than estimated, and None if none was measured.
     """
-    measured = _read().get(_key(gpu_id, backend))
+    measured = _read_differences().get(_make_key(gpu_id, backend))
     return max(measured) if measured else None
 
 
 def record_load(gpu_id: str, backend: Backend, *, predicted_mib: int, measured_mib: int) -> bool:
     """Record the measured memory of a load. Return False, recording nothing, if the difference is implausible."""
     difference = measured_mib - predicted_mib
-    if not _BELIEVED_MIB[0] <= difference <= _BELIEVED_MIB[1]:
+    if not _PLAUSIBLE_MIB[0] <= difference <= _PLAUSIBLE_MIB[1]:
         return False
-    known = _read()
-    key = _key(gpu_id, backend)
-    known[key] = [*known.get(key, []), difference][-_KEPT:]
-    write_atomically(_file(), json.dumps(known, indent=1).encode())
+    known = _read_differences()
+    key = _make_key(gpu_id, backend)
+    known[key] = [*known.get(key, []), difference][-_LOADS_PER_GPU:]
+    write_atomically(_history_path(), json.dumps(known, indent=1).encode())
     return True
 
 
-def _key(gpu_id: str, backend: Backend) -> str:
+def _make_key(gpu_id: str, backend: Backend) -> str:
     return f"{gpu_id} {backend}"
 
 
-def _file() -> Path:
+def _history_path() -> Path:
     return state_dir() / "measured-memory.json"
 
 
-def _read() -> dict[str, list[int]]:
+def _read_differences() -> dict[str, list[int]]:
     """Return the recorded loads; {} if the file is missing or damaged."""
     with suppress(OSError):
-        return _FILE.load(_file())
+        return _FILE.load(_history_path())
     return {}
 
 
-def _parse(data: bytes) -> dict[str, list[int]]:
+def _parse_differences(data: bytes) -> dict[str, list[int]]:
     return {
         str(key): [int(each) for each in values if isinstance(each, int | float)]
         for key, values in json.loads(data).items()
@@ -58,4 +61,6 @@ def _parse(data: bytes) -> dict[str, list[int]]:
     }
 
 
-_FILE: KeptFile[dict[str, list[int]]] = KeptFile("The list of measured memory", _parse, dict, former="loads.json")
+_FILE: KeptFile[dict[str, list[int]]] = KeptFile(
+    "The list of measured memory", _parse_differences, dict, former="loads.json"
+)

@@ -21,7 +21,7 @@ from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import Acceptance, ReplyMeter
 from launcher.monitor.series import Series
-from launcher.monitor.traffic import Counters, Traffic, read_counters, traffic_between
+from launcher.monitor.traffic import Counters, Traffic, measure_traffic, parse_counters
 
 
 class MonitoredServer(Protocol):
@@ -292,7 +292,7 @@ class Monitor:
         # Here, too: the first sample of a new engine may come after the counters of its first request.
         self._reset_for_new_engine(supervisor.engine_pid)
         try:
-            counters = read_counters(await supervisor.client.metrics())
+            counters = parse_counters(await supervisor.client.metrics())
         except (LauncherError, ValueError):
             return  # the supervisor notices a dead engine itself
         supervisor.note_requests(counters.processing)
@@ -301,7 +301,7 @@ class Monitor:
         self.watch.note_counters(self._counters, counters, self._counters_s)
         self._counters_s = self._clock()
         if self._counters is not None:
-            traffic = traffic_between(self._counters, counters)
+            traffic = measure_traffic(self._counters, counters)
             if traffic is not None:
                 self.traffic, self._traffic_s = traffic, self._clock()
                 if self.on_traffic is not None and not self._uncounted:

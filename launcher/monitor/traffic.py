@@ -1,4 +1,4 @@
-"""Traffic of all clients of a server, from the growth of its /metrics counters."""
+"""Derives the traffic of all clients of a server from the growth of its /metrics counters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from launcher.base.messages import message
 from launcher.monitor.meter import Acceptance
 
 _PREFIX = "llamacpp:"
-_ACCEPTED_AT = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos_total"
+_ACCEPTED_BY_POSITION = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos_total"
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One reading of /metrics. Counters change when a request ends; `processing` and `waiting` change immediately.
+    """One reading of /metrics. The counters grow when a request ends; `processing` and `waiting` change at once.
 
-    Names in `_n` count tokens, `predicted_s` is seconds. `prompt_n` includes tokens from the cache. `counts_drafts` is
-    whether the engine build counts drafts; `waiting` is None if it does not count requests that wait for a slot.
+    Names in `_n` count tokens, `predicted_s` is seconds. `prompt_n` includes tokens from the cache. `counts_drafts`
+    tells whether the engine build counts drafts; `waiting` is None if it does not count requests that wait for a slot.
     """
 
     predicted_n: float
@@ -41,20 +41,20 @@ class Traffic:
     acceptance: Acceptance
 
 
-def read_counters(text: str) -> Counters:
+def parse_counters(text: str) -> Counters:
     """Parse the text of /metrics; missing metrics count as 0. Raises ValueError if it is not in that format."""
     try:
-        return _counters(text)
+        return _parse_samples(text)
     except (KeyError, OverflowError) as error:  # a counter without its label, or infinite
         raise ValueError(message("No metrics: {error}.", error=error)) from error
 
 
-def _counters(text: str) -> Counters:
+def _parse_samples(text: str) -> Counters:
     values: dict[str, float] = {}
     by_position: dict[int, int] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name == _ACCEPTED_AT:
+            if sample.name == _ACCEPTED_BY_POSITION:
                 by_position[int(sample.labels["position"])] = int(sample.value)
             else:
                 values[sample.name.removeprefix(_PREFIX)] = float(sample.value)
@@ -64,7 +64,7 @@ def _counters(text: str) -> Counters:
         drafted=int(values.get("spec_decode_num_draft_tokens_total", 0)),
         accepted=int(values.get("spec_decode_num_accepted_tokens_total", 0)),
         drafts=int(values.get("spec_decode_num_drafts_total", 0)),
-        accepted_by_position=_in_order(by_position),
+        accepted_by_position=_list_by_position(by_position),
         processing=int(values.get("requests_processing", 0)),
         prompt_n=values.get("prompt_tokens_total", 0.0) + values.get("prompt_tokens_cached_total", 0.0),
         waiting=int(values["requests_deferred"]) if "requests_deferred" in values else None,
@@ -72,11 +72,11 @@ def _counters(text: str) -> Counters:
     )
 
 
-def traffic_between(before: Counters, after: Counters) -> Traffic | None:
+def measure_traffic(before: Counters, after: Counters) -> Traffic | None:
     """Return the work of the requests that ended between two readings; None if none ended or the server restarted.
 
-    The engine counts drafts but not their lengths, so every draft counts at every position that had one accepted: short
-    drafts make the acceptance of later positions a little too low.
+    The engine does not count how long its drafts were. So every draft is assumed to reach the last position with an
+    accepted token, which makes the acceptance of later positions a little too low.
     """
     tokens = after.predicted_n - before.predicted_n
     seconds = after.predicted_s - before.predicted_s
@@ -99,5 +99,5 @@ def traffic_between(before: Counters, after: Counters) -> Traffic | None:
     )
 
 
-def _in_order(by_position: Mapping[int, int]) -> tuple[int, ...]:
+def _list_by_position(by_position: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(by_position.get(position, 0) for position in range(max(by_position, default=-1) + 1))

@@ -18,7 +18,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState
 from launcher.monitor.meter import sum_acceptance
-from launcher.monitor.traffic import read_counters, traffic_between
+from launcher.monitor.traffic import measure_traffic, parse_counters
 from launcher.tuning.measured_speed import measure_speed
 from launcher.tuning.other_requests import OTHERS_ASKED
 from launcher.tuning.records import Prompt, Run
@@ -51,9 +51,9 @@ async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench
     assert await bench.become({"draft": 2}) > 0
     assert await bench.become({"draft": 2}) == 0
     client = bench.session.supervisor.client
-    before = read_counters(await client.metrics())
+    before = parse_counters(await client.metrics())
     runs = [await bench.run(PROMPT, seed=seed) for seed in (1, 2)]
-    counted = traffic_between(before, read_counters(await client.metrics()))
+    counted = measure_traffic(before, parse_counters(await client.metrics()))
     assert counted is not None
     for run in runs:
         assert run.counts

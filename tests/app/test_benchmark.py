@@ -21,7 +21,7 @@ from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.monitor.meter import sum_acceptance
-from launcher.monitor.traffic import read_counters, traffic_between
+from launcher.monitor.traffic import measure_traffic, parse_counters
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Prompt, Run
@@ -44,12 +44,12 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
         client, launch = session.supervisor.client, session.supervisor.launch
-        before = read_counters(await client.metrics())
+        before = parse_counters(await client.metrics())
         async with running_target(registry.find_server(None)) as target:
             made = await run_benchmark(
                 target, BenchmarkRequest(WORK, runs=3), lambda run, number: told.append((number, run))
             )
-        counted = traffic_between(before, read_counters(await client.metrics()))
+        counted = measure_traffic(before, parse_counters(await client.metrics()))
     finally:
         await session.stop()
     assert counted is not None

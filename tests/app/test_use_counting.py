@@ -17,7 +17,7 @@ from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.monitor.meter import Acceptance
-from launcher.monitor.traffic import Counters, Traffic, read_counters
+from launcher.monitor.traffic import Counters, Traffic, parse_counters
 from launcher.tuning.history import History, history_file
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.use_counts import UseCounts, place_of
@@ -57,7 +57,7 @@ async def test_what_is_counted_is_what_the_engine_counts(session: Session) -> No
     await session.start(demo())
     before = await counters_after(session, None)
     after = await asked(session, before)
-    own = read_counters(await session.supervisor.client.metrics())
+    own = parse_counters(await session.supervisor.client.metrics())
     launch = session.supervisor.launch
     assert launch is not None
     with session.monitor.uncounted():

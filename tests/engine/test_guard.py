@@ -66,7 +66,7 @@ class Engine:
             self.process.pid,
             self,
             FilesInUse.record([(file, "model") for file in files]),
-            tell=self.told.append,
+            notify=self.told.append,
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log_problem,
             clock=self.clocks,
@@ -153,7 +153,7 @@ async def test_a_look_that_fails_is_told_once_and_another_follows(
     assert engine.codes == ["unwatched"] * 2
     assert engine.told[0].text.endswith("OSError: no more files.")
     assert engine.told[1].text.endswith("ValueError.")
-    assert caplog.text.count("A look at the server failed") == 2
+    assert caplog.text.count("A check of the server failed") == 2
 
 
 async def test_an_engine_that_is_too_busy_to_answer_is_not_ended(engine: Engine) -> None:

@@ -75,8 +75,8 @@ def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage
     assert page.offers.isVisible()
     offer = page.offers.table.row
     assert offer is not None
-    assert page.offers.button.isEnabled() != offer.here
-    assert page.offers.why.text() == offer.why
+    assert page.offers.download_button.isEnabled() != offer.here
+    assert page.offers.reason.text() == offer.why
 
 
 def test_files_are_listed_with_what_is_known(
@@ -176,7 +176,7 @@ def test_a_file_and_a_folder_that_are_dropped_are_listed(
     assert dropped(page, other.parent)
     qtbot.waitUntil(lambda: set(names(page)) == {"one.gguf", "two.gguf"}, timeout=WAIT)
     page.show_view(2)
-    press(qtbot, page.folders.drop_buttons[other.parent])
+    press(qtbot, page.folders.remove_buttons[other.parent])
     qtbot.waitUntil(lambda: names(page) == ["one.gguf"], timeout=WAIT)
     assert other.exists()
 
@@ -190,12 +190,12 @@ def test_what_downloads_left_is_shown_and_deleted(open_page: Callable[[], Models
     )
     page = open_page()
     page.show_view(2)
-    button = page.folders.remove_buttons[part_path(target)]
+    button = page.folders.delete_buttons[part_path(target)]
     press(qtbot, button)
     assert part_path(target).exists()
     press(qtbot, button)
     qtbot.waitUntil(lambda: not part_path(target).exists(), timeout=WAIT)
-    qtbot.waitUntil(lambda: not page.folders.remove_buttons, timeout=WAIT)
+    qtbot.waitUntil(lambda: not page.folders.delete_buttons, timeout=WAIT)
 
 
 @pytest.fixture
@@ -214,8 +214,8 @@ def test_a_download_goes_through_the_queue_into_the_library(
     told: list[str] = []
     window.controller.told_user.connect(lambda _title, text: told.append(text))
     page.show_view(1)
-    page.offers.other.setText(f"{repo}:{FILE}")
-    press(qtbot, page.offers.add)
+    page.offers.address.setText(f"{repo}:{FILE}")
+    press(qtbot, page.offers.add_button)
     qtbot.waitUntil(lambda: names(page) == [FILE], timeout=WAIT)
     assert told == [f"{repo}:{FILE}"]
     assert "verified" in page.banner.text.text()

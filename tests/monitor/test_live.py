@@ -14,7 +14,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState
 from launcher.monitor.monitor import MonitorPeriods, MonitorSnapshot
-from launcher.monitor.traffic import read_counters, traffic_between
+from launcher.monitor.traffic import measure_traffic, parse_counters
 
 QUESTION = ChatRequest(
     [{"role": "user", "content": "What is quantisation?"}], max_tokens=300, seed=1, extra={"ignore_eos": True}
@@ -30,9 +30,9 @@ async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> 
 
 async def test_what_the_stream_says_by_position_is_what_the_engine_counts(demo_model: Path) -> None:
     async with serving(demo_model) as server:
-        before = read_counters(await server.supervisor.client.metrics())
+        before = parse_counters(await server.supervisor.client.metrics())
         reply = await server.ask(QUESTION)
-        traffic = traffic_between(before, read_counters(await server.supervisor.client.metrics()))
+        traffic = measure_traffic(before, parse_counters(await server.supervisor.client.metrics()))
     assert traffic is not None
     assert reply.timings is not None
     assert traffic.predicted_n == reply.timings.predicted_n == 300

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.monitor.meter import Acceptance
-from launcher.monitor.traffic import Counters, read_counters, traffic_between
+from launcher.monitor.traffic import Counters, measure_traffic, parse_counters
 
 REAL = (Path(__file__).parent / "data" / "metrics.txt").read_text()
 PER_POSITION = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
@@ -48,7 +48,7 @@ def counted(drafts: list[tuple[int, int]]) -> Counters:
 
 class TestReading:
     def test_the_counters_of_a_real_server(self) -> None:
-        assert read_counters(REAL) == Counters(
+        assert parse_counters(REAL) == Counters(
             predicted_n=283.0,
             predicted_s=0.129618,
             drafted=234,
@@ -63,20 +63,20 @@ class TestReading:
 
     def test_a_server_that_never_drafted_has_no_positions(self) -> None:
         without = "".join(line for line in REAL.splitlines(keepends=True) if "spec_decode" not in line)
-        counters = read_counters(without)
+        counters = parse_counters(without)
         assert counters == Counters(283.0, 0.129618, 0, 0, 0, (), 0, 37.0 + 57.0, 0)
 
     def test_requests_under_way_are_told(self) -> None:
         text = REAL.replace("requests_processing 0", "requests_processing 3")
-        assert read_counters(text).processing == 3
+        assert parse_counters(text).processing == 3
 
     def test_a_position_that_is_not_listed_had_none_accepted(self) -> None:
         text = f'{PER_POSITION}{{position="2"}} 4\n{PER_POSITION}{{position="0"}} 9\n'
-        assert read_counters(text).accepted_by_position == (9, 0, 4)
+        assert parse_counters(text).accepted_by_position == (9, 0, 4)
 
     @pytest.mark.parametrize("text", ["", "\n", "# HELP llamacpp:anything Words\n", "other_total 5\n"])
     def test_metrics_that_are_not_there_count_as_zero(self, text: str) -> None:
-        assert read_counters(text) == NOTHING
+        assert parse_counters(text) == NOTHING
 
     @pytest.mark.parametrize(
         "text",
@@ -95,13 +95,13 @@ class TestReading:
     )
     def test_other_text_is_an_error(self, text: str) -> None:
         with pytest.raises(ValueError):
-            read_counters(text)
+            parse_counters(text)
 
     @settings(deadline=None)
     @given(st.one_of(st.text(), DAMAGED))
     def test_whatever_it_is_given_it_reads_or_raises_a_value_error(self, text: str) -> None:
         try:
-            counters = read_counters(text)
+            counters = parse_counters(text)
         except ValueError:
             return
         assert isinstance(counters, Counters)
@@ -110,31 +110,31 @@ class TestReading:
 class TestBetween:
     def test_it_is_what_was_added(self) -> None:
         after = Counters(160.0, 3.0, 100, 70, 50, (40, 30), processing=1)
-        traffic = traffic_between(SOME, after)
+        traffic = measure_traffic(SOME, after)
         assert traffic is not None
         assert (traffic.predicted_n, traffic.tokens_per_second) == (60, 60.0)
         assert traffic.acceptance == Acceptance(40, 30, (20, 20), (15, 15))
         assert traffic.acceptance.mean_length == 2.5
 
     def test_while_no_request_ends_there_is_nothing_to_tell(self) -> None:
-        assert traffic_between(SOME, SOME) is None
-        assert traffic_between(SOME, replace(SOME, processing=1)) is None
+        assert measure_traffic(SOME, SOME) is None
+        assert measure_traffic(SOME, replace(SOME, processing=1)) is None
 
     def test_the_first_drafts_may_come_later(self) -> None:
         before = replace(SOME, drafted=0, accepted=0, drafts=0, accepted_by_position=())
-        traffic = traffic_between(before, replace(SOME, predicted_n=150.0))
+        traffic = measure_traffic(before, replace(SOME, predicted_n=150.0))
         assert traffic is not None
         assert traffic.acceptance == Acceptance(60, 40, (30, 30), (25, 15))
 
     def test_requests_without_drafts_have_a_rate_and_no_acceptance(self) -> None:
-        traffic = traffic_between(SOME, replace(SOME, predicted_n=130.0, predicted_s=2.5))
+        traffic = measure_traffic(SOME, replace(SOME, predicted_n=130.0, predicted_s=2.5))
         assert traffic is not None
         assert traffic.tokens_per_second == 60
         assert traffic.acceptance == Acceptance(0, 0, (), ())
         assert traffic.acceptance.rate is None
 
     def test_tokens_without_time_have_no_rate(self) -> None:
-        traffic = traffic_between(SOME, replace(SOME, predicted_n=101.0))
+        traffic = measure_traffic(SOME, replace(SOME, predicted_n=101.0))
         assert traffic is not None
         assert traffic.tokens_per_second is None
 
@@ -142,21 +142,21 @@ class TestBetween:
     def test_a_counter_that_went_back_is_a_server_that_began_anew(self, name: str) -> None:
         less: dict[str, Any] = {name: 1}
         after = Counters(160.0, 3.0, 100, 70, 50, (40, 30), processing=0)
-        assert traffic_between(SOME, after) is not None
-        assert traffic_between(SOME, replace(after, **less)) is None
+        assert measure_traffic(SOME, after) is not None
+        assert measure_traffic(SOME, replace(after, **less)) is None
 
     def test_a_position_that_went_back_is_one_too(self) -> None:
-        assert traffic_between(SOME, Counters(160.0, 3.0, 100, 70, 50, (60, 10), processing=0)) is None
+        assert measure_traffic(SOME, Counters(160.0, 3.0, 100, 70, 50, (60, 10), processing=0)) is None
 
     def test_a_server_that_has_just_begun_tells_nothing(self) -> None:
-        assert traffic_between(SOME, NOTHING) is None
+        assert measure_traffic(SOME, NOTHING) is None
 
     @settings(deadline=None)
     @given(DRAFTS, DRAFTS)
     def test_drafts_add_up_and_rates_lie_between_0_and_1(
         self, earlier: list[tuple[int, int]], later: list[tuple[int, int]]
     ) -> None:
-        traffic = traffic_between(counted(earlier), counted(earlier + later))
+        traffic = measure_traffic(counted(earlier), counted(earlier + later))
         assert (traffic is None) == (not later)
         if traffic is not None:
             assert traffic.tokens_per_second == pytest.approx(traffic.predicted_n / (0.02 * len(later)))

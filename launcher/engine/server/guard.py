@@ -55,20 +55,22 @@ class GuardLimits:
     dead_s: float = 60.0
     """/health unanswered for this long, and no CPU time used: the engine hangs."""
     stalled_s: float = 300.0
-    """An open reply without a new token for this long, and no CPU time used: the engine hangs. A batch of 2,048 tokens
-    takes longer only below 7 tokens a second on a GPU; an engine that computes on the CPU uses CPU time."""
+    """An open reply without a new token for this long, and no CPU time used: the engine hangs.
+
+    On a GPU, a batch of 2,048 tokens takes longer only below 7 tokens a second; an engine that computes on the CPU uses
+    CPU time.
+    """
     endless_s: float = 1_800.0
     """An open reply without a new token for this long, whatever CPU time was used: the engine hangs."""
     loading_s: float = 600.0
     """Loading without any output for this long: the engine hangs. Loading a cold 40 GB file from a slow disk keeps
     reporting progress."""
     first_reply_s: float = 600.0
-    """For the 8 tokens of the first request, which may read the whole model from the disk."""
+    """Time for the 8 tokens of the first request, which may read the whole model from the disk."""
 
 
-_IDLE = 0.005
-"""Share of one CPU core below which an engine counts as idle; one that answers /metrics uses about 0.1 %."""
-
+_IDLE_CPU_SHARE = 0.005
+"""Share of one CPU core below which an engine counts as idle. One that only answers /metrics uses about 0.1 %."""
 
 _UNWATCHED = message(
     "The health check of the server failed, so problems may go unnoticed. The server keeps running, and the "
@@ -87,9 +89,9 @@ class HealthClient(Protocol):
 class Guard:
     """Watchdog of one engine process.
 
-    `pid` is its process, `client` answers /health, `files` are the files that it uses. `tell` receives notices for the
-    user. `quiet_since` returns when the open reply that has been silent longest last got a token, by the monotonic
-    clock, None without an open reply. `log_problem` returns why the log cannot be written, None if it can.
+    `pid` is its process, `client` asks for /health, `files` are the files that it uses. `notify` receives notices for
+    the user. `quiet_since` returns when, of all open replies, the one that is silent longest got its last token, by the
+    monotonic clock; None without an open reply. `log_problem` returns why the log cannot be written, None if it can.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Guard:
         client: HealthClient,
         files: FilesInUse,
         *,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         quiet_since: Callable[[], float | None],
         log_problem: Callable[[], str | None],
         clock: Clock,
@@ -107,36 +109,36 @@ class Guard:
         self._pid = pid
         self._client = client
         self._files = files
-        self._tell = tell
+        self._notify = notify
         self._quiet_since = quiet_since
         self._log_problem = log_problem
-        self._told_problem: str | None = None
+        self._notified_log_problem: str | None = None
         self._clock = clock
         self._limits = limits
-        self._told: set[FileChange] = set()
-        self._told_silence = ""
+        self._notified_changes: set[FileChange] = set()
+        self._notified_silence = ""
         self._cpu_s = _read_cpu_time(pid)
-        self._look_s, self._look_wall_s = clock.monotonic(), clock.wall()
-        self._answered_s = self._worked_s = self._awake_s = self._look_s
+        self._checked_s, self._checked_wall_s = clock.monotonic(), clock.wall()
+        self._answered_s = self._worked_s = self._awake_s = self._checked_s
 
     async def watch(self) -> LauncherError:
         """Check every `period_s` seconds; return the reason once the engine has to be ended.
 
         A check that fails with an exception is logged and reported to the user once, and watching continues.
         """
-        blind = False
+        check_fails = False
         while True:
             await asyncio.sleep(self._limits.period_s)
             try:
                 error = await self.check()
             except Exception as failed:  # noqa: BLE001 -- a bug in a check must not end the engine
-                if not blind:
-                    _log.exception("A look at the server failed")
+                if not check_fails:
+                    _log.exception("A check of the server failed")
                     why = f"{type(failed).__name__}: {failed}".rstrip(": ")
-                    self._tell(Notice("unwatched", join_messages(_UNWATCHED, f"{why}.")))
-                blind = True
+                    self._notify(Notice("unwatched", join_messages(_UNWATCHED, f"{why}.")))
+                check_fails = True
                 continue
-            blind = False
+            check_fails = False
             if error is not None:
                 return error
 
@@ -158,19 +160,19 @@ class Guard:
                     "The computer slept for {span}, or its clock changed. The server does not respond yet.", span=span
                 )
             )
-            self._tell(Notice("slept", text))
+            self._notify(Notice("slept", text))
         for change in await asyncio.to_thread(self._files.changes):
-            if change not in self._told:
-                self._told.add(change)
-                self._tell(change.notice)
+            if change not in self._notified_changes:
+                self._notified_changes.add(change)
+                self._notify(change.notice)
         self._report_log_problem()
         return None if paused else self._find_hang(now_s)
 
     def _detect_sleep(self) -> float:
         """Return by how many seconds this check is late if the computer slept since the last one, otherwise 0."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
-        passed_s = max(now_s - self._look_s, wall_s - self._look_wall_s)
-        self._look_s, self._look_wall_s = now_s, wall_s
+        passed_s = max(now_s - self._checked_s, wall_s - self._checked_wall_s)
+        self._checked_s, self._checked_wall_s = now_s, wall_s
         late_s = passed_s - self._limits.period_s
         if late_s < self._limits.asleep_s:
             return 0.0
@@ -180,7 +182,7 @@ class Guard:
     def _measure_activity(self, now_s: float) -> bool:
         """Record whether the engine used CPU time; return whether it is paused by SIGSTOP or a debugger."""
         cpu_s = _read_cpu_time(self._pid)
-        if cpu_s is None or self._cpu_s is None or abs(cpu_s - self._cpu_s) > _IDLE * self._limits.period_s:
+        if cpu_s is None or self._cpu_s is None or abs(cpu_s - self._cpu_s) > _IDLE_CPU_SHARE * self._limits.period_s:
             self._worked_s = now_s
         self._cpu_s = cpu_s
         try:
@@ -191,35 +193,35 @@ class Guard:
     def _report_silence(self, now_s: float, *, paused: bool) -> None:
         """Send one notice when the engine stops answering (or is paused), and one when it answers again."""
         silent_s = now_s - self._answered_s
-        if not silent_s and self._told_silence:
-            self._told_silence = ""
-            self._tell(Notice("answers_again", message("The engine responds again.")))
-        elif paused and self._told_silence != "paused" and silent_s:
-            self._told_silence = "paused"
+        if not silent_s and self._notified_silence:
+            self._notified_silence = ""
+            self._notify(Notice("answers_again", message("The engine responds again.")))
+        elif paused and self._notified_silence != "paused" and silent_s:
+            self._notified_silence = "paused"
             text = message(
                 "The engine process {pid} is suspended (by SIGSTOP or a debugger) and does not respond. "
                 "`kill -CONT {pid}` resumes it; a restart replaces it.",
                 pid=self._pid,
             )
-            self._tell(Notice("paused", text))
-        elif silent_s >= self._limits.silent_s and not self._told_silence:
-            self._told_silence = "silent"
+            self._notify(Notice("paused", text))
+        elif silent_s >= self._limits.silent_s and not self._notified_silence:
+            self._notified_silence = "silent"
             text = message(
                 "The engine has not responded for {span}. Wait, or restart it.", span=_format_duration(silent_s)
             )
-            self._tell(Notice("silent", text))
+            self._notify(Notice("silent", text))
 
     def _report_log_problem(self) -> None:
-        problem, told = self._log_problem(), self._told_problem
-        if problem and not told:
+        problem, notified = self._log_problem(), self._notified_log_problem
+        if problem and not notified:
             text = message(
                 "Cannot write the log: {problem}. The server keeps running; the last lines are kept in memory.",
                 problem=problem,
             )
-            self._tell(Notice("log_unwritable", text))
-        elif told and not problem:
-            self._tell(Notice("log_writable", message("Logging works again.")))
-        self._told_problem = problem
+            self._notify(Notice("log_unwritable", text))
+        elif notified and not problem:
+            self._notify(Notice("log_writable", message("Logging works again.")))
+        self._notified_log_problem = problem
 
     def _find_hang(self, now_s: float) -> LauncherError | None:
         idle_s, silent_s = now_s - self._worked_s, now_s - self._answered_s

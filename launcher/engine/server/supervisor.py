@@ -594,7 +594,7 @@ class Supervisor:
             process.identity.pid,
             client,
             files,
-            tell=self._notify,
+            notify=self._notify,
             quiet_since=lambda: self._streams.quiet_since,
             log_problem=lambda: self.log.problem,
             clock=self._clock,

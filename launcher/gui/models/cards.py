@@ -84,7 +84,7 @@ class DetailCard(Card):
         self.grid.setVerticalSpacing(theme.px(theme.GAP_S))
         self.grid.setColumnStretch(1, 1)
         actions = FlowLayout(gap=theme.px(theme.GAP))
-        # delete comes last because its text grows when it asks
+        # Delete comes last because its text grows when it asks for confirmation.
         for button in (self.start, self.verify, self.folder, self.delete):
             actions.add(button)
         above: tuple[QWidget, ...] = (self.title, self.path, self.badge, self.fit, self.age)
@@ -151,25 +151,23 @@ class DetailCard(Card):
             rows.append((tr("From"), record.repo, f"{record.repo}:{record.file}"))
         if record.revision:
             rows.append((tr("Revision"), record.revision[:12], record.revision))
-        told = [each for each in details.sha256 if each]
-        whole = "\n".join(told)
-        rows.append(
-            (tr("SHA-256"), f"{told[0][:_HASH_CHARACTERS]}…" if told else tr("not computed yet; use Verify"), whole)
-        )
+        hashes = [each for each in details.sha256 if each]
+        shortened = f"{hashes[0][:_HASH_CHARACTERS]}…" if hashes else tr("not computed yet; use Verify")
+        rows.append((tr("SHA-256"), shortened, "\n".join(hashes)))
         rows += [(name, value, "") for name, value in details.figures]
         self._show_rows(tuple(rows))
 
-    def show_progress(self, done: int | None, whole: int, speed: float | None = None) -> None:
+    def show_progress(self, done: int | None, size: int, speed: float | None = None) -> None:
         """Show the verification progress in bytes, or hide it if `done` is None."""
         running = done is not None
         self.progress.setVisible(running)
         self.progress_words.setVisible(running)
         self.verify.setText(tr("Stop verifying") if running else tr("Verify"))
         if done is not None:
-            self.progress.show_fraction(done / whole if whole else None)
-            parts = [tr("Verifying: {done} of {whole}", done=words.format_size(done), whole=words.format_size(whole))]
+            self.progress.show_fraction(done / size if size else None)
+            parts = [tr("Verifying: {done} of {whole}", done=words.format_size(done), whole=words.format_size(size))]
             if speed:
-                parts.append(tr("{time} left", time=words.format_duration((whole - done) / speed)))
+                parts.append(tr("{time} left", time=words.format_duration((size - done) / speed)))
             self.progress_words.setText(" · ".join(parts))
 
     def _press_delete(self) -> None:
@@ -216,12 +214,12 @@ class DetailCard(Card):
 
 
 class _FolderRow(QWidget):
-    """Row with a glyph, a title, a second line and a button."""
+    """Row with a glyph, a title, a second line below it, and a button."""
 
-    def __init__(self, glyph: str, role: str, title: str, under: str, button: QPushButton | None) -> None:
+    def __init__(self, glyph: str, role: str, title: str, second_line: str, button: QPushButton | None) -> None:
         super().__init__()
         self.setObjectName("plain")
-        below = Label(under)
+        below = Label(second_line)
         below.setObjectName("secondary")
         below.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         below.setWordWrap(True)
@@ -240,82 +238,92 @@ class _FolderRow(QWidget):
 
 
 class FoldersPanel(Card):
-    """Model folders and leftovers of downloads. Leftovers are deleted by a second press."""
+    """Model folders, and leftovers of downloads. Deleting a leftover takes two presses."""
 
     def __init__(
         self,
-        add: Callable[[], object],
-        drop: Callable[[Path], object],
-        remove: Callable[[Leftover], object],
-        show: Callable[[Path], object],
+        add_folder: Callable[[], object],
+        remove_folder: Callable[[Path], object],
+        delete_leftover: Callable[[Leftover], object],
+        open_folder: Callable[[Path], object],
     ) -> None:
         super().__init__(tr("Folders"))
-        self._drop, self._remove, self._show = drop, remove, show
-        adds = make_button(tr("Add a folder …"), add)
-        adds.setToolTip(tr("Also find models in another folder (models folders add)"))
-        self.head.addWidget(adds)
-        self._folders, self._left = QVBoxLayout(), QVBoxLayout()
-        for column in (self._folders, self._left):
+        self._remove_folder, self._delete_leftover, self._open_folder = remove_folder, delete_leftover, open_folder
+        add_button = make_button(tr("Add a folder …"), add_folder)
+        add_button.setToolTip(tr("Also find models in another folder (models folders add)"))
+        self.head.addWidget(add_button)
+        self._folders, self._leftovers = QVBoxLayout(), QVBoxLayout()
+        for column in (self._folders, self._leftovers):
             column.setSpacing(theme.px(theme.GAP_M))
-        self._left_title = Label(tr("Unfinished downloads"))
-        self._left_title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self._leftovers_title = Label(tr("Unfinished downloads"))
+        self._leftovers_title.setFont(theme.font(theme.SECTION_PX, bold=True))
         self.body.addLayout(self._folders)
         self.body.addSpacing(theme.px(theme.GAP_L))
-        self.body.addWidget(self._left_title)
-        self.body.addLayout(self._left)
+        self.body.addWidget(self._leftovers_title)
+        self.body.addLayout(self._leftovers)
         self.body.addStretch()
+        self.delete_buttons: dict[Path, QPushButton] = {}
         self.remove_buttons: dict[Path, QPushButton] = {}
-        self.drop_buttons: dict[Path, QPushButton] = {}
 
     def show_shelf(self, shelf: LocalModels) -> None:
         """Show the folders and the leftovers in them."""
-        for column in (self._folders, self._left):
+        for column in (self._folders, self._leftovers):
             while (item := column.takeAt(0)) is not None:
                 if (widget := item.widget()) is not None:
                     widget.hide()
                     widget.deleteLater()
+        self.delete_buttons.clear()
         self.remove_buttons.clear()
-        self.drop_buttons.clear()
         free = tr("{size} free on its disk", size=words.format_size(shelf.free_bytes))
-        ours = _make_quiet_button(tr("Show"), lambda: self._show(shelf.ours), tr("Open this folder"))
+        show_button = _make_button_with_tip(tr("Show"), lambda: self._open_folder(shelf.ours), tr("Open this folder"))
         self._folders.addWidget(
             _FolderRow(
-                "dot", "accent", display_path(shelf.ours), tr("Downloads are saved here. {free}.", free=free), ours
+                "dot",
+                "accent",
+                display_path(shelf.ours),
+                tr("Downloads are saved here. {free}.", free=free),
+                show_button,
             )
         )
         self._folders.addWidget(
             _FolderRow("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs. Read only."), None)
         )
-        for path, there in shelf.folders.items():
-            button = _make_quiet_button(
-                tr("Remove"), partial(self._drop, path), tr("Stop listing this folder. Its files are not deleted")
+        for path, exists in shelf.folders.items():
+            button = _make_button_with_tip(
+                tr("Remove"),
+                partial(self._remove_folder, path),
+                tr("Stop listing this folder. Its files are not deleted"),
             )
-            self.drop_buttons[path] = button
-            under = tr("Added by you.") if there else tr("Added by you. Not found now. Is the disk connected?")
-            glyph, role = ("dot", "good") if there else ("triangle", "attention")
-            self._folders.addWidget(_FolderRow(glyph, role, display_path(path), under, button))
-        self._left_title.setVisible(bool(shelf.leftovers))
-        for left in shelf.leftovers:
-            self._add_left(left)
+            self.remove_buttons[path] = button
+            state = tr("Added by you.") if exists else tr("Added by you. Not found now. Is the disk connected?")
+            glyph, role = ("dot", "good") if exists else ("triangle", "attention")
+            self._folders.addWidget(_FolderRow(glyph, role, display_path(path), state, button))
+        self._leftovers_title.setVisible(bool(shelf.leftovers))
+        for leftover in shelf.leftovers:
+            self._add_leftover(leftover)
 
-    def _add_left(self, left: Leftover) -> None:
-        freed = words.format_size(left.bytes)
-        button = _make_quiet_button(tr("Delete"), lambda: None, tr("Frees {size}. Asks for confirmation", size=freed))
-        sure = tr("Press again to free {size}", size=freed)
+    def _add_leftover(self, leftover: Leftover) -> None:
+        freed = words.format_size(leftover.bytes)
+        button = _make_button_with_tip(
+            tr("Delete"), lambda: None, tr("Frees {size}. Asks for confirmation", size=freed)
+        )
+        confirmation = tr("Press again to free {size}", size=freed)
 
         def press() -> None:
-            if button.text() == sure:
-                self._remove(left)
+            if button.text() == confirmation:
+                self._delete_leftover(leftover)
             else:
-                button.setText(sure)
+                button.setText(confirmation)
 
         button.clicked.connect(press)
-        self.remove_buttons[left.path] = button
-        glyph, role = ("cross", "bad") if left.kind.value == "bad" else ("half", "attention")
-        self._left.addWidget(_FolderRow(glyph, role, left.path.name, f"{words.leftover_text(left)} · {freed}", button))
+        self.delete_buttons[leftover.path] = button
+        glyph, role = ("cross", "bad") if leftover.kind.value == "bad" else ("half", "attention")
+        self._leftovers.addWidget(
+            _FolderRow(glyph, role, leftover.path.name, f"{words.leftover_text(leftover)} · {freed}", button)
+        )
 
 
-def _make_quiet_button(text: str, clicked: Callable[[], object], tip: str) -> QPushButton:
+def _make_button_with_tip(text: str, clicked: Callable[[], object], tip: str) -> QPushButton:
     button = make_button(text, clicked)
     button.setToolTip(tip)
     return button
@@ -327,7 +335,7 @@ _MODEL_COLUMN = 1
 
 
 class OffersPanel(Card):
-    """Files of the catalogue to download, with how each fits this computer, and a field for an address."""
+    """Files of the catalogue to download, with how well each fits this computer, and a field for any other file."""
 
     def __init__(self, download: Callable[[str], object]) -> None:
         super().__init__()
@@ -343,40 +351,40 @@ class OffersPanel(Card):
             tr("Files of the catalogue"), offer_columns(), stretch=_MODEL_COLUMN
         )
         self.table.setMinimumHeight(theme.px(34 * 8))
-        self.why = Label(tr("Checking which models fit this computer ..."))
-        self.why.setObjectName("secondary")
-        self.why.setWordWrap(True)
-        self.button = make_button(tr("Download"), self._download_selected, primary=True)
-        self.button.setToolTip(tr("Add to the download queue"))
-        self.button.setEnabled(False)
-        self.other = QLineEdit()
-        self.other.setPlaceholderText(tr("OWNER/NAME:FILE.gguf, or a URL and its SHA-256"))
-        self.other.setAccessibleName(tr("Another file"))
-        self.other.setToolTip(tr("A Hugging Face file, or an https URL, a space and the SHA-256 from its page"))
-        self.other.setMinimumWidth(theme.px(220))
-        self.add = make_button(tr("Add to the queue"), self._download_typed)
-        self.add.setToolTip(tr("Download the file entered here"))
-        self.add.setEnabled(False)
+        self.reason = Label(tr("Checking which models fit this computer ..."))
+        self.reason.setObjectName("secondary")
+        self.reason.setWordWrap(True)
+        self.download_button = make_button(tr("Download"), self._download_selected, primary=True)
+        self.download_button.setToolTip(tr("Add to the download queue"))
+        self.download_button.setEnabled(False)
+        self.address = QLineEdit()
+        self.address.setPlaceholderText(tr("OWNER/NAME:FILE.gguf, or a URL and its SHA-256"))
+        self.address.setAccessibleName(tr("Another file"))
+        self.address.setToolTip(tr("A Hugging Face file, or an https URL, a space and the SHA-256 from its page"))
+        self.address.setMinimumWidth(theme.px(220))
+        self.add_button = make_button(tr("Add to the queue"), self._download_typed)
+        self.add_button.setToolTip(tr("Download the file entered here"))
+        self.add_button.setEnabled(False)
         top, below = FlowLayout(gap=theme.px(theme.GAP)), FlowLayout(gap=theme.px(theme.GAP))
         self.family.setMinimumWidth(theme.px(180))
         top.add(self.family, wide=True)
-        top.add(self.button)
-        below.add(self.other, wide=True)
-        below.add(self.add)
+        top.add(self.download_button)
+        below.add(self.address, wide=True)
+        below.add(self.add_button)
         self.body.addLayout(top)
         self.body.addWidget(self.table, 1)
-        self.body.addWidget(self.why)
+        self.body.addWidget(self.reason)
         self.age = ReadAge()
         self.body.addWidget(self.age)
         self.body.addLayout(below)
         self.table.chosen.connect(self._show_offer)
         self.table.opened.connect(lambda _offer: self._download_selected())
         self.family.activated.connect(self._choose_family)
-        self.other.textChanged.connect(lambda text: self.add.setEnabled(bool(text.strip())))
-        self.other.returnPressed.connect(self._download_typed)
+        self.address.textChanged.connect(lambda text: self.add_button.setEnabled(bool(text.strip())))
+        self.address.returnPressed.connect(self._download_typed)
 
     def show_offers(self, found: CatalogueOffers) -> None:
-        """Show the catalogue."""
+        """Show the files of the catalogue."""
         self._offers, first = found.offers, not self._offers
         self.age.show_age(found.read_at)
         if self.family.count() == 1:
@@ -384,7 +392,7 @@ class OffersPanel(Card):
                 self.family.addItem(name, model)
         self._show_family(best=first)
         if found.problem:
-            self.why.setText(found.problem)
+            self.reason.setText(found.problem)
 
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
@@ -400,11 +408,13 @@ class OffersPanel(Card):
 
     @Slot(object)
     def _show_offer(self, offer: CatalogueOffer | None) -> None:
-        self.button.setEnabled(offer is not None and not offer.here)
+        self.download_button.setEnabled(offer is not None and not offer.here)
         if offer is not None:
-            self.why.setText(offer.why)
+            self.reason.setText(offer.why)
             size = words.format_size(offer.bytes) if offer.bytes else tr("size unknown")
-            set_tooltip(self.button, tr("Add {what} to the download queue: {size}", what=offer.download_id, size=size))
+            set_tooltip(
+                self.download_button, tr("Add {what} to the download queue: {size}", what=offer.download_id, size=size)
+            )
 
     def _download_selected(self) -> None:
         offer = self.table.row
@@ -412,9 +422,9 @@ class OffersPanel(Card):
             self._download(offer.download_id)
 
     def _download_typed(self) -> None:
-        if text := self.other.text().strip():
+        if text := self.address.text().strip():
             self._download(text)
-            self.other.clear()
+            self.address.clear()
 
 
 # Download queue.
@@ -463,15 +473,15 @@ class JobRow(QWidget):
         column.addWidget(self.progress_text)
         column.addLayout(buttons)
 
-    def show_job(self, job: Job, now: Progress | None, *, first: bool) -> None:
-        """Show a download's progress."""
+    def show_job(self, job: Job, progress: Progress | None, *, first: bool) -> None:
+        """Show a download and its progress. The `first` in the queue cannot move up."""
         self._state = state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
         self.title.setText(job.title)
-        self.progress_text.setText(words.job_text(job, now))
-        done = now.done_bytes if now else job.done_bytes or 0
-        whole = (now.bytes if now else None) or job.bytes
-        self.line.show_fraction(1.0 if state == "done" else done / whole if whole else 0.0)
+        self.progress_text.setText(words.job_text(job, progress))
+        done = progress.done_bytes if progress else job.done_bytes or 0
+        size = (progress.bytes if progress else None) or job.bytes
+        self.line.show_fraction(1.0 if state == "done" else done / size if size else 0.0)
         self.line.setVisible(state in _ACTIVE_STATES)
         self.line.setAccessibleName(tr("Download of {title}", title=job.title))
         runs = state in ("waiting", "running")
@@ -511,27 +521,27 @@ class QueueCard(Card):
         self.total.setObjectName("secondary")
         self.total.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.total.setWordWrap(True)
-        self.held = Label()
-        self.held.setWordWrap(True)
-        self.go_on = make_button(tr("Resume"), self._go_on)
-        self.go_on.setToolTip(tr("Retry the download that blocks the queue"))
-        self.clear = make_button(tr("Clear finished"), host.clear)
-        self.clear.setObjectName("quiet")
-        self.clear.setToolTip(
+        self.problem = Label()
+        self.problem.setWordWrap(True)
+        self.resume_button = make_button(tr("Resume"), self._resume_queue)
+        self.resume_button.setToolTip(tr("Retry the download that blocks the queue"))
+        self.clear_button = make_button(tr("Clear finished"), host.clear)
+        self.clear_button.setObjectName("quiet")
+        self.clear_button.setToolTip(
             tr("Remove finished, failed and cancelled downloads from the list. Files are not deleted")
         )
-        self.head.addWidget(self.clear)
+        self.head.addWidget(self.clear_button)
         self._column = QVBoxLayout()
         self._column.setSpacing(theme.px(theme.GAP_L))
-        for widget in (self.total, self.held, self.go_on):
+        for widget in (self.total, self.problem, self.resume_button):
             self.body.addWidget(widget)
         self.body.addLayout(self._column)
         host.changed.connect(self.show_queue)
         self.show_queue(QueueSnapshot())
 
-    def show_queue(self, line: QueueSnapshot) -> None:
+    def show_queue(self, snapshot: QueueSnapshot) -> None:
         """Show the queue."""
-        ids = [job.id for job in line.jobs]
+        ids = [job.id for job in snapshot.jobs]
         for job_id in [each for each in self.rows if each not in ids]:
             row = self.rows.pop(job_id)
             self._column.removeWidget(row)
@@ -544,45 +554,45 @@ class QueueCard(Card):
             for row in rows.values():
                 self._column.addWidget(row)
             self.rows = rows
-        in_line = [job.id for job in line.jobs if job.state.value in _ACTIVE_STATES]
-        for job in line.jobs:
-            first = bool(in_line) and in_line[0] == job.id
-            self.rows[job.id].show_job(job, line.figures.get(job.id), first=first)
-        totals = line.totals
-        shows = totals is not None and totals.jobs > 1 and bool(in_line)
-        if totals is not None and shows:
-            said = [ntr("1 download", "{n} downloads", totals.jobs)]
+        active = [job.id for job in snapshot.jobs if job.state.value in _ACTIVE_STATES]
+        for job in snapshot.jobs:
+            first = bool(active) and active[0] == job.id
+            self.rows[job.id].show_job(job, snapshot.figures.get(job.id), first=first)
+        totals = snapshot.totals
+        shows_total = totals is not None and totals.jobs > 1 and bool(active)
+        if totals is not None and shows_total:
+            parts = [ntr("1 download", "{n} downloads", totals.jobs)]
             if totals.left_bytes is not None:
-                said.append(tr("{size} left", size=words.format_size(totals.left_bytes)))
+                parts.append(tr("{size} left", size=words.format_size(totals.left_bytes)))
             if totals.seconds_left is not None:
-                said.append(tr("{time} left", time=words.format_duration(totals.seconds_left)))
-            self.total.setText(" · ".join(said))
-        self.total.setVisible(shows)
-        self.held.setText(render(join_messages(line.held.title, line.held.hint)) if line.held else "")
-        self.held.setVisible(line.held is not None)
-        self.go_on.setVisible(line.held is not None)
-        self.clear.setVisible(any(job.state.value not in _ACTIVE_STATES for job in line.jobs))
-        self.setVisible(bool(line.jobs))
+                parts.append(tr("{time} left", time=words.format_duration(totals.seconds_left)))
+            self.total.setText(" · ".join(parts))
+        self.total.setVisible(shows_total)
+        self.problem.setText(render(join_messages(snapshot.held.title, snapshot.held.hint)) if snapshot.held else "")
+        self.problem.setVisible(snapshot.held is not None)
+        self.resume_button.setVisible(snapshot.held is not None)
+        self.clear_button.setVisible(any(job.state.value not in _ACTIVE_STATES for job in snapshot.jobs))
+        self.setVisible(bool(snapshot.jobs))
 
-    def _go_on(self) -> None:
+    def _resume_queue(self) -> None:
         waiting = [job.id for job in self._host.snapshot.jobs if job.state.value in ("waiting", "running")]
         self._host.request_state("run", *waiting)
 
 
 # Verification of a file.
 
-_PROGRESS_S = 0.1
+_PROGRESS_INTERVAL_S = 0.1
 
 
 class Verification(QObject):
-    """Verification of one file at a time: reads it to its end and compares hashes. A stopped one is silent."""
+    """Verifies one file at a time: reads all of it and compares hashes. After `stop` no result is emitted."""
 
-    moved = Signal(object, float)
+    progressed = Signal(object, float)
     """Bytes read, and bytes per second."""
     ended = Signal()
     """Verification has ended in any way, also by a stop."""
-    found = Signal(str, str)
-    """Result text and its meaning."""
+    verified = Signal(str, str)
+    """The result as text, and its meaning for the banner's colour."""
     failed = Signal(object)
     """LauncherError."""
 
@@ -599,12 +609,12 @@ class Verification(QObject):
         async def work(tell: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
             from launcher.models.library import verify_model
 
-            told_s = began_s = time.monotonic()
+            reported_s = began_s = time.monotonic()
 
             def on_bytes(done: int) -> None:
-                nonlocal told_s
-                if (now_s := time.monotonic()) - told_s >= _PROGRESS_S:
-                    told_s = now_s
+                nonlocal reported_s
+                if (now_s := time.monotonic()) - reported_s >= _PROGRESS_INTERVAL_S:
+                    reported_s = now_s
                     tell((done, done / (now_s - began_s)))
 
             return await verify_model(local, on_bytes)
@@ -612,7 +622,7 @@ class Verification(QObject):
         self.local = local
         self.handle = self._bridge.run(
             work,
-            told=lambda told: self.moved.emit(*told) if local is self.local else None,
+            told=lambda told: self.progressed.emit(*told) if local is self.local else None,
             done=lambda results: self._emit_result(local, results),
             failed=lambda error: self._emit_error(local, error),
         )
@@ -626,7 +636,9 @@ class Verification(QObject):
     def _emit_result(self, local: LocalModel, results: tuple[VerifiedFile, ...]) -> None:
         if local is self.local:
             self._reset()
-            self.found.emit(*verification_result(words.display_name(local), {each.outcome.value for each in results}))
+            self.verified.emit(
+                *verification_result(words.display_name(local), {each.outcome.value for each in results})
+            )
 
     def _emit_error(self, local: LocalModel, error: LauncherError) -> None:
         if local is self.local:
@@ -639,7 +651,7 @@ class Verification(QObject):
 
 
 def verification_result(name: str, outcomes: set[str]) -> tuple[str, str]:
-    """Return the verification result of all parts of a file and its meaning. The worst part counts."""
+    """Return the result of verifying all parts of a file as text, and its meaning. The worst outcome counts."""
     if "changed" in outcomes:
         return (
             tr("{name} is damaged or was changed: its SHA-256 does not match. Download it again.", name=name),

@@ -1,11 +1,13 @@
-"""Text of the verdict card while a tune is planned, running, paused or finished."""
+"""Texts of the verdict card while a tune is planned, runs, is paused or has ended.
+
+A card has a kicker (the small line above), a sentence, a detail below it, and buttons.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
-from launcher.gui import translation as words
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import chosen_language, ntr, render, tr
 from launcher.gui.tune.view_data import VerdictText
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def format_duration(seconds: float) -> str:
 
 
 def plan_hint(prepared: "PreparedTune") -> str:
-    """Return a tune's expected duration and size, for the hint under the budget."""
+    """Return the hint below the budget: the model, and a tune's expected duration, starts and tokens."""
     return tr(
         "{model}: about {time}, {starts}, {tokens:,} tokens",
         time=format_duration(prepared.plan.seconds),
@@ -39,7 +41,7 @@ def plan_hint(prepared: "PreparedTune") -> str:
 
 
 def starting_card(buttons: Buttons) -> VerdictText:
-    """Return the card of a starting tune."""
+    """Return the card of a tune that is starting."""
     return VerdictText(
         tr("Checking the model and this computer."),
         tr("Measuring"),
@@ -58,8 +60,8 @@ def trial_texts(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, 
         "confirm": tr("Comparing further, because the result is not clear yet."),
     }
     number = step.number + 1
-    of = tr("trial {number} of about {planned}", number=number, planned=planned)
-    kicker = tr("Measuring · {of} · at most {left} left", of=of, left=format_duration(max(step.left_s, 0)))
+    trial = tr("trial {number} of about {planned}", number=number, planned=planned)
+    kicker = tr("Measuring · {of} · at most {left} left", of=trial, left=format_duration(max(step.left_s, 0)))
     return kicker, tr("Measuring: {setting}.", setting=setting), stages[step.stage.value]
 
 
@@ -68,14 +70,14 @@ def pausing_texts() -> tuple[str, str, str]:
     return tr("Pausing"), tr("Restarting the server that ran before the measurement."), ""
 
 
-def paused_card(shown: "TuneView", why: LauncherError | None, buttons: Buttons) -> VerdictText:
+def paused_card(view: "TuneView", why: LauncherError | None, buttons: Buttons) -> VerdictText:
     """Return the card of a paused tune."""
-    done = ntr("1 trial is kept", "{n} trials are kept", len(shown.trials))
-    detail = tr("Continue resumes {model}, {work}.", model=_file_name(shown.model), work=shown.work)
+    done = ntr("1 trial is kept", "{n} trials are kept", len(view.trials))
+    detail = tr("Continue resumes {model}, {work}.", model=_file_name(view.model), work=view.work)
     if why is not None:
         detail = f"{render(why.message)} {detail}"
     return VerdictText(
-        tr("The measurement is paused."), f"{done} · {format_duration(shown.seconds)}", detail, "information", buttons
+        tr("The measurement is paused."), f"{done} · {format_duration(view.seconds)}", detail, "information", buttons
     )
 
 
@@ -84,64 +86,64 @@ def failed_card(error: LauncherError) -> VerdictText:
     return VerdictText(render(error.title), tr("Not measured"), render(error.hint), "attention")
 
 
-def verdict_card(shown: "TuneView", buttons: Buttons, *, kept: bool = False) -> VerdictText:
+def verdict_card(view: "TuneView", buttons: Buttons, *, kept: bool = False) -> VerdictText:
     """Return the card of a verdict."""
-    told = shown.verdict or {}
-    runs = ntr("1 reply", "{n} replies", len(shown.runs))
+    verdict = view.verdict or {}
+    runs = ntr("1 reply", "{n} replies", len(view.runs))
     head = tr("Saved for this computer") if kept else tr("Verdict")
-    kicker = f"{head} · {_file_name(shown.model)} · {shown.work} · {format_duration(shown.seconds)} · {runs}"
-    because = str(told.get("because") or "")
+    kicker = f"{head} · {_file_name(view.model)} · {view.work} · {format_duration(view.seconds)} · {runs}"
+    because = str(verdict.get("because") or "")
     detail = tr("Why: {because}", because=render(because)) if because else ""
-    if told.get("speedup") is not None or told.get("gain") is not None:
+    if verdict.get("speedup") is not None or verdict.get("gain") is not None:
         detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
-    meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(told["mtp"])]
-    return VerdictText(verdict_sentence(told, shown.work), kicker, detail, meaning, buttons)
+    meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(verdict["mtp"])]
+    return VerdictText(verdict_sentence(verdict, view.work), kicker, detail, meaning, buttons)
 
 
-def verdict_sentence(told: Mapping[str, Any], work: str) -> str:
+def verdict_sentence(verdict: Mapping[str, Any], work: str) -> str:
     """Return a verdict's sentence.
 
-    In other languages than English it is rebuilt from the figures, because the parts of the original have English
-    order.
+    English is as the tuner wrote it. For other languages the sentence is made from the figures, because the tuner joins
+    it from parts in the order of English.
     """
     from launcher.gui.tune.trial_views import settings_text
 
-    ratio, low, high = told.get("speedup"), told.get("ci_low"), told.get("ci_high")
-    if words.chosen_language() == "en" or ratio is None or low is None or high is None:
-        return render(str(told["sentence"]))
-    figures = {"work": work, "draft": told["draft"], "low": _percent_change(low), "high": _percent_change(high)}
-    match told["mtp"]:
+    ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
+    if chosen_language() == "en" or ratio is None or low is None or high is None:
+        return render(str(verdict["sentence"]))
+    figures = {"work": work, "draft": verdict["draft"], "low": _percent_change(low), "high": _percent_change(high)}
+    match verdict["mtp"]:
         case "on":
-            said = tr(
+            sentence = tr(
                 "For {work}, draft {draft} changes the speed by {low} to {high} compared with MTP off.", **figures
             )
         case "off" if high < 1:
-            said = tr("Leave MTP off for {work}: it changes the speed by {low} to {high}.", **figures)
+            sentence = tr("Leave MTP off for {work}: it changes the speed by {low} to {high}.", **figures)
         case "off":
-            said = tr("Leave MTP off for {work}: no measurable gain ({low} to {high}).", **figures)
+            sentence = tr("Leave MTP off for {work}: no measurable gain ({low} to {high}).", **figures)
         case _:
-            said = tr("Undecided for {work}: MTP changes the speed by {low} to {high}.", **figures)
-    gain = told.get("gain")
+            sentence = tr("Undecided for {work}: MTP changes the speed by {low} to {high}.", **figures)
+    gain = verdict.get("gain")
     if not gain or gain["estimate"] == ratio:
-        return said
-    settings = settings_text(told["settings"], {})
-    ends = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
-    more = tr("{settings}: {low} to {high} compared with MTP off so far.", settings=settings, **ends)
-    return f"{said} {more}"
+        return sentence
+    settings = settings_text(verdict["settings"], {})
+    bounds = {"low": _percent_change(gain["low"]), "high": _percent_change(gain["high"])}
+    more = tr("{settings}: {low} to {high} compared with MTP off so far.", settings=settings, **bounds)
+    return f"{sentence} {more}"
 
 
 def _percent_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.0f} %"
 
 
-def unfinished_card(shown: "TuneView", why: str) -> VerdictText:
+def unfinished_card(view: "TuneView", why: str) -> VerdictText:
     """Return the card of an unfinished tune from the history."""
-    return VerdictText(render(why), f"{_file_name(shown.model)} · {shown.work}", "", "information")
+    return VerdictText(render(why), f"{_file_name(view.model)} · {view.work}", "", "information")
 
 
-def keep_label(shown: "TuneView") -> str:
-    """Return the label of the button that keeps the winner."""
-    draft = int((shown.verdict or {}).get("draft", 0))
+def keep_label(view: "TuneView") -> str:
+    """Return the label of the button that keeps the recommended settings."""
+    draft = int((view.verdict or {}).get("draft", 0))
     if draft:
         return tr("Use draft {draft} on this computer", draft=draft)
     return tr("Keep MTP off on this computer")

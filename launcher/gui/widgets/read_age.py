@@ -1,4 +1,4 @@
-"""Age of a memory reading, shown once it is some seconds old."""
+"""Label with the age of a memory reading."""
 
 import time
 
@@ -16,7 +16,7 @@ _MINUTE_S, _HOUR_S = 60, 3_600
 
 
 class ReadAge(Label):
-    """Label with the age of the memory reading, empty while it is fresh. Its timer runs only while visible."""
+    """Label with the age of a memory reading; empty while that is fresh. Updates itself while visible."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__("")
@@ -25,24 +25,25 @@ class ReadAge(Label):
         self.setObjectName("secondary")
         self.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._read_at: float | None = None
-        self._next = QTimer(self)
-        self._next.setSingleShot(True)
-        self._next.setTimerType(Qt.TimerType.VeryCoarseTimer)
-        self._next.timeout.connect(self.refresh)
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setTimerType(Qt.TimerType.VeryCoarseTimer)
+        self._timer.timeout.connect(self.refresh)
 
     def show_age(self, read_at: float | None) -> None:
-        """Set the time of the reading, in seconds since the epoch, or None."""
+        """Show the age of the reading at `read_at`, in seconds since the epoch; None shows nothing."""
         self._read_at = read_at
         self.refresh()
 
     @Slot()
     def refresh(self) -> None:
-        """Update the age."""
+        """Update the text to the present age."""
         age_s = 0.0 if self._read_at is None else max(0.0, time.time() - self._read_at)
         self.setText(format_age(age_s))
         if self._read_at is not None and self.isVisible():
             step_s = FRESH_S if age_s < _MINUTE_S else _MINUTE_S
-            self._next.start(round((step_s - age_s % step_s) * 1_000) + 50)
+            # A little later than the step, because before it the text would stay the same.
+            self._timer.start(round((step_s - age_s % step_s) * 1_000) + 50)
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802 -- Qt's name
         """Start the timer."""
@@ -52,7 +53,7 @@ class ReadAge(Label):
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802 -- Qt's name
         """Stop the timer."""
         super().hideEvent(event)
-        self._next.stop()
+        self._timer.stop()
 
 
 def format_age(age_s: float) -> str:
