@@ -323,9 +323,11 @@ class FoldersPanel(Card):
         )
 
 
-def _make_button_with_tip(text: str, clicked: Callable[[], object], tip: str) -> QPushButton:
+def _make_button_with_tip(text: str, clicked: Callable[[], object], tip: str, *, quiet: bool = False) -> QPushButton:
     button = make_button(text, clicked)
     button.setToolTip(tip)
+    if quiet:
+        button.setObjectName("quiet")
     return button
 
 
@@ -455,9 +457,11 @@ class JobRow(QWidget):
         self.progress_text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self.progress_text.setWordWrap(True)
         self.line = ProgressLine(tr("Download"))
-        self.toggle = self._make_button("", self._toggle, "")
-        self.up = self._make_button(tr("Earlier"), lambda: host.move(job_id, "up"), tr("Move up in the queue"))
-        self.cancel = self._make_button(tr("Cancel"), self._cancel, "")
+        self.toggle = _make_button_with_tip("", self._toggle, "", quiet=True)
+        self.up = _make_button_with_tip(
+            tr("Earlier"), lambda: host.move(job_id, "up"), tr("Move up in the queue"), quiet=True
+        )
+        self.cancel = _make_button_with_tip(tr("Cancel"), self._cancel, "", quiet=True)
         head = QHBoxLayout()
         head.setSpacing(theme.px(theme.GAP))
         head.addWidget(self.glyph)
@@ -496,12 +500,6 @@ class JobRow(QWidget):
         self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
         for button in (self.toggle, self.up, self.cancel):
             button.setAccessibleName(f"{button.text()}: {job.title}")
-
-    def _make_button(self, text: str, clicked: object, tip: str) -> QPushButton:
-        button = make_button(text, clicked)  # type: ignore[arg-type]
-        button.setObjectName("quiet")
-        button.setToolTip(tip)
-        return button
 
     def _toggle(self) -> None:
         self._host.request_state("pause" if self._state in ("waiting", "running") else "run", self._id)

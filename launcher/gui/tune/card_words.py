@@ -3,7 +3,7 @@
 A card has a kicker (the small line above), a sentence, a detail below it, and buttons.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
@@ -13,9 +13,8 @@ from launcher.gui.tune.view_data import VerdictText
 if TYPE_CHECKING:
     from launcher.app.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
+    from launcher.gui.widgets.blocks import ButtonAction
     from launcher.tuning.tuner import TrialPlanned
-
-Buttons = Sequence[tuple[str, Callable[[], object]]]
 
 
 def format_duration(seconds: float) -> str:
@@ -36,11 +35,11 @@ def plan_hint(prepared: "PreparedTune") -> str:
         time=format_duration(prepared.plan.seconds),
         starts=ntr("1 start", "{n} starts", prepared.plan.starts),
         tokens=prepared.tokens,
-        model=prepared.model.replace("\\", "/").rsplit("/", 1)[-1],
+        model=_file_name(prepared.model),
     )
 
 
-def starting_card(buttons: Buttons) -> VerdictText:
+def starting_card(buttons: "Sequence[ButtonAction]") -> VerdictText:
     """Return the card of a tune that is starting."""
     return VerdictText(
         tr("Checking the model and this computer."),
@@ -70,7 +69,7 @@ def pausing_texts() -> tuple[str, str, str]:
     return tr("Pausing"), tr("Restarting the server that ran before the measurement."), ""
 
 
-def paused_card(view: "TuneView", why: LauncherError | None, buttons: Buttons) -> VerdictText:
+def paused_card(view: "TuneView", why: LauncherError | None, buttons: "Sequence[ButtonAction]") -> VerdictText:
     """Return the card of a paused tune."""
     done = ntr("1 trial is kept", "{n} trials are kept", len(view.trials))
     detail = tr("Continue resumes {model}, {work}.", model=_file_name(view.model), work=view.work)
@@ -86,7 +85,7 @@ def failed_card(error: LauncherError) -> VerdictText:
     return VerdictText(render(error.title), tr("Not measured"), render(error.hint), "attention")
 
 
-def verdict_card(view: "TuneView", buttons: Buttons, *, kept: bool = False) -> VerdictText:
+def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, kept: bool = False) -> VerdictText:
     """Return the card of a verdict."""
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))

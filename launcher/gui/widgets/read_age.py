@@ -4,7 +4,6 @@ import time
 
 from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QWidget
 
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -18,10 +17,8 @@ _MINUTE_S, _HOUR_S = 60, 3_600
 class ReadAge(Label):
     """Label with the age of a memory reading; empty while that is fresh. Updates itself while visible."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__("")
-        if parent is not None:
-            self.setParent(parent)
         self.setObjectName("secondary")
         self.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._read_at: float | None = None
