@@ -124,7 +124,7 @@ def test_verifying_shows_how_far_it_is_and_what_came_of_it(
     )
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     press(qtbot, page.details.verify)
-    qtbot.waitUntil(lambda: "not the file that it should be" in page.banner.text.text(), timeout=WAIT)
+    qtbot.waitUntil(lambda: "is damaged or was changed" in page.banner.text.text(), timeout=WAIT)
     qtbot.waitUntil(lambda: page.table.rows[0].state.value == "damaged", timeout=WAIT)
     assert not page.details.start.isEnabled()
 
