@@ -131,7 +131,7 @@ def test_an_engine_in_use_that_is_gone_stops_serve_with_words(home: Path, demo_m
     assert error["message"] == "The engine in use, b11400-cpu-x64, no longer exists."
     assert "engine rollback" in error["hint"]
     assert "It is missing" in run("engine", "list").stdout
-    assert "b11400-cpu-x64, is not there any more" in run("doctor").stdout
+    assert "b11400-cpu-x64, no longer exists" in run("doctor").stdout
 
 
 def test_an_engine_of_the_users_own(fake_engine: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> No
         dry = json.loads(run("restart", *LARGE, "--dry-run", "--json").stdout)
         told = run("restart", *LARGE)
         assert told.returncode == 1
-        assert "runs with the old ones again" in told.stderr
+        assert "so the previous ones were restored" in told.stderr
         assert ("Note: This is too big" in told.stderr.partition("Restarting")[0]) is (dry["status"] == "TOO BIG")
         assert "Note" not in run("restart", "--set", "draft=1").stderr
 

@@ -118,7 +118,7 @@ def test_a_restart_that_fails_says_how_it_would_do() -> None:
     with serving("mtp-launcher serve demo --ctx 4096", *scarce()) as before:
         failed = run(*COMMAND, "restart", "--set", "ctx=3000000", "--set", "draft=1")
         assert failed.returncode == 1
-        assert "runs with the old ones again" in failed.stderr
+        assert "so the previous ones were restored" in failed.stderr
         command = proposed(failed.stderr)
         assert re.fullmatch(r"mtp-launcher restart --set ctx=\d+ --set draft=1", command)
         mended = run(*shlex.split(command))
