@@ -210,10 +210,8 @@ class _FirstStart:
         self._now = Step.VERIFY
         if pulled.checked.problem is not None:
             raise pulled.checked.problem
-        unnamed = any("Nobody names a checksum" in note for note in pulled.notes)
-        self._report_step(
-            Step.VERIFY, Stage.DONE, how=StepDetail.WITHOUT_SUM if unnamed else StepDetail.VERIFIED, progress=whole
-        )
+        how = StepDetail.VERIFIED if pulled.checksums_published else StepDetail.WITHOUT_SUM
+        self._report_step(Step.VERIFY, Stage.DONE, how=how, progress=whole)
 
     async def _do_or_follow_job(
         self,

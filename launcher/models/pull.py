@@ -51,7 +51,8 @@ class PulledFile:
 class PullResult:
     """A finished download. `checked` is the result of the header check; a problem in it is not raised, and files stay.
 
-    `notes` are further remarks for the user.
+    `notes` are further remarks for the user. `checksums_published` is False if the hub has none for one of the files,
+    so that only its size could be verified.
     """
 
     files: tuple[PulledFile, ...]
@@ -59,6 +60,7 @@ class PullResult:
     checked: HeaderCheck
     seconds: float
     notes: tuple[str, ...]
+    checksums_published: bool
 
     @property
     def path(self) -> Path:
@@ -89,6 +91,11 @@ class _ResolvedFile:
     sha256: str | None
     revision: str | None = None
     absent: LauncherError | None = None
+
+    @property
+    def lacks_checksum(self) -> bool:
+        """Whether the hub answered, but publishes no checksum for the file."""
+        return bool(self.url) and self.sha256 is None
 
 
 OnPull = Callable[[Progress], None]
@@ -123,7 +130,8 @@ async def pull(
     ]
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in brought for file in each)
-    return PullResult(files, *checks[0], time.monotonic() - began_s, tuple(notes))
+    published = not any(each.lacks_checksum for each in known)
+    return PullResult(files, *checks[0], time.monotonic() - began_s, tuple(notes), published)
 
 
 def unfinished_bytes(wanted: DownloadTarget, to: Path | None = None) -> int:
@@ -190,7 +198,7 @@ def _differences(known: _ResolvedFile, wanted: DownloadTarget) -> Iterator[str]:
         differences.append(f"{known.bytes:,} bytes in place of {piece.bytes:,}")
     if piece.sha256 is not None and known.sha256 not in (None, piece.sha256):
         differences.append(f"SHA-256 {known.sha256[:12]}… in place of {piece.sha256[:12]}…")
-    if known.url and known.sha256 is None:
+    if known.lacks_checksum:
         yield message("No checksum is published for {words}: only its size can be verified.", words=piece.label)
     if not differences:
         return

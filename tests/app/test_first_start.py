@@ -155,6 +155,14 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
     assert load_settings(launch.options.model) == {}  # the plan is nobody's choice
 
 
+async def test_a_file_without_a_published_checksum_is_not_called_verified(
+    mine: StartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
+    await start(mine, session, told)
+    assert told.last(Step.VERIFY).how is StepDetail.WITHOUT_SUM
+
+
 async def test_what_is_done_is_said_as_done_and_not_done_again(
     mine: StartRequest, session: Session, told: Told, hub: Hub
 ) -> None:

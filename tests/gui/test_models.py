@@ -144,7 +144,7 @@ def test_deleting_takes_a_second_press(
     press(qtbot, page.details.delete)
     qtbot.waitUntil(lambda: page.empty.isVisible(), timeout=WAIT)
     assert not path.exists()
-    assert "8.6 MB are free now" in page.banner.text.text()
+    assert "8.6 MB freed" in page.banner.text.text()
 
 
 def test_what_is_served_is_not_deleted_and_its_use_is_kept(
@@ -222,7 +222,7 @@ def test_a_download_goes_through_the_queue_into_the_library(
     (job,) = page.queue.snapshot.jobs
     assert job.state.value == "done"
     assert page.downloads.isVisible()
-    press(qtbot, page.downloads.clear)
+    press(qtbot, page.downloads.clear_button)
     qtbot.waitUntil(lambda: not page.downloads.isVisible(), timeout=WAIT)
 
 
