@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -100,4 +101,8 @@ class Runtime:
         loop.set_task_factory(self._make_task)
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             made.set_result(runner.get_loop())
+            # Threads that import different parts of pydantic at the same time can meet a half-imported one ("partially
+            # initialized module"), because its modules import each other. So this thread imports them before any work.
+            for name in ("pydantic.main", "pydantic.type_adapter"):
+                import_module(name)
             loop.run_forever()
