@@ -279,7 +279,7 @@ class TestASplitModel:
         ]
         assert pulled.checked.head == "present"
         assert pulled.bytes == sum(path.stat().st_size for path in (hub.folder / repo / "parts").iterdir())
-        assert {each.of for each in told} == {3}
+        assert {each.item_count for each in told} == {3}
         assert {each.bytes for each in told} == {pulled.bytes}
         assert told[-1].done_bytes == pulled.bytes
         (local,) = list_library(catalogue()).models
