@@ -1,4 +1,4 @@
-"""Benchmark: the speed of a model on this machine, on a new or a running server, recorded in the history."""
+"""Measures the speed of a model on a new or a running server, and records it in the history."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ from launcher.tuning.sized_prompts import TokenCounter, fill_prompts
 from launcher.tuning.workloads import Workload
 
 KIND = "bench"
-"""Kind of its sessions in the history."""
+"""Kind of a benchmark's sessions in the history."""
 _BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
 
 
@@ -146,15 +146,15 @@ def _check_sizes(work: Workload | None, context: int) -> None:
 
 @asynccontextmanager
 async def running_target(entry: Entry) -> AsyncIterator[BenchmarkTarget]:
-    """Yield a running server of this user, unchanged. Raises what requests to it raise."""
+    """Yield a running server of this user, to be measured as it is. Raises what requests to it raise."""
     key = await asyncio.to_thread(verified_api_key, entry)
-    settings = {name: _run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
-    spilled = partial(asyncio.to_thread, _spill_sentence, entry.url)
+    settings = {name: _to_run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
+    spilled = partial(asyncio.to_thread, _find_spill_sentence, entry.url)
     async with (
         attach_server(parse_address(entry.url), key, engine_pid=entry.engine_pid) as server,
         attached_bench(server, settings, spilled) as bench,
     ):
-        environment = await asyncio.to_thread(_environment, server.offer, entry.engine, entry.model)
+        environment = await asyncio.to_thread(_read_environment, server.offer, entry.engine, entry.model)
         with _raising_server_error(bench):
             yield BenchmarkTarget(bench, server, environment, settings, entry.url)
 
@@ -167,7 +167,7 @@ async def other_target(url: str, api_key: str | None) -> AsyncIterator[Benchmark
         engine, model = "llama-server" if offer.is_llama_server else "another server", offer.model or "unknown"
         environment = Environment(ModelFacts(model), engine, offer.engine or "")
         if here:
-            environment = await asyncio.to_thread(_environment, offer, engine, model)
+            environment = await asyncio.to_thread(_read_environment, offer, engine, model)
         with _raising_server_error(bench):
             yield BenchmarkTarget(bench, server, environment, {}, offer.url, here)
 
@@ -197,7 +197,7 @@ async def run_benchmark(target: BenchmarkTarget, wanted: BenchmarkRequest, on_ru
     work = wanted.workload
     prompts = await fill_prompts(work.prompts, target.server)
     minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (MINIMUM, MOST, wanted.width)
-    async with _recording([target], work) as records:
+    async with _record_targets([target], work) as records:
         record = records.get(target.url)
 
         def record_run(run: Run, number: int) -> None:
@@ -231,9 +231,9 @@ async def compare_targets(
     """
     if len({target.url for target in targets}) < len(targets):
         raise BadOption(message("A server cannot be compared with itself."), message("List each server only once."))
-    prompts = await _sized_by_any(work, targets)
+    prompts = await _fill_by_any(work, targets)
     benches = {target.url: target.bench for target in targets}
-    async with _recording(targets, work) as records:
+    async with _record_targets(targets, work) as records:
 
         def record_run(url: str, run: Run, number: int) -> None:
             if number and url in records:
@@ -246,7 +246,7 @@ async def compare_targets(
     return standings
 
 
-async def _sized_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> tuple[Prompt, ...]:
+async def _fill_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> tuple[Prompt, ...]:
     for target in targets[:-1]:
         with suppress(Refused):
             return await fill_prompts(work.prompts, target.server)
@@ -254,7 +254,9 @@ async def _sized_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> t
 
 
 @asynccontextmanager
-async def _recording(targets: Sequence[BenchmarkTarget], work: Workload) -> AsyncIterator[dict[str, SessionRecord]]:
+async def _record_targets(
+    targets: Sequence[BenchmarkTarget], work: Workload
+) -> AsyncIterator[dict[str, SessionRecord]]:
     """Record targets in the history, by address. Those on other computers are left out."""
     async with AsyncExitStack() as stack:
         records = {
@@ -277,26 +279,26 @@ def _chosen(options: ServeOptions) -> dict[str, Value]:
     return dict(options.chosen())
 
 
-def _run_value(value: object) -> Value:
-    """Return a setting of a registered server as one of a run. The user's own arguments become one line."""
+def _to_run_value(value: object) -> Value:
+    """Return a registered server's setting as runs store it. Extra arguments become one line."""
     if isinstance(value, list):
         return shlex.join(map(str, value))
     return value if isinstance(value, int | float | str) else str(value)
 
 
-def _environment(offer: ServerOffer, engine: str, name: str) -> Environment:
+def _read_environment(offer: ServerOffer, engine: str, name: str) -> Environment:
     """Return the environment of a server on this computer.
 
-    Its model is read from the file that it names, if it does.
+    The model is read from its file, if the server names one.
     """
     model = ModelFacts(name)
     if offer.model_path is not None:
         with suppress(LauncherError, OSError):
             model = model_facts(read_model(Path(offer.model_path)))
-    return Environment.for_model(model, engine, _version(engine, offer.engine or ""))
+    return Environment.for_model(model, engine, _format_version(engine, offer.engine or ""))
 
 
-def _version(engine: str, reported: str) -> str:
+def _format_version(engine: str, reported: str) -> str:
     """Return the version in the form of the engine's `--version`. Running servers report "b11434-abc"."""
     if engine == BUILT_IN:
         return f"xllamacpp {built_in_version()}"  # its server reports an unknown build
@@ -304,7 +306,7 @@ def _version(engine: str, reported: str) -> str:
     return f"{build[1]} ({build[2]})" if build else reported
 
 
-def _spill_sentence(url: str) -> str | None:
+def _find_spill_sentence(url: str) -> str | None:
     """Return the sentence about a memory spill, from the program that runs the server.
 
     Only that program knows from the log how much memory to expect.

@@ -41,9 +41,9 @@ from launcher.models.locate import find_named
 from launcher.models.pull import PullResult, pull
 from launcher.monitor.reply import Reply
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 """Seconds between two checks of another program's download."""
-_TOKENS = 48
+_SELF_TEST_TOKENS = 48
 _PROMPT = message("Count from one to thirty in words.")
 _DEMO_PROMPT = message("What is MTP, and what does this demo show?")
 
@@ -52,11 +52,11 @@ OnStep = Callable[[StepProgress], object]
 OnStatus = Callable[[ServerStatus], None]
 SendRequest = Callable[[ChatRequest], Awaitable[Reply]]
 StartServer = Callable[[Start, OnStatus], Awaitable[SendRequest]]
-"""Makes a start, passes on each status until it is ready, and returns the function for requests to the server."""
+"""Starts a server, passes on each status until it is ready, and returns the function that sends requests to it."""
 
 
 def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
-    """Return the steps before anything has begun."""
+    """Return the steps as they are before the start; those that earlier starts finished are done."""
     engine, model = survey.engine, survey.model
     steps = {step: StepProgress(step) for step in Step}
     if engine is not None:
@@ -75,14 +75,14 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
     return tuple(steps.values())
 
 
-def server_starter(session: Session) -> StartServer:
-    """Return a function that makes starts on a session.
+def make_server_starter(session: Session) -> StartServer:
+    """Return a function that starts servers on a session.
 
     The settings that the user chose are kept for the model's next start.
     """
 
-    async def serve(start: Start, hear: OnStatus) -> SendRequest:
-        with session.listening(lambda event: hear(event) if isinstance(event, ServerStatus) else None):
+    async def serve(start: Start, on_status: OnStatus) -> SendRequest:
+        with session.listening(lambda event: on_status(event) if isinstance(event, ServerStatus) else None):
             await session.start(
                 start.options,
                 chosen=start.chosen,
@@ -95,19 +95,19 @@ def server_starter(session: Session) -> StartServer:
     return serve
 
 
-async def perform_first_start(aim: StartRequest, serve: StartServer, tell: OnStep) -> Reply:
-    """Run the remaining steps of an aim, and return the self-test's reply. The server keeps running.
+async def perform_first_start(aim: StartRequest, serve: StartServer, on_step: OnStep) -> Reply:
+    """Run the remaining steps of a first start, and return the self-test's reply. The server keeps running.
 
-    `tell` gets each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
-    `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install`, `pull` and Session.start raise, and
-    DraftsInert when no draft was accepted.
+    `on_step` gets each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
+    `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install_build`, `pull` and Session.start raise,
+    and DraftsInert when no draft was accepted.
     """
-    return await _FirstStart(aim, serve, tell).run()
+    return await _FirstStart(aim, serve, on_step).run()
 
 
 class _FirstStart:
-    def __init__(self, aim: StartRequest, serve: StartServer, tell: OnStep) -> None:
-        self._aim, self._serve, self._tell = aim, serve, tell
+    def __init__(self, aim: StartRequest, serve: StartServer, on_step: OnStep) -> None:
+        self._aim, self._serve, self._on_step = aim, serve, on_step
         self._steps = {step: StepProgress(step) for step in Step}
         self._now = Step.ENGINE
 
@@ -116,7 +116,7 @@ class _FirstStart:
             survey = await survey_start(self._aim)
             for progress in initial_steps(survey):
                 self._report(progress)
-            engine = await self._check(survey)
+            engine = await self._check_downloads(survey)
             if engine is not None:
                 await self._install(engine)
             if survey.model.path is None or not survey.model.verified:
@@ -133,7 +133,7 @@ class _FirstStart:
 
     def _report(self, progress: StepProgress) -> None:
         self._steps[progress.step] = progress
-        self._tell(progress)
+        self._on_step(progress)
 
     def _report_step(self, step: Step, stage: Stage, *, note: str = "", **more: Any) -> None:  # noqa: ANN401 -- fields of StepProgress
         """Report the progress of a step. Speed, notes and errors do not carry over from earlier reports."""
@@ -143,7 +143,7 @@ class _FirstStart:
         fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "how": None}
         self._report(replace(self._steps[step], stage=stage, **(fresh | more)))
 
-    async def _check(self, survey: StartSurvey) -> EngineToFetch | None:
+    async def _check_downloads(self, survey: StartSurvey) -> EngineToFetch | None:
         """Check that everything can be downloaded and has room, before downloading any.
 
         Return the engine to install, if any.
@@ -186,14 +186,14 @@ class _FirstStart:
     async def _pull(self) -> None:
         self._report_step(Step.MODEL, Stage.RUNNING)
         catalogue = await asyncio.to_thread(load_catalogue)
-        meant = await asyncio.to_thread(parse_target, self._aim.model, catalogue, vision=self._aim.vision)
+        target = await asyncio.to_thread(parse_target, self._aim.model, catalogue, vision=self._aim.vision)
 
         def report(progress: Progress) -> None:
             step = Step.VERIFY if progress.phase is Phase.VERIFYING else Step.MODEL
             self._report_step(step, Stage.RUNNING, progress=progress)
 
         pulled = await self._do_or_follow_job(
-            lambda: pull(meant, on_progress=report, settings=transfer_settings()),
+            lambda: pull(target, on_progress=report, settings=transfer_settings()),
             DownloadBusy,
             Step.MODEL,
             PULL,
@@ -221,7 +221,7 @@ class _FirstStart:
         kind: str,
         arguments: dict[str, str],
     ) -> Any:  # noqa: ANN401 -- what the work returns
-        """Do the work. While a job of the queue does the same, follow that job instead, and then use its result."""
+        """Do the work. If a job of the queue does the same, wait for that job, and then use what it downloaded."""
         while True:
             try:
                 return await work()
@@ -247,12 +247,12 @@ class _FirstStart:
             seen = True
             progress = snapshot.figures.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
             self._report_step(step, Stage.RUNNING, how=StepDetail.ELSEWHERE, progress=progress)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _load(self, start: Start) -> SendRequest:
         self._report_step(Step.LOAD, Stage.RUNNING)
 
-        def hear(status: ServerStatus) -> None:
+        def report_status(status: ServerStatus) -> None:
             if status.state is ServerState.LOADING:
                 self._report_step(Step.LOAD, Stage.RUNNING, percent=status.percent)
             elif status.state is ServerState.WARMING_UP:
@@ -261,7 +261,7 @@ class _FirstStart:
             elif status.state in SERVING and self._steps[Step.WARM_UP].stage is Stage.RUNNING:
                 self._report_step(Step.WARM_UP, Stage.DONE)
 
-        ask = await self._serve(start, hear)
+        ask = await self._serve(start, report_status)
         for step in (Step.LOAD, Step.WARM_UP):
             if self._steps[step].stage is not Stage.DONE:
                 self._report_step(step, Stage.DONE, how=StepDetail.SERVED)
@@ -273,7 +273,7 @@ class _FirstStart:
         demo = self._aim.is_demo
         request = ChatRequest(
             [{"role": "user", "content": _DEMO_PROMPT if demo else _PROMPT}],
-            max_tokens=_TOKENS,
+            max_tokens=_SELF_TEST_TOKENS,
             temperature=read_demo_preset().temperature if demo else 0.0,
             seed=1,
             thinking=False,
@@ -307,7 +307,7 @@ def _engine_detail(engine: LocalEngine) -> StepDetail:
 
 
 async def resolve_request(aim: StartRequest) -> Start:
-    """Return the start of an aim: its plan's setting with draft and projector, or without a plan as `serve` does.
+    """Return the requested start: its plan's setting with draft and projector, or without a plan as `serve` does.
 
     Raises what `resolve_start` raises.
     """
@@ -316,7 +316,7 @@ async def resolve_request(aim: StartRequest) -> Start:
         return await resolve_start(aim.model, intent=aim.intent, use_tuned=aim.use_tuned)
 
     def with_projector(path: Path) -> ServeOptions:
-        return ServeOptions(model=path, mmproj=_projector(aim))
+        return ServeOptions(model=path, mmproj=_find_projector(aim))
 
     return await asyncio.to_thread(
         start_planned,
@@ -329,7 +329,7 @@ async def resolve_request(aim: StartRequest) -> Start:
     )
 
 
-def _projector(aim: StartRequest) -> Path | None:
+def _find_projector(aim: StartRequest) -> Path | None:
     named = find_named(aim.model, load_catalogue()) if aim.vision else None
     entry = named.entry if named else None
     return find_companion(entry, entry.projector) if entry and entry.projector else None

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> int:
     """Run all remaining steps, then serve until a signal."""
-    from launcher.app.first_start import perform_first_start, server_starter
+    from launcher.app.first_start import make_server_starter, perform_first_start
     from launcher.app.session import Session
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
@@ -65,7 +65,7 @@ async def run(options: argparse.Namespace) -> int:
     counting = UseCounting(session)
     ready = False
     try:
-        reply = await perform_first_start(request, server_starter(session), partial(_show_step, reporter))
+        reply = await perform_first_start(request, make_server_starter(session), partial(_show_step, reporter))
         ready = True
         await asyncio.to_thread(save_last_model, request.model)
         reporter.show_event(_ready_json(session, reply), [_describe_ready(session, reply)])

@@ -1,4 +1,4 @@
-"""Controller between window and core: runs on the GUI thread and never blocks."""
+"""Passes requests of the window to the core and the core's events to the window, on the GUI thread, never blocking."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,12 +57,12 @@ class Controller(QObject):
     """LauncherError | None: `apply` has ended. After an error the earlier settings run again, if they can."""
     fixing = Signal(object)
     """Action: a suggested fix is being applied."""
-    page_asked = Signal(str)
-    chat_asked = Signal()
-    link_asked = Signal(str)
-    told_user = Signal(str, str)
+    page_requested = Signal(str)
+    chat_requested = Signal()
+    link_requested = Signal(str)
+    notification_requested = Signal(str, str)
     """Title and text for a desktop notification."""
-    file_asked = Signal()
+    file_requested = Signal()
     setting_changed = Signal(str, object)
     """Name and value of an app setting that was changed in this window."""
     closed = Signal()
@@ -132,9 +132,9 @@ class Controller(QObject):
         self._model.update(**changes)
         self._request_state(lambda: self._service.start(wish))
 
-    def set_visible(self, seen: bool) -> None:
-        """Note whether the window is visible to the user."""
-        self.bridge.run(lambda _tell: self._service.set_visible(seen))
+    def set_visible(self, visible: bool) -> None:
+        """Tell the core whether the user can see the window."""
+        self.bridge.run(lambda _tell: self._service.set_visible(visible))
 
     def stop(self) -> None:
         """Stop the server."""
@@ -220,9 +220,9 @@ class Controller(QObject):
     def apply_setting(self, name: str, value: "settings_file.Value") -> None:
         """Apply a stored value of an app setting and emit `setting_changed`."""
         if name in settings.SAMPLING:
-            field, meant = settings.SAMPLING[name], settings.request_value(value)
+            field, sent = settings.SAMPLING[name], settings.request_value(value)
             others = {each: given for each, given in self.sampling.items() if each != field}
-            self.sampling = others if meant is None else others | {field: meant}
+            self.sampling = others if sent is None else others | {field: sent}
         self.setting_changed.emit(name, value)
 
     def ask_api_key(self, done: Callable[[str], object]) -> None:
@@ -231,20 +231,20 @@ class Controller(QObject):
 
     def show_page(self, name: str) -> None:
         """Show another page of the window."""
-        self.page_asked.emit(name)
+        self.page_requested.emit(name)
 
     def open_chat(self) -> None:
         """Show the chat with the prompt focused."""
-        self.page_asked.emit("cockpit")
-        self.chat_asked.emit()
+        self.page_requested.emit("cockpit")
+        self.chat_requested.emit()
 
     def notify(self, title: str, text: str) -> None:
         """Send a desktop notification, if the user wants them and the window is not in front."""
-        self.told_user.emit(title, text)
+        self.notification_requested.emit(title, text)
 
     def choose_file(self) -> None:
         """Let the user choose a model file to serve."""
-        self.file_asked.emit()
+        self.file_requested.emit()
 
     def show_problem(self, error: LauncherError) -> None:
         """Show an error that belongs to no server."""
@@ -262,15 +262,15 @@ class Controller(QObject):
             lambda _tell: work(), done=None if done is None else if_newest(done), failed=if_newest(self._show_failure)
         )
 
-    def _record_stop(self, rests: bool) -> None:
+    def _record_stop(self, stopped: bool) -> None:
         """Record a stop that the server does not report, because it had not started."""
-        if rests and not self.view.resting:
+        if stopped and not self.view.resting:
             self._take_status(ServerStatus())
 
     @Slot(object)
     def _dispatch(self, batch: list[object]) -> None:
         """Dispatch a batch of events: the newest status, and all reply parts, log lines and samples."""
-        came: list[Delta] = []
+        deltas: list[Delta] = []
         lines: list[str] = []
         samples: list[object] = []
         ends: list[Ended | ReplyFinished] = []
@@ -279,9 +279,9 @@ class Controller(QObject):
                 case LogAdded(line):
                     lines.append(line)
                 case DeltaReceived(number, delta) if number == self._reply:
-                    came.append(delta)
-                case Notice(_, said):
-                    lines.append(said)
+                    deltas.append(delta)
+                case Notice(_, text):
+                    lines.append(text)
                     self.noticed.emit(event)
                 case ServerStatus():
                     self._take_status(event)
@@ -292,7 +292,7 @@ class Controller(QObject):
                 case HealthChanged(standing):
                     self._show_health(standing)
                 case LinkRequested(url):
-                    self.link_asked.emit(url)
+                    self.link_requested.emit(url)
                 case Ended() | ReplyFinished():
                     ends.append(event)
                 case EngineStarted() | DeltaReceived():
@@ -301,8 +301,8 @@ class Controller(QObject):
                     samples.append(event)
         if lines:
             self.logged.emit(lines)
-        if came:
-            self.deltas.emit(came)
+        if deltas:
+            self.deltas.emit(deltas)
         if samples:
             self.sampled.emit(samples)
         for end in ends:

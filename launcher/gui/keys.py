@@ -1,4 +1,4 @@
-"""The keyboard shortcuts in one list, and the page that F1 opens."""
+"""Table of all keyboard shortcuts, and the page with it that F1 opens."""
 
 from dataclasses import dataclass
 
@@ -99,13 +99,13 @@ class KeysPage(QWidget):
         grid.setVerticalSpacing(theme.px(theme.GAP))
         grid.setColumnMinimumWidth(0, theme.px(120))
         grid.setColumnStretch(1, 1)
-        for row, (key, what) in enumerate(group.keys):
-            written = Label(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
-            written.setFont(theme.font(theme.BODY_PX, bold=True))
-            does = Label(tr(what))
-            does.setWordWrap(True)
-            does.setObjectName("secondary")
-            grid.addWidget(written, row, 0, Qt.AlignmentFlag.AlignTop)
-            grid.addWidget(does, row, 1)
+        for row, (key, description) in enumerate(group.keys):
+            key_label = Label(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
+            key_label.setFont(theme.font(theme.BODY_PX, bold=True))
+            text_label = Label(tr(description))
+            text_label.setWordWrap(True)
+            text_label.setObjectName("secondary")
+            grid.addWidget(key_label, row, 0, Qt.AlignmentFlag.AlignTop)
+            grid.addWidget(text_label, row, 1)
         card.body.addLayout(grid)
         return card

@@ -61,7 +61,7 @@ class Tray(QObject):
         self.icon.activated.connect(self._on_activated)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._notify_launch)
-        controller.told_user.connect(self.notify)
+        controller.notification_requested.connect(self.notify)
         self.show_view(controller.view)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The settings file of the Windows Subsystem for Linux (.wslconfig), as far as it is readable from inside WSL.
+"""Reads .wslconfig, the settings file of the Windows Subsystem for Linux, from inside WSL, and suggests changes.
 
 Names and meaning of settings: microsoft/WSL, src/windows/common/WslCoreConfig.{h,cpp} and configfile.cpp.
 """
@@ -79,6 +79,7 @@ def parse_wslconfig(path: Path, text: str) -> WslSettings:
 
 
 def _parse_lines(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the line number, section, name and value of each setting."""
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0].strip()
@@ -96,14 +97,14 @@ def _parse_lines(text: str) -> Iterator[tuple[int, str, str, str]]:
 WSLCONFIG_PATH = "%UserProfile%\\.wslconfig"
 RESTART_HINT = message("Then run `wsl --shutdown` in Windows, which ends every distribution.")
 _GIB = 2**30
-_FOR_WINDOWS_GIB = 4
-"""The least memory to leave for Windows and its desktop."""
+_WINDOWS_GIB = 4
+"""Memory that Windows and its desktop need at least."""
 _CLIP = Path("/mnt/c/Windows/System32/clip.exe")
 _HARMFUL = {
     "wsl2.gpusupport": "it keeps the GPU from WSL",
     "wsl2.guiapplications": "it keeps windows of Linux programs from the screen",
 }
-"""Switches that must not be off, and the reason."""
+"""Switches that must not be off, and what it does if they are."""
 _OFF = ("false", "0")
 
 
@@ -128,13 +129,13 @@ class WslconfigSuggestion:
 
 
 def suggest_wsl_memory(memory_bytes: int) -> int:
-    """Return the memory in GiB that WSL could get; `memory_bytes` is its current one, by default half of the
-    computer's.
+    """Return the memory in GiB to give to WSL, which has `memory_bytes` now.
 
-    That is three quarters of the computer's memory, but leaves Windows 4 GiB, and is never less than now.
+    That is three quarters of the computer's memory, but leaves Windows 4 GiB, and is never less than now. Inside WSL
+    the computer's memory is unknown; it is taken for twice WSL's, because WSL has half of it by default.
     """
     computer = 2 * memory_bytes / _GIB
-    return max(round(min(0.75 * computer, computer - _FOR_WINDOWS_GIB)), int(memory_bytes / _GIB), 1)
+    return max(round(min(0.75 * computer, computer - _WINDOWS_GIB)), int(memory_bytes / _GIB), 1)
 
 
 def suggest_wslconfig(host: Host, settings: Sequence[WslSettings]) -> WslconfigSuggestion | None:
@@ -157,9 +158,8 @@ def copy_to_clipboard(suggestion: WslconfigSuggestion, clip: Path = _CLIP) -> No
     """Copy the text to the Windows clipboard. Raises ClipboardUnreachable."""
     program = shutil.which("clip.exe") or str(clip)
     text = suggestion.text.replace("\n", "\r\n")
-    data = (
-        text.encode("ascii") if text.isascii() else text.encode("utf-16")
-    )  # with a byte order mark; without it, clip.exe would assume a code page
+    # Python writes UTF-16 with a byte order mark; without one, clip.exe would assume a code page.
+    data = text.encode("ascii") if text.isascii() else text.encode("utf-16")
     try:
         subprocess.run([program], input=data, check=True, capture_output=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
@@ -189,7 +189,7 @@ def _make_suggestion(memory_bytes: int, text: str) -> WslconfigSuggestion | None
 
 
 def _drop_bad_lines(lines: Sequence[str], changes: list[str]) -> Iterator[str]:
-    """Yield the lines without settings that WSL does not support or that do harm."""
+    """Yield the lines without settings that WSL does not support or that do harm, and add each removal to `changes`."""
     section = ""
     for line in lines:
         bare = line.partition("#")[0].strip()

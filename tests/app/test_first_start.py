@@ -14,7 +14,7 @@ import pytest
 from launcher.app import first_checks
 from launcher.app.downloads import add_pull, download_queue
 from launcher.app.first_checks import StartRequest, check_other_servers, start_request_of, survey_start
-from launcher.app.first_start import initial_steps, perform_first_start, server_starter
+from launcher.app.first_start import initial_steps, make_server_starter, perform_first_start
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.session import Session
 from launcher.base.errors import DiskFull, DraftsInert, LauncherError, ModelHasNoHead, NothingFits, Refused, Unreachable
@@ -111,7 +111,7 @@ def mine(home: Path, repository: Path) -> StartRequest:
 
 
 async def start(aim: StartRequest, session: Session, told: Told) -> Reply:
-    return await perform_first_start(aim, server_starter(session), told)
+    return await perform_first_start(aim, make_server_starter(session), told)
 
 
 async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:

@@ -292,7 +292,7 @@ def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
     )
     page.notices.show_applied(error)
     (button,) = page.notices.problem.buttons  # nothing here can report, so there is no button for it
-    with qtbot.waitSignal(window.controller.page_asked) as asked:
+    with qtbot.waitSignal(window.controller.page_requested) as asked:
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert asked.args == ["start"]
 

@@ -212,7 +212,7 @@ def test_a_download_goes_through_the_queue_into_the_library(
 ) -> None:
     page = open_page()
     told: list[str] = []
-    window.controller.told_user.connect(lambda _title, text: told.append(text))
+    window.controller.notification_requested.connect(lambda _title, text: told.append(text))
     page.show_view(1)
     page.offers.address.setText(f"{repo}:{FILE}")
     press(qtbot, page.offers.add_button)

@@ -1,4 +1,4 @@
-"""Comparison of one prompt under two settings: A as the server runs, B with other values, one after the other."""
+"""Compares the replies to one prompt with two settings: A as the server runs, then B with other values."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -165,8 +165,8 @@ class CompareBar(QFrame):
             else tr("Runs A, then B, without a restart.")
         )
         if not self._form.isHidden():
-            said = tr("Each question is sent twice: A uses the current settings, B the settings below.")
-            self._note.setText(f"{said} {course}")
+            explanation = tr("Each question is sent twice: A uses the current settings, B the settings below.")
+            self._note.setText(f"{explanation} {course}")
             return
         try:
             sampling, restart = self.read_values()
@@ -256,14 +256,14 @@ class ReplyPair(QWidget):
 
 
 class ComparisonRestarts(QObject):
-    """The server restarts of a comparison: to B's settings and back, if B needs a restart."""
+    """Restarts the server for a comparison: with B's settings and back, if B needs a restart."""
 
-    said = Signal(str)
-    """Current status; empty when it is over."""
+    status_changed = Signal(str)
+    """Status as text; empty when it is over."""
     ready = Signal()
-    """B can be asked."""
+    """The server takes requests with B's settings."""
     failed = Signal(object)
-    """LauncherError: B cannot be asked; the server runs as before."""
+    """LauncherError: B's settings cannot run; the server runs as before."""
     ended = Signal()
 
     def __init__(self, controller: Controller, restart: "Mapping[str, Value]", parent: QObject) -> None:
@@ -271,80 +271,80 @@ class ComparisonRestarts(QObject):
         self._controller = controller
         self._restart = dict(restart)
         self._before = _running_values(controller.launch, restart)
-        self._going = ""
-        self._leaves = False
-        controller.applied.connect(self._applied)
+        self._stage = ""
+        self._cancelled = False
+        controller.applied.connect(self._handle_applied)
         controller.view_changed.connect(self._check_ready)
 
     def switch_to_b(self) -> None:
         """Restart with B's settings, if it has any. Ends with `ready` or `failed`."""
         if not self._restart:
-            self._going = "waits for B"
+            self._stage = "waits for B"
             QTimer.singleShot(0, self, self._check_ready)  # the signals of A's end are still being delivered
             return
         if not self._controller.view.can_stop:
             self._fail_as_stopped()
             return
-        self._going = "B"
-        self.said.emit(tr("Restarting with {settings} …", settings=format_values(self._restart)))
+        self._stage = "B"
+        self.status_changed.emit(tr("Restarting with {settings} …", settings=format_values(self._restart)))
         self._controller.apply(self._restart, drain_s=_DRAIN_S)
 
     def restore_a(self) -> None:
         """Restart with the earlier settings, unless the server was stopped meanwhile. Ends with `ended`."""
-        if not self._restart or not self._going or not self._controller.view.can_stop:
-            self._going = ""
+        if not self._restart or not self._stage or not self._controller.view.can_stop:
+            self._stage = ""
             self.ended.emit()
             return
-        self._going = "A"
-        self.said.emit(tr("Restoring the previous settings …"))
+        self._stage = "A"
+        self.status_changed.emit(tr("Restoring the previous settings …"))
         self._controller.apply(self._before, drain_s=_DRAIN_S)
 
     def cancel(self) -> None:
-        """Restore the earlier settings from any state; B is not asked any more."""
-        if self._going == "B":
-            self._leaves = True
-        elif self._going != "A":
+        """Restore the earlier settings from any state; no request is sent with B's."""
+        if self._stage == "B":
+            self._cancelled = True
+        elif self._stage != "A":
             self.restore_a()
 
     @Slot(object)
-    def _applied(self, error: LauncherError | None) -> None:
-        if self._going == "B" and self._leaves:
-            self._going = "at B" if error is None else ""
+    def _handle_applied(self, error: LauncherError | None) -> None:
+        if self._stage == "B" and self._cancelled:
+            self._stage = "at B" if error is None else ""
             self.restore_a()
-        elif self._going == "B" and error is None:
-            self._going = "waits for B"
+        elif self._stage == "B" and error is None:
+            self._stage = "waits for B"
             self._check_ready()
-        elif self._going == "B":
-            self._going = ""
-            self.said.emit("")
+        elif self._stage == "B":
+            self._stage = ""
+            self.status_changed.emit("")
             self.failed.emit(error)
-        elif self._going == "A":
-            self._going = ""
-            self.said.emit("" if error is None else str(error))
+        elif self._stage == "A":
+            self._stage = ""
+            self.status_changed.emit("" if error is None else str(error))
             self.ended.emit()
 
     @Slot()
     def _check_ready(self) -> None:
-        """Wait for READY: the server may report it a moment after its restart has ended."""
+        """Go on once the server is ready, which it may report a moment after its restart has ended."""
         view = self._controller.view
-        if self._going == "waits for B" and view.can_ask:
-            self._going = "at B"
-            self.said.emit("")
+        if self._stage == "waits for B" and view.can_ask:
+            self._stage = "at B"
+            self.status_changed.emit("")
             self.ready.emit()
-        elif self._going == "waits for B" and view.resting:
+        elif self._stage == "waits for B" and view.resting:
             self._fail_as_stopped()
 
     def _fail_as_stopped(self) -> None:
-        self._going = ""
-        self.said.emit("")
+        self._stage = ""
+        self.status_changed.emit("")
         self.failed.emit(LauncherError(tr("The server was stopped before B started.")))
 
 
 def format_values(values: Mapping[str, Any]) -> str:
     """Return values as text, such as "draft length 0, temperature 0.2"."""
     names = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_RESTART, _THINKING)}
-    said: dict[Any, str] = {True: tr("on"), False: tr("off")}
-    shown = {name: said[value] if isinstance(value, bool) else value for name, value in values.items()}
+    switches: dict[Any, str] = {True: tr("on"), False: tr("off")}
+    shown = {name: switches[value] if isinstance(value, bool) else value for name, value in values.items()}
     return ", ".join(f"{names[name]} {value}" for name, value in shown.items())
 
 

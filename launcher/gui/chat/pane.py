@@ -64,7 +64,7 @@ class SettingsComparison(QObject):
         self.pair = ReplyPair((tr("as it runs"), format_values(self._values)), coloured=coloured)
         self._restarts = ComparisonRestarts(controller, restart, self)
         self._ids: list[str] = []
-        self._restarts.said.connect(self.pair.show_b_status)
+        self._restarts.status_changed.connect(self.pair.show_b_status)
         self._restarts.ready.connect(self._ask_b)
         self._restarts.failed.connect(self._end_with_error)
         self._restarts.ended.connect(self.over)

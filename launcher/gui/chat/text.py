@@ -1,4 +1,4 @@
-"""Prose blocks that grow at their end."""
+"""Blocks of prose in a reply, which grow at their end while the reply streams."""
 
 from array import array
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ _HEADING_PX = {1: theme.TITLE_PX, 2: theme.SECTION_PX}
 
 
 class ReadOnlyText(QTextEdit):
-    """Read-only text. It never contains links or pictures; formats are set by code, never by HTML."""
+    """Read-only text without links and pictures. Formats are set by code, never by HTML."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class ReadOnlyText(QTextEdit):
 
 @dataclass(frozen=True, slots=True)
 class ProseSource:
-    """Lines of prose without a widget: their text and the offset of each in the reply."""
+    """What a ProseBlock is built from when it comes into view: lines of text, and the offset of each in the reply."""
 
     text: str
     offsets: "array[int]"
@@ -76,7 +76,7 @@ class ProseBlock(Block):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(self.edit)
-        self.edit.document().documentLayout().documentSizeChanged.connect(self._resized)
+        self.edit.document().documentLayout().documentSizeChanged.connect(self._report_growth)
 
     @property
     def lines(self) -> int:
@@ -108,7 +108,7 @@ class ProseBlock(Block):
                 cursor.insertBlock()
             self._lines.append((offset, line))
             self.characters += len(line)
-            self._set_line(self._parse(line), offset, cursor)
+            self._replace_line(self._parse_line(line), offset, cursor)
         cursor.endEditBlock()
         self._plain = False
 
@@ -118,12 +118,12 @@ class ProseBlock(Block):
         line = before + text
         self._lines[-1] = offset, line
         self.characters += len(text)
-        shown = self._parse(line)
+        shown = self._parse_line(line)
         plain = shown.kind is LineKind.PLAIN and len(shown.spans) == 1 and shown.spans[0].text == line
         if plain and self._plain and before and not self._coloured:
             self._end_cursor().insertText(text, self._char_format(SpanStyle.NONE, LineKind.PLAIN, 0))
         else:
-            self._set_line(shown, offset, self._end_cursor())
+            self._replace_line(shown, offset, self._end_cursor())
         self._plain = plain
 
     def drop_line(self) -> None:
@@ -160,15 +160,15 @@ class ProseBlock(Block):
         cursor = QTextCursor(self.edit.document())
         cursor.beginEditBlock()
         for number, (offset, line) in enumerate(self._lines):
-            at = QTextCursor(self.edit.document().findBlockByNumber(number))
-            self._set_line(self._parse(line), offset, at)
+            line_cursor = QTextCursor(self.edit.document().findBlockByNumber(number))
+            self._replace_line(self._parse_line(line), offset, line_cursor)
         cursor.endEditBlock()
         self.edit.setUpdatesEnabled(True)
 
-    def _parse(self, line: str) -> Line:
+    def _parse_line(self, line: str) -> Line:
         return parse_line(line) if not self.edit.quiet else Line(LineKind.PLAIN, 0, (Span(line, 0),))
 
-    def _set_line(self, line: Line, offset: int, cursor: QTextCursor) -> None:
+    def _replace_line(self, line: Line, offset: int, cursor: QTextCursor) -> None:
         cursor.beginEditBlock()
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock)
         cursor.movePosition(QTextCursor.MoveOperation.EndOfBlock, QTextCursor.MoveMode.KeepAnchor)
@@ -232,7 +232,7 @@ class ProseBlock(Block):
         cursor.movePosition(QTextCursor.MoveOperation.End)
         return cursor
 
-    def _resized(self) -> None:
+    def _report_growth(self) -> None:
         if self._needed_height() != self._height:
             self.grew.emit()
 

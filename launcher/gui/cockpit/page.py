@@ -432,7 +432,7 @@ class CockpitPage(QWidget):
         QShortcut("Ctrl+Return", self, self.controls.changes.apply_now)
         controller.view_changed.connect(self.show_view)
         controller.launched.connect(self._show_launch)
-        controller.chat_asked.connect(self.chat.prompt.setFocus)
+        controller.chat_requested.connect(self.chat.prompt.setFocus)
         self.show_view(controller.view)
         yield True
 

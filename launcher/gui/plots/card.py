@@ -161,7 +161,7 @@ class PlotCard(QFrame):
         """Explain the scale of curves that have no axis in their own unit."""
         shares = [curve for curve in self.plot.read_outs if curve.against == "share" and curve.name in samples.names]
         if self.chart is not None and shares:
-            wholes = [(curve, curve.text(self._full_scale(curve, samples))) for curve in shares]
+            wholes = [(curve, curve.format_value(self._full_scale(curve, samples))) for curve in shares]
             lines = [tr("{title}: 100 % is {whole} {unit}", title=tr(c.title), whole=w, unit=c.unit) for c, w in wholes]
             self.chart.overlay.setAccessibleDescription(", ".join(lines))
             set_tooltip(self, "\n".join(lines))
@@ -259,9 +259,9 @@ class PlotCard(QFrame):
             if value is not None and drawn and not curve.dashed:
                 dots.append(Dot(x, value * self._factors[curve.name] / self.top, colour, radius=_CURSOR_DOT_PX))
             if value is not None and curve.step:
-                steps.append(curve.text(value))
+                steps.append(curve.format_value(value))
             else:
-                said = DASH if value is None else f"{curve.text(value)} {tr(curve.unit)}"
+                said = DASH if value is None else f"{curve.format_value(value)} {tr(curve.unit)}"
                 rows.append(HoverRow(colour if drawn else None, tr(curve.title), said))
         if steps:
             rows.append(HoverRow(None, tr("By position"), " · ".join(steps) + " %"))
@@ -284,7 +284,7 @@ def _limit_text(quantity: Quantity, readings: Mapping[str, Reading]) -> str:
     limit = readings.get(quantity.reference)
     if limit is None or not limit.value:
         return ""
-    return tr("of {limit} {unit}", limit=quantity.text(limit.value), unit=tr(quantity.unit))
+    return tr("of {limit} {unit}", limit=quantity.format_value(limit.value), unit=tr(quantity.unit))
 
 
 def _wall_time(samples: Samples, time_s: float) -> float:

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 # Cursor: the values at one moment in all plots, chosen by pointer or arrow keys.
 
-_NEAR, _STEP = 0.012, 0.008
+_MARK_DISTANCE, _KEY_STEP = 0.012, 0.008
 """Shares of the width: distance within which a mark is listed, and the step of an arrow key."""
-_MOST_MARKS = 4
+_MAX_MARKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CursorText:
-    """Text of the read-out: one line, and complete."""
+    """Text of the read-out: one line for the eye, and all of it for the tooltip."""
 
     line: str = ""
     whole: str = ""
@@ -78,17 +78,17 @@ class PlotCursor:
         """Drop the position set by keyboard."""
         self._at_s = None
 
-    def step(self, samples: Samples, way: int, *, to_mark: bool) -> None:
+    def step(self, samples: Samples, direction: int, *, to_mark: bool) -> None:
         """Step left (-1) or right (1), or to the next mark. The span follows if necessary."""
         span, share = self._span, self.share
         at_s = span.end_s if share is None else span.start_s + share * span.length_s
         if to_mark:
-            mark = self._marks.next(at_s, back=way < 0)
+            mark = self._marks.next(at_s, back=direction < 0)
             if mark is None:
                 return
             at_s = mark.time_s
         else:
-            at_s += way * max(_STEP * span.length_s, 0.1)
+            at_s += direction * max(_KEY_STEP * span.length_s, 0.1)
         self._pointer = None
         self._at_s = min(max(at_s, samples.oldest_s), samples.newest_s)
         span.show(self._at_s)
@@ -102,8 +102,8 @@ class PlotCursor:
             for card in cards:
                 card.hover(samples, self._span, None, ())
             return CursorText()
-        near_s = _NEAR * self._span.length_s
-        words = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MOST_MARKS:]]
+        near_s = _MARK_DISTANCE * self._span.length_s
+        words = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MAX_MARKS:]]
         with_words = self._pointer[0] if self._pointer else next((c for c in cards if c.absent is None), None)
         moment = _format_moment(samples, index)
         head = (moment, *words)
@@ -127,9 +127,9 @@ class PlotHead(QWidget):
     """Line above the plots: read-out, time span, pause and export. Emits the user's choices."""
 
     length_chosen = Signal(float)
-    pause_asked = Signal()
-    table_asked = Signal()
-    picture_asked = Signal()
+    pause_requested = Signal()
+    table_requested = Signal()
+    picture_requested = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,13 +145,13 @@ class PlotHead(QWidget):
         self._length.activated.connect(lambda index: self.length_chosen.emit(self._length.itemData(index)))
         self._pause = QPushButton(tr("Pause"))
         self._pause.setToolTip(tr("Pause the plots, or follow live values (Space). Home also resets the zoom."))
-        self._pause.clicked.connect(self.pause_asked)
+        self._pause.clicked.connect(self.pause_requested)
         widest = max(self._pause.fontMetrics().horizontalAdvance(words) for words in (tr("Pause"), tr("Go live")))
         self._pause.setMinimumWidth(widest + theme.px(34))
         export = QPushButton(tr("Export"))
         export.setToolTip(tr("Save the plots as a picture or a table"))
         menu = QMenu(export)
-        for words, signal in ((tr("Picture (PNG)"), self.picture_asked), (tr("Table (CSV)"), self.table_asked)):
+        for words, signal in ((tr("Picture (PNG)"), self.picture_requested), (tr("Table (CSV)"), self.table_requested)):
             action = QAction(words, menu)
             action.triggered.connect(lambda _checked=False, signal=signal: signal.emit())
             menu.addAction(action)
@@ -200,7 +200,7 @@ def _format_length(length_s: float) -> str:
 
 # Export of picture and table, written on the core's thread so that the window stays responsive.
 
-_MOST_FILES = 100
+_MAX_FILES = 100
 
 
 class NotSaved(LauncherError):
@@ -213,29 +213,29 @@ def unused_export_path(suffix: str, folder: Path | None = None) -> Path:
         place = Path(QStandardPaths.writableLocation(QStandardPaths.StandardLocation.DownloadLocation))
         folder = place if place.is_dir() else Path.home()
     name = f"mtp-launcher-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
-    names = (f"{name}{again}.{suffix}" for again in ("", *(f"-{n}" for n in range(2, _MOST_FILES))))
+    names = (f"{name}{again}.{suffix}" for again in ("", *(f"-{n}" for n in range(2, _MAX_FILES))))
     return next((folder / each for each in names if not (folder / each).exists()), folder / f"{name}.{suffix}")
 
 
-def save_table(bridge: Bridge, table: PlotTable, path: Path, told: Callable[[str, Path | None], object]) -> None:
-    """Write a CSV file. `told` gets a message, and the path if it was written."""
+def save_table(bridge: Bridge, table: PlotTable, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
+    """Write a CSV file. `on_end` gets a message, and the path if it was written."""
     from launcher.gui.plots.export import write_csv
 
-    _save_file(bridge, lambda: write_csv(table, path), path, told)
+    _save_file(bridge, lambda: write_csv(table, path), path, on_end)
 
 
-def save_picture(bridge: Bridge, picture: QImage, path: Path, told: Callable[[str, Path | None], object]) -> None:
-    """Write a PNG file. `told` as for save_table."""
+def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
+    """Write a PNG file. `on_end` as for save_table."""
 
     def save() -> None:
         if not picture.save(str(path)):
             raise OSError(tr("the folder cannot be written to, or the disk is full"))
 
-    _save_file(bridge, save, path, told)
+    _save_file(bridge, save, path, on_end)
 
 
 def _save_file(
-    bridge: Bridge, write: Callable[[], None], path: Path, told: Callable[[str, Path | None], object]
+    bridge: Bridge, write: Callable[[], None], path: Path, on_end: Callable[[str, Path | None], object]
 ) -> None:
     async def work(_tell: object) -> None:
         try:
@@ -249,14 +249,14 @@ def _save_file(
 
     bridge.run(
         work,
-        done=lambda _: told(tr("Saved: {path}", path=path), path),
-        failed=lambda error: told(str(error), None),
+        done=lambda _: on_end(tr("Saved: {path}", path=path), path),
+        failed=lambda error: on_end(str(error), None),
     )
 
 
 _TICK_MS = 100
-_NUMBERS_S = 0.2
-"""Least interval between updates of numbers, in seconds: nobody reads faster."""
+_NUMBERS_INTERVAL_S = 0.2
+"""Seconds between two updates of numbers at least: nobody reads faster."""
 _SLOWEST_S = 1.0
 _DENSE_HEIGHT = 660
 """Height in pixels below which the plots share one row of time labels."""
@@ -370,7 +370,7 @@ class PlotPanel(QWidget):
         if samples is None or not self._is_seen():
             return
         now_s = samples.newest_s
-        if self._latest is not None and abs(now_s - self._numbers_s) >= _NUMBERS_S:
+        if self._latest is not None and abs(now_s - self._numbers_s) >= _NUMBERS_INTERVAL_S:
             self._numbers_s = now_s
             self._show_readings(self._latest, samples)
         chart = next(iter(self.cards.values())).chart
@@ -606,6 +606,6 @@ class PlotPanel(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName(tr("Plots: arrow keys read values, Ctrl+arrow keys jump between marks"))
         self.head.length_chosen.connect(self.choose_length)
-        self.head.pause_asked.connect(self.toggle_pause)
-        self.head.table_asked.connect(self.export_csv)
-        self.head.picture_asked.connect(self.export_png)
+        self.head.pause_requested.connect(self.toggle_pause)
+        self.head.table_requested.connect(self.export_csv)
+        self.head.picture_requested.connect(self.export_png)

@@ -1,4 +1,4 @@
-"""Declarations of everything that is plotted: read-outs, curves, cards. Titles are translated when shown."""
+"""Table of all plots: their cards, read-outs and curves. Titles are translated when they are shown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from launcher.monitor.monitor import MonitorSnapshot
 
 POSITIONS = 8
-"""Longest draft length that can be set."""
+"""Draft positions with a curve each; no longer draft can be set."""
 MEAN_LENGTH = "mean_accepted_tokens"
-_GIB = 1 / 1_024
-"""Factor from MiB."""
+_GIB_PER_MIB = 1 / 1_024
 
 
 def position_name(position: int) -> str:
@@ -40,10 +39,10 @@ class Quantity:
     """One series and its display. `scale` converts the sample's unit to `unit`.
 
     `colour` is a theme role, `step` the number of shades by which the line is fainter. `against` is the curve's axis:
-    left, right in percent (only its end is labelled), or share: the left axis, in percent of `reference`. `stands_for`
-    names another series that is drawn instead while that one is unknown. A read-out reserves the width of `widest`;
-    with `lasts` its last value stays visible with its age. `of_server` series belong to the running server, the others
-    to the machine.
+    "left"; "right", which is in percent and labelled at its end only; or "share", the left axis in percent of
+    `reference`. `stands_for` names a series in whose place this one is drawn while that one is unknown. A read-out
+    reserves the width of `widest`; with `lasts` its last value stays visible with its age. `of_server` series belong to
+    the running server, the others to the machine.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Quantity:
     reference: str = ""
     stands_for: str = ""
 
-    def text(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Return a value as text without its unit."""
         return f"{value * self.scale:,.{self.digits}f}"
 
@@ -103,25 +102,31 @@ class Plot:
 _RATE = Quantity(
     "tokens_per_second", mark("Tokens per second"), "t/s", 1, "rate", "0,000.0", lasts=True, of_server=True
 )
-_SHARE = Quantity(
+_ACCEPTANCE = Quantity(
     "acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", lasts=True, of_server=True
 )
-_AT = tuple(
+_POSITION_RATES = tuple(
     Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", step=n) for n in range(1, POSITIONS + 1)
 )
 _LENGTH = Quantity(MEAN_LENGTH, mark("Mean accepted length"), mark("tokens"), 2)
 _HEAT = Quantity("gpu_temperature_c", mark("Temperature"), "°C", 0, "temperature", "00")
 _POWER = Quantity("gpu_power_w", mark("Power"), "W", 0, "power", "000", against="share", reference="gpu_power_limit_w")
 _CLOCK = Quantity("gpu_clock_mhz", mark("Clock"), "MHz", 0, "clock", "0,000", against="share")
-_OURS = Quantity("engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB, of_server=True)
-_OTHERS = Quantity("others_vram_mib", mark("Other programs"), "GiB", 1, "others", "00.0", _GIB)
-_VRAM = Quantity("vram_used_mib", mark("VRAM in use"), "GiB", 1, "others", "00.0", _GIB, stands_for="engine_vram_mib")
-_VRAM_TOTAL = Quantity("vram_total_mib", mark("VRAM in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
+_OURS = Quantity("engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB_PER_MIB, of_server=True)
+_OTHERS = Quantity("others_vram_mib", mark("Other programs"), "GiB", 1, "others", "00.0", _GIB_PER_MIB)
+_VRAM = Quantity(
+    "vram_used_mib", mark("VRAM in use"), "GiB", 1, "others", "00.0", _GIB_PER_MIB, stands_for="engine_vram_mib"
+)
+_VRAM_TOTAL = Quantity("vram_total_mib", mark("VRAM in total"), "GiB", 1, "limit", scale=_GIB_PER_MIB, dashed=True)
 _USE = Quantity("gpu_use_percent", mark("GPU use"), "%", 0, "power", "100", against="right")
 _CPU = Quantity("host_cpu_percent", mark("Processor"), "%", 0, "power", "100", against="right")
-_RAM = Quantity("host_memory_used_mib", mark("Memory in use"), "GiB", 1, "others", "00.0", _GIB)
-_RAM_OURS = Quantity("engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB, of_server=True)
-_RAM_TOTAL = Quantity("host_memory_total_mib", mark("Memory in total"), "GiB", 1, "limit", scale=_GIB, dashed=True)
+_RAM = Quantity("host_memory_used_mib", mark("Memory in use"), "GiB", 1, "others", "00.0", _GIB_PER_MIB)
+_RAM_OURS = Quantity(
+    "engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB_PER_MIB, of_server=True
+)
+_RAM_TOTAL = Quantity(
+    "host_memory_total_mib", mark("Memory in total"), "GiB", 1, "limit", scale=_GIB_PER_MIB, dashed=True
+)
 
 PLOTS = (
     Plot(
@@ -129,7 +134,7 @@ PLOTS = (
         height=4, references=("limit", "baseline"), aside=rate_aside,
     ),
     Plot(
-        "acceptance", mark("Draft acceptance"), (_SHARE,), (*reversed(_AT), _SHARE), "%",
+        "acceptance", mark("Draft acceptance"), (_ACCEPTANCE,), (*reversed(_POSITION_RATES), _ACCEPTANCE), "%",
         top=100.0, also=(_LENGTH,), aside=drafts_aside,
     ),
     Plot(

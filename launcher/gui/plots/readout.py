@@ -133,12 +133,12 @@ class ReadOut(QWidget):
         title, why, change = tr(quantity.title), "", ""
         shorter: tuple[str, ...] = ()
         if reading.value is not None:
-            text = quantity.text(reading.value)
+            text = quantity.format_value(reading.value)
             if minute_before is not None:
                 signed = self._signed(reading.value - minute_before)
                 change, shorter = tr("{change} in 1 min", change=signed), (signed, "")
         elif quantity.lasts and last is not None:
-            text, why, change = quantity.text(last[0]), render(reading.absent or ""), _format_age(last[1])
+            text, why, change = quantity.format_value(last[0]), render(reading.absent or ""), _format_age(last[1])
         else:
             text, why = DASH, render(reading.absent or "") or tr("Unknown.")
             change = why if explains else ""
@@ -170,8 +170,8 @@ class ReadOut(QWidget):
             self.updateGeometry()
 
     def _signed(self, difference: float) -> str:
-        text = self._quantity.text(difference)
-        zero = self._quantity.text(0.0)
+        text = self._quantity.format_value(difference)
+        zero = self._quantity.format_value(0.0)
         if text.lstrip("-") == zero:
             return "±" + zero
         return text.replace("-", "−") if difference < 0 else "+" + text  # noqa: RUF001 -- a minus sign
