@@ -21,7 +21,7 @@ from launcher.engine.builds.probe import built_in_version
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import Entry
 from launcher.models.gguf import read_model
@@ -122,10 +122,10 @@ async def serve_target(
 
     With `work`, BadOption is raised before the start for prompts that exceed the context.
     """
-    launch = await launch_plan(options, Endpoint(0, ""))
+    launch = await prepare_launch(options, Endpoint(0, ""))
     _check_sizes(work, launch.context)
     options = replace(options, context=launch.context)
-    chosen = _chosen(options)
+    chosen: dict[str, Value] = dict(options.chosen())  # what is not left to the engine
     bench = SessionBench(session, options, named=named)
     await bench.become(chosen)
     supervisor = session.supervisor
@@ -272,11 +272,6 @@ async def _record_targets(
             for record in records.values():
                 record.finish({"ended": "stopped", "sentence": message("Cancelled before it finished.")})
             raise
-
-
-def _chosen(options: ServeOptions) -> dict[str, Value]:
-    """Return the settings that are not left to the engine."""
-    return dict(options.chosen())
 
 
 def _to_run_value(value: object) -> Value:
