@@ -238,7 +238,7 @@ class TestBeforeAnythingLarge:
         catalogue_with(home, "gated/model")
         with pytest.raises(Refused, match="is gated") as refused:
             await start(aim(gpu=True), session, told)
-        assert "accept its terms" in refused.value.hint
+        assert "accept the terms" in refused.value.hint
         assert told.last(Step.MODEL).error is refused.value
         assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
@@ -354,7 +354,7 @@ async def test_drafts_that_are_never_accepted_are_an_error(told: Told) -> None:
     async def serve(_options: object, _hear: object) -> object:
         return ask
 
-    with pytest.raises(DraftsInert, match="none of the 90 tokens"):
+    with pytest.raises(DraftsInert, match="none of its 90 drafted tokens"):
         await perform_first_start(StartRequest("demo"), serve, told)  # type: ignore[arg-type]
     assert told.last(Step.SELF_TEST).stage is Stage.FAILED
 

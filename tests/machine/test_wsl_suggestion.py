@@ -62,8 +62,8 @@ def test_what_wsl_does_not_know_and_what_harms_goes_with_its_reason(tmp_path: Pa
     assert found.changes == (
         "memory was removed: WSL has no such setting.",
         "gpuMemory was removed: WSL has no such setting in [wsl2].",
-        "GpuSupport=false is gone: it keeps the GPU from WSL.",
-        "guiApplications=0 is gone: it keeps windows of Linux programs from the screen.",
+        "GpuSupport=false was removed: it keeps the GPU from WSL.",
+        "guiApplications=0 was removed: it keeps windows of Linux programs from the screen.",
     )
     again = parse_wslconfig(tmp_path, found.text)
     assert again.unknown == ()
