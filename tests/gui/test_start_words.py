@@ -127,7 +127,7 @@ def test_what_is_not_known_of_our_own_server_is_said() -> None:
 
 def test_an_old_driver_is_warned_of_beside_its_gpu() -> None:
     (warning,) = fact(found(card(driver="560.94")), "GPU").warnings
-    assert "driver from 580 on" in warning
+    assert "driver 580 or newer" in warning
 
 
 def test_two_gpus_are_numbered_and_planned_for_together() -> None:
@@ -167,7 +167,7 @@ def test_a_plan_in_words_and_parts() -> None:
     plan = about.plans[0]
     assert plan_title(plan) == "Qwen3.6-35B-A3B, UD-Q3_K_XL, 256K context, draft 2"
     assert "of 22.4 GiB free GPU memory" in memory_needs_text(plan, None)
-    assert "its header is not read yet" in memory_needs_text(plan, None)
+    assert "the header is not read yet" in memory_needs_text(plan, None)
     assert sum(size for _, _, size in memory_parts(plan)) == plan.estimate.parts.total
     assert "t/s, RTX 4090" in evidence_text(plan)
 

@@ -156,7 +156,7 @@ def test_one_is_named_by_a_part_of_its_model(home: Path) -> None:
     with pytest.raises(ResultMissing, match="no tuned settings for gemma"):
         load_preset_by_name("gemma")
     save_tuned_preset(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
-    with pytest.raises(ResultMissing, match="2 presets"):
+    with pytest.raises(ResultMissing, match="2 tuned settings"):
         load_preset_by_name("qwen")
 
 
@@ -241,4 +241,4 @@ def test_differences_are_told_by_what_they_mean() -> None:
         assert ENVIRONMENT.identity_differences(replace(ENVIRONMENT, **change)) == (what,)
     touched = replace(ENVIRONMENT, model=replace(MODEL, sha256=()))
     assert ENVIRONMENT.identity_differences(touched) == ()
-    assert "touched" in ENVIRONMENT.differences(touched)[0]
+    assert "was modified" in ENVIRONMENT.differences(touched)[0]
