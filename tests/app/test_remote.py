@@ -91,7 +91,7 @@ async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
         assert raised.value.code == "bad_option"
         (entry,) = registry.list_running()
         assert entry.control_address is not None
-        with pytest.raises(LauncherError, match="not a setting"):
+        with pytest.raises(LauncherError, match="not a server setting"):
             _ = [told async for told in send_request(entry.control_address, "restart", set={"drft": "2"})]
         assert session.supervisor.engine_pid == before
         assert load_settings(options.model) == {}

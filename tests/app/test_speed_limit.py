@@ -44,7 +44,7 @@ def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: 
 @pytest.mark.parametrize(
     ("gpus", "reason"),
     [
-        ([], "no GPU"),
+        ([], "No GPU driver"),
         ([CARD, CARD], "several GPUs"),
         ([replace(CARD, memory_bandwidth_gb_s=None, absent={"memory_bandwidth_gb_s": "It hides it."})], "It hides it."),
         ([replace(CARD, memory_bytes=2**20)], "larger than the GPU's memory"),
@@ -73,4 +73,4 @@ def test_weights_that_lie_elsewhere_have_no_limit(demo_model: Path, options: dic
 async def test_the_built_in_engine_computes_on_the_processor(demo_model: Path) -> None:
     limit = speed_limit(replace(launch_of(demo_model), build=await probe_engine(None)))
     assert limit.value is None
-    assert "processor" in (limit.absent or "")
+    assert "runs on the CPU" in (limit.absent or "")

@@ -32,7 +32,7 @@ def test_other_redirects_are_followed() -> None:
 
 @pytest.mark.parametrize("location", ["http://[oops", "http://a:b/", "http://a:99999/"])
 def test_a_redirect_to_no_address(location: str) -> None:
-    with pytest.raises(Refused, match="no web address"):
+    with pytest.raises(Refused, match="redirects to an invalid address"):
         redirect_target("http://a.example/x", location)
 
 

@@ -45,7 +45,7 @@ def test_it_is_installed_on_request(release: Release, by_script: Path, home: Pat
     told = run("update", "--install")
     assert told.returncode == 0, told.stderr
     assert "Faster." in told.stdout
-    assert told.stdout.endswith("Version 7.0.0 is installed and used from the next start.\n")
+    assert told.stdout.endswith("Version 7.0.0 is installed. It is the one that starts from now on.\n")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     in_json = json.loads(run("update", "--install", "--json").stdout)
     assert (in_json["newest"], in_json["newer"], in_json["installed"], in_json["way"]) == (

@@ -102,7 +102,7 @@ def test_draft_0_is_no_drafts_and_not_drafts_of_0() -> None:
 
 def test_every_flag_that_a_build_lacks_is_named() -> None:
     setting = PlanSettings(131_072, "q4_0", draft=2, n_cpu_moe=3)
-    with pytest.raises(EngineUnsuitable, match="does not know --n-cpu-moe, --spec-type") as lack:
+    with pytest.raises(EngineUnsuitable, match="does not support --n-cpu-moe, --spec-type") as lack:
         line(setting, without="--n-cpu-moe --spec-type")
     assert lack.value.facts["missing"] == ["--n-cpu-moe", "--spec-type"]
     assert line(PlanSettings(32_768, draft=0), without="--n-cpu-moe --spec-type --cors-origins").endswith("--no-ui")

@@ -82,7 +82,7 @@ async def test_a_folder_in_place_of_an_engine(tmp_path: Path) -> None:
 
 
 async def test_a_program_for_another_kind_of_computer(tmp_path: Path) -> None:
-    with pytest.raises(EngineMissing, match="cannot be started"):
+    with pytest.raises(EngineMissing, match="Cannot start"):
         await probe.probe_engine(program(tmp_path / "llama-server", "\x7fELF of another world"))
 
 
@@ -94,7 +94,7 @@ async def test_a_program_that_is_no_llama_server() -> None:
 async def test_a_program_whose_library_is_missing(tmp_path: Path) -> None:
     says = "llama-server: error while loading shared libraries: libcudart.so.13: cannot open shared object file"
     broken = program(tmp_path / "llama-server", f"#!/bin/sh\necho '{says}' >&2\nexit 127\n")
-    with pytest.raises(LibraryMissing, match=r"needs libcudart\.so\.13"):
+    with pytest.raises(LibraryMissing, match=r"libcudart\.so\.13 is not installed"):
         await probe.probe_engine(broken)
 
 
@@ -124,7 +124,7 @@ async def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
 def test_a_processor_without_avx2_is_named_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "cpuinfo").write_text("model name\t: Old One\nflags\t\t: fpu sse sse2 avx\n")
-    with pytest.raises(CpuUnsupported, match="no AVX2"):
+    with pytest.raises(CpuUnsupported, match="lacks AVX2"):
         probe.check_built_in_engine(read_host(tmp_path))
 
 

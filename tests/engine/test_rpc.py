@@ -93,7 +93,7 @@ async def test_what_is_not_listed_is_not_counted_and_said(engine: Path, workers:
     alone = await planner.read_situation(MachineWish(gpu_memory_gib=24))
     told = await planner.read_situation(MachineWish(gpu_memory_gib=24, rpc=workers))
     assert replace(told, notes=()) == replace(alone, notes=())
-    assert "not counted" in told.notes[-1]
+    assert "not in this plan" in told.notes[-1]
 
 
 def test_beside_a_processor_no_device_is_counted() -> None:

@@ -33,7 +33,7 @@ def test_without_a_model_there_is_nothing_to_export() -> None:
 
 
 def test_a_name_of_no_encoding_is_refused() -> None:
-    with pytest.raises(BadOption, match="no UTF-8"):
+    with pytest.raises(BadOption, match="not UTF-8"):
         ExportRecipe.from_argv(["llama-server", "--model", "/m/\udcff.gguf"], port=1, name="m", backend="cpu")
 
 

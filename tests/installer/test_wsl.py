@@ -58,12 +58,12 @@ def test_a_good_distribution_is_good(wsl: Distribution) -> None:
     [
         ("proc/sys/kernel/osrelease", "4.4.0-19041-Microsoft\n", 1, "wsl --set-version"),
         ("mnt/wslg", None, 1, "wsl --update"),
-        ("dev/dxg", None, 0, "/dev/dxg is missing"),
+        ("dev/dxg", None, 0, "no /dev/dxg"),
         ("usr/lib/wsl/lib/libnvidia-ml.so.1", None, 0, "not NVIDIA's driver"),
         ("usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "", 0, "hides the one that Windows lends"),
         ("proc/meminfo", "MemTotal: 8000000 kB\n", 0, "WSL has 7.6 GiB of memory"),
         ("programs/uname", "#!/bin/sh\necho aarch64\n", 1, "x86_64 processors only; this is aarch64"),
-        ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "a Windows drive"),
+        ("home/me/.config/mtp-launcher/settings.toml", '[models]\nfolder = "/mnt/d/m"\n', 0, "a drive of Windows"),
     ],
 )
 def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None, code: int, said: str) -> None:
@@ -80,8 +80,8 @@ def test_what_is_not_good_is_said(wsl: Distribution, name: str, text: str | None
 
 
 def test_models_on_a_drive_of_windows_are_warned_of(wsl: Distribution) -> None:
-    assert "a Windows drive" in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/c/models").stdout
-    assert "a Windows drive" not in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/data/models").stdout
+    assert "a drive of Windows" in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/c/models").stdout
+    assert "a drive of Windows" not in wsl.run("check", MTP_LAUNCHER_MODELS="/mnt/data/models").stdout
 
 
 def test_the_package_is_installed_from_where_apt_can_read_it(wsl: Distribution) -> None:

@@ -19,11 +19,11 @@ def nvidia(capability: tuple[int, int] | None, driver: str | None) -> Gpu:
         ((8, 9), "580.65.06", "cuda-13", None),
         ((7, 5), "580", "cuda-13", None),
         ((12, 0), "595.10", "cuda-13", None),
-        ((8, 9), "579.99", "cuda-12", "driver from 580 on"),
+        ((8, 9), "579.99", "cuda-12", "driver 580 or newer"),
         ((7, 0), "580.65.06", "cuda-12", None),  # Volta: CUDA 13 has left it behind
         ((6, 1), "525.60.13", "cuda-12", None),
         ((5, 0), "535.1", "cuda-12", None),
-        ((8, 6), "524.99", "vulkan", "driver from 525 on"),
+        ((8, 6), "524.99", "vulkan", "driver 525 or newer"),
         ((3, 5), "470.1", "vulkan", None),
         (None, "580.65.06", "vulkan", None),
         ((8, 9), None, "vulkan", None),
@@ -43,7 +43,7 @@ def test_an_nvidia_gpu_takes_the_newest_cuda_that_it_can(
 def test_for_a_gpu_that_sleeps_none_is_recommended() -> None:
     choice = choose_backend([replace(nvidia(None, "580.65.06"), asleep=True)], "Linux")
     assert choice.backend is None
-    assert "sleeps" in choice.reason
+    assert "is asleep" in choice.reason
     assert "doctor --wake" in str(choice.better)
 
 

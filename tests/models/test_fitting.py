@@ -21,7 +21,7 @@ SHRUNK_IN_TURN = [
     # facts/models.md, "If it must shrink, in order": ubatch, KV to q8_0, context, draft 3 to 2, q4_0, then experts.
     "ubatch",
     "KV cache q8_0",
-    "a context",
+    "context",
     "draft",
     "KV cache q4_0",
 ]

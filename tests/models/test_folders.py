@@ -53,10 +53,10 @@ async def test_a_file_in_its_place_is_told_by_the_option_or_the_variable(
 ) -> None:
     file = tmp_path / "afile"
     file.write_text("mine")
-    with pytest.raises(TargetUnusable, match=f"^{re.escape(str(file))} is a file, not a folder. .* with --to"):
+    with pytest.raises(TargetUnusable, match=f"^{re.escape(str(file))} is a file, not a folder. Set --to"):
         await get(f"{repo}:{FILE}", to=file / below)
     monkeypatch.setenv(MODELS_VARIABLE, str(file / below))
-    with pytest.raises(TargetUnusable, match=f"is a file, not a folder. .* with {MODELS_VARIABLE}"):
+    with pytest.raises(TargetUnusable, match=f"is a file, not a folder. Set {MODELS_VARIABLE}"):
         await get(f"{repo}:{FILE}")
     assert file.read_text() == "mine"
 
@@ -65,7 +65,7 @@ async def test_a_folder_that_the_system_refuses_is_told_by_the_variable(
     repo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(MODELS_VARIABLE, "/proc/models")
-    with pytest.raises(TargetUnusable, match=f"cannot be made: .* with {MODELS_VARIABLE}"):
+    with pytest.raises(TargetUnusable, match=f"Cannot create .* Set {MODELS_VARIABLE}"):
         await get(f"{repo}:{FILE}")
 
 

@@ -94,7 +94,7 @@ def test_what_fits_two_cards_together_may_be_too_much_for_the_last() -> None:
     assert max(found.estimate.by_gpu) / 2**20 > free
     lacking = -(-max(found.estimate.by_gpu) // 2**20) - free
     (told,) = [reason for reason in found.reasons if "missing" in reason]
-    assert "number 2" in told
+    assert "GPU 2, the fullest" in told
     assert f"{lacking:,} MiB are missing" in told
     assert any("Without --gpu-layers" in caution for caution in found.cautions)
     roomy = plan(machine(free, free + lacking + 1_500), kv="f16")

@@ -37,8 +37,8 @@ def test_what_rounds_below_nothing_is_nothing() -> None:
         (look(None), 7, "The driver hides them."),
         (look(), 8, "does not list the engine"),
         (look((GpuProcess(7, None, 5),)), 7, "does not list the engine"),
-        (look((GpuProcess(7, "llama-server", None),)), 7, "does not tell"),
-        (look(readings={"engine_vram_mib": Reading(5.0)}, alone=False), 7, "over all GPUs"),
+        (look((GpuProcess(7, "llama-server", None),)), 7, "does not report"),
+        (look(readings={"engine_vram_mib": Reading(5.0)}, alone=False), 7, "a total of all GPUs"),
     ],
 )
 def test_what_is_not_told_is_unknown_with_the_reason(seen: GpuSnapshot, pid: int, reason: str) -> None:
@@ -62,7 +62,9 @@ def test_without_the_sum_the_others_are_unknown_for_its_reason() -> None:
 
 def test_there_is_no_total_without_memory_of_its_own() -> None:
     unified = Gpu("amd", 0, "APU", "0000:05:00.0", memory_bytes=8 * 2**30, unified=True)
-    assert "shares the host's" in (memory_by_program(look(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or "")
+    assert "shares host memory" in (
+        memory_by_program(look(gpu=unified), 7, Reading(1.0))["vram_total_mib"].absent or ""
+    )
     nothing = GpuSnapshot(None, False, GpuActivity.unknown("No driver."), {})
     assert memory_by_program(nothing, 7, Reading(1.0))["vram_total_mib"].absent == "No driver."
 

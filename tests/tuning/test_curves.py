@@ -96,7 +96,7 @@ async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
 async def test_series_are_measured_in_turns_there_and_back() -> None:
     bench = Clocked(by_depth)
     _, found, _ = await fill_curve(bench)
-    forth, back = ["MTP off"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["MTP off"] * 3
+    forth, back = ["no MTP"] * 3 + ["draft 2"] * 3, ["draft 2"] * 3 + ["no MTP"] * 3
     assert [each.series for each in found] == forth + back + forth
     assert [each.place for each in found][:9] == [0, 10_000, 40_000, 0, 10_000, 40_000, 40_000, 10_000, 0]
     assert [draft_of(settings) for settings in bench.starts] == [0, 2, 0, 2]  # a round begins with what serves already
