@@ -217,5 +217,5 @@ def test_a_redirect_to_what_is_no_address_is_told(serving: Callable[..., Server]
     def redirect(connection: socket.socket, _head: bytes) -> None:
         connection.sendall(f"HTTP/1.1 302 x\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
 
-    with pytest.raises((Refused, BadOption), match="an invalid address|is not a web address"):
+    with pytest.raises((Refused, BadOption), match=r"an invalid address|is not a web address"):
         RangeStream(serving(redirect).url).open(0)

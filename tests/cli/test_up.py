@@ -54,7 +54,7 @@ def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
 
 
 def test_a_line_for_each_step_and_again_they_are_done() -> None:
-    for had in ("received", "already downloaded"):
+    for had in ("received", "here already"):
         with subprocess.Popen([*COMMAND, "mine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
             assert program.stdout
             assert program.stderr
@@ -72,7 +72,7 @@ def test_a_line_for_each_step_and_again_they_are_done() -> None:
 def test_without_a_gpu_it_says_what_can_be_done() -> None:
     told = run()
     assert told.returncode == 1
-    assert "No usable GPU found here" in told.stderr
+    assert "There is no usable GPU here" in told.stderr
     assert "`mtp-launcher up " in told.stderr
     assert "`mtp-launcher demo`" in told.stderr
 

@@ -38,7 +38,7 @@ def test_it_is_a_setting_that_holds_for_one_run_only(tmp_path: Path) -> None:
     chosen = parse_settings({"extra": "--top-k 20", "draft": "3"})
     assert change_settings(options, chosen).extra == ("--top-k", "20")
     assert change_settings(change_settings(options, chosen), {"extra": None}).extra == ()
-    with pytest.raises(BadOption, match="--port cannot be set"):
+    with pytest.raises(BadOption, match="--port cannot be passed"):
         change_settings(options, {"extra": "--port 1"})
     save_settings(options.model, chosen)
     assert load_settings(options.model) == {"draft": 3}

@@ -107,7 +107,7 @@ def test_what_cannot_be_added_says_why(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(ModelMissing):
         add_place(tmp_path / "nowhere")
-    with pytest.raises(BadOption, match="no GGUF"):
+    with pytest.raises(BadOption, match="is not a GGUF file"):
         add_place(tmp_path / "x.txt")
     odd = tmp_path / "two\nlines"
     odd.mkdir()

@@ -156,7 +156,7 @@ async def cut_model(world: World) -> Seen:
     model.write_bytes(world.model.read_bytes()[:-1_000])
     failed = await _run("serve", str(model))
     told = await _run("diagnose")
-    named = "cut.gguf is cut short" in told.stdout
+    named = "cut.gguf is incomplete" in told.stdout
     happened = f"refused before an engine is run; `diagnose` {'says the same' if named else 'DOES NOT KNOW IT'}"
     return Seen(happened, _sentences(failed.stderr))
 
