@@ -54,7 +54,7 @@ def test_one_is_replaced_for_good() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["keys", "replace"], "Say which"),
+        (["keys", "replace"], "Choose: --port"),
         (["keys", "replace", "--port", "31003"], "Port 31003 has no API key"),
         (["keys", "--all"], "keys replace"),
     ],
