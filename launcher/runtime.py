@@ -51,6 +51,10 @@ class Runtime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submitted: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
         self._closing = False
+        # Threads that import different parts of pydantic at the same time can meet a half-imported one ("partially
+        # initialized module"), because its modules import each other: they are imported before there are two threads.
+        for name in ("pydantic.main", "pydantic.type_adapter"):
+            import_module(name)
         made: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._run, args=(made,), name="launcher-core", daemon=True)
         self._thread.start()
@@ -101,8 +105,4 @@ class Runtime:
         loop.set_task_factory(self._make_task)
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             made.set_result(runner.get_loop())
-            # Threads that import different parts of pydantic at the same time can meet a half-imported one ("partially
-            # initialized module"), because its modules import each other. So this thread imports them before any work.
-            for name in ("pydantic.main", "pydantic.type_adapter"):
-                import_module(name)
             loop.run_forever()
