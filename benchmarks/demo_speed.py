@@ -30,7 +30,7 @@ def run(*, quick: bool) -> list[Row]:
 
 async def _rates(options: ServeOptions, replies: int) -> list[float]:
     async with serve(options) as session:
-        await session.ask(request(_TOKENS))
-        answers = [await session.ask(request(_TOKENS)) for _ in range(replies)]
+        await session.send_request(request(_TOKENS))
+        answers = [await session.send_request(request(_TOKENS)) for _ in range(replies)]
     timed = [reply.timings for reply in answers if reply.timings is not None]
     return [timings.predicted_per_second for timings in timed]

@@ -71,7 +71,7 @@ async def _rate(session: Session, *, monitored: bool) -> float:
     if monitored:
         session.monitor.watch_server(session.supervisor)
     try:
-        reply = await session.ask(request(_TOKENS))
+        reply = await session.send_request(request(_TOKENS))
     finally:
         await session.monitor.end()
     if reply.timings is None or reply.timings.predicted_n != _TOKENS:

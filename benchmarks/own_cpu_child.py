@@ -36,11 +36,11 @@ async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[
     """Stream for `seconds` a round, then, unless there is one round only, sit idle for as long as one."""
     found: dict[str, list[float]] = {"tokens_per_second": [], "cpu_percent": [], "samples_per_second": []}
     async with serve(slow_options(model, draft)) as session:
-        warm_up = await _use(session.ask(request(_WARM_UP_TOKENS)))
+        warm_up = await _use(session.send_request(request(_WARM_UP_TOKENS)))
         tokens = int(seconds * _WARM_UP_TOKENS / warm_up.wall_s)
         for _ in range(rounds):
             samples = session.monitor.samples
-            use = await _use(session.ask(request(tokens)))
+            use = await _use(session.send_request(request(tokens)))
             found["tokens_per_second"].append(tokens / use.wall_s)
             found["cpu_percent"].append(use.percent)
             found["samples_per_second"].append((session.monitor.samples - samples) / use.wall_s)

@@ -55,5 +55,5 @@ async def _measure(options: ServeOptions, streams: int, rounds: int) -> list[_Ro
 
 async def _round(session: Session, streams: int) -> _Round:
     began_s = time.monotonic()
-    replies = await asyncio.gather(*(session.ask(request(_TOKENS)) for _ in range(streams)))
+    replies = await asyncio.gather(*(session.send_request(request(_TOKENS)) for _ in range(streams)))
     return _Round(replies, time.monotonic() - began_s)

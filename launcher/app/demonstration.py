@@ -75,7 +75,7 @@ async def run_demo(
             first_round = len(replies) < len(_PROMPTS)
             if first_round and on_prompt is not None:
                 on_prompt(prompt)
-            replies.append(await session.ask(_request(prompt, preset), on_delta if first_round else None))
+            replies.append(await session.send_request(_request(prompt, preset), on_delta if first_round else None))
             if first_round and on_reply is not None:
                 on_reply(replies[-1])
             if seconds is None and len(replies) == len(_PROMPTS):

@@ -90,7 +90,7 @@ def make_server_starter(session: Session) -> StartServer:
                 named=start.named,
                 notices=start.notices,
             )
-        return session.ask
+        return session.send_request
 
     return serve
 

@@ -322,7 +322,7 @@ class Session:
             await asyncio.sleep(_SETTLE_S)  # a start may be moving to another port
         return None
 
-    async def ask(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
+    async def send_request(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
         """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat for errors."""
         meter = self.monitor.reply_started()
         began_s = time.monotonic()

@@ -125,14 +125,14 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
 
     latest: list[MonitorSnapshot] = []
 
-    def keep(sample: MonitorSnapshot) -> None:
+    def keep_latest(sample: MonitorSnapshot) -> None:
         latest[:] = [sample]
 
     if not server.offer.counts and server.offer.healthy is None:
         if not as_json:
             print("This server cannot be watched: it offers neither /metrics nor /health.")
         return 0
-    monitor = Monitor(keep)
+    monitor = Monitor(keep_latest)
     monitor.watch_server(server)
     began_s = time.monotonic()
     try:

@@ -135,7 +135,9 @@ class ServerService:
         named = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
         others = {name: value for name, value in sampling.items() if name not in _REQUEST_FIELDS}
         request = ChatRequest(messages, **named, extra=others)
-        reply = await self._running_session().ask(request, lambda delta: self._post(DeltaReceived(number, delta)))
+        reply = await self._running_session().send_request(
+            request, lambda delta: self._post(DeltaReceived(number, delta))
+        )
         self._post(ReplyFinished(number, reply))
 
     async def api_key(self) -> str:

@@ -343,7 +343,7 @@ class HistoryWriter:
         self._thread: threading.Thread | None = None
         self._broken = False
 
-    def begin(self, kind: str, environment: Environment, settings: Settings, *, workload: str = "") -> str:
+    def begin_session(self, kind: str, environment: Environment, settings: Settings, *, workload: str = "") -> str:
         """Begin a session and return its id. See History.add_session."""
         session = new_id()
         self._enqueue(lambda history: history.add_session(kind, environment, settings, workload=workload, id=session))
@@ -422,7 +422,7 @@ async def record_session(
     writer = HistoryWriter()
     if reopened is not None:
         writer.reopen(reopened)
-    record = SessionRecord(writer, reopened or writer.begin(kind, environment, settings, workload=workload))
+    record = SessionRecord(writer, reopened or writer.begin_session(kind, environment, settings, workload=workload))
     try:
         yield record
     except NothingMeasured as error:

@@ -74,7 +74,7 @@ async def test_settings_that_fail_bring_the_old_ones_back_and_the_reason(
         assert raised.value.reason.title in raised.value.title
         assert session.supervisor.status.state is ServerState.READY
         assert session.supervisor.options == options
-        assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
+        assert (await session.send_request(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
     reasons = [
         event.error for event in seen if isinstance(event, ServerStatus) and event.state is ServerState.RESTARTING
     ]
@@ -160,12 +160,12 @@ async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOpti
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=400, extra={"ignore_eos": True})
     async with served(options) as session:
         begun = asyncio.Event()
-        asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
+        asking = asyncio.create_task(session.send_request(request, lambda _: begun.set()))
         await begun.wait()
         stopping = asyncio.create_task(running.stop(None, drain_s=30.0))
         await session.supervisor.wait_for(ServerState.DRAINING)
         with pytest.raises(ServerNotFound, match="accepts no new requests"):
-            await session.ask(request)
+            await session.send_request(request)
         assert (await asking).finish_reason == "length"
         await stopping
 
@@ -174,7 +174,7 @@ async def test_a_drain_has_an_end(options: ServeOptions) -> None:
     request = ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=100_000, extra={"ignore_eos": True})
     async with served(replace(options, context=131_072)) as session:  # what fills it outlasts any delay here
         begun = asyncio.Event()
-        asking = asyncio.create_task(session.ask(request, lambda _: begun.set()))
+        asking = asyncio.create_task(session.send_request(request, lambda _: begun.set()))
         await begun.wait()
         await session.stop(drain_s=0.1)
         with pytest.raises(LauncherError, match="stopped during the reply"):
@@ -202,7 +202,7 @@ async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
     (home / "state").write_text("in the way")
     async with served(options) as session:
         assert session.supervisor.status.state is ServerState.READY
-        assert (await session.ask(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
+        assert (await session.send_request(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
         assert "The server runs all the same" in caplog.text
         assert session.supervisor.log.last()
 

@@ -52,7 +52,7 @@ async def test_of_many_starts_at_once_the_last_one_counts(options: ServeOptions)
         assert mine.supervisor.status.state is ServerState.READY
         assert mine.supervisor.launch is not None
         assert mine.supervisor.launch.context == 4096
-        assert (await mine.ask(QUESTION)).text
+        assert (await mine.send_request(QUESTION)).text
         assert len(registry.list_running()) == 1
         await mine.stop()
         assert registry.list_running() == ()
@@ -105,7 +105,7 @@ async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOpt
         with pytest.raises(ModelBroken):
             await mine.start(replace(options, model=broken))
         assert mine.supervisor.status.state is ServerState.READY
-        assert (await mine.ask(QUESTION)).text
+        assert (await mine.send_request(QUESTION)).text
 
 
 async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeOptions) -> None:
@@ -168,10 +168,10 @@ async def test_the_first_token_is_counted_from_the_question_and_not_from_the_ans
         await mine.start(options)
         long = replace(QUESTION, max_tokens=2_000, extra={"ignore_eos": True})
         begun = asyncio.Event()
-        first = asyncio.create_task(mine.ask(long, lambda _: begun.set()))
+        first = asyncio.create_task(mine.send_request(long, lambda _: begun.set()))
         await begun.wait()
         began_s = time.monotonic()
-        second = asyncio.create_task(mine.ask(QUESTION))
+        second = asyncio.create_task(mine.send_request(QUESTION))
         await first
         waited_s = time.monotonic() - began_s
         assert (await second).first_token_s == pytest.approx(waited_s, abs=0.2)

@@ -48,7 +48,9 @@ async def counters_after(session: Session, known: Counters | None) -> Counters:
 
 async def asked(session: Session, before: Counters) -> Counters:
     """Have the model write, and return the counters after it."""
-    await session.ask(ChatRequest([{"role": "user", "content": "Count."}], max_tokens=64, temperature=0.0, seed=1))
+    await session.send_request(
+        ChatRequest([{"role": "user", "content": "Count."}], max_tokens=64, temperature=0.0, seed=1)
+    )
     return await counters_after(session, before)
 
 

@@ -286,7 +286,11 @@ def test_another_servers_lines_go_on_after_a_look_at_another_page(
         window.show_page("logs")
         qtbot.waitUntil(lambda: page.bar.source is not source, timeout=60_000)
         before = len(page.lines.kept)
-        run(lambda _tell: other.ask(ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)))
+        run(
+            lambda _tell: other.send_request(
+                ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)
+            )
+        )
         qtbot.waitUntil(lambda: len(page.lines.kept) > before, timeout=60_000)
     finally:
         with qtbot.waitSignal(window.controller.closed, timeout=60_000):

@@ -21,7 +21,7 @@ async def main():
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session:
         session.monitor.periods, session.monitor.watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
-        asking = asyncio.create_task(session.ask(ENDLESS))
+        asking = asyncio.create_task(session.send_request(ENDLESS))
         raised = await asyncio.wait_for(told.get(), 120)
         os.environ["STUB_REASONS"] = "1"
         over = await asyncio.wait_for(told.get(), 120)

@@ -172,7 +172,7 @@ async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) 
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session, asyncio.timeout(300):
         session.monitor.periods, session.monitor.watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
-        asked = [asyncio.create_task(session.ask(ENDLESS)) for _ in range(2)]
+        asked = [asyncio.create_task(session.send_request(ENDLESS)) for _ in range(2)]
         raised = await told.get()
         assert (raised.finding.code, raised.cleared) == (Code.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.watch.standing

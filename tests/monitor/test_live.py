@@ -31,7 +31,7 @@ async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> 
 async def test_what_the_stream_says_by_position_is_what_the_engine_counts(demo_model: Path) -> None:
     async with serving(demo_model) as server:
         before = parse_counters(await server.supervisor.client.metrics())
-        reply = await server.ask(QUESTION)
+        reply = await server.send_request(QUESTION)
         traffic = measure_traffic(before, parse_counters(await server.supervisor.client.metrics()))
     assert traffic is not None
     assert reply.timings is not None
@@ -46,10 +46,10 @@ async def test_what_the_stream_says_by_position_is_what_the_engine_counts(demo_m
 async def test_samples_come_ten_times_a_second_on_one_clock_while_tokens_come(demo_model: Path) -> None:
     samples: list[MonitorSnapshot] = []
     async with serving(demo_model, samples) as server:
-        await server.ask(QUESTION)
+        await server.send_request(QUESTION)
         samples.clear()
         while len(samples) < 12:
-            await server.ask(QUESTION)
+            await server.send_request(QUESTION)
         series = server.monitor.series
     times = [sample.time_s for sample in samples]
     assert times == sorted(times)
@@ -75,7 +75,7 @@ async def test_another_engine_has_no_figures_of_the_one_before(demo_model: Path)
     samples: list[MonitorSnapshot] = []
     async with serving(demo_model, samples) as server:
         server.monitor.periods = MonitorPeriods(visible_s=0.05, reply_valid_s=3_600.0)
-        await server.ask(QUESTION)
+        await server.send_request(QUESTION)
         before = server.supervisor.engine_pid
         await server.start(ServeOptions(model=demo_model, built_in=True, threads=1, draft=1))
         assert server.supervisor.engine_pid != before

@@ -237,7 +237,7 @@ def test_a_row_that_makes_no_sense_is_told_and_harms_no_other(history: History) 
 def test_the_writer_keeps_the_order_and_closes(home: Path) -> None:
     told: list[LauncherError] = []
     writer = HistoryWriter(told.append)
-    id_ = writer.begin("tune", ENVIRONMENT, OFF, workload="code")
+    id_ = writer.begin_session("tune", ENVIRONMENT, OFF, workload="code")
     for each in RUNS:
         writer.add(id_, each)
     writer.finish(id_, {"sentence": "Done."})
@@ -260,7 +260,7 @@ def test_the_writer_tells_once_what_cannot_be_kept(home: Path) -> None:
     history_file().mkdir()
     told: list[LauncherError] = []
     writer = HistoryWriter(told.append)
-    id_ = writer.begin("bench", ENVIRONMENT, OFF)
+    id_ = writer.begin_session("bench", ENVIRONMENT, OFF)
     writer.add(id_, RUNS[0])
     assert writer.close(timeout_s=30)
     (error,) = told

@@ -24,7 +24,7 @@ async def test_the_engine_reads_exactly_as_many_tokens_as_were_asked_for(demo_mo
         client = session.supervisor.client
         wanted = [replace(ASKED, name=str(size), size=size) for size in SIZES]
         for prompt in await fill_prompts([*wanted, replace(ASKED, name="thinking", thinking=True, size=400)], client):
-            reply = await session.ask(build_request(prompt, seed=1))
+            reply = await session.send_request(build_request(prompt, seed=1))
             assert reply.timings is not None
             assert reply.timings.prompt_n + reply.timings.cache_n == prompt.size, prompt.name
         assert await fill_prompts([ASKED], client) == (ASKED,)

@@ -148,7 +148,7 @@ async def test_the_real_engine_takes_each_of_them_and_reads_the_sizes_asked_for(
         for each in shipped_workloads():
             smaller = [replace(prompt, size=prompt.size and prompt.size // 10) for prompt in each.prompts]
             for prompt in await fill_prompts(smaller, session.supervisor.client):
-                reply = await session.ask(build_request(replace(prompt, tokens=6), seed=1))
+                reply = await session.send_request(build_request(replace(prompt, tokens=6), seed=1))
                 assert reply.timings is not None, prompt.name
                 assert reply.timings.predicted_n >= 1, prompt.name
                 assert prompt.size in (None, reply.timings.prompt_n), prompt.name

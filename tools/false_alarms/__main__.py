@@ -65,7 +65,7 @@ class Use:
             talk.append({"role": "user", "content": self.random.choice(QUESTIONS)})
             temperature = self.random.choice((0.0, 0.3, 0.8, 1.0))
             tokens = self.random.choice((40, 120, 400, 800))
-            reply = await self.session.ask(ChatRequest(list(talk), max_tokens=tokens, temperature=temperature))
+            reply = await self.session.send_request(ChatRequest(list(talk), max_tokens=tokens, temperature=temperature))
             talk.append({"role": "assistant", "content": reply.text})
             self.replies += 1
             await asyncio.sleep(self.random.uniform(0.2, 4.0))

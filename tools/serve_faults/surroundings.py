@@ -26,7 +26,7 @@ async def _port_taken(world: World, port: int | None) -> tuple[str, int | None]:
         taken: list[socket.socket] = []
         try:
             async with serve(world.real, port=port, on_event=take) as session:
-                await session.ask(question(4))
+                await session.send_request(question(4))
                 return "", session.supervisor.endpoint.port
         except LauncherError as error:
             return str(error), None

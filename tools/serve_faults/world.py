@@ -145,7 +145,7 @@ class World:
         broken += [f"A FILE: {path.name}" for path in self.home.rglob("*.bad*") if not self.expects_bad]
         try:
             async with serve(self.real) as session:
-                await session.ask(question(4))
+                await session.send_request(question(4))
         except LauncherError as error:
             broken.append(f"THE NEXT START: {error}")
         return broken

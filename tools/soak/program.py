@@ -36,7 +36,7 @@ async def _talk(session: Session, chance: random.Random, counts: Counter[str]) -
             talk.clear()
         talk.append({"role": "user", "content": chance.choice(QUESTIONS)})
         request = ChatRequest(list(talk), max_tokens=chance.choice((8, 40, 120, 400)), temperature=0.8)
-        asking = asyncio.create_task(session.ask(request))
+        asking = asyncio.create_task(session.send_request(request))
         try:
             async with asyncio.timeout(chance.uniform(0.01, 0.2) if chance.random() < 0.3 else None):
                 reply = await asking

@@ -186,7 +186,7 @@ class EngineStore:
     pinned: bool
     notice: str | None = None
 
-    def find(self, name: str) -> InstalledEngine:
+    def find_engine(self, name: str) -> InstalledEngine:
         """Return the engine with this name, or with this tag if only one has it. Raises EngineMissing."""
         exact = [engine for engine in self.engines if engine.name == name]
         found = exact or [engine for engine in self.engines if engine.manifest and engine.manifest.tag == name]
@@ -224,7 +224,7 @@ def engine_in_use() -> InstalledEngine | None:
     if store.current in (AUTOMATIC, BUILT_IN_NAME):
         return None
     try:
-        return store.find(store.current)
+        return store.find_engine(store.current)
     except EngineMissing:
         raise EngineMissing(
             message("The engine in use, {current}, no longer exists.", current=store.current),
@@ -245,7 +245,7 @@ def find_installed(engine: Path) -> InstalledEngine | None:
     if len(engine.parts) != 1 or engine.exists():
         return None
     try:
-        return read_store().find(str(engine))
+        return read_store().find_engine(str(engine))
     except EngineMissing:
         return None
 
@@ -344,7 +344,7 @@ def remove_engine(name: str) -> tuple[InstalledEngine, int]:
             message("`mtp-launcher engine use NAME` switches to another engine."),
         )
     with _locked_state() as state:
-        engine = _snapshot(state).find(name)
+        engine = _snapshot(state).find_engine(name)
         if engine.name == state.current:
             raise EngineInUse(
                 message("{name} is in use and pinned, so it was kept.", name=engine.name)
@@ -380,7 +380,7 @@ def put_in_place(prepared: Path, name: str, manifest: Manifest) -> InstalledEngi
 
 
 def _resolve_name(state: _State, name: str) -> str:
-    return name if name in (AUTOMATIC, BUILT_IN_NAME) else _snapshot(state).find(name).name
+    return name if name in (AUTOMATIC, BUILT_IN_NAME) else _snapshot(state).find_engine(name).name
 
 
 def _switch_to(state: _State, name: str) -> None:

@@ -132,7 +132,7 @@ async def check_engine(name: str | None = None, *, on_step: OnStep = lambda _: N
         return wanted, await run_self_test(None, on_step=on_step)
     if os.sep in wanted or "/" in wanted:  # Windows accepts "/" in paths, too
         return wanted, await run_self_test(expand_user(wanted), on_step=on_step)
-    engine = store.find(wanted)
+    engine = store.find_engine(wanted)
     if engine.manifest is None:
         return engine.name, await run_self_test(engine.program, on_step=on_step)
     backend = engine.manifest.backend.partition("-")[0]
