@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -21,6 +21,7 @@ from hypothesis import settings
 from launcher.base.files import write_atomically
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
+from tests import forked
 from tools.fault_matrix.server import FileServer, serving
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ settings.register_profile("steady", deadline=None)  # how fast this machine is j
 settings.load_profile("steady")
 
 FAKES = Path(__file__).parent / "fakes"
+QUICK_ROOMS = ("base", "conversations", "export", "fetch", "machine", "updates")
 BUILT_IN = Path(__file__).parents[1] / "launcher" / "engine" / "builtin.py"
 
 
@@ -49,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
         for language in TRANSLATED:
             write_atomically(mo_path(language), mo_bytes(read(language)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the rooms whose files take seconds come last: with them all workers end at the same time."""
+    items.sort(key=lambda item: item.path.parent.name in QUICK_ROOMS)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -78,26 +85,41 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _children() -> list[psutil.Process]:
-    if sys.platform != "win32":
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # there is none, and looking through all processes takes milliseconds
-            return []
-    return psutil.Process().children(recursive=True)
+def _find_descendants() -> set[int]:
+    """Return the processes below this one. On Linux by lists of the kernel's: psutil reads every process there is."""
+    if sys.platform != "linux":
+        return {child.pid for child in psutil.Process().children(recursive=True)}
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        for children in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with suppress(OSError):  # the process, or that thread of it, has ended
+                waiting += map(int, children.read_text().split())
+        found.update(waiting)
+    return found
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """No test may leave a process."""
-    before = {child.pid for child in _children()}
+    before = _find_descendants() | _find_descendants()  # while one ends, the kernel may leave out another
     yield
-    left = [child for child in _children() if child.pid not in before]
+    left = []
+    for pid in _find_descendants() - before:
+        with suppress(psutil.NoSuchProcess):
+            left.append(psutil.Process(pid))
     _, alive = psutil.wait_procs(left, timeout=120)
     names = [f"{child.pid} {shlex.join(child.cmdline())}" for child in alive if child.is_running()]
     for child in alive:
         child.kill()
     assert not names, f"left running: {names}"
+
+
+@pytest.fixture(scope="session")
+def forked_commands() -> Iterator[None]:
+    """Have what the commands of tests.forked are forked from."""
+    with forked.prepared():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +133,10 @@ def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def headless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model like the demo's that was made without an MTP head, hardly trained: its replies mean nothing."""
+    from tests.tools.quick_demo_model import make_model
+
     path = tmp_path_factory.mktemp("headless") / "headless.gguf"
-    make = [sys.executable, "-m", "tools.demo_model", "--no-mtp", "--steps", "2", "--out", str(path)]
-    subprocess.run(make, cwd=Path(__file__).parents[1], check=True, capture_output=True)
+    make_model(path, "--no-mtp")
     return path
 
 
@@ -126,7 +149,7 @@ def _program(path: Path, *command: str) -> Path:
 @pytest.fixture
 def fake_engine(tmp_path: Path) -> Path:
     """The fake llama-server as a program."""
-    return _program(tmp_path / "fake-llama-server", sys.executable, str(FAKES / "llama_server.py"))
+    return _program(tmp_path / "fake-llama-server", sys.executable, "-S", str(FAKES / "llama_server.py"))
 
 
 @pytest.fixture

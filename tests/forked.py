@@ -9,26 +9,34 @@ like the path of its libraries, a fork cannot have otherwise; a command that dif
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
 import os
-import pkgutil
+import select
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "launcher")
 _AT_THE_START = ("LD_", "PYTHON", "LANG", "LC_", "TZ", "GLIBC_", "MALLOC_")
+_NOT_IMPORTED = (
+    "launcher.gui",
+    "launcher.__main__",
+    "launcher.engine.builtin",
+    "launcher.engine.server.process_windows",
+)
 _MOST_BYTES = 1 << 17
 _servers: dict[tuple[tuple[str, str], ...], socket.socket] = {}
 
@@ -51,6 +59,100 @@ def _at_the_start(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]
     return tuple(sorted(item for item in environment.items() if item[0].startswith(_AT_THE_START)))
 
 
+class Program:
+    """A forked command that runs: what tests use of subprocess.Popen."""
+
+    def __init__(self, words: Sequence[str], pid: int, answers: socket.socket, files: Sequence[IO[str] | None]) -> None:
+        self.args = list(words)
+        self.pid = pid
+        self.stdin, self.stdout, self.stderr = files
+        self.returncode: int | None = None
+        self._answers = answers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # a test that failed must not wait for what it did not end
+            self.kill()
+        for file in filter(None, (self.stdin, self.stdout, self.stderr)):
+            file.close()
+        self.wait()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._answers.settimeout(timeout)
+            try:
+                self.returncode = int(self._answers.recv(_MOST_BYTES))
+            except (TimeoutError, BlockingIOError):  # the latter for no time at all
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self._answers.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+        """Wait for its end; return what came through its pipes since the last read."""
+        deadline_s = time.monotonic() + timeout
+        pipes = [-1 if file is None else file.fileno() for file in (self.stdout, self.stderr)]
+        try:
+            texts = _read([pipe for pipe in pipes if pipe >= 0], deadline_s)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(self.args, timeout) from None
+        self.wait(max(deadline_s - time.monotonic(), 1.0))
+        out, err = (texts.get(pipe, "") for pipe in pipes)
+        return out, err
+
+
+def start(
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> Program | subprocess.Popen[str]:
+    """Start `mtp-launcher ARGUMENTS` as subprocess.Popen would, with pipes of text."""
+    words = [*COMMAND, *map(str, arguments)]
+    environment = dict(os.environ if env is None else env)
+    if (server := _servers.get(_at_the_start(environment))) is None:
+        own = environment | {"PYTHONIOENCODING": "utf-8"}
+        return subprocess.Popen(words, encoding="utf-8", env=own, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+    answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    given: list[int] = []
+    files: list[IO[str] | None] = []
+    pipes = [nowhere]
+    for stream, wanted in enumerate((stdin, stdout, stderr)):
+        file = None
+        if wanted == subprocess.PIPE:
+            read, write = os.pipe()
+            wanted, ours = (write, read) if stream else (read, write)
+            file = os.fdopen(ours, "r" if stream else "w", encoding="utf-8")
+            pipes.append(wanted)
+        files.append(file)
+        given.append({None: stream, subprocess.DEVNULL: nowhere}.get(wanted, wanted))
+    request = {"arguments": words[len(COMMAND) :], "environment": environment, "folder": str(cwd or Path.cwd())}
+    with theirs:
+        socket.send_fds(server, [json.dumps(request).encode()], [*given, theirs.fileno()])
+    for descriptor in pipes:
+        os.close(descriptor)
+    return Program(words, int(answers.recv(_MOST_BYTES)), answers, files)
+
+
 def run(
     *arguments: str | Path,
     env: Mapping[str, str] | None = None,
@@ -59,49 +161,17 @@ def run(
     timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run `mtp-launcher ARGUMENTS` as subprocess.run would, with its outputs captured."""
-    words = [str(argument) for argument in arguments]
-    environment = dict(os.environ if env is None else env)
-    if (server := _servers.get(_at_the_start(environment))) is None:
-        return subprocess.run(
-            [*COMMAND, *words],
-            capture_output=True,
-            encoding="utf-8",
-            env=environment | {"PYTHONIOENCODING": "utf-8"},
-            cwd=cwd,
-            input=None if input is None else input.decode(),
-            timeout=timeout,
-            check=False,
-        )
-    request = {"arguments": words, "environment": environment, "folder": str(cwd or Path.cwd())}
-    answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pipes = [os.pipe(), os.pipe()]
-    with answers, theirs, TemporaryFile() as given:
+    with TemporaryFile() as given:
         given.write(input or b"")
         given.seek(0)
-        stdin = 0 if input is None else given.fileno()
-        descriptors = [stdin, *(write for _, write in pipes), theirs.fileno()]
-        socket.send_fds(server, [json.dumps(request).encode()], descriptors)
-        for _, write in pipes:
-            os.close(write)
-        theirs.close()
-        try:
-            process = int(answers.recv(_MOST_BYTES))
-            try:
-                out, err = _read([read for read, _ in pipes], time.monotonic() + timeout)
-                answers.settimeout(timeout)
-                code = int(answers.recv(_MOST_BYTES))
-            except TimeoutError:
-                os.kill(process, signal.SIGKILL)
-                answers.settimeout(None)
-                answers.recv(_MOST_BYTES)
-                raise subprocess.TimeoutExpired(words, timeout) from None
-        finally:
-            for read, _ in pipes:
-                os.close(read)
-    return subprocess.CompletedProcess([*COMMAND, *words], code, out, err)
+        stdin = None if input is None else given.fileno()
+        pipe = subprocess.PIPE
+        with start(*arguments, env=env, cwd=cwd, stdin=stdin, stdout=pipe, stderr=pipe) as program:
+            out, err = program.communicate(timeout=timeout)
+            return subprocess.CompletedProcess(program.args, program.wait(), out, err)
 
 
-def _read(pipes: list[int], deadline_s: float) -> list[str]:
+def _read(pipes: list[int], deadline_s: float) -> dict[int, str]:
     """Read all to their ends; raises TimeoutError at the deadline, of time.monotonic()."""
     found = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as selector:
@@ -115,41 +185,71 @@ def _read(pipes: list[int], deadline_s: float) -> list[str]:
                     found[key.fd] += data
                 else:
                     selector.unregister(key.fd)
-    return [text.decode().replace("\r\n", "\n").replace("\r", "\n") for text in found.values()]
+    return {pipe: text.decode().replace("\r\n", "\n").replace("\r", "\n") for pipe, text in found.items()}
 
 
 def _serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork for every request, tell its process id, then its exit code; return the request, in the fork."""
+    """Fork for every request, tell its process id, and its exit code at its end; return the request, in the fork."""
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, int] = {}
     while True:
+        ready, _, _ = select.select([channel, woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+        while running:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if not process:
+                break
+            with suppress(OSError):  # nobody waits for it any more
+                os.write(running[process], str(os.waitstatus_to_exitcode(status)).encode())
+            os.close(running.pop(process))
+        if channel not in ready:
+            continue
         request, descriptors, *_ = socket.recv_fds(channel, _MOST_BYTES, 4)
         if not request:
             sys.exit()
         *streams, answers = descriptors
         if not (process := os.fork()):
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for stream, descriptor in enumerate(streams):
                 os.dup2(descriptor, stream)
-            for descriptor in descriptors:
+            for descriptor in (*descriptors, *running.values(), woken, wake):
                 os.close(descriptor)
             channel.close()
             return dict(json.loads(request))
         os.write(answers, str(process).encode())
+        running[process] = answers
         for descriptor in streams:
             os.close(descriptor)
-        _, status = os.waitpid(process, 0)
-        os.write(answers, str(os.waitstatus_to_exitcode(status)).encode())
-        os.close(answers)
 
 
 def _import_all() -> None:
-    import launcher
-    import launcher.cli
-
-    for package in (launcher, launcher.cli):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if module.name != "launcher.__main__":
-                importlib.import_module(module.name)
+    """Import all that a command may need, most of which commands import when they come to it."""
+    for path in sorted((ROOT / "launcher").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not name.startswith(_NOT_IMPORTED):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is never looked at stays shared
+
+
+def _end(ended: SystemExit) -> NoReturn:
+    """End as Python does, without taking its modules apart: that writes to every page which forks share."""
+    if isinstance(ended.code, str):
+        raise ended
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        raise ended from None
+    os._exit(ended.code or 0)
 
 
 if __name__ == "__main__":
@@ -167,4 +267,7 @@ if __name__ == "__main__":
     )
     from launcher.entry import run as command
 
-    command()
+    try:
+        command()
+    except SystemExit as ended:
+        _end(ended)

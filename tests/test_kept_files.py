@@ -242,6 +242,7 @@ def test_whatever_happens_to_a_kept_file_the_program_goes_on_and_says_so_once(
         assert len(list(home.glob(f"{kind.place}.bad*"))) == 1, fault
 
 
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize("text", [b"a = " + b"[" * 50_000, b"[" * 50_000, b"a." * 3_000 + b"a = 1"])
 @pytest.mark.parametrize("verb", [("settings", "list"), ("plan", "--gpu-memory", "8"), ("status",)])
 def test_no_command_ends_in_a_traceback_over_a_deeply_nested_file_of_settings(
@@ -255,6 +256,7 @@ def test_no_command_ends_in_a_traceback_over_a_deeply_nested_file_of_settings(
     assert (home / "config" / "settings.toml.bad").read_bytes() == text
 
 
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize("place", ["models", "presets", "engines"])
 def test_what_the_user_wrote_is_named_when_it_is_nested_too_deeply(place: str, home: Path) -> None:
     (home / "config" / place).mkdir(parents=True)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +36,7 @@ from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, model_facts
 from launcher.tuning.machine_preset import MachinePreset, load_presets, save_preset, save_tuned_preset
 from launcher.tuning.records import Settings
+from tests import forked
 from tests.cli.conftest import own_model
 from tests.tuning.measured import ENVIRONMENT, OFF, run
 from tools.sparse_models.models import model as made
@@ -215,21 +215,17 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
 
 def served(*arguments: str) -> dict[str, object]:
     """What `serve` says once it is ready."""
-    command = [sys.executable, "-m", "launcher", "serve", "demo", "--json", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    with forked.start("serve", "demo", "--json", *arguments, stdout=subprocess.PIPE) as program:
         assert program.stdout
         told = json.loads(program.stdout.readline())
-        settings = json.loads(
-            subprocess.run(
-                [sys.executable, "-m", "launcher", "status", "--json"], capture_output=True, text=True, check=True
-            ).stdout
-        )
+        settings = json.loads(forked.run("status", "--json").stdout)
         program.terminate()
         program.wait()
     (server,) = settings["servers"] if isinstance(settings, dict) else settings
     return {**told, "settings": server["settings"]}
 
 
+@pytest.mark.usefixtures("forked_commands")
 async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
     from launcher.engine.demo import unpack_demo_model
 

@@ -19,10 +19,8 @@ _DAY_S = 86_400.0
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_commands() -> Iterator[None]:
-    """What the commands of tests.forked are forked from."""
-    with forked.prepared():
-        yield
+def commands_are_forked(forked_commands: None) -> None:
+    """Have what the commands of tests.forked are forked from."""
 
 
 @pytest.fixture(scope="session")

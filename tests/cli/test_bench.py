@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from tests import forked
 from tests.app.test_machine_presets import SETTINGS as PRESET
 from tests.app.test_machine_presets import here, tuned
 
-COMMAND = [sys.executable, "-m", "launcher"]
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
 PROMPTS = '[[prompts]]\nname = "{}"\ntext = "{}"\n'
 
@@ -46,8 +44,7 @@ def short(tmp_path: Path) -> Path:
 
 @contextmanager
 def served(*arguments: str) -> Iterator[dict[str, Any]]:
-    command = [*COMMAND, "serve", *arguments, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with forked.start("serve", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
             yield dict(json.loads(process.stdout.readline()))
@@ -157,8 +154,8 @@ def test_what_cannot_be_served_says_what_to_do(demo_model: Path, short: Path) ->
 def test_an_interrupted_one_leaves_no_server_and_keeps_what_it_has(tmp_path: Path) -> None:
     endless = tmp_path / "endless.txt"
     endless.write_text("\n".join(f"What is the number {number}?" for number in range(500)))
-    command = [*COMMAND, "bench", "demo", "--workload", str(endless), "--runs", "100"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = ["bench", "demo", "--workload", str(endless), "--runs", "100"]
+    with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline_s = time.monotonic() + 240
         while not runs_kept() and time.monotonic() < deadline_s:
             time.sleep(0.05)

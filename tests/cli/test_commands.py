@@ -18,8 +18,6 @@ from launcher import __version__
 from launcher.base.identity import ProcessId
 from tests import forked
 
-COMMAND = [sys.executable, "-m", "launcher"]
-
 
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +49,8 @@ def complaint(*arguments: str) -> dict[str, Any]:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    with subprocess.Popen(
-        [*COMMAND, "serve", *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+def served(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    with forked.start("serve", *arguments, "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         try:
@@ -142,8 +138,8 @@ def test_a_server_is_served_listed_asked_and_stopped() -> None:
 
 def test_it_says_with_which_settings_it_serves() -> None:
     options = ["--kv", "q8_0", "--ubatch", "128", "--ctx", "300K"]
-    with subprocess.Popen(
-        [*COMMAND, "serve", "--model", "demo", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    with forked.start(
+        "serve", "--model", "demo", *options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "Ctrl-C stops it.\n")
@@ -181,9 +177,8 @@ def test_a_reply_is_streamed_to_the_terminal_with_its_figures() -> None:
         assert told.returncode == 0
         assert len(told.stdout) > 50
         assert "of drafts accepted" in told.stderr
-        piped = subprocess.run(
-            [*COMMAND, "chat", "-", "--no-think"], input="Hello", capture_output=True, text=True, check=True
-        )
+        piped = forked.run("chat", "-", "--no-think", input=b"Hello")
+        assert piped.returncode == 0
         assert piped.stdout.strip()
 
 
@@ -229,7 +224,7 @@ def test_a_name_that_begins_with_a_dash_is_served(tmp_path: Path, demo_model: Pa
     [["chat", "hi", "--temperature", "nan"], ["chat", ""], ["chat", "-"], ["demo", "--seconds", "inf"]],
 )
 def test_a_value_that_is_none_is_wrong_usage(arguments: list[str]) -> None:
-    told = subprocess.run([*COMMAND, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    told = forked.run(*arguments, input=b"")
     assert told.returncode == 2
     assert "Traceback" not in told.stderr
 
@@ -290,9 +285,7 @@ def test_a_llama_server_given_by_path_goes_the_same_way(real_engine: Path, demo_
 
 
 def test_an_engine_that_crashes_is_started_again_at_the_same_address() -> None:
-    with subprocess.Popen(
-        [*COMMAND, "serve", "--model", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with forked.start("serve", "--model", "demo", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         while not process.stdout.readline().startswith("Ctrl-C"):
@@ -324,9 +317,7 @@ def test_after_a_kill_9_of_the_program_the_engine_is_gone_within_two_seconds() -
 
 
 def test_a_reader_that_leaves_early_ends_the_demo_quietly() -> None:
-    with subprocess.Popen(
-        [*COMMAND, "demo", "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with forked.start("demo", "--seconds", "60", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()

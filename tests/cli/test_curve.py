@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from launcher.app.tuner_kept import hold_tune_lock
 from launcher.engine.server import registry
 from tests import forked
 
-COMMAND = [sys.executable, "-m", "launcher"]
 SHORT = ["--set", "threads=1", "--set", "ctx=1024"]
 
 
@@ -33,9 +31,7 @@ def told(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def interrupted(*arguments: str, at: str) -> tuple[int, str, str]:
     """Interrupt a command once it has printed a line with `at` on standard error."""
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process:
+    with forked.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
         seen = []
         for line in process.stderr:
@@ -128,7 +124,7 @@ def test_load_that_holds_or_not_is_told_with_its_rows(work: str) -> None:
 
 def test_interrupted_load_is_judged_as_far_as_it_went(work: str) -> None:
     arguments = ["endure", "demo", "--minutes", "60", "--workload", work, "--price-kwh", "0.3", *SHORT]
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
         assert "60 min of load" in process.stderr.readline()
         wait_for_runs()

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,21 @@ from tests import forked
 from tests.cli import in_process
 from tests.conftest import FAKES
 
-COMMAND = [sys.executable, "-m", "launcher", "doctor"]
 SONAME = "libnvidia-ml.so.1"
 STUB_DEVICE = "CUDA0: NVIDIA Stub 24GB (24082 MiB, 18000 MiB free)"
 Doctor = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the library of a present NVIDIA driver."""
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the library of a present NVIDIA driver; what commands are forked from looks there."""
     folder = tmp_path_factory.mktemp("driver")
     cc = shutil.which("cc")
     assert cc, "a C compiler is needed: ./test installs one"
     command = [cc, "-std=c11", "-shared", "-fPIC", "-o", folder / SONAME, FAKES / "nvml_stub.c"]
     subprocess.run(command, check=True, timeout=60)
-    return folder
+    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
+        yield folder
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def engine_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
         folder = tmp_path / "bin"
         folder.mkdir()
         program = folder / "llama-server"
-        fake = shlex.join([sys.executable, str(FAKES / "llama_server.py")])
+        fake = shlex.join([sys.executable, "-S", str(FAKES / "llama_server.py")])
         program.write_text(
             f"#!/bin/sh\ncase $1 in --version) echo 'version: {version}' >&2 ;; *) exec {fake} \"$@\" ;; esac\n"
         )
@@ -113,10 +113,8 @@ def test_a_lost_gpu_leaves_the_other(driver: Path) -> None:
     assert "NVIDIA GPU 0: The GPU stopped answering: restart the computer." in titles(told)
 
 
-def test_without_a_driver_there_is_a_reason_and_the_processor(tmp_path: Path) -> None:
-    (tmp_path / SONAME).touch()
-    environment = {"LD_LIBRARY_PATH": str(tmp_path)}
-    told = report(**environment)
+def test_without_a_driver_there_is_a_reason_and_the_processor(no_driver: Path) -> None:
+    told = report(LD_LIBRARY_PATH=str(no_driver))
     assert [gpu for gpu in told["gpus"] if gpu["vendor"] == "nvidia"] == []
     assert told["gpus_absent"]["nvidia"] == "No NVIDIA driver is installed."
 
@@ -131,12 +129,13 @@ def test_an_engine_that_agrees_with_the_driver_is_not_mentioned(
     assert not [title for title in titles(told) if str(program) in title]
 
 
-def test_a_gpu_that_only_the_engine_names_is_listed(tmp_path: Path, engine_on_path: Callable[[str, str], Path]) -> None:
-    (tmp_path / SONAME).touch()
+def test_a_gpu_that_only_the_engine_names_is_listed(
+    no_driver: Path, engine_on_path: Callable[[str, str], Path]
+) -> None:
     program = engine_on_path(
         "0.7.0 (build 11669, commit Debian)", "Vulkan0: AMD Radeon RX 9999 XT (16304 MiB, 15000 MiB free)"
     )
-    told = report(LD_LIBRARY_PATH=str(tmp_path))
+    told = report(LD_LIBRARY_PATH=str(no_driver))
     gpu = next(each for each in told["gpus"] if each["id"] == "Vulkan0")
     assert (gpu["name"], gpu["memory_bytes"]) == ("AMD Radeon RX 9999 XT", 16304 * 2**20)
     assert told["no_gpu_because"] is None

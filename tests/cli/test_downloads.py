@@ -18,7 +18,6 @@ from launcher.app.downloads import add_pull, download_queue
 from tests import forked
 from tools.fault_matrix.server import FileServer, serving
 
-COMMAND = [sys.executable, "-m", "launcher", "downloads"]
 HALF = 4_000_000
 
 
@@ -66,7 +65,7 @@ def states() -> list[tuple[int, str]]:
 @contextmanager
 def working(*options: str) -> Iterator[subprocess.Popen[str]]:
     """A process that works the queue and tells it as JSON."""
-    with subprocess.Popen([*COMMAND, "run", "--json", *options], stdout=subprocess.PIPE, text=True) as process:
+    with forked.start("downloads", "run", "--json", *options, stdout=subprocess.PIPE) as process:
         try:
             yield process
         finally:

@@ -15,7 +15,7 @@ from tests import forked
 from tests.conftest import FAKES, ReleaseServer
 
 pytestmark = pytest.mark.usefixtures("no_engine_here")
-FAKE = f"{sys.executable} {FAKES / 'llama_server.py'}"
+FAKE = f"{sys.executable} -S {FAKES / 'llama_server.py'}"
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -96,9 +96,7 @@ def test_progress_as_json_is_one_object_a_line() -> None:
 def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer) -> None:
     releases.publish("b11450", "cpu")
     run("engine", "install", "b11450")
-    with subprocess.Popen(
-        command("serve", "--model", demo_model), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    with forked.start("serve", "--model", demo_model, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
         assert server.stdout
         head = [server.stdout.readline() for _ in range(2)][1]
         told_busy = told("engine", "use", "auto")
@@ -114,9 +112,7 @@ def test_serve_takes_the_engine_in_use(demo_model: Path, releases: ReleaseServer
 def test_an_installed_engine_serves_by_its_name(demo_model: Path, releases: ReleaseServer) -> None:
     run("engine", "install", "b11434")
     run("engine", "use", "auto")
-    with subprocess.Popen(
-        command("serve", "--model", demo_model, "--engine", "b11434"), stdout=subprocess.PIPE, text=True
-    ) as server:
+    with forked.start("serve", "--model", demo_model, "--engine", "b11434", stdout=subprocess.PIPE) as server:
         assert server.stdout
         lines = [server.stdout.readline() for _ in range(2)]
         server.send_signal(signal.SIGINT)
@@ -166,9 +162,7 @@ def test_a_known_bad_build(releases: ReleaseServer) -> None:
 
 def test_interrupted_it_says_that_nothing_was_changed(releases: ReleaseServer) -> None:
     releases.publish("b11450", "cpu", command=f"env FAKE_FAULTS=slow-load FAKE_RELEASE=/nowhere {FAKE}")
-    with subprocess.Popen(
-        command("engine", "install", "b11450"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as installing:
+    with forked.start("engine", "install", "b11450", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as installing:
         assert installing.stderr
         assert any("Running the demo model" in line for line in installing.stderr), "it came as far as that"
         installing.send_signal(signal.SIGINT)

@@ -17,8 +17,6 @@ from launcher.cli.key_options import key_for
 from tests import forked
 from tests.conftest import FAKES
 
-COMMAND = [sys.executable, "-m", "launcher"]
-
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return forked.run(*arguments, env=os.environ | environment)
@@ -38,9 +36,7 @@ def usual_engine(no_engine_here: None) -> None:
 @pytest.fixture
 def served() -> Iterator[dict[str, Any]]:
     """The demo, served by a process of its own."""
-    with subprocess.Popen(
-        [*COMMAND, "serve", "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())
@@ -205,9 +201,7 @@ class TestAttach:
 
     def test_the_model_served_last_is_served_again(self, served: dict[str, Any]) -> None:
         told("stop")
-        with subprocess.Popen(
-            [*COMMAND, "serve", "--last", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process:
+        with forked.start("serve", "--last", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             again = json.loads(process.stdout.readline())
             process.terminate()

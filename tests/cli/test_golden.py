@@ -108,8 +108,7 @@ def demo_file(files: Path, demo_model: Path) -> None:
 @pytest.fixture
 def demo_served(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The demo, served by a process of its own at $URL with $KEY."""
-    command = [*forked.COMMAND, "serve", "demo", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         monkeypatch.setenv("URL", ready["url"])

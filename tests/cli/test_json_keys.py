@@ -45,8 +45,7 @@ def test_one_object_has_its_keys(command: str) -> None:
 
 
 def test_serve_and_status_have_their_keys() -> None:
-    command = [*forked.COMMAND, "serve", "demo", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         running = answer("status")

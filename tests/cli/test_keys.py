@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,7 @@ def test_it_is_said_what_is_missing(arguments: list[str], words: str) -> None:
 
 def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() -> None:
     def served(*during: str) -> tuple[Any, str]:
-        serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
-        with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+        with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
             assert program.stdout
             ready = json.loads(program.stdout.readline())
             told = run(*during).stdout
@@ -84,8 +82,7 @@ def test_a_running_server_goes_on_with_the_old_one_and_the_next_takes_the_new() 
 
     before, told = served("keys", "replace")
     assert "still uses the old key" in told
-    serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+    with forked.start("serve", "demo", "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         assert program.stdout
         after = json.loads(program.stdout.readline())
         assert after["url"] == before["url"]

@@ -181,9 +181,8 @@ class TestAnInterruption:
     def test_it_pauses_and_says_how_to_go_on(
         self, hub: Hub, target: Path, demo_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with subprocess.Popen(
-            command("pull", f"{REPO}:{FILE}", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as program:
+        pipe = subprocess.PIPE
+        with forked.start("pull", f"{REPO}:{FILE}", "--json", stdout=pipe, stderr=pipe) as program:
             assert program.stdout
             assert program.stderr
             while not json.loads(program.stdout.readline()).get("done_bytes"):
@@ -265,7 +264,7 @@ class TestAfterwards:
         assert f"--model {target}" in planned
         assert lines("plan", "--model", mine)[0]["plans"][0]["path"] == str(target)
         assert lines("estimate", "mine:F16")[0]["mtp_head"] == "present"
-        with subprocess.Popen(command("serve", "mine:f16", "--json"), stdout=subprocess.PIPE, text=True) as server:
+        with forked.start("serve", "mine:f16", "--json", stdout=subprocess.PIPE) as server:
             assert server.stdout
             assert json.loads(server.stdout.readline())["state"] == "ready"
             refused = lines("models", "remove", mine, "--yes", code=1)[-1]["error"]

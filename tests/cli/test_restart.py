@@ -3,7 +3,7 @@
 import json
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,6 @@ import pytest
 
 from tests import forked
 
-COMMAND = [sys.executable, "-m", "launcher"]
 LARGE = ["--set", "ctx=16777216", "--set", "kv=f32"]
 
 
@@ -27,9 +26,8 @@ def status() -> dict[str, Any]:
 
 
 @contextmanager
-def served(*command: str) -> Iterator[None]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
+def served(program: Any) -> Iterator[None]:  # noqa: ANN401 -- a subprocess.Popen, or what stands for one
+    with program as process:
         try:
             assert json.loads(process.stdout.readline())["state"] == "ready"
             yield
@@ -39,7 +37,8 @@ def served(*command: str) -> Iterator[None]:
 
 
 def test_settings_that_are_too_big_are_said_to_be_and_tried_all_the_same() -> None:
-    with served("prlimit", f"--as={2_800 << 20}", *COMMAND, "serve", "demo", "--json"):
+    command = ["prlimit", f"--as={2_800 << 20}", *forked.COMMAND, "serve", "demo", "--json"]
+    with served(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)):
         dry = json.loads(run("restart", *LARGE, "--dry-run", "--json").stdout)
         told = run("restart", *LARGE)
         assert told.returncode == 1
@@ -55,10 +54,11 @@ def test_a_restart_goes_on_when_its_reader_leaves_and_says_so(
     release.touch()
     monkeypatch.setenv("FAKE_FAULTS", "slow-load")
     monkeypatch.setenv("FAKE_RELEASE", str(release))
-    with served(*COMMAND, "serve", str(demo_model), "--engine", str(fake_engine), "--json"):
+    serve = ["serve", str(demo_model), "--engine", str(fake_engine), "--json"]
+    with served(forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)):
         release.unlink()
-        change = [*COMMAND, "restart", "--set", "ctx=2K"]
-        with subprocess.Popen(change, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as restart:
+        change = ["restart", "--set", "ctx=2K"]
+        with forked.start(*change, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as restart:
             assert restart.stderr is not None
             while restart.stderr.readline() != "Loading\n":
                 assert restart.poll() is None
@@ -69,4 +69,5 @@ def test_a_restart_goes_on_when_its_reader_leaves_and_says_so(
         release.touch()
         while (now := status())["state"] != "ready":
             assert now["state"] in ("loading", "warming up")
+            time.sleep(0.02)
         assert now["settings"]["ctx"] == 2_048

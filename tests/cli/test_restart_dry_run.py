@@ -2,14 +2,11 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests import forked
-
-COMMAND = [sys.executable, "-m", "launcher"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,8 +16,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def served(home: object) -> Iterator[int]:
     """A server of the demo; its launcher's pid."""
-    command = [*COMMAND, "serve", "demo", "--json", "--ctx", "2K"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = ["serve", "demo", "--json", "--ctx", "2K"]
+    with forked.start(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())["pid"]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,17 +23,15 @@ from launcher.cli.main import main
 from launcher.engine.server import registry
 from tests import forked
 
-COMMAND = [sys.executable, "-m", "launcher"]
-
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run(*arguments)
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
-    command = [*COMMAND, "serve", "demo", "--json", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def served(*arguments: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    pipe = subprocess.PIPE
+    with forked.start("serve", "demo", "--json", *arguments, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
         try:
             yield process, json.loads(process.stdout.readline())
@@ -68,7 +67,7 @@ def test_a_server_is_restarted_followed_and_stopped_and_keeps_its_settings() -> 
         assert told.returncode == 0, told.stderr
         assert told.stdout.startswith(f"{ready['url']} is ready with ctx 4096, kv f16, draft 3,")
         assert "Restarting\n" in told.stderr
-        following = subprocess.Popen([*COMMAND, "logs", "-f", "--lines", "2"], stdout=subprocess.PIPE, text=True)
+        following = forked.start("logs", "-f", "--lines", "2", stdout=subprocess.PIPE)
         assert following.stdout is not None
         assert following.stdout.readline()
         assert json.loads(run("stop", "--json").stdout)["stopped"] == ready["url"]
@@ -111,15 +110,18 @@ def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:
         shutil.rmtree(folder)
         while run("status", "--json").returncode:
             assert process.poll() is None
+            time.sleep(0.05)
         assert status()["url"] == ready["url"]
         while not list(folder.glob("control-*")):
             assert process.poll() is None
+            time.sleep(0.05)
         told = run("restart", "--set", "draft=3", "--json")
         assert told.returncode == 0, told.stdout
         for line in folder.glob("control-*"):
             line.unlink()
         while not list(folder.glob("control-*")):
             assert process.poll() is None
+            time.sleep(0.05)
         assert run("stop").returncode == 0
         assert process.wait(120) == 0
     assert not list(folder.glob("server-*"))

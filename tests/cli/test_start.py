@@ -12,7 +12,6 @@ import pytest
 
 from launcher.engine.settings import load_settings, save_settings
 from tests import forked
-from tests.cli.test_commands import COMMAND
 from tests.plumbing import without_plumbing
 
 pytestmark = pytest.mark.usefixtures("no_engine_here")
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_engine_here")
 @contextmanager
 def started(*arguments: str) -> Iterator[list[str]]:
     """The arguments of the engine that a command starts."""
-    with subprocess.Popen([*COMMAND, *arguments, "--json"], stdout=subprocess.PIPE, text=True) as process:
+    with forked.start(*arguments, "--json", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
             told: dict[str, Any] = {}

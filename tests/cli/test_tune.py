@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from launcher.cli.tune import AIMS, describe_settings, format_minutes
 from launcher.tuning.goal import Aim
 from tests import forked
 
-COMMAND = [sys.executable, "-m", "launcher", "tune"]
 WORKLOAD = """
 name = "boats"
 title = "Boats"
@@ -90,7 +88,7 @@ def test_json_ends_with_the_verdict_and_all_trials(quick: list[str]) -> None:
 
 
 def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
-    with subprocess.Popen([*COMMAND, *quick, "--json"], stdout=subprocess.PIPE, text=True) as program:
+    with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         told = []
         for line in program.stdout:
@@ -105,9 +103,7 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
     refused = run("demo", "--continue", "--vary", "none")
     assert refused.returncode == 1
     assert "vary cannot be changed" in refused.stderr
-    with subprocess.Popen(
-        [*COMMAND, "demo", "--continue"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as again:
+    with forked.start("tune", "demo", "--continue", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as again:
         assert again.stdout
         assert again.stderr
         lines = []
@@ -130,7 +126,7 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(quick: list[str]) -> None:
 
 
 def test_after_a_kill_it_goes_on(quick: list[str]) -> None:
-    with subprocess.Popen([*COMMAND, *quick, "--json"], stdout=subprocess.PIPE, text=True) as program:
+    with forked.start("tune", *quick, "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         told = []
         for line in program.stdout:

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.conftest import Hub
 from tests.models.pulling import FILE
 
 pytestmark = pytest.mark.usefixtures("no_engine_here", "repository")
-COMMAND = [sys.executable, "-m", "launcher", "up"]
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
-    with subprocess.Popen([*COMMAND, "mine", "--json"], stdout=subprocess.PIPE, text=True) as program:
+    with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         told = []
         for line in program.stdout:
@@ -55,7 +53,7 @@ def test_from_nothing_to_a_server_and_ctrl_c_is_its_end() -> None:
 
 def test_a_line_for_each_step_and_again_they_are_done() -> None:
     for had in ("received", "here already"):
-        with subprocess.Popen([*COMMAND, "mine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        with forked.start("up", "mine", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
             assert program.stdout
             assert program.stderr
             next(line for line in program.stdout if "Ctrl-C" in line)
@@ -89,7 +87,7 @@ def test_without_the_network_it_offers_the_demo(monkeypatch: pytest.MonkeyPatch)
 
 def test_interrupted_it_is_paused_and_goes_on(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
-    with subprocess.Popen([*COMMAND, "mine", "--json"], stdout=subprocess.PIPE, text=True) as program:
+    with forked.start("up", "mine", "--json", stdout=subprocess.PIPE) as program:
         assert program.stdout
         told = []
         for line in program.stdout:

@@ -6,7 +6,6 @@ import re
 import shlex
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from tests import forked
 
-COMMAND = [sys.executable, "-m", "launcher"]
 SCARCE_MIB = 2_800
 """Of address space: enough for the demo with a usual context, not for one of three million tokens."""
 
@@ -26,7 +24,7 @@ def command_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`mtp-launcher` is found as after an installation."""
     program = tmp_path / "bin" / "mtp-launcher"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(forked.COMMAND)} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 
@@ -36,22 +34,27 @@ def scarce(*words: str) -> list[str]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    if words[: len(forked.COMMAND)] == forked.COMMAND:
-        return forked.run(*words[len(forked.COMMAND) :])
+    if words[0] == "mtp-launcher":
+        return forked.run(*words[1:])
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
 @contextmanager
 def serving(command: str, *before: str) -> Iterator[dict[str, Any]]:
     """Run a command as a shell does; yield what status says once it serves."""
-    words = [*before, *shlex.split(command)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    words, pipe = shlex.split(command), subprocess.PIPE
+    assert words[0] == "mtp-launcher"
+    with (
+        subprocess.Popen([*before, *words], stdout=pipe, stderr=pipe, text=True)
+        if before
+        else forked.start(*words[1:], stdout=pipe, stderr=pipe)
+    ) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 if line.startswith("Ctrl-C"):
                     break
-            (told,) = json.loads(run(*COMMAND, "status", "--json").stdout)
+            (told,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
             yield told
         finally:
             process.terminate()
@@ -65,24 +68,24 @@ def proposed(text: str) -> str:
 
 
 def test_an_argument_that_the_engine_refuses() -> None:
-    failed = run(*COMMAND, "serve", "demo", "--ctx", "4K", "--", "--warp-speed", "9")
+    failed = run("mtp-launcher", "serve", "demo", "--ctx", "4K", "--", "--warp-speed", "9")
     assert failed.returncode == 1
     assert "The engine does not support the flag --warp-speed." in failed.stderr
-    told = run(*COMMAND, "diagnose")
+    told = run("mtp-launcher", "diagnose")
     assert told.returncode == 0
     assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
     assert proposed(told.stdout) == proposed(failed.stderr) == "mtp-launcher serve demo --ctx 4096"
     with serving(proposed(told.stdout)) as status:
         assert status["settings"]["ctx"] == 4_096
-    assert run(*COMMAND, "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
+    assert run("mtp-launcher", "diagnose").returncode == 1  # the fault of an earlier run is not the last one's
 
 
 def test_a_context_that_memory_does_not_hold() -> None:
-    serve = (*COMMAND, "serve", "demo", "--ctx", "3000000")
+    serve = ("mtp-launcher", "serve", "demo", "--ctx", "3000000")
     failed = run(*scarce(*serve))
     assert failed.returncode == 1
     assert "Not enough memory for the " in failed.stderr
-    answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
+    answer = json.loads(run("mtp-launcher", "diagnose", "--json").stdout)
     assert answer["code"] in ("kv_cache_too_big", "compute_buffer_too_big")
     first = answer["actions"][0]
     context = first["parameters"]["context"]
@@ -93,7 +96,7 @@ def test_a_context_that_memory_does_not_hold() -> None:
 
 
 def test_with_fix_it_mends_itself_and_says_how() -> None:
-    serve = [*COMMAND, "serve", "demo", "--ctx", "3000000", "--fix", "--json", "--", "--warp-speed", "9"]
+    serve = ["mtp-launcher", "serve", "demo", "--ctx", "3000000", "--fix", "--json", "--", "--warp-speed", "9"]
     with subprocess.Popen(scarce(*serve), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -107,7 +110,7 @@ def test_with_fix_it_mends_itself_and_says_how() -> None:
 
 def test_fixing_ends_after_three() -> None:
     bad = ["--warp", "--warq", "--warr", "--wars"]
-    failed = run(*COMMAND, "serve", "demo", "--fix", "--", *bad)
+    failed = run("mtp-launcher", "serve", "demo", "--fix", "--", *bad)
     assert failed.returncode == 1
     assert failed.stderr.count("Fixed by: ") == 3
     assert "--fix tries 3 changes at most, and all were tried.\n" in failed.stderr
@@ -116,33 +119,33 @@ def test_fixing_ends_after_three() -> None:
 
 def test_a_restart_that_fails_says_how_it_would_do() -> None:
     with serving("mtp-launcher serve demo --ctx 4096", *scarce()) as before:
-        failed = run(*COMMAND, "restart", "--set", "ctx=3000000", "--set", "draft=1")
+        failed = run("mtp-launcher", "restart", "--set", "ctx=3000000", "--set", "draft=1")
         assert failed.returncode == 1
         assert "so the previous ones were restored" in failed.stderr
         command = proposed(failed.stderr)
         assert re.fullmatch(r"mtp-launcher restart --set ctx=\d+ --set draft=1", command)
         mended = run(*shlex.split(command))
         assert mended.returncode == 0, mended.stderr
-        (after,) = json.loads(run(*COMMAND, "status", "--json").stdout)
+        (after,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
         assert before["settings"]["ctx"] < after["settings"]["ctx"] < 3_000_000
         assert after["settings"]["draft"] == 1
 
 
 def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_does() -> None:
     with serving("mtp-launcher serve demo --ctx 4096"):
-        failed = run(*COMMAND, "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")
+        failed = run("mtp-launcher", "restart", "--set", "extra=--cache-ram nonsense --no-warmup", "--set", "ctx=2K")
         assert failed.returncode == 1
         command = proposed(failed.stderr)
         assert command == "mtp-launcher restart --set ctx=2048 --set extra=--no-warmup"
         assert run(*shlex.split(command)).returncode == 0
-        answer = json.loads(run(*COMMAND, "restart", "--set", "extra=--warp 9", "--json").stdout)["error"]
+        answer = json.loads(run("mtp-launcher", "restart", "--set", "extra=--warp 9", "--json").stdout)["error"]
         first, second = answer["actions"]
         assert (first["kind"], first["command"]) == ("remove_flag", "mtp-launcher restart --set extra=default")
         assert (second["command"], second["link"]) == ("mtp-launcher engine install", None)
         run(*shlex.split(first["command"]))
-        (status,) = json.loads(run(*COMMAND, "status", "--json").stdout)
+        (status,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
         assert (status["settings"]["ctx"], status["settings"]["extra"]) == (2_048, [])
-        failed = run(*COMMAND, "restart", "--set", "extra=--warp 9", "--url", status["url"])
+        failed = run("mtp-launcher", "restart", "--set", "extra=--warp 9", "--url", status["url"])
         assert "To do: Start without --warp (so it runs already)\n" in failed.stderr
 
 
@@ -151,7 +154,7 @@ def test_a_port_that_is_taken() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        failed = run(*COMMAND, "serve", "demo", "--port", str(port), "--json")
+        failed = run("mtp-launcher", "serve", "demo", "--port", str(port), "--json")
         (action,) = json.loads(failed.stdout)["error"]["actions"]
         assert action["command"] == "mtp-launcher serve demo"
         with serving(action["command"]) as status:
@@ -159,32 +162,34 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_a_broken_file_is_found_before_an_engine_runs(tmp_path: Path, demo_model: Path) -> None:
-    run(*COMMAND, "serve", "demo", "--", "--warp-speed", "9")  # an earlier failure, which has nothing to do with it
+    run(
+        "mtp-launcher", "serve", "demo", "--", "--warp-speed", "9"
+    )  # an earlier failure, which has nothing to do with it
     model = tmp_path / "cut.gguf"
     whole = demo_model.read_bytes()
     model.write_bytes(whole[:-1_000])
-    failed = run(*COMMAND, "serve", str(model))
+    failed = run("mtp-launcher", "serve", str(model))
     assert failed.returncode == 1
     assert "cut.gguf is incomplete: 1,000 of " in failed.stderr
     assert "Download it again" not in failed.stderr.split("To do")[1]  # nobody knows from where
     assert proposed(failed.stderr) == "mtp-launcher models"
-    told = run(*COMMAND, "diagnose")
+    told = run("mtp-launcher", "diagnose")
     assert told.returncode == 0
     assert told.stdout.startswith("The last start failed before an engine was run.\n  Why: cut.gguf is incomplete: ")
     assert proposed(told.stdout) == "mtp-launcher models"
-    answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
+    answer = json.loads(run("mtp-launcher", "diagnose", "--json").stdout)
     assert (answer["code"], answer["severity"], answer["log"]) == ("model_broken", "fatal", None)
     assert answer["cause"].startswith("cut.gguf is incomplete: ")
     assert answer["action"]["kind"] == "other_model"
     model.write_bytes(whole)
     with serving(f"mtp-launcher serve {model}"):
-        assert run(*COMMAND, "diagnose").returncode == 1
+        assert run("mtp-launcher", "diagnose").returncode == 1
 
 
 def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) -> None:
     model = tmp_path / "new.gguf"
     model.write_bytes(b"GGUF" + (9).to_bytes(4, "little") + bytes(100))
-    failed = run(*COMMAND, "serve", str(model), "--json")
+    failed = run("mtp-launcher", "serve", str(model), "--json")
     error = json.loads(failed.stdout)["error"]
     assert "which is too new" in error["message"]
     assert [each["kind"] for each in error["actions"]] == ["other_model"]
@@ -198,31 +203,32 @@ def test_a_file_of_a_newer_kind_is_not_to_be_downloaded_again(tmp_path: Path) ->
     ],
 )
 def test_a_model_that_is_not_here_is_told_with_how_to_get_one(model: str, sentence: str) -> None:
-    failed = run(*COMMAND, "serve", model)
+    failed = run("mtp-launcher", "serve", model)
     assert model in failed.stderr.splitlines()[0]
     assert sentence in failed.stderr
-    assert model in run(*COMMAND, "diagnose").stdout
+    assert model in run("mtp-launcher", "diagnose").stdout
 
 
 def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
-    run(*COMMAND, "serve", "demo", "--", "--warp-speed", "9")
+    run("mtp-launcher", "serve", "demo", "--", "--warp-speed", "9")
     for path in (home / "state").glob("last-start.json*"):
         path.write_text("{")
-    told = run(*COMMAND, "diagnose")
+    told = run("mtp-launcher", "diagnose")
     assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
     assert "The note of the last start was damaged" in told.stderr
 
 
 def test_of_two_servers_one_has_to_be_named() -> None:
-    with serving("mtp-launcher serve demo") as first:
-        words = [*COMMAND, "serve", "demo", "--json"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline())["state"] == "ready"
-            told = run(*COMMAND, "diagnose")
-            named = json.loads(run(*COMMAND, "diagnose", "--url", first["url"], "--json").stdout)
-            process.terminate()
-            process.wait(120)
+    with (
+        serving("mtp-launcher serve demo") as first,
+        forked.start("serve", "demo", "--json", stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["state"] == "ready"
+        told = run("mtp-launcher", "diagnose")
+        named = json.loads(run("mtp-launcher", "diagnose", "--url", first["url"], "--json").stdout)
+        process.terminate()
+        process.wait(120)
     assert told.returncode == 1
     assert "2 servers are running" in told.stderr
     assert "Choose one with --url." in told.stderr
@@ -238,12 +244,12 @@ def test_what_hinders_a_server_that_loads_is_not_told_as_its_failure(home: Path)
         note.write_text(note.read_text().replace('"state":"ready"', '"state":"loading"'))
         notice = "0.00.100.000 W common_fit_params: failed to fit params to free device memory: abort\n"
         log.write_text(f"mtp-launcher starts an engine: x\n{notice}")
-        answer = json.loads(run(*COMMAND, "diagnose", "--json").stdout)
+        answer = json.loads(run("mtp-launcher", "diagnose", "--json").stdout)
     assert (answer["code"], answer["action"]) == (None, None)
     assert answer["title"] == f"The server at {status['url']} is loading, and its log shows no failure."
 
 
 def test_diagnose_without_a_log_says_so() -> None:
-    told = run(*COMMAND, "diagnose")
+    told = run("mtp-launcher", "diagnose")
     assert told.returncode == 1
     assert "No server has run yet" in told.stderr

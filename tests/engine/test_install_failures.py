@@ -27,7 +27,7 @@ QUICK = TransferSettings(attempts=2, backoff_s=0.01)
 @pytest.fixture
 def fake_command() -> str:
     """The command of the fake llama-server, which starts at once and can fail on demand."""
-    return f"{sys.executable} {FAKE}"
+    return f"{sys.executable} -S {FAKE}"
 
 
 @pytest.fixture

@@ -23,20 +23,42 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     stalls              a chat reply stops in the middle, after the first request
 """
 
-import json
 import os
-import signal
-import subprocess
 import sys
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 FAULTS = frozenset(filter(None, os.environ.get("FAKE_FAULTS", "").split(",")))
 FLAGS = ["--model", "--host", "--port", "--parallel", "--ctx-size", "--metrics", "--alias", "--threads"]
 SPECULATION = ["--spec-type", "--spec-draft-n-max"]
+
+
+def answer_probe(arguments: list[str]) -> bool:
+    """Answer --version, --help and --list-devices; return whether one of them was asked."""
+    if "--version" in arguments:
+        print("version: 0.0.0 (build 1, fake)", file=sys.stderr)
+    elif "--help" in arguments:
+        print("\n".join(FLAGS if "old" in FAULTS else FLAGS + SPECULATION))
+        own = ", turbo3" if "fork" in FAULTS else ""
+        print(f"-ctk,  --cache-type-k TYPE   KV cache data type for K\n    allowed values: f32, f16, q8_0, q4_0{own}")
+        print("-ctv,  --cache-type-v TYPE\n-fa, --flash-attn [on|off|auto]")
+    elif "--list-devices" in arguments:
+        print(os.environ.get("FAKE_DEVICES", "Available devices:\n  (none)"))
+    else:
+        return False
+    return True
+
+
+if __name__ == "__main__" and answer_probe(sys.argv[1:]):
+    sys.exit()
+
+# Only a server needs these, and probes are many.
+import json  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+import threading  # noqa: E402
+import time  # noqa: E402
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -144,18 +166,6 @@ def load() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    if "--version" in arguments:
-        print("version: 0.0.0 (build 1, fake)", file=sys.stderr)
-        return
-    if "--help" in arguments:
-        print("\n".join(FLAGS if "old" in FAULTS else FLAGS + SPECULATION))
-        own = ", turbo3" if "fork" in FAULTS else ""
-        print(f"-ctk,  --cache-type-k TYPE   KV cache data type for K\n    allowed values: f32, f16, q8_0, q4_0{own}")
-        print("-ctv,  --cache-type-v TYPE\n-fa, --flash-attn [on|off|auto]")
-        return
-    if "--list-devices" in arguments:
-        print(os.environ.get("FAKE_DEVICES", "Available devices:\n  (none)"))
-        return
     if "ignores-term" in FAULTS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "spawns-child" in FAULTS:

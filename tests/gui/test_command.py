@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from PySide6.QtGui import QImage
 
+from tests.cli import in_process
+
 COMMAND = [sys.executable, "-m", "launcher"]
 OFFSCREEN = {"QT_QPA_PLATFORM": "offscreen"}
 
@@ -49,6 +51,20 @@ def wait_until_it_listens(home: Path) -> None:
     while not (home / "state" / "window.lock").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def status() -> list[dict[str, str]]:
+    servers: list[dict[str, str]] = json.loads(in_process.run("status", "--json").stdout)
+    return servers
+
+
+def wait_until_it_serves() -> dict[str, str]:
+    """Return what `status` says of the server once it is ready."""
+    deadline = time.monotonic() + 120
+    while not (servers := status()) or servers[0]["state"] != "ready":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return servers[0]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -99,10 +115,7 @@ def test_a_file_given_to_a_second_start_is_served_by_the_first(home: Path, demo_
     with opened():
         wait_until_it_listens(home)
         assert gui(str(demo_model)).returncode == 0
-        deadline = time.monotonic() + 120
-        while not (servers := status()) or servers[0]["state"] != "ready":
-            assert time.monotonic() < deadline
-        assert servers[0]["model"] == "mtp-demo"
+        assert wait_until_it_serves()["model"] == "mtp-demo"
     assert status() == []
 
 
@@ -110,10 +123,7 @@ def test_a_second_start_with_the_demo_starts_it_in_the_first(home: Path) -> None
     with opened():
         wait_until_it_listens(home)
         assert gui("--demo").returncode == 0
-        deadline = time.monotonic() + 120
-        while not (servers := status()) or servers[0]["state"] != "ready":
-            assert time.monotonic() < deadline
-        assert servers[0]["model"] == "demo"
+        assert wait_until_it_serves()["model"] == "demo"
 
 
 def test_a_display_that_does_not_answer_is_told_before_qt_aborts() -> None:
@@ -143,18 +153,10 @@ def test_started_from_a_menu_an_error_is_told_in_a_dialog(tmp_path: Path) -> Non
     assert "No display is available for the window.\n\nRun `mtp-launcher demo`" in arguments
 
 
-def status() -> list[dict[str, str]]:
-    told = subprocess.run([*COMMAND, "status", "--json"], capture_output=True, text=True, check=False)
-    servers: list[dict[str, str]] = json.loads(told.stdout)
-    return servers
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_closes_the_window_and_stops_the_server(number: signal.Signals) -> None:
     with opened("--demo") as process:
-        deadline = time.monotonic() + 120
-        while not (servers := status()) or servers[0]["state"] != "ready":
-            assert time.monotonic() < deadline
+        wait_until_it_serves()
         process.send_signal(number)
         assert process.wait(120) == 0
         assert process.stderr is not None

@@ -1,7 +1,5 @@
 """What is chosen in the settings is what the window does: each setting with who reads it, on the real engine."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.settings.page import SettingsPage
 from launcher.gui.tray import Tray
 from launcher.gui.window import Window
+from tests import forked
 from tests.gui.chatting import can_send, controller_of
 
 Wait = Callable[..., None]
@@ -89,10 +88,12 @@ def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: 
     assert cockpit.controls.changes.drain_s == 0
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_terminal_asks_with_it_too(chosen: None, demo: Window) -> None:
     def reply(*options: str) -> str:
-        command = [sys.executable, "-m", "launcher", "chat", "Hello", *options]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        told = forked.run("chat", "Hello", *options)
+        assert told.returncode == 0
+        return told.stderr
 
     assert " 5 tokens" in reply()
     assert " 3 tokens" in reply("--max-tokens", "3")

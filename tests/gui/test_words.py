@@ -153,13 +153,11 @@ def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, windo
 def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:
     theme.apply(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
-    window.resize(1_280, 800)
+    window.resize(1_000, 640)
     try:
         with qtbot.waitSignal(window.page_shown, timeout=60_000):
             window.show()
         assert "驾驶舱" in {button.text() for button in window.findChildren(QPushButton)}
-        assert cut_on_pages(window, qtbot) == {}
-        window.resize(1_000, 640)
         assert cut_on_pages(window, qtbot) == {}
         with qtbot.waitSignal(window.gone, timeout=60_000):
             window.quit()

@@ -12,7 +12,7 @@ from launcher.engine.builds.probe import probe_engine
 from tools.accuracy.grid import COUNTS, PARTS, Outcome, cases, measure
 
 CACHES = ("context_mib", "draft_context_mib")
-SAMPLE = 8
+SAMPLE = 12
 """One of so many cases is tried here; `just accuracy` tries all."""
 MOST_PERCENT = 3.0
 """What compute buffers may differ by."""

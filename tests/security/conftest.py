@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.paths import HOME_VARIABLE
+from tests import forked
 
 NOBODY = 65_534
 """The user and group of nobody (Debian, Fedora, Arch)."""
@@ -58,6 +59,11 @@ def serve(home: Path, *arguments: str) -> Iterator[Served]:
             program.wait(120)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_forked(forked_commands: None) -> None:
+    """Have what the commands of tests.forked are forked from."""
+
+
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """The demo, served to this computer alone, in a folder that every user may look into."""
@@ -75,8 +81,7 @@ def in_terminal(*arguments: str, home: Path, interrupt_after: bytes = b"") -> tu
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 200, 0, 0))
     environment = os.environ | {HOME_VARIABLE: str(home), "QT_QPA_PLATFORM": "offscreen"}
-    command = [sys.executable, "-m", "launcher", *arguments]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as running:
+    with forked.start(*arguments, env=environment, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as running:
         os.close(slave)
         got = b""
         with suppress(OSError):  # the end of a terminal
@@ -86,7 +91,7 @@ def in_terminal(*arguments: str, home: Path, interrupt_after: bytes = b"") -> tu
                 if waits and interrupt_after in got:
                     running.send_signal(signal.SIGINT)
     os.close(master)
-    return running.returncode, got.decode("utf-8", "replace")
+    return running.wait(), got.decode("utf-8", "replace")
 
 
 def as_another_user(script: str, *arguments: str) -> str:

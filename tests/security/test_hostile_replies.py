@@ -18,6 +18,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
 from launcher.engine.server.registry import Entry
 from launcher.gui import theme
+from launcher.gui.chat import reply as reply_widgets
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.pane import ChatPane, ReadOnlyText, ReplyView
 from launcher.gui.chat.reply import SHOWN_CHARACTERS
@@ -26,6 +27,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.rail import StatusChip
 from launcher.gui.viewmodel import Inputs, derive_view
+from tests import forked
 from tests.security.conftest import ACTING, in_terminal
 from tests.security.test_text import ATTACKS
 
@@ -36,6 +38,7 @@ MARKDOWN = (
     '<img src="//evil.example/share/x.png"><script>alert(1)</script><b>bold</b>\n'
 )
 MEGABYTES = "x" * 10_000_000
+FAMILY = "👩‍👩‍👧‍👦"
 
 
 class TestInTheTerminal:
@@ -71,8 +74,7 @@ class TestInTheTerminal:
                         code, told = in_terminal("chat", "hello", "--url", url, *options, home=home)
                         assert code == 0, told
                         return told.replace("\r\n", "\n")
-                    run = [sys.executable, "-m", "launcher", "chat", "hello", "--url", url, *options]
-                    done = subprocess.run(run, capture_output=True, text=True, encoding="utf-8", check=False)
+                    done = forked.run("chat", "hello", "--url", url, *options, timeout=300)
                     assert done.returncode == 0, done.stderr[-2_000:]
                     return done.stdout
                 finally:
@@ -174,11 +176,21 @@ class TestInTheWindow:
         pane.end("")
         assert pane.messages[-1] == {"role": "assistant", "content": "a\x1b[31m" + "y" * 5_000}
 
-    @pytest.mark.parametrize("letters", ["x", "\u0301", "lorem ipsum ", "\u202e\x1b", "👩‍👩‍👧‍👦"])
-    def test_two_megabytes_on_one_line_do_not_stall_it(self, pane: ChatPane, qapp: QApplication, letters: str) -> None:
-        reply = (letters * (2_000_000 // len(letters) + 1))[:2_000_000]
+    @pytest.mark.parametrize(
+        ("letters", "shown"),
+        [
+            ("x", SHOWN_CHARACTERS),
+            *((letters, 100_000) for letters in ("\u0301", "lorem ipsum ", "\u202e\x1b", FAMILY)),
+        ],
+    )
+    def test_a_line_of_twice_what_is_shown_does_not_stall_it(
+        self, pane: ChatPane, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, letters: str, shown: int
+    ) -> None:
+        monkeypatch.setattr(reply_widgets, "SHOWN_CHARACTERS", shown)  # a million emoji take Qt half a minute in all
+        reply = (letters * (2 * shown // len(letters) + 1))[: 2 * shown]
         longest_s = 0.0
-        for part in [reply[begin : begin + 100_000] for begin in range(0, len(reply), 100_000)]:
+        step = shown // 10
+        for part in [reply[begin : begin + step] for begin in range(0, len(reply), step)]:
             began_s = time.thread_time()
             pane.add(part, "")
             longest_s = max(longest_s, time.thread_time() - began_s)
@@ -191,9 +203,9 @@ class TestInTheWindow:
             qapp.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents)
             longest_s = max(longest_s, time.thread_time() - began_s)
         assert longest_s < 2, "of processor time; what grows with the square of the length takes minutes"
-        shown = [text.toPlainText() for text in texts(pane)]
-        assert "is not shown" in shown[-1]
-        assert sum(map(len, shown)) < 1.01 * SHOWN_CHARACTERS
+        found = [text.toPlainText() for text in texts(pane)]
+        assert "is not shown" in found[-1]
+        assert sum(map(len, found)) < 1.01 * shown + 1_000
         pane.end("")
         assert pane.messages[-1]["content"] == reply
 

@@ -21,6 +21,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint, claim_endpoint
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.supervisor import Supervisor
+from tests import forked
 
 EVENT = b'data: {"choices": [{"delta": {"content": "stolen"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
 ANSWERS: dict[str, Any] = {
@@ -94,10 +95,7 @@ def registered() -> Iterator[Endpoint]:
 
 
 def command(*arguments: str) -> tuple[int, Any]:
-    told = subprocess.run(
-        [sys.executable, "-m", "launcher", *arguments, "--json"],
-        capture_output=True, text=True, check=False, timeout=60, env=os.environ,
-    )  # fmt: skip
+    told = forked.run(*arguments, "--json")
     assert "Traceback" not in told.stderr
     return told.returncode, json.loads(told.stdout)
 
@@ -148,8 +146,8 @@ def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: 
 def test_the_usual_port_that_is_taken_is_left_to_its_thief(demo_model: Path) -> None:
     usual = claim_endpoint(None)
     with stealing(usual.port) as thief:
-        serve = [sys.executable, "-m", "launcher", "serve", "demo", "--json"]
-        with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+        serve = ["serve", "demo", "--json"]
+        with forked.start(*serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
             assert program.stdout
             ready = json.loads(program.stdout.readline())
             _, told = command("chat", "Hello", "--max-tokens", "4")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.demo_model import __main__ as generator
+from tests.tools.quick_demo_model import ONE_OF, make_model
 from tools.demo_model import fit, network, text
 from tools.demo_model.network import Trunk
 from tools.demo_model.tensors import Shape
@@ -22,7 +22,6 @@ from tools.demo_model.tokenizer import Tokenizer, split
 RESOURCES = Path(__file__).parents[2] / "resources" / "demo"
 HEAD = "blk.4.nextn.eh_proj.weight"
 HEAD_COUNT = "qwen35moe.nextn_predict_layers"
-A_FEW_STEPS = 2
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +119,10 @@ class TestNetwork:
         ids = np.array(tokenizer.encode(text.prompt_of("What is a draft?")))
         assert np.allclose(trunk.remembered(ids[:8]), trunk.remembered(ids)[:8])
 
-    def test_every_target_is_a_distribution(self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer) -> None:
+    def test_every_target_is_a_distribution(
+        self, corpus: text.Corpus, trunk: Trunk, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fit, "dialogues", lambda corpus: text.dialogues(corpus)[::ONE_OF])
         found = fit.examples(tokenizer, corpus, trunk)
         assert np.allclose(found.targets.sum(1), 1, atol=1e-5)
         assert (found.targets >= 0).all()
@@ -130,17 +132,15 @@ class TestGenerator:
     def test_the_same_recipe_gives_the_same_bytes(self, tmp_path: Path) -> None:
         first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
         for path in (first, second):
-            generator.main(["--out", str(path), "--steps", str(A_FEW_STEPS), "--slow", "1"])
+            make_model(path, "--slow", "1")
         assert first.read_bytes() == second.read_bytes()
         # A slow model has more blocks, and its head behind them.
         reader = gguf.GGUFReader(first)
         assert value(reader, "qwen35moe.block_count") == Shape(dead_groups=1).blocks == 9
         assert "blk.8.nextn.eh_proj.weight" in tensor_names(reader)
 
-    def test_a_model_without_head_has_no_trace_of_one(self, tmp_path: Path) -> None:
-        path = tmp_path / "plain.gguf"
-        generator.main(["--out", str(path), "--steps", str(A_FEW_STEPS), "--no-mtp"])
-        reader = gguf.GGUFReader(path)
+    def test_a_model_without_head_has_no_trace_of_one(self, headless_model: Path) -> None:
+        reader = gguf.GGUFReader(headless_model)
         assert reader.get_field(HEAD_COUNT) is None
         assert not any("nextn" in name for name in tensor_names(reader))
         assert value(reader, "qwen35moe.block_count") == 4

@@ -44,8 +44,8 @@ def test_ten_minutes_are_enough_for_the_small_grid_most_of_the_time() -> None:
 
 
 def test_where_nothing_matters_little_is_claimed() -> None:
-    found = tunes(range(24), Goal(), TEN_MINUTES_S, tied=True)
-    assert sum(outcome.answer == "on" or outcome.covered is not None for outcome in found) <= 3
+    found = tunes(range(8, 16), Goal(), TEN_MINUTES_S, tied=True)  # 0 to 7: tests/tuning/test_tuner.py
+    assert sum(outcome.answer == "on" or outcome.covered is not None for outcome in found) <= 1
 
 
 def test_measuring_everything_is_counted_whole() -> None:

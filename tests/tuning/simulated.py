@@ -30,6 +30,16 @@ class Told:
         return [event for event in self.events if isinstance(event, kind)]
 
 
+_known: dict[tuple[int, float], tuple[Machine, Verdict, Told]] = {}
+
+
+async def tuned_once(number: int, budget_s: float = HOUR_S) -> tuple[Machine, Verdict, Told]:
+    """A tune that several tests look at, each without changing it."""
+    if (number, budget_s) not in _known:
+        _known[number, budget_s] = await tuned(number, budget_s)
+    return _known[number, budget_s]
+
+
 async def tuned(number: int, budget_s: float = HOUR_S, **more: object) -> tuple[Machine, Verdict, Told]:
     machine, told = draw(number), Told()
     verdict = await tune(

@@ -1,9 +1,10 @@
 """The window's texts and their translations: read from the source, merged into .po files, compiled to .mo files."""
 
 import ast
+import functools
 import io
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from babel.messages.catalog import Catalog, Message
@@ -27,18 +28,23 @@ _DEMO = ROOT / "presets" / "demo.toml"
 _WIDTH = 118
 
 
-def asks() -> Iterator[tuple[str, int, str, list[ast.expr]]]:
-    """Yield each place of the source that asks for a text: file, line, the function, and its texts.
+@functools.cache
+def asks() -> Sequence[tuple[str, int, str, list[ast.expr]]]:
+    """Return each place of the source that asks for a text: file, line, the function, and its texts.
 
-    Read from the syntax tree, because calls may also stand inside f-strings, where tokens do not show them.
+    Read from the syntax tree, because calls may also stand inside f-strings, where tokens do not show them. That takes
+    seconds.
     """
+    found: list[tuple[str, int, str, list[ast.expr]]] = []
     for path in sorted(SOURCE.rglob("*.py")):
         calls = [each for each in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(each, ast.Call)]
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             if isinstance(call.func, ast.Name) and call.func.id in TEXTS and _TERMINAL not in path.parents:
                 name = call.func.id
                 window = [each.value for each in call.keywords if each.arg == "window" and name == "message"]
-                yield path.relative_to(ROOT).as_posix(), call.lineno, name, window or call.args[: TEXTS[name]]
+                texts = window or call.args[: TEXTS[name]]
+                found.append((path.relative_to(ROOT).as_posix(), call.lineno, name, texts))
+    return found
 
 
 def template() -> Catalog:
