@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import BadOption
-from launcher.base.units import format_percent
 from launcher.cli import models_local
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json
@@ -231,22 +230,8 @@ def _format_presets(model: ModelEntry) -> Iterator[str]:
 
 
 def _format_measurements(model: ModelEntry) -> Iterator[str]:
-    if not model.measurements:
-        return
-    yield "\nMeasured (tokens per second with and without drafts)"
-    notes = _Footnotes()
-    head = ("GPU", "QUANT", "CONTEXT", "FILLED", "KV", "DRAFT", "CPU-MOE", "T/S", "WITHOUT", "ACCEPTED", "MIB", "")
-    rows: list[Sequence[str]] = [head]
-    for one in model.measurements:
-        speed = _format_span(one.tokens_per_second, one.tokens_per_second_high, "{:g}".format)
-        accepted = _format_span(one.acceptance, one.acceptance_high, format_percent)
-        footnote = notes.number(one.note, one.source + (" (little trust)" if one.trust == "low" else ""))
-        context = (_or_unknown(one.quant), _format_count(one.ctx), _format_count(one.filled), _or_unknown(one.kv))
-        results = (speed, _format_span(one.baseline, None, "{:g}".format), accepted, _format_count(one.memory_mib))
-        gpu = " ".join(filter(None, (one.gpu, one.os)))
-        rows.append((gpu, *context, _format_count(one.draft), _format_count(one.n_cpu_moe), *results, footnote))
-    yield from format_table(rows, right={2, 3, 5, 6, 7, 8, 9, 10})
-    yield from notes.format_lines()
+    if count := len(model.measurements):
+        yield f"\n{count} published runs: `mtp-launcher plan {model.id} --evidence` lists them."
 
 
 class _Footnotes:
@@ -280,9 +265,3 @@ def _format_count(count: int | None) -> str:
 
 def _or_unknown(text: str | None) -> str:
     return text or _UNKNOWN
-
-
-def _format_span(low: float | None, high: float | None, format_value: Callable[[float], str]) -> str:
-    if low is None:
-        return _UNKNOWN
-    return format_value(low) if high is None else f"{format_value(low)} to {format_value(high)}"

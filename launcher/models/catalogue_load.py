@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from launcher.base.paths import config_dir, expand_user, shipped_file
 from launcher.models.catalogue import Catalogue, CatalogueProblem, ModelEntry
+from launcher.models.evidence import family_key, read_published_runs
 from launcher.models.hub_figures import figures_folder, fill_from_hub_cache
 from launcher.models.preset import Preset
 
@@ -44,11 +45,13 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
 def shipped_models() -> tuple[ModelEntry, ...]:
     """Read the models that ship with the program."""
     paths = sorted(shipped_file("presets").glob("*.toml"))
-    return tuple(
+    models = (
         build_dataclass(ModelEntry, entry)
         for path in paths
-        for entry in tomllib.loads(path.read_text("utf-8"))["models"]
+        for entry in tomllib.loads(path.read_text("utf-8")).get("models", ())
     )
+    runs = read_published_runs()
+    return tuple(replace(model, measurements=runs.get(family_key(model.family), ())) for model in models)
 
 
 def build_dataclass(cls: Callable[..., T], data: Mapping[str, Any]) -> T:

@@ -243,6 +243,10 @@ def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_c
     return message("Only a q4_0 KV cache leaves room for this context.")
 
 
+_USUAL = 0.4
+"""Share of the published runs from which on a draft length is called usual."""
+
+
 def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, chosen: bool) -> str:
     if not setting.draft and entry.speculation == "ngram-mod":
         return message(
@@ -262,19 +266,21 @@ def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, cho
     runs = {
         (result.gpu, result.quant, result.source, result.draft)
         for result in entry.measurements
-        if result.draft and result.tokens_per_second and result.trust == "good"
+        if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
     }
     counts = Counter(draft for *_, draft in runs)
     usual, count = max(counts.items(), key=lambda one: one[1], default=(None, 0))
-    if usual is None or 2 * count <= len(runs):
+    if usual is None:
         return ""
-    if setting.draft == usual:
+    if setting.draft == usual and count >= _USUAL * len(runs):
         return message(
             "Draft {usual} was used in {count} of the {runs} published runs of this model.",
             usual=usual,
             count=count,
             runs=len(runs),
         )
+    if setting.draft == usual or 2 * count <= len(runs):
+        return ""
     return message("Most published runs of this model used draft {usual}: measure both.", usual=usual)
 
 

@@ -97,6 +97,20 @@ class Measurement:
     """Draft length."""
     n_cpu_moe: Count | None = None
     """Layers whose routed experts were in host memory."""
+    speculation: str = ""
+    """How tokens were drafted, as llama-server's --spec-type; empty for MTP or none."""
+    gpus: Positive = 1
+    """Number of GPUs."""
+    workload: str = ""
+    """What was generated, as the source tells it."""
+    temperature: Amount | None = None
+    """Temperature of sampling."""
+    power_w: Amount | None = None
+    """Power limit of the GPU, in watts."""
+    file_bytes: Positive | None = None
+    """Size of the model's file, in bytes."""
+    date: str = ""
+    """Day of the run, as YYYY-MM-DD."""
     tokens_per_second: Amount | None = None
     """Rate with speculation, the lower end of a range; absent where only memory was measured."""
     tokens_per_second_high: Amount | None = None

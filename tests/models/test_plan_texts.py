@@ -78,12 +78,13 @@ class TestTexts:
         runs = {
             (result.gpu, result.quant, result.source, result.draft)
             for result in first.entry.measurements
-            if result.draft and result.tokens_per_second and result.trust == "good"
+            if result.draft and result.tokens_per_second and result.trust == "good" and not result.speculation
         }
         twos = [run for run in runs if run[3] == 2]
         assert told == f"Draft 2 was used in {len(twos)} of the {len(runs)} published runs of this model."
-        third = plans(describe_machine(48))[0]
-        assert "Most published runs of this model used draft 2: measure both." in third.reasons
+        other = plans(describe_machine(32), PlanCriteria(model="qwen3.6-27b-mtp"))[0]
+        assert other.setting.draft == 4
+        assert "Most published runs of this model used draft 3: measure both." in other.reasons
 
     def test_what_was_given_up_is_told(self) -> None:
         (first, *_) = plans(describe_machine(16, headless=True), PlanCriteria(model=MOE, quant="UD-IQ3_S"))

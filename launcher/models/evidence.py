@@ -1,0 +1,86 @@
+"""Published runs of models, from presets/evidence/runs.csv: speed, acceptance and memory on the computers of others.
+
+A row is one run. Rates are in tokens per second, memory is in MiB, a missing figure is empty. `baseline` is the rate of
+the same run without drafts. `code`, `prose` and `shell` are the rates by kind of prompt, `runs` the number of requests,
+`method` is how the source supports its figures. A row with trust `low` is shown, but never used.
+"""
+
+import csv
+import re
+from functools import cache
+
+from launcher.base.paths import shipped_file
+from launcher.models.preset import Measurement
+
+_LONG_PROMPT = 2_000
+"""From this length, in tokens, a prompt counts as a context that was filled before the generation."""
+_SEVERAL = re.compile(r"(\d)x |\+")
+
+
+@cache
+def read_published_runs() -> dict[str, tuple[Measurement, ...]]:
+    """Return the published runs by the model's `family_key`, each in the order of the file."""
+    found: dict[str, list[Measurement]] = {}
+    for row in read_rows():
+        found.setdefault(family_key(row["model"]), []).append(_to_measurement(row))
+    return {family: tuple(runs) for family, runs in found.items()}
+
+
+def family_key(name: str) -> str:
+    """Return the name of a model's family as both the runs and the catalogue have it: gemma-4-31b."""
+    return re.sub(r"(-it|-qat)+$", "", name.casefold().replace(" ", "-"))
+
+
+def read_rows() -> list[dict[str, str]]:
+    """Return the rows of the file as text, by column."""
+    with shipped_file("presets", "evidence", "runs.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _to_measurement(row: dict[str, str]) -> Measurement:
+    prompt = _integer(row["prompt_tokens"])
+    return Measurement(
+        gpu=row["gpu"] or "unknown GPU",
+        gpu_memory_gb=_integer(row["gpu_memory_gb"]),
+        backend=row["backend"] or None,
+        os=row["os"] or None,
+        engine=row["engine"] or None,
+        quant=row["quant"] or None,
+        ctx=_integer(row["ctx"]),
+        filled=prompt if prompt == 0 or (prompt and prompt >= _LONG_PROMPT) else None,
+        kv=row["kv"] or None,
+        draft=_integer(row["draft"]),
+        n_cpu_moe=_integer(row["n_cpu_moe"]),
+        speculation="" if row["speculation"] in ("draft-mtp", "none") else row["speculation"],
+        gpus=count_gpus(row["gpu"]),
+        workload=row["workload"],
+        temperature=_number(row["temperature"]),
+        power_w=_number(row["power_w"]),
+        file_bytes=_integer(row["file_bytes"]),
+        date=row["date"],
+        tokens_per_second=_number(row["tokens_per_second"]),
+        tokens_per_second_high=_number(row["tokens_per_second_high"]),
+        baseline=_number(row["baseline"]),
+        acceptance=_number(row["acceptance_low"]) or _number(row["acceptance"]),
+        acceptance_high=_number(row["acceptance_high"]),
+        memory_mib=_integer(row["memory_mib"]),
+        trust="low" if row["trust"] == "low" else "good",
+        note=row["note"],
+        source=row["source"],
+    )
+
+
+def count_gpus(name: str) -> int:
+    """Return the number of GPUs that a published name means: 2 for "2x RTX 3060" and for "RTX 5080 + RTX 3090"."""
+    several = _SEVERAL.search(name)
+    if several is None:
+        return 1
+    return int(several[1]) if several[1] else name.count("+") + 1
+
+
+def _integer(text: str) -> int | None:
+    return round(float(text)) if text else None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
