@@ -24,7 +24,7 @@ from benchmarks.workplace import ROOT
 from launcher.base.paths import cache_dir
 
 _SIZE, _LIMITED_SIZE = 2**31, 2**29
-_QUICK_SIZE, _QUICK_LIMITED_SIZE = 2**30, 2**27
+_QUICK_SIZE, _QUICK_LIMITED_SIZE = 2**29, 2**26
 _RATE = 30_000_000
 _PEER = "huggingface_hub==2.4.0"
 _PEER_FOLDER = cache_dir() / "benchmarks" / "huggingface_hub"
