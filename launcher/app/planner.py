@@ -15,7 +15,7 @@ from launcher.base.paths import expand_user
 from launcher.models.limits import check_rpc, no_head_error
 from launcher.models.plan import Plan, PlanCriteria, check_criteria
 from launcher.models.server_settings import to_fields
-from launcher.models.situation import Situation, describe_machine
+from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
 if TYPE_CHECKING:
     from launcher.engine.ask import EngineEstimate, TwinPart
@@ -39,11 +39,15 @@ _MIB = 2**20
 class MachineWish:
     """Description of a machine. With the defaults, it is this machine as it is now. Sizes in GiB except `free_mib`.
 
-    `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices are used beside the machine's own.
+    `gpu` is a part of a card's name, `gpu_memory_gib` has the size of each GPU, `unified_memory_gib` is memory that the
+    GPU shares with the host. `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices are used beside the
+    machine's own.
     """
 
-    gpu_memory_gib: float | None = None
+    gpu_memory_gib: tuple[float, ...] = ()
     free_mib: int | None = None
+    gpu: str | None = None
+    unified_memory_gib: float | None = None
     headless: bool = False
     host_memory_gib: float | None = None
     backend: Backend | None = None
@@ -100,7 +104,9 @@ async def _own_situation(wish: MachineWish, also: Sequence[RunningServer], build
             message("--host-memory {host_memory_gib:g} is out of range.", host_memory_gib=wish.host_memory_gib),
             message("It goes from 0.5 to 65536 GiB."),
         )
-    if wish.gpu_memory_gib is not None:
+    if wish.gpu is not None or wish.unified_memory_gib is not None:
+        return _describe_card(wish)
+    if wish.gpu_memory_gib:
         return describe_machine(
             wish.gpu_memory_gib,
             free_mib=wish.free_mib,
@@ -129,6 +135,25 @@ async def _own_situation(wish: MachineWish, also: Sequence[RunningServer], build
         host_gib=wish.host_memory_gib,
         backend=wish.backend,
         servers=await asyncio.to_thread(read_own_memory, machine, also=also, wake=wish.wake),
+    )
+
+
+def _describe_card(wish: MachineWish) -> Situation:
+    """Return the situation of a machine with a card known by name, or with unified memory. Raises BadOption."""
+    from launcher.machine.cards import find_card
+
+    card = find_card(wish.gpu, sum(wish.gpu_memory_gib) or None) if wish.gpu else None
+    if wish.unified_memory_gib is not None or (card and card.unified):
+        memory_gib = wish.unified_memory_gib or wish.host_memory_gib or (card.memory_gb if card else 0)
+        return describe_unified_machine(memory_gib, card=card, backend=wish.backend)
+    assert card is not None  # noqa: S101 -- one of the two is given
+    return describe_machine(
+        card.memory_gb,
+        card=card,
+        free_mib=wish.free_mib,
+        headless=wish.headless,
+        host_gib=wish.host_memory_gib,
+        backend=wish.backend,
     )
 
 

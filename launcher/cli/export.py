@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
 """The names in export.render, kept equal by a test: importing that module would slow --help."""
-_FOR_PLANS = ("vision", "gpu_memory", "free_memory", "headless", "host_memory", "wake")
+_FOR_PLANS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory", "headless", "host_memory", "wake")
 """Options that apply only to plans of catalogue models."""
 _FOR_SHELLS = ("command", "script")
 

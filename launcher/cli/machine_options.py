@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.output import parse_number
-from launcher.cli.quantities import parse_gib, parse_int, parse_mib, parse_tokens, parse_workers
+from launcher.cli.quantities import parse_gib, parse_gpus, parse_int, parse_mib, parse_tokens, parse_workers
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:
@@ -34,7 +34,17 @@ _READ: Mapping[str, Callable[[str], object]] = {
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe another machine."""
     group = parser.add_argument_group("machine", "This machine as it is now, unless another one is described.")
-    group.add_argument("--gpu-memory", type=parse_gib, metavar="GIB", help="describe a GPU by its size: 16, 16GB")
+    described = group.add_mutually_exclusive_group()
+    described.add_argument("--gpu", metavar="NAME", help='describe a GPU by a part of its name: "4090", "5060 Ti 16GB"')
+    described.add_argument(
+        "--gpu-memory",
+        type=parse_gpus,
+        metavar="GIB",
+        help="describe a typical GPU of this size: 16, 16GB; or several: 24+12",
+    )
+    described.add_argument(
+        "--unified-memory", type=parse_gib, metavar="GIB", help="describe a GPU that shares the host's memory: 128"
+    )
     group.add_argument(
         "--free-memory", type=parse_mib, metavar="MIB", help="free GPU memory (default: read, or usable part)"
     )
@@ -74,7 +84,9 @@ def machine_wish(options: argparse.Namespace) -> MachineWish:
     from launcher.app.planner import MachineWish
 
     return MachineWish(
-        gpu_memory_gib=options.gpu_memory,
+        gpu=options.gpu,
+        gpu_memory_gib=options.gpu_memory or (),
+        unified_memory_gib=options.unified_memory,
         free_mib=options.free_memory,
         headless=options.headless,
         host_memory_gib=options.host_memory,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.models.memory import PlanSettings
     from launcher.models.plan import Plan, UnplannedFile
     from launcher.models.situation import Situation
+    from launcher.models.speed import SpeedForecast
 
 # The user's own arguments for llama-server, after `--`: those that change the memory are not part of a plan.
 
@@ -155,6 +156,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_setting_options(parser)
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.add_argument("--defaults", action="store_true", help="ignore the settings of a model's last start")
+    parser.add_argument("--evidence", action="store_true", help="list the published runs of the first plan's model")
     parser.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
     parser.add_argument(
         "--ask-engine",
@@ -213,6 +215,10 @@ async def run(options: argparse.Namespace) -> Result:
                 plans[0], engine, options, verdict, served=None if situation.described else served
             )
         yield from _format_others(plans[1:])
+        if options.evidence and plans:
+            from launcher.cli.evidence import format_evidence
+
+            yield from format_evidence(plans[0].entry, plans[0].evidence)
         yield from _format_unplanned(left_out, named=wish.model is not None)
 
     possible = any(plan.status is not Status.TOO_BIG for plan in plans)
@@ -222,6 +228,11 @@ async def run(options: argparse.Namespace) -> Result:
             "plans": data,
             "unplanned": [asdict(each) for each in left_out],
             "problems": [asdict(problem) for problem in problems],
+            **(
+                {"runs": [asdict(run) for run in plans[0].entry.measurements] if plans else []}
+                if options.evidence
+                else {}
+            ),
         },
         format_lines(),
         exit_code=0 if possible and not isinstance(verdict, LauncherError) else 1,
@@ -275,6 +286,7 @@ def _machine_json(situation: Situation) -> dict[str, Any]:
     return {
         "described": situation.described,
         "gpu": situation.gpu_name,
+        "cards": [card.name for card in situation.cards],
         "gpus": situation.gpus,
         "backend": situation.backend,
         "nominal_gb": round(situation.nominal_gb, 1),
@@ -332,12 +344,25 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lack, *uncounted_arguments(extra)],
         "evidence": [describe_measurement(plan.entry, result) for result in plan.evidence],
+        "expected": _expected_json(plan),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": round_figure(plan.limit_t_s),
         "limit_full_tokens_per_second": round_figure(plan.limit_full_t_s),
         "argv": words,
         "env": planner.plan_environment(engine),
         "extra": extra,
+    }
+
+
+def _expected_json(plan: Plan) -> dict[str, float | None] | None:
+    found = plan.forecast
+    if found is None:
+        return None
+    return {
+        "tokens_per_second": round_figure(found.tokens_per_second),
+        "low": round_figure(found.low),
+        "high": round_figure(found.high),
+        "without_mtp": round_figure(found.without_mtp),
     }
 
 
@@ -390,6 +415,10 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
     on_cpu = situation.backend == "cpu"
     if on_cpu:
         name = "No usable GPU: the processor" if situation.no_gpu else "The processor"
+    elif situation.described and situation.gpu_name:
+        name = f"{situation.gpu_name}, {situation.nominal_gb:g} GiB"
+    elif situation.described and situation.gpus > 1:
+        name = f"{situation.gpus} GPUs of {situation.nominal_gb:g} GiB"
     elif situation.described:
         name = f"A GPU of {situation.nominal_gb:g} GiB"
     else:
@@ -468,8 +497,10 @@ def _describe_plan(
     extra = options.extra
     words, lack = _make_command(plan, engine, [], options.rpc)
     yield from _format_rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
+    if plan.forecast:
+        yield _format_row("speed", _describe_forecast(plan.forecast, setting))
     measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
-    yield from _format_rows("measured", measured or ["no similar run was published: its speed is unknown"])
+    yield from _format_rows("measured", measured or ["no similar run was published"])
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
         yield _format_row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
@@ -488,6 +519,13 @@ def _describe_plan(
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
         yield _format_row("", f"{repo}:{projector.file}")
     yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
+
+
+def _describe_forecast(found: SpeedForecast, setting: PlanSettings) -> str:
+    text = f"about {found.tokens_per_second:,.0f} tokens/s ({found.low:,.0f} to {found.high:,.0f}) at a short context"
+    if setting.draft:
+        text += f"; {found.without_mtp:,.0f} with MTP off"
+    return text if found.near else f"{text}; no run on such a machine was published"
 
 
 def _format_rows(label: str, texts: Iterable[str]) -> Iterator[str]:

@@ -25,6 +25,11 @@ def parse_gib(text: str) -> float:
     return mib / 1_024
 
 
+def parse_gpus(text: str) -> tuple[float, ...]:
+    """Parse the memory of one GPU or several, in GiB: 24, 16GB, 24+12."""
+    return tuple(parse_gib(each) for each in text.split("+"))
+
+
 def parse_mib(text: str) -> int:
     """Parse an amount of memory in whole MiB, the default unit: 15000, 15000MiB, 14.5GB."""
     mib = parse_amount(text, _MIB | {"": 1})

@@ -29,7 +29,7 @@ from launcher.models.plan_reasons import explain_plan, list_cautions
 from launcher.models.preset import Intent, Mark, Measurement, Preset
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import Situation
-from launcher.models.speed import bandwidth_limit, nearest_measurements
+from launcher.models.speed import SpeedForecast, bandwidth_limit, forecast_speed, nearest_measurements
 from launcher.models.weights import Weights, read_weights
 
 _MIB = 2**20
@@ -74,9 +74,10 @@ class Plan:
     """One way to run a model on a machine. Memory is in MiB.
 
     `limit_t_s` and `limit_full_t_s` are the upper limits without drafts, in tokens per second, at an empty and at a
-    full context. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest published
-    measurements. `host_short`: host memory is known to be too small for the part that stays there. `host_overfull`: the
-    memory that a server adds on the host while it runs may be too much.
+    full context; `forecast` is the expected speed, None if the GPU is not known. `reasons` explain the choices,
+    `cautions` name costs and risks, `evidence` has the nearest published measurements. `host_short`: host memory is
+    known to be too small for the part that stays there. `host_overfull`: the memory that a server adds on the host
+    while it runs may be too much.
     """
 
     entry: ModelEntry
@@ -92,6 +93,7 @@ class Plan:
     evidence: tuple[Measurement, ...]
     limit_t_s: float | None
     limit_full_t_s: float | None
+    forecast: SpeedForecast | None = None
     host_short: bool = False
     host_overfull: bool = False
 
@@ -428,6 +430,7 @@ def _make_plan(
         evidence=evidence,
         limit_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation),
         limit_full_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation, full=True),
+        forecast=forecast_speed(file, geometry, weights, fitted.setting, situation),
         host_short=situation.backend != "cpu"
         and situation.host_mib is not None
         and situation.host_mib < host_need_mib(fitted.estimate),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message
 from launcher.machine.backend import choose_backend
+from launcher.machine.cards import match_card
 from launcher.machine.gpu import Gpu
 from launcher.machine.machine import Machine
 from launcher.machine.visibility import find_hidden_gpus
@@ -124,6 +125,9 @@ def situation_of(
     if first.unified:
         host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
         notes += (fill_template(_SHARED, {"name": first.name}),)
+    found = [match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB) for gpu in gpus]
+    cards = tuple(card for card in found if card) if all(found) else ()
+    bandwidth = first.memory_bandwidth_gb_s or (cards[0].bandwidth_gb_s if cards else None)
     alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
     margin_mib = (HEADLESS_MARGIN_MIB if alone else DESKTOP_MARGIN_MIB) * len(gpus)
     excess = (read_excess_mib(first.id, backend) if len(gpus) == 1 else None) or 0
@@ -135,8 +139,9 @@ def situation_of(
         free_mib=free_mib,
         margin_mib=max(_LEAST_MARGIN_MIB, margin_mib + excess),
         host_mib=host_mib,
-        bandwidth_gb_s=first.memory_bandwidth_gb_s if len(gpus) == 1 else None,
+        bandwidth_gb_s=bandwidth if len(gpus) == 1 else None,
         gpu_name=first.name,
+        cards=cards,
         gpus=len(gpus),
         gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
         unified=bool(first.unified),
@@ -274,6 +279,7 @@ def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: 
         by_device_now_mib=(*situation.by_device_now_mib, *free_mib.values()) if situation.own else (),
         margin_mib=situation.margin_mib * count // situation.gpus,
         bandwidth_gb_s=None,
+        cards=(),
         notes=(*situation.notes, fill_template(_COUNTED, {"workers": names, "devices": devices})),
     )
 

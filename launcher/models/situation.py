@@ -1,10 +1,11 @@
 """The situation that plans are made for: the memory of this machine, or of one described by options."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message, plural_message
+from launcher.machine.cards import Card, typical_card
 from launcher.models.compute_buffers import Backend
 
 _MIB, _GIB = 2**20, 2**30
@@ -51,10 +52,11 @@ class Situation:
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
     memory (if a GPU shares it, beside `free_mib`), None if unknown. `gpus` is the number of GPUs to split a model over,
-    and `gpu_free_mib` the free memory of each. `own` is the memory of those servers, `by_device_now_mib` the free
-    memory of each device while they run. `read_at` is the time of reading in seconds since the epoch, None if nothing
-    was read. `headless`: no display uses the GPUs. `described`: given by options, not read from a machine. `no_gpu`:
-    read, without a usable GPU. `notes` are sentences for users on how the memory is known.
+    and `gpu_free_mib` the free memory of each. `cards` has what is known of each GPU's model, () if nothing is;
+    `power_limit_w` is what the GPU may draw, None for its board's power. `own` is the memory of those servers,
+    `by_device_now_mib` the free memory of each device while they run. `read_at` is the time of reading in seconds since
+    the epoch, None if nothing was read. `headless`: no display uses the GPUs. `described`: given by options, not read
+    from a machine. `no_gpu`: read, without a usable GPU. `notes` are sentences for users on how the memory is known.
     """
 
     backend: Backend
@@ -64,6 +66,8 @@ class Situation:
     host_mib: int | None = None
     bandwidth_gb_s: float | None = None
     gpu_name: str | None = None
+    cards: tuple[Card, ...] = ()
+    power_limit_w: float | None = None
     gpus: int = 1
     gpu_free_mib: tuple[int, ...] = ()
     unified: bool = False
@@ -146,22 +150,27 @@ class Situation:
 
 
 def describe_machine(
-    gpu_memory_gib: float,
+    gpu_memory_gib: float | Sequence[float],
     *,
+    card: Card | None = None,
     free_mib: int | None = None,
     headless: bool = False,
     host_gib: float | None = None,
     backend: Backend | None = None,
 ) -> Situation:
-    """Return the situation of a machine described by options. The default backend is cuda.
+    """Return the situation of a machine described by options: one GPU, or several with the sizes of `gpu_memory_gib`.
 
-    Raises BadOption for an impossible memory size, and for the backend cpu without host memory.
+    Without `card`, each GPU is a typical one of its size. The default backend is cuda, and vulkan for an AMD or Intel
+    `card`. Raises BadOption for an impossible memory size, and for the backend cpu without host memory.
     """
-    if not 0.5 <= gpu_memory_gib <= 4_096:
-        raise BadOption(
-            message("--gpu-memory {gpu_memory_gib:g} is out of range.", gpu_memory_gib=gpu_memory_gib),
-            message("It goes from 0.5 to 4096 GiB."),
-        )
+    sizes = tuple(gpu_memory_gib) if isinstance(gpu_memory_gib, Sequence) else (gpu_memory_gib,)
+    for size in sizes:
+        if not 0.5 <= size <= 4_096:
+            raise BadOption(
+                message("--gpu-memory {gpu_memory_gib:g} is out of range.", gpu_memory_gib=size),
+                message("It goes from 0.5 to 4096 GiB."),
+            )
+    total = sum(sizes)
     if backend == "cpu":
         if host_gib is None:
             raise BadOption(
@@ -172,28 +181,75 @@ def describe_machine(
         notes = () if free_mib is not None else host_notes(host_gib)
         free_mib = available_mib(host_gib) if free_mib is None else free_mib
         return processor_situation(host_gib, free_mib, described=True, notes=notes)
-    _check_free(free_mib, gpu_memory_gib, "The GPU")
+    _check_free(free_mib, total, "The GPU")
     notes = host_notes(host_gib)
+    by_gpu = [usable_mib(size) for size in sizes]
     if free_mib is None:
-        free_mib = usable_mib(gpu_memory_gib)
+        free_mib = sum(by_gpu)
         notes = (
             message(
                 "About {free_mib:,} MiB of {gpu_memory_gib:g} GiB are usable, as on measured cards.",
-                gpu_memory_gib=gpu_memory_gib,
+                gpu_memory_gib=total,
                 free_mib=free_mib,
             ),
             *notes,
         )
+    else:
+        by_gpu = [usable * free_mib // sum(by_gpu) for usable in by_gpu]
+    found = [card or typical_card(size) for size in sizes]
+    cards = tuple(each for each in found if each) if all(found) else ()
+    if cards and card is None:
+        names = " + ".join(each.name for each in cards)
+        notes = (*notes, message("Speeds are those of a typical card of this size: {names}.", names=names))
     return Situation(
-        backend=backend or "cuda",
-        nominal_gb=gpu_memory_gib,
+        backend=backend or ("vulkan" if card and not _is_nvidia(card) else "cuda"),
+        nominal_gb=total,
         free_mib=free_mib,
-        margin_mib=HEADLESS_MARGIN_MIB if headless else DESKTOP_MARGIN_MIB,
+        margin_mib=(HEADLESS_MARGIN_MIB if headless else DESKTOP_MARGIN_MIB) * len(sizes),
         host_mib=None if host_gib is None else available_mib(host_gib),
+        bandwidth_gb_s=cards[0].bandwidth_gb_s if len(cards) == 1 else None,
+        gpu_name=card.name if card else None,
+        cards=cards,
+        gpus=len(sizes),
+        gpu_free_mib=tuple(by_gpu) if len(sizes) > 1 else (),
         headless=headless,
         described=True,
         notes=notes,
     )
+
+
+def describe_unified_machine(
+    memory_gib: float, *, card: Card | None = None, backend: Backend | None = None
+) -> Situation:
+    """Return the situation of a described machine whose GPU shares `memory_gib` with the host.
+
+    A quarter of the memory is left to the system. Without `card`, the GPU is a typical one. Raises BadOption for an
+    impossible memory size.
+    """
+    if not 4 <= memory_gib <= 4_096:
+        raise BadOption(
+            message("--unified-memory {memory_gib:g} is out of range.", memory_gib=memory_gib),
+            message("It goes from 4 to 4096 GiB."),
+        )
+    card = card or typical_card(memory_gib, unified=True)
+    free_mib = available_mib(memory_gib)
+    return Situation(
+        backend=backend or ("cuda" if card and _is_nvidia(card) else "vulkan"),
+        nominal_gb=memory_gib,
+        free_mib=free_mib,
+        margin_mib=DESKTOP_MARGIN_MIB,
+        host_mib=int(memory_gib * 1_024) - free_mib,
+        bandwidth_gb_s=card.bandwidth_gb_s if card else None,
+        gpu_name=card.name if card else None,
+        cards=(card,) if card else (),
+        unified=True,
+        described=True,
+        notes=host_notes(memory_gib),
+    )
+
+
+def _is_nvidia(card: Card) -> bool:
+    return card.name.startswith(("NVIDIA", "Tesla"))
 
 
 def _check_free(free_mib: int | None, size_gib: float, owner: str) -> None:

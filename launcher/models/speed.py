@@ -1,14 +1,24 @@
-"""Expected speed of a plan: the nearest published measurements, and the limit by memory bandwidth."""
+"""Expected speed of a plan: the nearest published measurements, a forecast, and the limit by memory bandwidth.
+
+The forecast's time of one pass is the time to read the active weights, plus a fixed time per layer. A pass that
+verifies drafts takes longer: each drafted token costs a run of the MTP head, arithmetic, and in a mixture of experts
+more experts that are read. It yields more tokens, by the usual rate of acceptance. The factors by generation of GPU
+were fitted to published runs by `python -m tools.speed_accuracy --fit`, which also tells how far the forecasts are off
+(docs/speed-forecasts.md).
+"""
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import log2
 
 from launcher.base.messages import message
-from launcher.models.catalogue import ModelEntry
+from launcher.machine.cards import Card
+from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.geometry import Geometry
 from launcher.models.memory import PlanSettings, kv_bytes
 from launcher.models.preset import Measurement
+from launcher.models.quants import bits_per_weight
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
 
@@ -54,7 +64,9 @@ def comparable_rate(result: Measurement, setting: PlanSettings) -> float | None:
 def _distance(entry: ModelEntry, result: Measurement, quant: str, setting: PlanSettings, situation: Situation) -> float:
     if comparable_rate(result, setting) is None or result.trust == "low" or situation.backend == "cpu":
         return _FAR
-    if any(name in (result.engine or "") for name in _OTHER_ENGINES):
+    if any(name in (result.engine or "") for name in _OTHER_ENGINES) or result.speculation:
+        return _FAR
+    if result.gpus != situation.gpus:
         return _FAR
     if _had_host_experts(entry, result) != bool(setting.n_cpu_moe):
         return _FAR
@@ -133,10 +145,10 @@ def describe_measurement(entry: ModelEntry, result: Measurement) -> str:
         top = f" to {100 * result.acceptance_high:g}" if result.acceptance_high else ""
         text += f"; {100 * result.acceptance:g}{top} % of drafts accepted"
     fullest = max(_same_run(entry, result), key=lambda each: each.filled or 0)
-    if fullest is not result:
+    if fullest.filled and fullest is not result:
         without = f" ({fullest.baseline:g} without MTP)" if fullest.baseline else ""
         text += f"; {_format_rate(fullest)}{without} with {fullest.filled:,} tokens in the context"
-    note = f" {result.note}" if result.note else ""
+    note = f" {result.note.rstrip('.')}." if result.note else ""
     return message("{told}.{note} Source: {source}.", told=text, note=note, source=result.source)
 
 
@@ -187,3 +199,192 @@ def bandwidth_limit(
     if situation.bandwidth_gb_s is None or setting.n_cpu_moe:
         return None
     return situation.bandwidth_gb_s * 1e9 / bytes_per_token(geometry, weights, setting, full=full)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFactors:
+    """How a generation of GPUs performs: `bandwidth` and `compute` are shares of what the maker states.
+
+    `layer_us` is the fixed time per layer and pass, in microseconds.
+    """
+
+    bandwidth: float
+    layer_us: float
+    compute: float
+
+
+GENERATIONS = {
+    "blackwell": GenerationFactors(0.841, 52.6, 0.257),
+    "ada": GenerationFactors(0.901, 86.5, 0.261),
+    "ampere": GenerationFactors(0.856, 84.2, 0.220),
+    "turing": GenerationFactors(0.860, 120.6, 0.272),
+    "rdna": GenerationFactors(0.919, 247.2, 0.166),
+    "shared": GenerationFactors(0.798, 117.7, 0.168),
+}
+_LIKE = {
+    "hopper": "ampere",
+    "volta": "turing",
+    "pascal": "turing",
+    "rdna2": "rdna",
+    "rdna3": "rdna",
+    "rdna4": "rdna",
+    "cdna": "rdna",
+    "xe": "rdna",
+    "xe2": "rdna",
+}
+"""Generations with few published runs or none, with the one whose factors stand for them."""
+_MEASURED = frozenset({"blackwell", "ada", "ampere", "turing", "volta", "rdna3", "rdna4", "shared"})
+"""Generations with published runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonFactors:
+    """Factors that hold for all cards.
+
+    `few_bits` is the time of a pass with an IQ quantisation or fewer than 3.75 bits a weight, as a multiple. In a
+    mixture of experts, the fixed time per layer is `experts_us` times as long, each drafted token costs `mixture_us`
+    microseconds per layer, and reads the share `more_experts` of its experts anew. `vulkan` is the time of a pass on
+    Vulkan, as a multiple. `watts` and `watts_compute` are exponents for a power limit below the board's. `host_gb_s` is
+    the rate at which experts in host memory are read.
+    """
+
+    few_bits: float = 1.200
+    experts_us: float = 1.225
+    more_experts: float = 0.758
+    mixture_us: float = 11.176
+    vulkan: float = 0.885
+    watts: float = 0.611
+    watts_compute: float = 0.632
+    host_gb_s: float = 40.000
+
+
+COMMON = CommonFactors()
+_USUAL_FILE_BITS = 4.85
+ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
+"""Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
+RANGE = (0.78, 1.22)
+"""Where four of five published runs lie, as shares of their forecast; measured by leaving out a run's source."""
+WIDE_RANGE = (0.6, 1.6)
+"""The same where no run is near: experts in host memory, or a card or generation without published runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedForecast:
+    """The expected speed of a plan, in tokens per second, at a short context, with the range of most published runs.
+
+    `without_mtp` is the speed without drafts. `near`: runs of this generation of GPU are published.
+    """
+
+    tokens_per_second: float
+    low: float
+    high: float
+    without_mtp: float
+    near: bool
+
+
+def forecast_speed(
+    file: ModelFile, geometry: Geometry, weights: Weights, setting: PlanSettings, situation: Situation
+) -> SpeedForecast | None:
+    """Return the forecast for a plan, or None if the cards are not known or the model runs on the processor."""
+    cards, work = situation.cards, measure_work(file.quant, geometry, weights, setting.n_cpu_moe)
+    if not cards or situation.backend == "cpu":
+        return None
+
+    def rate(draft: int) -> float:
+        return token_rate(
+            work,
+            draft,
+            cards,
+            gpu_shares(situation),
+            vulkan=situation.backend == "vulkan",
+            power_limit_w=situation.power_limit_w,
+        )
+
+    near = not setting.n_cpu_moe and len(cards) == 1 and cards[0].generation in _MEASURED
+    low, high = RANGE if near else WIDE_RANGE
+    found = rate(setting.draft)
+    return SpeedForecast(found, found * low, found * high, rate(0), near)
+
+
+def tokens_per_pass(draft: int) -> float:
+    """Return the tokens that a pass yields with `draft` drafted tokens."""
+    return 1 + draft * ACCEPTED[min(draft, len(ACCEPTED)) - 1] if draft else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassWork:
+    """What one pass of a model reads and computes, in bytes and weights.
+
+    `gpu_bytes` are the weights read on the GPU for one token, `experts` the routed experts among them, `host_bytes` the
+    experts read on the host. `head_bytes` are read for one drafted token. `weights` is the number of weights used.
+    """
+
+    gpu_bytes: float
+    experts: float
+    host_bytes: float
+    head_bytes: float
+    weights: float
+    layers: int
+    few_bits: bool
+    mixture: bool
+
+
+def measure_work(quant: str, geometry: Geometry, weights: Weights, n_cpu_moe: int) -> PassWork:
+    """Return the work of one pass. A quantisation of unknown name is taken to have the usual bits."""
+    bits = bits_per_weight(quant) or _USUAL_FILE_BITS
+    used = geometry.experts_used / geometry.experts if geometry.experts else 0.0
+    experts = sum(block.experts for block in weights.blocks[n_cpu_moe:]) * used
+    host = sum(block.experts for block in weights.blocks[:n_cpu_moe]) * used
+    rest = weights.output + sum(block.rest for block in weights.blocks)
+    head = weights.output + sum(block.rest + block.experts * used for block in weights.heads)
+    return PassWork(
+        gpu_bytes=rest + experts,
+        experts=experts,
+        host_bytes=host,
+        head_bytes=head,
+        weights=(rest + experts + host) * 8 / bits,
+        layers=geometry.layers,
+        few_bits=bits < 3.75 or "IQ" in quant.upper(),
+        mixture=bool(geometry.experts),
+    )
+
+
+def token_rate(
+    work: PassWork,
+    draft: int,
+    cards: Sequence[Card],
+    shares: Sequence[float],
+    *,
+    vulkan: bool = False,
+    power_limit_w: float | None = None,
+    generations: Mapping[str, GenerationFactors] = GENERATIONS,
+    common: CommonFactors = COMMON,
+) -> float:
+    """Return the tokens per second with `draft` drafted tokens in a pass, 0 for none.
+
+    `shares` are the shares of the layers on each of `cards`.
+    """
+    seconds = work.host_bytes / (common.host_gb_s * 1e9) * (1 + common.more_experts * draft)
+    for card, share in zip(cards, shares, strict=True):
+        factors = generations[_LIKE.get(card.generation, card.generation)]
+        rate = card.bandwidth_gb_s * 1e9 * factors.bandwidth
+        layer_s = factors.layer_us * 1e-6
+        power = min(1.0, power_limit_w / card.watts) if power_limit_w else 1.0
+        slower = (common.few_bits if work.few_bits else 1.0) * (common.vulkan if vulkan else 1.0)
+        read = work.gpu_bytes / rate + work.layers * layer_s * (common.experts_us if work.mixture else 1.0)
+        seconds += share * slower * read / power**common.watts
+        if draft:
+            verify = 2 * work.weights / (card.tflops * 1e12 * factors.compute) / power**common.watts_compute
+            head = (work.head_bytes / rate + 2 * layer_s) / power**common.watts
+            experts = common.more_experts * work.experts / rate
+            if work.mixture:
+                experts += work.layers * common.mixture_us * 1e-6
+            seconds += share * draft * (verify + experts + head)
+    return tokens_per_pass(draft) / seconds
+
+
+def gpu_shares(situation: Situation) -> Sequence[float]:
+    """Return the share of the layers on each GPU: llama-server splits them by free memory."""
+    if len(situation.gpu_free_mib) != len(situation.cards):
+        return [1 / len(situation.cards)] * len(situation.cards)
+    return [free / sum(situation.gpu_free_mib) for free in situation.gpu_free_mib]

@@ -33,6 +33,9 @@ def test_plan_has_its_keys() -> None:
     assert keys["`machine`"] <= told["machine"].keys()
     assert keys["`memory`"] <= told["machine"]["memory"].keys()
     assert keys["each of `plans`"] <= told["plans"][0].keys()
+    described = answer("plan", "qwen3.8-27b", "--gpu", "RTX 4090", "--evidence")
+    assert keys["`expected`"] == described["plans"][0]["expected"].keys()
+    assert len(described["runs"]) > 300
 
 
 @pytest.mark.parametrize("command", ["estimate", "models"])

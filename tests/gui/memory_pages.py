@@ -62,7 +62,7 @@ def read_start(window: Window, models: list[str], *, described: bool) -> dict[st
     wait_until(lambda: _settled(page), "Start")
     read = {}
     for model in models:
-        page.read_and_plan(PlanRequest(model, described=MachineWish(24.0) if described else None))
+        page.read_and_plan(PlanRequest(model, described=MachineWish((24.0,)) if described else None))
         wait_until(lambda: _settled(page), f"Start's plan of {model}")
         assert page.found is not None
         plan = page.found.plans[0]

@@ -334,7 +334,7 @@ def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, wind
 
 def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
     looked.read_and_plan(
-        PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=24, host_memory_gib=64))
+        PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=(24,), host_memory_gib=64))
     )
     qtbot.waitUntil(lambda: looked.found is not None and looked.found.question.described is not None, timeout=60_000)
     settle(looked, qtbot)
@@ -363,7 +363,7 @@ def test_without_the_network_the_demo_is_offered(
     page: StartPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    page.read_and_plan(PlanRequest(described=MachineWish(gpu_memory_gib=24)))
+    page.read_and_plan(PlanRequest(described=MachineWish(gpu_memory_gib=(24,))))
     qtbot.waitUntil(lambda: page.found is not None and page.found.question.described is not None, timeout=60_000)
     settle(page, qtbot)
     assert "There is no network" in page.card.accessibleName()

@@ -8,13 +8,14 @@ import pytest
 
 from launcher.app.planner import MachineWish, _check_awake
 from launcher.base.errors import BadOption, GpuAsleep
+from launcher.machine.cards import find_card
 from launcher.machine.gpu import Gpu
 from launcher.machine.host import Host, read_host
 from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import record_load
 from launcher.models.read_situation import ServerMemory, situation_of
-from launcher.models.situation import describe_machine
+from launcher.models.situation import describe_machine, describe_unified_machine
 from tests.machine.conftest import pci_card
 
 GIB, MIB = 2**30, 2**20
@@ -59,7 +60,19 @@ class TestDescribed:
         assert known.host_mib == 24 * 1_024
         assert known.notes == (
             "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system.",
+            "Speeds are those of a typical card of this size: NVIDIA GeForce RTX 3090.",
         )
+
+    def test_two_cards_and_unified_memory_are_described(self) -> None:
+        pair = describe_machine((24, 12))
+        assert (pair.gpus, pair.nominal_gb, pair.margin_mib) == (2, 36, 2_048)
+        assert sum(pair.gpu_free_mib) == pair.free_mib
+        assert [card.memory_gb for card in pair.cards] == [24, 12]
+        shared = describe_unified_machine(128)
+        assert (shared.unified, shared.backend, shared.free_mib) == (True, "vulkan", 96 * 1_024)
+        assert describe_machine(24, card=find_card("7900 XTX")).backend == "vulkan"
+        with pytest.raises(BadOption, match="--unified-memory 2 is out of range"):
+            describe_unified_machine(2)
 
     def test_a_processor_computes_in_the_host_s_memory(self) -> None:
         known = describe_machine(24, host_gib=64, backend="cpu")

@@ -1,0 +1,117 @@
+"""Graphics cards by name, from presets/gpus.toml: what their makers state and drivers do not report."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+
+from launcher.base.errors import BadOption
+from launcher.base.messages import message
+from launcher.base.paths import shipped_file
+
+_SAME_MEMORY = 1.15
+"""Largest ratio of two memory sizes that count as the same: cards of one name exist with 8 and 16 GB."""
+_MAKERS = frozenset({"NVIDIA", "GEFORCE", "AMD", "INTEL", "TESLA", "GRAPHICS", "EDITION", "GENERATION", "GPU"})
+"""Words of a card's name that people leave out."""
+_NAMES = {"MOBILE": "LAPTOP", "PCIE": "", "R": ""}
+"""Other spellings of words in a card's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A graphics card as its maker describes it.
+
+    `memory_gb` is the advertised size, `bandwidth_gb_s` in 10^9 bytes per second, `tflops` the rate of 32-bit floating
+    point operations, `watts` the power of the board. `typical` cards stand for their memory size. A card with `unified`
+    memory shares the host's.
+    """
+
+    name: str
+    memory_gb: int
+    bandwidth_gb_s: int
+    tflops: float
+    generation: str
+    watts: int
+    typical: bool = False
+    unified: bool = False
+
+
+@cache
+def list_cards() -> tuple[Card, ...]:
+    """Return all known cards."""
+    with shipped_file("presets", "gpus.toml").open("rb") as file:
+        return tuple(Card(**row) for row in tomllib.load(file)["gpus"])
+
+
+def find_card(name: str, memory_gb: float | None = None) -> Card:
+    """Return the card that the user means by a part of its name, such as "4090" or "5060 Ti 16GB".
+
+    Raises BadOption, with the nearest names, if there is none or more than one.
+    """
+    if size := re.search(r"\b(\d+) ?GI?B?\b", name, re.IGNORECASE):
+        name, memory_gb = name.replace(size[0], " "), float(size[1])
+    wanted = _name_words(name)
+    cards = [
+        card
+        for card in list_cards()
+        if wanted
+        and wanted <= _name_words(card.name)
+        and (memory_gb is None or card.unified or card.memory_gb == memory_gb)
+    ]
+    fewest = min((len(_name_words(card.name)) for card in cards), default=0)
+    meant = [card for card in cards if len(_name_words(card.name)) == fewest]
+    if len({card.name for card in meant}) == 1:  # of two sizes, the usual one is meant
+        return max(meant, key=lambda card: (card.typical, card.memory_gb))
+    raise _card_error(name.strip(), [_label(card) for card in meant])
+
+
+def _card_error(name: str, meant: Sequence[str]) -> BadOption:
+    by_words = {" ".join(sorted(_name_words(card.name))).casefold(): _label(card) for card in list_cards()}
+    like = get_close_matches(" ".join(sorted(_name_words(name))).casefold(), by_words, n=4)
+    near = ", ".join(meant or [by_words[each] for each in like])
+    return BadOption(
+        message('Several cards are named "{name}".', name=name)
+        if meant
+        else message('No graphics card "{name}" is known.', name=name),
+        message("Choose one of these: {near}. Or describe it by its memory: --gpu-memory.", near=near)
+        if near
+        else message("Describe it by its memory: --gpu-memory."),
+        option="--gpu",
+    )
+
+
+def match_card(name: str | None, memory_gb: float) -> Card | None:
+    """Return the card with the name and memory that a driver reports, or None if it is not known."""
+    if not name:
+        return None
+    here = _name_words(name)
+    same = [
+        card
+        for card in list_cards()
+        if _name_words(card.name) <= here
+        and (card.unified or max(card.memory_gb, memory_gb) <= _SAME_MEMORY * min(card.memory_gb, memory_gb))
+    ]
+    return max(same, key=lambda card: len(_name_words(card.name)), default=None)
+
+
+def typical_card(memory_gb: float, *, unified: bool = False) -> Card | None:
+    """Return the card that stands for a memory size, or None if no known card has about that size."""
+    cards = [card for card in list_cards() if card.unified == unified and (card.typical or unified)]
+    if unified:
+        return next((card for card in cards if card.memory_gb >= memory_gb), cards[0])
+    near = min(cards, key=lambda card: abs(card.memory_gb - memory_gb))
+    return near if max(near.memory_gb, memory_gb) <= _SAME_MEMORY * min(near.memory_gb, memory_gb) else None
+
+
+def _name_words(name: str) -> frozenset[str]:
+    """Return the words and numbers of a card's name that tell it from others."""
+    spaced = re.sub(r"(\d)(TI|XTX?|SUPER|GRE)\b", r"\1 \2", re.sub(r"\(R\)|\(TM\)", " ", name.upper()))
+    words: Sequence[str] = re.findall(r"[A-Z]*\d+[A-Z]?|[A-Z]+", spaced)
+    return frozenset(filter(None, (_NAMES.get(word, word) for word in words))) - _MAKERS
+
+
+def _label(card: Card) -> str:
+    several = sum(each.name == card.name for each in list_cards()) > 1
+    return f"{card.name} {card.memory_gb}GB" if several else card.name

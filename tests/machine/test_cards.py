@@ -1,0 +1,90 @@
+"""Graphics cards by name: what people write, and what drivers report."""
+
+import pytest
+
+from launcher.base.errors import BadOption
+from launcher.machine.cards import find_card, list_cards, match_card, typical_card
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "memory_gb"),
+    [
+        ("4090", "NVIDIA GeForce RTX 4090", 24),
+        ("rtx 4070", "NVIDIA GeForce RTX 4070", 12),
+        ("4070 ti super", "NVIDIA GeForce RTX 4070 Ti SUPER", 16),
+        ("5060 Ti", "NVIDIA GeForce RTX 5060 Ti", 16),
+        ("5060ti 8GB", "NVIDIA GeForce RTX 5060 Ti", 8),
+        ("3080", "NVIDIA GeForce RTX 3080", 10),
+        ("3080 12 GB", "NVIDIA GeForce RTX 3080", 12),
+        ("5090 laptop", "NVIDIA GeForce RTX 5090 Laptop GPU", 24),
+        ("7900 xtx", "AMD Radeon RX 7900 XTX", 24),
+        ("b580", "Intel Arc B580", 12),
+        ("GB10", "NVIDIA GB10", 128),
+    ],
+)
+def test_a_part_of_the_name_is_enough(written: str, name: str, memory_gb: int) -> None:
+    card = find_card(written)
+    assert (card.name, card.memory_gb) == (name, memory_gb)
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [("A100", "NVIDIA A100 80GB PCIe"), ("RTX 4095", "NVIDIA GeForce RTX 4090"), ("5080 Ti", "RTX 5080")],
+)
+def test_other_names_are_refused_with_the_nearest(written: str, near: str) -> None:
+    with pytest.raises(BadOption) as failure:
+        find_card(written)
+    assert near in str(failure.value.hint)
+
+
+def test_a_name_without_sense_is_refused_without_guesses() -> None:
+    with pytest.raises(BadOption, match='No graphics card "\\?\\?" is known') as failure:
+        find_card("??")
+    assert failure.value.hint == "Describe it by its memory: --gpu-memory."
+
+
+@pytest.mark.parametrize(
+    ("reported", "memory_gb", "name"),
+    [
+        ("NVIDIA GeForce RTX 4090", 23.99, "NVIDIA GeForce RTX 4090"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", 15.99, "NVIDIA GeForce RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce RTX 5060 Ti", 7.96, "NVIDIA GeForce RTX 5060 Ti"),
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", 24, "AMD Radeon RX 7900 XTX"),
+        ("AMD Radeon 8060S Graphics", 62.4, "AMD Radeon 8060S"),
+        ("Intel(R) Arc(TM) B580 Graphics", 11.9, "Intel Arc B580"),
+        ("NVIDIA RTX 6000 Ada Generation", 47.99, "NVIDIA RTX 6000 Ada Generation"),
+    ],
+)
+def test_a_driver_s_name_is_recognised(reported: str, memory_gb: float, name: str) -> None:
+    card = match_card(reported, memory_gb)
+    assert card is not None
+    assert card.name == name
+
+
+@pytest.mark.parametrize(
+    ("reported", "memory_gb"), [("NVIDIA Graphics Device", 24), (None, 24), ("NVIDIA GeForce RTX 4090", 48)]
+)
+def test_a_card_that_nobody_knows_is_no_card(reported: str | None, memory_gb: float) -> None:
+    assert match_card(reported, memory_gb) is None
+
+
+def test_each_usual_size_has_a_typical_card() -> None:
+    for size in (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 48, 80, 96):
+        card = typical_card(size)
+        assert card is not None
+        assert card.memory_gb == size
+        assert not card.unified
+    shared = typical_card(128, unified=True)
+    assert shared is not None
+    assert shared.unified
+    assert typical_card(64) is None
+
+
+def test_cards_are_told_apart_and_have_figures_of_their_kind() -> None:
+    cards = list_cards()
+    assert len({(card.name, card.memory_gb) for card in cards}) == len(cards)
+    for card in cards:
+        assert find_card(f"{card.name} {card.memory_gb}GB") == card
+        assert 80 <= card.bandwidth_gb_s <= 10_000
+        assert 2 <= card.tflops <= 200
+        assert 30 <= card.watts <= 1_000

@@ -1,0 +1,107 @@
+"""Expected speed: the forecast's shape, its range, and how far it is from published runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.machine.cards import find_card
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.memory import PlanSettings
+from launcher.models.situation import Situation, describe_machine, describe_unified_machine
+from launcher.models.speed import SpeedForecast, forecast_speed, tokens_per_pass
+from launcher.models.weights import weights_by_rules
+from tools.speed_accuracy.__main__ import SHIPPED, read_runs
+
+CATALOGUE = load_catalogue()
+
+
+def forecast(model: str, quant: str, situation: Situation, draft: int = 2, **more: int) -> SpeedForecast:
+    entry = CATALOGUE.find(model)
+    file = entry.file(quant)
+    assert file is not None
+    assert entry.geometry is not None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    setting = PlanSettings(32_768, draft=draft, backend=situation.backend, **more)
+    found = forecast_speed(file, entry.geometry, weights, setting, situation)
+    assert found is not None
+    return found
+
+
+def card(name: str) -> Situation:
+    known = find_card(name)
+    return describe_machine(known.memory_gb, card=known)
+
+
+def test_a_faster_card_and_a_smaller_file_are_faster() -> None:
+    speeds = [forecast("qwen3.8-27b", "UD-Q4_K_XL", card(name)).tokens_per_second for name in ("5090", "4090", "3090")]
+    assert speeds == sorted(speeds, reverse=True)
+    on_5090 = card("5090")
+    small, large = (forecast("qwen3.6-35b-a3b-mtp", quant, on_5090, 0) for quant in ("UD-Q4_K_XL", "UD-Q6_K"))
+    assert small.tokens_per_second > large.tokens_per_second
+
+
+def test_without_drafts_both_speeds_are_the_same() -> None:
+    off = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("4090"), draft=0)
+    assert off.tokens_per_second == off.without_mtp
+    assert tokens_per_pass(0) == 1
+
+
+def test_drafts_gain_on_a_fast_card_and_long_ones_lose_on_an_old_one() -> None:
+    # V100, PR 51 of sudoingX/qwen38-mtp: 33.6 off, 47.9 with draft 2, 35.0 with draft 6.
+    old = card("V100-SXM2-32GB")
+    two, six = (forecast("qwen3.8-27b", "UD-Q4_K_XL", old, draft) for draft in (2, 6))
+    assert two.tokens_per_second > 1.3 * two.without_mtp
+    assert six.tokens_per_second < two.tokens_per_second
+
+
+def test_experts_on_the_host_cost_speed_and_widen_the_range() -> None:
+    here = card("4070")
+    none, some = (forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", here, 0, n_cpu_moe=count) for count in (0, 26))
+    assert some.tokens_per_second < none.tokens_per_second / 1.5
+    assert none.near
+    assert not some.near
+    assert some.high / some.low > none.high / none.low
+
+
+def test_two_cards_lie_between_each_of_them() -> None:
+    pair = describe_machine((24, 24), card=None)
+    one = forecast("qwen3.8-27b", "UD-Q4_K_XL", describe_machine(24), 0).tokens_per_second
+    assert forecast("qwen3.8-27b", "UD-Q4_K_XL", pair, 0).tokens_per_second == pytest.approx(one)
+    mixed = replace(pair, cards=(find_card("3090"), find_card("P40")))
+    assert forecast("qwen3.8-27b", "UD-Q4_K_XL", mixed, 0).tokens_per_second < one
+    assert not forecast("qwen3.8-27b", "UD-Q4_K_XL", mixed, 0).near
+
+
+def test_a_power_limit_slows_down() -> None:
+    # RTX 3090, PR 77 of sudoingX/qwen38-mtp: 31.3 off at 250 W, 41 to 42 at 350 W.
+    free = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("3090"), 0).tokens_per_second
+    capped = forecast("qwen3.8-27b", "UD-Q4_K_XL", replace(card("3090"), power_limit_w=250), 0).tokens_per_second
+    assert capped == pytest.approx(31.3, rel=0.1)
+    assert free == pytest.approx(41.5, rel=0.1)
+
+
+def test_unified_memory_is_forecast_by_its_bandwidth() -> None:
+    shared = describe_unified_machine(128)
+    assert shared.bandwidth_gb_s == 256
+    assert forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", shared, 0).tokens_per_second < 90
+
+
+@pytest.mark.parametrize("change", [{"cards": ()}, {"backend": "cpu"}])
+def test_where_the_card_is_not_known_nothing_is_forecast(change: dict[str, object]) -> None:
+    entry = CATALOGUE.find("qwen3.8-27b")
+    file = entry.file("UD-Q4_K_XL")
+    assert file is not None
+    assert entry.geometry is not None
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    situation = replace(card("4090"), **change)  # type: ignore[arg-type]
+    assert forecast_speed(file, entry.geometry, weights, PlanSettings(8_192), situation) is None
+
+
+def test_half_of_the_published_runs_are_within_an_eighth() -> None:
+    runs, left_out = read_runs()
+    errors = sorted(abs(SHIPPED.forecast(run) / run.rate - 1) for run in runs)
+    assert len(runs) >= 200
+    assert sum(left_out.values()) + len(runs) >= 600
+    assert errors[len(errors) // 2] < 0.125
