@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.output import parse_number
-from launcher.cli.quantities import parse_gib, parse_gpus, parse_int, parse_mib, parse_tokens, parse_workers
+from launcher.cli.quantities import parse_card, parse_gib, parse_gpus, parse_int, parse_mib, parse_tokens, parse_workers
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe another machine."""
     group = parser.add_argument_group("machine", "This machine as it is now, unless another one is described.")
     described = group.add_mutually_exclusive_group()
-    described.add_argument("--gpu", metavar="NAME", help='describe a GPU by a part of its name: "4090", "5060 Ti 16GB"')
+    described.add_argument(
+        "--gpu", type=parse_card, metavar="NAME", help='describe a GPU by a part of its name: "4090", "5060 Ti 16GB"'
+    )
     described.add_argument(
         "--gpu-memory",
         type=parse_gpus,

@@ -231,7 +231,7 @@ def _format_presets(model: ModelEntry) -> Iterator[str]:
 
 def _format_measurements(model: ModelEntry) -> Iterator[str]:
     if count := len(model.measurements):
-        yield f"\n{count} published runs: `mtp-launcher plan {model.id} --evidence` lists them."
+        yield f"\n{wrap_text(f'{count} published runs: `mtp-launcher plan {model.id} --evidence` lists them.')}"
 
 
 class _Footnotes:

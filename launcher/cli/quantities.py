@@ -30,6 +30,18 @@ def parse_gpus(text: str) -> tuple[float, ...]:
     return tuple(parse_gib(each) for each in text.split("+"))
 
 
+def parse_card(text: str) -> str:
+    """Check that a graphics card is known by this name; return the name."""
+    from launcher.base.errors import BadOption
+    from launcher.machine.cards import find_card
+
+    try:
+        find_card(text)
+    except BadOption as error:
+        raise argparse.ArgumentTypeError(f"{error} {error.hint}") from error
+    return text
+
+
 def parse_mib(text: str) -> int:
     """Parse an amount of memory in whole MiB, the default unit: 15000, 15000MiB, 14.5GB."""
     mib = parse_amount(text, _MIB | {"": 1})

@@ -73,7 +73,7 @@ def test_one_model_is_told_with_its_sources() -> None:
     note = text[text.index(f"\n  {number:>4} ") :]
     assert "qiip engine logs" in note[: note.index("\n  [", 8) if "\n  [" in note[8:] else None]
     words = " ".join(text.split())
-    for said in ("69 to 82", "Source: prismix.", "four slots share the context"):
+    for said in ("79 published runs", "four slots share the context"):
         assert said in words
 
 

@@ -82,22 +82,41 @@ class TestJson:
         assert told["machine"]["host_mib"] is None
         assert told["machine"]["gpu"] is None
         plan = told["plans"][0]
-        assert (plan["sha256"], plan["limit_tokens_per_second"], plan["nearest_tokens_per_second"]) == (
-            None,
-            None,
-            None,
-        )
+        assert (plan["sha256"], plan["nearest_tokens_per_second"]) == (None, None)
         assert plan["evidence"] == []
+        unknown = answer("--gpu-memory", "64")["plans"][0]  # no card of this size is known
+        assert (unknown["limit_tokens_per_second"], unknown["expected"]) == (None, None)
+
+    def test_the_expected_speed_has_a_range(self) -> None:
+        plan = first("--gpu", "RTX 3090")
+        expected = plan["expected"]
+        assert expected["low"] < expected["tokens_per_second"] < expected["high"]
+        assert expected["without_mtp"] < expected["tokens_per_second"]
+        assert first("--gpu", "RTX 3090", "--no-mtp")["expected"]["without_mtp"] == expected["without_mtp"]
+
+    def test_cards_are_named(self) -> None:
+        assert answer("--gpu", "5060 ti 8GB")["machine"]["gpu"] == "NVIDIA GeForce RTX 5060 Ti"
+        pair = answer("--gpu-memory", "24+12")["machine"]
+        assert (pair["gpus"], pair["cards"]) == (2, ["NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 3060"])
+        shared = answer("--unified-memory", "128")["machine"]
+        assert (shared["free_mib"], shared["host_mib"]) == (98_304, 32_768)
+        unknown = run("--gpu", "RTX 4095")
+        assert unknown.returncode == 2
+        assert "NVIDIA GeForce RTX 4090" in unknown.stderr
 
     def test_the_machine_is_what_was_described(self) -> None:
         told = answer(
             "--gpu-memory", "16", "--free-memory", "15000", "--headless", "--host-memory", "32", "--backend", "vulkan"
         )
         assert told["machine"] == {
-            "described": True, "gpu": None, "gpus": 1, "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
+            "described": True, "gpu": None, "cards": ["NVIDIA GeForce RTX 5060 Ti"], "gpus": 1,
+            "backend": "vulkan", "nominal_gb": 16.0, "free_mib": 15_000,
             "margin_mib": 512, "host_mib": 24_576,
             "memory": {"alone_mib": 15_000, "beside_mib": 15_000, "own_mib": 0, "read_at": None},
-            "notes": ["The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system."],
+            "notes": [
+                "The plan uses up to 24,576 MiB of 32 GiB host memory and leaves a quarter to the system.",
+                "Speeds are those of a typical card of this size: NVIDIA GeForce RTX 5060 Ti.",
+            ],
         }  # fmt: skip
         assert told["plans"][0]["backend"] == "vulkan"
 
@@ -198,7 +217,7 @@ class TestText:
         assert [text in memory("metal", *own) for text in (unread, guess)] == [False, True]
 
     def test_where_nobody_measured_that_is_said(self) -> None:
-        assert "no similar run was published: its speed is unknown" in run("--gpu-memory", "80").stdout
+        assert "no similar run was published" in run("--gpu-memory", "80").stdout
 
     def test_what_cannot_be_planned_says_what_to_do(self) -> None:
         told = run("--model", "qwen3.8-27b", "--gpu-memory", "16")
