@@ -145,7 +145,7 @@ def _describe_sweep(sweep: Sweep) -> str:
 
 def _describe_step(step: CurveProgress) -> str:
     left = "" if step.left_s is None else f", about {_format_minutes(step.left_s)} left"
-    return f"{step.done + 1} of {step.of}: {step.series} at {step.place:,}{left}"
+    return f"{step.done + 1} of {step.total}: {step.series} at {step.place:,}{left}"
 
 
 def _describe_point(point: RoundPoint, axis: CurveAxis) -> Note:
@@ -204,8 +204,8 @@ def _format_curve(curve: Curve, costs: Costs, prices: Prices | None) -> Iterator
     head += [] if prices is None else [f"a million {name}" for name in curve.series]
     rows = [tuple(head)]
     for place in curve.places:
-        here = [curve.point(name, place) for name in curve.series]
-        ratios = [curve.ratio(name, place) for name in others]
+        here = [curve.point_at(name, place) for name in curve.series]
+        ratios = [curve.ratio_at(name, place) for name in others]
         cells = [f"{place:,}", *(_format_rate(point) for point in here)]
         cells += [_format_ratio(ratio.interval) if ratio else _UNKNOWN for ratio in ratios]
         cells += [format_percent(p.acceptance.rate) if p and p.acceptance else _UNKNOWN for p in here[1:]]
@@ -239,7 +239,11 @@ def _format_rate(point: CurvePoint | None) -> str:
     if point is None or point.rate is None:
         return _UNKNOWN
     reach = plus_minus(point.rate)
-    each = f" ({point.each:.1f} each)" if point.each is not None and point.replies > point.rate.n else ""
+    each = (
+        f" ({point.rate_per_stream:.1f} each)"
+        if point.rate_per_stream is not None and point.replies > point.rate.n
+        else ""
+    )
     return f"{point.rate.estimate:.1f}{reach}{each}"
 
 

@@ -145,7 +145,7 @@ def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
         "number": trial.number,
         "stage": trial.stage.value,
         "settings": dict(trial.settings),
-        "value": round_figure(goal.value_of(fmean(scores)), 3) if scores else None,
+        "value": round_figure(goal.value_from_score(fmean(scores)), 3) if scores else None,
         "unit": goal.unit,
         "seconds": round_figure(trial.seconds, 2),
         "start_s": round_figure(trial.start_s, 2),

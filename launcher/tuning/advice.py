@@ -1,9 +1,9 @@
 """Passive advice: compare other draft lengths with the one in use, from counters of real use.
 
 The tokens per step of a shorter draft follow from the counted acceptance by position. A longer draft also needs the
-acceptance rates of further positions: they come from measurements of this machine, lowered where real use accepts less
-than those measurements did. The time of a step at other draft lengths comes from measurements, too. There is no advice
-where either is unknown or where no draft length is clearly faster.
+acceptance rates of further positions: they come from measurements of this machine, lowered by the ratio at which real
+use falls short of them. The time of a step at other draft lengths comes from measurements, too. There is no advice if
+either is unknown or if no draft length is clearly faster.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,10 @@ from launcher.tuning.verdict import MARGIN
 FEWEST_STEPS = 2_000
 """Least steps for advice. With fewer, acceptance is too uncertain: a rate of 0.6 would be 0.6 ± 0.02."""
 _FEWEST_RUNS = 3
-_ALIKE = 2.0
-"""A step of real use may take at most this many times as long as a measured one (its context is fuller), or as short.
-"""
-_DRAFTING = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "ngram": (None, "none")}
-"""Settings that change draft acceptance, with the values that have no effect on it."""
+_MOST_RATIO = 2.0
+"""Largest ratio between the step times of real use and of measurements, either way; real contexts are fuller."""
+_NEUTRAL_VALUES = {"p_min": (None, 0, 0.0), "draft_sampling": (None, "greedy"), "ngram": (None, "none")}
+"""Settings that change draft acceptance, each with the values that leave it unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The advice as a sentence for users."""
-        low, high = (round(100 * (end - 1)) for end in (self.ratio.low, self.ratio.high))
+        low, high = round(100 * (self.ratio.low - 1)), round(100 * (self.ratio.high - 1))
         what = f"Draft {self.better}" if self.better else "No MTP"
         faster = f"{100 * (self.ratio.estimate - 1):.0f} % faster ({low} to {high} %, with 95 % confidence)"
         return message(
@@ -63,48 +62,49 @@ class Advice:
 
 
 def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
-    """Return the draft length that would have been fastest for the counted use. None where none is clearly faster.
+    """Return the draft length that would have been fastest for the counted use. None if none is clearly faster.
 
-    `runs` were measured with the same model, engine and hardware. Only those whose other settings are the same are
-    used.
+    `runs` were measured with the same model, engine and hardware. Only those that differ from `used` in nothing but
+    the draft length are compared.
     """
-    now = draft_of(used.settings)
-    if not now or used.steps < FEWEST_STEPS or len(used.accepted) < now or used.settings.get("extra"):
+    current = draft_of(used.settings)
+    if not current or used.steps < FEWEST_STEPS or len(used.accepted) < current or used.settings.get("extra"):
         return None
-    alike = [run for run in runs if run.counts and _differ_by_draft_only(run.settings, used.settings)]
-    times = _step_times(alike)
-    mine, measured_s = times.get(now, []), used.step_s
-    if len(mine) < _FEWEST_RUNS or measured_s is None:
+    comparable = [run for run in runs if run.counts and _differ_by_draft_only(run.settings, used.settings)]
+    times = _step_times(comparable)
+    current_times, real_step_s = times.get(current, []), used.step_s
+    if len(current_times) < _FEWEST_RUNS or real_step_s is None:
         return None
-    if not 1 / _ALIKE < measured_s / (sum(mine) / len(mine)) < _ALIKE:
+    if not 1 / _MOST_RATIO < real_step_s / (sum(current_times) / len(current_times)) < _MOST_RATIO:
         return None
-    chain = _acceptance_rates(used, now, alike, max(times))
+    rates = _acceptance_rates(used, current, comparable, max(times))
     found = []
     for draft, values in times.items():
-        if draft == now or draft > len(chain) or len(values) < _FEWEST_RUNS:
+        if draft == current or draft > len(rates) or len(values) < _FEWEST_RUNS:
             continue
-        longer = welch_ratio(mine, values)
-        gain = tokens_per_step(chain, draft) / tokens_per_step(chain, now)
-        ratio = Interval(gain / longer.estimate, gain / longer.high, gain / longer.low, longer.n)
+        step_ratio = welch_ratio(current_times, values)
+        gain = tokens_per_step(rates, draft) / tokens_per_step(rates, current)
+        ratio = Interval(gain / step_ratio.estimate, gain / step_ratio.high, gain / step_ratio.low, step_ratio.n)
         if ratio.low > 1 + MARGIN:
-            found.append(Advice(now, draft, ratio, used.tokens))
+            found.append(Advice(current, draft, ratio, used.tokens))
     return max(found, key=lambda advice: advice.ratio.low, default=None)
 
 
-def _acceptance_rates(used: UseCounts, now: int, runs: Sequence[Run], longest: int) -> list[float]:
-    """Return the acceptance rates by position, as far as they are known."""
-    chances = (used.steps, *used.accepted)[:now]
-    real = list(acceptance_rates(PositionCounts(chances, used.accepted[:now]), now))
-    counted = add_counts(count_positions(run.steps or 0, run.acceptance) for run in runs if draft_of(run.settings))
-    known = len(counted.chances)
-    measured = acceptance_rates(counted, known)
-    if len(real) < now or known < now:
-        return real
-    less = min(1.0, real[-1] / measured[now - 1]) if measured[now - 1] else 0.0
-    return real + [rate * less for rate in measured[now : min(known, longest)]]
+def _acceptance_rates(used: UseCounts, current: int, runs: Sequence[Run], longest: int) -> list[float]:
+    """Return the acceptance rates by position: counted ones up to the draft length in use, then estimated ones."""
+    chances = (used.steps, *used.accepted)[:current]
+    counted = list(acceptance_rates(PositionCounts(chances, used.accepted[:current]), current))
+    counts = add_counts(count_positions(run.steps or 0, run.acceptance) for run in runs if draft_of(run.settings))
+    known = len(counts.chances)
+    measured = acceptance_rates(counts, known)
+    if len(counted) < current or known < current:
+        return counted
+    factor = min(1.0, counted[-1] / measured[current - 1]) if measured[current - 1] else 0.0
+    return counted + [rate * factor for rate in measured[current : min(known, longest)]]
 
 
 def _step_times(runs: Sequence[Run]) -> dict[int, list[float]]:
+    """Return the seconds per verification step of each run, by draft length."""
     goal = Goal()
     times: dict[int, list[float]] = {}
     for run in runs:
@@ -116,6 +116,6 @@ def _step_times(runs: Sequence[Run]) -> dict[int, list[float]]:
 
 def _differ_by_draft_only(measured: Settings, used: Settings) -> bool:
     """Return whether two sets of settings differ in the draft length only, compared by the names that both have."""
-    if any(measured.get(name) not in usual for name, usual in _DRAFTING.items()):
+    if any(measured.get(name) not in usual for name, usual in _NEUTRAL_VALUES.items()):
         return False
     return all(used[name] == value for name, value in measured.items() if name in used and name not in (DRAFT, "extra"))

@@ -34,9 +34,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Energy of `tokens` reply tokens, the processing of their prompts included.
+    """Energy of `tokens` reply tokens, including the processing of their prompts.
 
-    `measured`: the energy is from a sensor, else from the power that the user gave.
+    `measured` is whether the energy comes from a sensor rather than from the power that the user gave.
     """
 
     joules: float
@@ -61,22 +61,22 @@ class Cost:
 
     @property
     def share_of_cloud(self) -> float | None:
-        """The electricity's price as a share of the cloud's. None without a cloud price, or where that is 0."""
+        """Price of the electricity divided by that of the cloud. None if the cloud price is unknown or 0."""
         return self.per_million / self.prices.cloud if self.prices.cloud else None
 
     @property
     def sentence(self) -> str:
-        """The cost as a sentence for users. Prices are in the user's currency, whose name is not known."""
-        whose = "by the GPU's own power sensor" if self.measured else f"at the {self.prices.watts:g} W given"
-        said = (
-            f"A million tokens take {_significant_digits(self.kwh_per_million)} kWh ({whose};"
+        """The cost as a sentence for users, without a currency: only the user knows it."""
+        source = "by the GPU's own power sensor" if self.measured else f"at the {self.prices.watts:g} W given"
+        cost = (
+            f"A million tokens take {_significant_digits(self.kwh_per_million)} kWh ({source};"
             f" {_significant_digits(self.joules_per_token)} J"
             f" a token), at {self.prices.kwh:g} a kWh {_significant_digits(self.per_million)}"
         )
         if self.prices.cloud is None:
-            return f"{said}."
+            return f"{cost}."
         if self.share_of_cloud is None:
-            return message("{said}; elsewhere they are free.", said=said)
+            return message("{said}; elsewhere they are free.", said=cost)
         times = 1 / self.share_of_cloud if 0 < self.share_of_cloud < 1 else self.share_of_cloud
         if not self.share_of_cloud:
             compared = "nothing here"
@@ -85,7 +85,7 @@ class Cost:
         else:
             compared = f"{_significant_digits(times)} times as much {'there' if self.share_of_cloud < 1 else 'here'}"
         return message(
-            "{said}, against {cloud:g} elsewhere: {compared}.", said=said, cloud=self.prices.cloud, compared=compared
+            "{said}, against {cloud:g} elsewhere: {compared}.", said=cost, cloud=self.prices.cloud, compared=compared
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -102,26 +102,26 @@ class Cost:
 
 
 def cost_of(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices) -> Cost | str:
-    """Return the cost of replies, or a sentence why it is not known.
+    """Return the cost of replies, or a sentence that explains why it is unknown.
 
-    A group holds replies that were written at the same time, and the seconds that they took together: its energy is
-    counted once. A single reply has its measured energy where there is one, else power times its time.
+    A group holds replies that were generated at the same time, and the seconds from the first request to the last end:
+    its energy is counted once. The energy of a single reply is the measured one, or else power times its seconds.
     """
     joules, tokens = 0.0, 0
     for runs, seconds in groups:
-        written = sum(run.reply_tokens for run in runs if run.error is None)
-        energy = prices.watts * seconds if prices.watts is not None else _energy(runs, seconds)
-        if energy is not None and written:
-            joules, tokens = joules + energy, tokens + written
+        generated = sum(run.reply_tokens for run in runs if run.error is None)
+        energy = prices.watts * seconds if prices.watts is not None else _measured_energy(runs, seconds)
+        if energy is not None and generated:
+            joules, tokens = joules + energy, tokens + generated
     if not tokens:
-        written = sum(run.reply_tokens for runs, _ in groups for run in runs)
-        if not written:
+        if not any(run.reply_tokens for runs, _ in groups for run in runs):
             return message("Cost unknown: no tokens were generated.")
         return message("Cost unknown: no power sensor. Enter the reading of a power meter with --watts.")
     return Cost(joules, tokens, prices, measured=prices.watts is None)
 
 
-def _energy(runs: Sequence[Run], seconds: float) -> float | None:
+def _measured_energy(runs: Sequence[Run], seconds: float) -> float | None:
+    """Return the energy of a group in joules. None without a power sensor."""
     if len(runs) == 1 and runs[0].energy_j is not None:
         return runs[0].energy_j
     power_w = mean_of_known(run.power_w for run in runs)

@@ -15,13 +15,15 @@ from launcher.tuning.records import Bench, Prompt, Run, Settings
 from launcher.tuning.space import DRAFT
 from launcher.tuning.statistics import Interval, Pair, mean_of_known, paired_speedup, rate_interval
 
+# A place is a value on the curve's axis: a number of tokens in the context, a context size, or a number of streams.
+
 PromptsAt = Callable[[int], Awaitable[Sequence[Prompt]]]
-"""Returns the prompts to send at once at a place of the axis. Awaited while a server runs, which may count tokens."""
+"""Returns the prompts to send at the same time at a place. It may use the running server to count tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurveStart:
-    """Server settings of one start, the name of their series, and the places of the axis to measure with them."""
+    """Server settings of one start, the name of their series, and the places to measure with them."""
 
     series: str
     settings: Settings
@@ -30,10 +32,10 @@ class CurveStart:
 
 @dataclass(frozen=True, slots=True)
 class RoundPoint:
-    """One point in one round: replies of the same moment.
+    """One series at one place in one round: the replies that were requested at the same time.
 
-    `number` is the position in the order of all points. `span_s` is the time in seconds from the first request to the
-    last end. `again` holds disturbed replies that were repeated. `error` is the reason where there are no replies.
+    `number` counts the points in the order of measurement. `span_s` is the time in seconds from the first request to
+    the last end. `discarded` holds disturbed replies that were repeated. `error` is the reason if there are no replies.
     """
 
     number: int
@@ -42,7 +44,7 @@ class RoundPoint:
     place: int
     runs: tuple[Run, ...] = ()
     span_s: float = 0.0
-    again: tuple[Run, ...] = ()
+    discarded: tuple[Run, ...] = ()
     error: str | None = None
 
     @property
@@ -53,10 +55,10 @@ class RoundPoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveProgress:
-    """Progress: the point that is about to be measured. `left_s` is the estimated rest in seconds, None if unknown."""
+    """The point that is about to be measured, and the estimated seconds left (None if unknown)."""
 
     done: int
-    of: int
+    total: int
     series: str
     place: int
     left_s: float | None
@@ -68,9 +70,9 @@ OnCurveProgress = Callable[[CurveProgress], None]
 
 @dataclass(slots=True)
 class _StartTimes:
-    """A start, and the seconds that its starts and points took so far.
+    """A start, and the seconds that starting the server and measuring its points took so far.
 
-    `failed` is the reason why it cannot be served, and `failed_in` the round in which that was found.
+    `failed` is the reason why its settings cannot be served, and `failed_in` the round that revealed it.
     """
 
     start: CurveStart
@@ -94,59 +96,60 @@ class _CurveMeasurement:
     number: int = 0
 
     async def measure_start(self, times: _StartTimes, number: int) -> None:
-        """Serve a start's settings and measure its places, in this round's direction.
+        """Serve a start's settings and measure its places, in the direction of round `number`.
 
         If the server ended meanwhile, it is started again before the next place.
         """
-        start, turn = times.start, number - 1
+        start, round_index = times.start, number - 1
         for index, place in enumerate(order_of_round(start.places, number)):
             if times.failed is None:
                 self._report_progress(start, place)
-                spent_s = await self._serve(times, turn)
+                spent_s = await self._serve_start(times, round_index)
                 if not index:
                     times.starts.append(spent_s)
             if times.failed is not None:
-                if times.failed_in in (None, turn):
-                    times.failed_in = turn
-                    self._record_point(RoundPoint(self.number, turn, start.series, place, error=times.failed))
+                if times.failed_in in (None, round_index):
+                    times.failed_in = round_index
+                    self._record_point(RoundPoint(self.number, round_index, start.series, place, error=times.failed))
                 continue
             self._report_progress(start, place)
             began_s = self.bench.now_s()
-            self._record_point(await self._measure_point(start, place, turn))
+            self._record_point(await self._measure_point(start, place, round_index))
             times.points.append(self.bench.now_s() - began_s)
             times.points_left -= 1
 
-    async def _serve(self, times: _StartTimes, turn: int) -> float:
-        """Serve a start's settings unless they are already served. Return the seconds that took.
+    async def _serve_start(self, times: _StartTimes, round_index: int) -> float:
+        """Serve a start's settings unless they are already in use, and return the seconds that took.
 
-        Keep the reason if it fails.
+        A failure is recorded in `times`.
         """
         began_s = self.bench.now_s()
         try:
-            await serve_settings(self.bench, times.start.settings, self.warm_up, self.seed + turn)
+            await serve_settings(self.bench, times.start.settings, self.warm_up, self.seed + round_index)
         except Superseded:
             raise
         except LauncherError as error:
             times.failed, times.points_left = error.title, 0
         return self.bench.now_s() - began_s
 
-    async def _measure_point(self, start: CurveStart, place: int, turn: int) -> RoundPoint:
-        again: tuple[Run, ...] = ()
+    async def _measure_point(self, start: CurveStart, place: int, round_index: int) -> RoundPoint:
+        discarded: tuple[Run, ...] = ()
         try:
             prompts = await self.prompts_at(place)
         except Superseded:
             raise
         except LauncherError as error:
-            return RoundPoint(self.number, turn, start.series, place, error=error.title)
-        for left in reversed(range(1 + REPEATS)):
-            requests = [self.bench.run(prompt, seed=self.seed + turn + index) for index, prompt in enumerate(prompts)]
+            return RoundPoint(self.number, round_index, start.series, place, error=error.title)
+        first_seed = self.seed + round_index
+        for repeats_left in reversed(range(1 + REPEATS)):
+            requests = [self.bench.run(prompt, seed=first_seed + index) for index, prompt in enumerate(prompts)]
             runs = tuple(await asyncio.gather(*requests))
             span_s = max(run.began_s + run.wall_s for run in runs) - min(run.began_s for run in runs)
-            if not left or not any(run.spoilt for run in runs):
+            if not repeats_left or not any(run.spoilt for run in runs):
                 break
-            again += runs
-        failed = next((run.error for run in runs if run.error is not None), None)
-        return RoundPoint(self.number, turn, start.series, place, runs, span_s, again, failed)
+            discarded += runs
+        error = next((run.error for run in runs if run.error is not None), None)
+        return RoundPoint(self.number, round_index, start.series, place, runs, span_s, discarded, error)
 
     def _record_point(self, point: RoundPoint) -> None:
         self.number += 1
@@ -157,7 +160,7 @@ class _CurveMeasurement:
         self.on_step(CurveProgress(self.number, self.number + left, start.series, place, self._left_s()))
 
     def _left_s(self) -> float | None:
-        """Return the estimated remaining seconds, from earlier starts and points. None before each was done once."""
+        """Return the estimated seconds left, from earlier starts and points. None until each was measured once."""
         seconds = 0.0
         for times in self.starts:
             if times.failed is not None:
@@ -183,21 +186,21 @@ async def measure_curve(
     """Measure every place of every start once a round. Every second round goes backwards.
 
     After each start `warm_up` is sent with a short reply, which is discarded. Disturbed points are repeated, twice at
-    most. A round has one seed for all series. Settings that cannot be served are a result and are not tried again. When
-    this is cancelled, `on_point` has received everything measured so far. Raises Superseded when another operation
-    takes the server.
+    most. All series of a round use the same seeds. Settings that cannot be served are reported as failed points and not
+    tried again. `on_point` gets each point as soon as it is measured, so that nothing is lost on cancellation. Raises
+    Superseded when another operation takes the server.
     """
-    subjects = [_StartTimes(start, rounds * len(start.places)) for start in starts]
-    curve = _CurveMeasurement(bench, subjects, prompts_at, warm_up, rounds, on_point, on_step, seed)
-    for number, start in visit_rounds(subjects, after_rounds(rounds)):
-        await curve.measure_start(start, number)
+    timed_starts = [_StartTimes(start, rounds * len(start.places)) for start in starts]
+    curve = _CurveMeasurement(bench, timed_starts, prompts_at, warm_up, rounds, on_point, on_step, seed)
+    for number, times in visit_rounds(timed_starts, after_rounds(rounds)):
+        await curve.measure_start(times, number)
 
 
 NO_MTP = "no MTP"
 """Name of the series without MTP."""
 PUBLISHED_FILLS = (0, 10_000, 40_000, 55_000, 80_000, 120_000, 200_000)
-"""Tokens in the context before the reply: the places of the published curve, and two beyond its end."""
-_SPARE = 64
+"""Default tokens in the context before the reply: those of the published curve, and two larger ones."""
+_SPARE_TOKENS = 64
 """Tokens of the context that stay free, because an engine stops a little before its end."""
 
 
@@ -215,15 +218,15 @@ def series_name(draft: int) -> str:
 
 
 def default_fills(context: int, reply_tokens: int) -> tuple[int, ...]:
-    """Return the places of a fill curve that fit into a context: the published ones, or quarters of a small context."""
-    most = context - reply_tokens - _SPARE
+    """Return the published fills that fit into a context, or quarters of a context in which fewer than four fit."""
+    most = context - reply_tokens - _SPARE_TOKENS
     fits = tuple(fill for fill in PUBLISHED_FILLS if fill <= most)
     return fits if len(fits) >= 4 else tuple(max(0, most) * quarter // 4 for quarter in range(5))
 
 
 def context_for_fill(fill: int, reply_tokens: int) -> int:
     """Return the smallest context for a fill and a reply, rounded up to 256 tokens as engines do."""
-    return -(-(fill + reply_tokens + _SPARE) // 256) * 256
+    return -(-(fill + reply_tokens + _SPARE_TOKENS) // 256) * 256
 
 
 def fill_starts(
@@ -241,7 +244,7 @@ def fill_starts(
 
 
 def context_starts(settings: Settings, drafts: Sequence[int], contexts: Sequence[int]) -> tuple[CurveStart, ...]:
-    """Return the starts of a sweep over the context's size, which is allocated but hardly filled."""
+    """Return the starts of a sweep over the context size. The context is allocated but hardly filled."""
     return tuple(
         CurveStart(series_name(draft), {**settings, DRAFT: draft, "ctx": context}, (context,))
         for context in contexts
@@ -251,18 +254,18 @@ def context_starts(settings: Settings, drafts: Sequence[int], contexts: Sequence
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Measured values of one series at one place. Rates are in tokens/s with intervals over rounds. Unknown is None.
+    """Measured values of one series at one place. Rates are in tokens/s, intervals over rounds; None is unknown.
 
-    `rate` is the decode rate; with several streams, that of all together from the first request to the end of the last
-    reply, while `each` is the mean rate per stream by the engine's timings. `tokens` is the number of tokens in the
-    context when a reply began, None where that differed. `why` is the reason where there is no rate.
+    `rate` is the decode rate; with several streams, the total from the first request to the end of the last reply,
+    while `rate_per_stream` is the mean rate of one stream by the engine's timings. `tokens` is the number of tokens in
+    the context when a reply began, None if it differed between replies. `why` is the reason if there is no rate.
     """
 
     series: str
     place: int
     tokens: int | None
     rate: Interval | None
-    each: float | None
+    rate_per_stream: float | None
     prefill: float | None
     first_token_s: float | None
     acceptance: Acceptance | None
@@ -278,7 +281,7 @@ class CurvePoint:
             "at": self.place,
             "context_tokens": self.tokens,
             "tokens_per_second": self.rate.as_json() if self.rate else None,
-            "tokens_per_second_each": self.each,
+            "tokens_per_second_each": self.rate_per_stream,
             "prefill_per_second": self.prefill,
             "first_token_s": self.first_token_s,
             "acceptance": self.acceptance.rate if self.acceptance else None,
@@ -292,9 +295,9 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class CurveRatio:
-    """Speed ratio of a series at a place: to the first series there, or to its own speed at its first place.
+    """Speed ratio of a series at a place: to the first series there, or to the same series at its first place.
 
-    Rounds are the pairs of the comparison.
+    Each round gives one pair of the comparison.
     """
 
     series: str
@@ -304,14 +307,16 @@ class CurveRatio:
     @property
     def clear(self) -> bool | None:
         """Whether it is faster: True or False with 95 % confidence, None when undecided."""
-        return True if self.interval.low > 1 else False if self.interval.high < 1 else None
+        if self.interval.low > 1:
+            return True
+        return False if self.interval.high < 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A curve with its series in order; the first series is the baseline of `ratios`.
 
-    `along` compares each series' last place that has a rate with its first one.
+    `trends` compares the last place of each series with its first one, among the places that have a rate.
     """
 
     axis: CurveAxis
@@ -319,14 +324,14 @@ class Curve:
     places: tuple[int, ...]
     points: tuple[CurvePoint, ...]
     ratios: tuple[CurveRatio, ...]
-    along: tuple[CurveRatio, ...]
+    trends: tuple[CurveRatio, ...]
 
-    def point(self, series: str, place: int) -> CurvePoint | None:
-        """Return the point of a series at a place. None without one."""
+    def point_at(self, series: str, place: int) -> CurvePoint | None:
+        """Return the point of a series at a place. None if there is none."""
         return next((each for each in self.points if (each.series, each.place) == (series, place)), None)
 
-    def ratio(self, series: str, place: int) -> CurveRatio | None:
-        """Return the ratio of a series at a place. None without one."""
+    def ratio_at(self, series: str, place: int) -> CurveRatio | None:
+        """Return the ratio of a series at a place. None if there is none."""
         return next((each for each in self.ratios if (each.series, each.place) == (series, place)), None)
 
     def as_json(self) -> dict[str, Any]:
@@ -336,31 +341,33 @@ class Curve:
             "series": list(self.series),
             "points": [point.as_json() for point in self.points],
             "ratios": [_ratio_json(each) for each in self.ratios],
-            "along": [_ratio_json(each) for each in self.along],
+            "along": [_ratio_json(each) for each in self.trends],
         }
 
 
 def build_curve(axis: CurveAxis, measured: Sequence[RoundPoint]) -> Curve:
     """Return the curve of the points measured so far. Series keep the order of their first appearance."""
-    series = tuple(dict.fromkeys(each.series for each in sorted(measured, key=lambda t: (t.round, t.number))))
+    ordered = sorted(measured, key=lambda each: (each.round, each.number))
+    series = tuple(dict.fromkeys(each.series for each in ordered))
     places = tuple(sorted({each.place for each in measured}))
     by_point = {
-        (name, place): [t for t in measured if (t.series, t.place) == (name, place)]
+        (name, place): [each for each in measured if (each.series, each.place) == (name, place)]
         for name in series
         for place in places
     }
-    points = [_point(axis, some, name, place) for (name, place), some in by_point.items() if some]
+    points = [_summarize_point(axis, rounds, name, place) for (name, place), rounds in by_point.items() if rounds]
     ratios = [
-        _ratio(axis, name, place, by_point[series[0], place], by_point[name, place])
+        _compare_rounds(axis, name, place, by_point[series[0], place], by_point[name, place])
         for place in places
         for name in series[1:]
     ]
-    along = []
+    trends = []
     for name in series:
         known = [point.place for point in points if point.series == name and point.rate is not None]
         if len(known) > 1:
-            along.append(_ratio(axis, name, max(known), by_point[name, min(known)], by_point[name, max(known)]))
-    return Curve(axis, series, places, tuple(points), _without_none(ratios), _without_none(along))
+            first, last = by_point[name, min(known)], by_point[name, max(known)]
+            trends.append(_compare_rounds(axis, name, max(known), first, last))
+    return Curve(axis, series, places, tuple(points), _without_none(ratios), _without_none(trends))
 
 
 def rate_of_point(axis: CurveAxis, point: RoundPoint) -> float | None:
@@ -372,17 +379,19 @@ def rate_of_point(axis: CurveAxis, point: RoundPoint) -> float | None:
     return fmean(run.decode_rate or 0.0 for run in point.runs)
 
 
-def _ratio(
+def _compare_rounds(
     axis: CurveAxis, series: str, place: int, base: Sequence[RoundPoint], other: Sequence[RoundPoint]
 ) -> CurveRatio | None:
-    """Compare two points by the rounds in which both have a rate. None without such a round."""
-    rounds = {each.round: each for each in base}
+    """Return the speed ratio of `other` to `base` over the rounds in which both have a rate. None without any."""
+    base_by_round = {each.round: each for each in base}
     pairs = []
     for each in other:
-        first = rounds.get(each.round)
-        rates = rate_of_point(axis, first) if first else None, rate_of_point(axis, each)
-        if first and rates[0] and rates[1]:
-            pairs.append(Pair(rates[0], rates[1], first.number < each.number))
+        partner = base_by_round.get(each.round)
+        if partner is None:
+            continue
+        base_rate, rate = rate_of_point(axis, partner), rate_of_point(axis, each)
+        if base_rate and rate:
+            pairs.append(Pair(base_rate, rate, partner.number < each.number))
     return CurveRatio(series, place, paired_speedup(pairs)) if pairs else None
 
 
@@ -391,41 +400,43 @@ def _without_none(ratios: Sequence[CurveRatio | None]) -> tuple[CurveRatio, ...]
 
 
 def _ratio_json(ratio: CurveRatio) -> dict[str, Any]:
-    unknown = {"low": None} if ratio.interval.n < 2 else {}  # it would be the exponential of minus infinity
+    unknown = {"low": None} if ratio.interval.n < 2 else {}  # it would be exp(-inf), a misleading 0
     return {"series": ratio.series, "at": ratio.place, **ratio.interval.as_json(), **unknown}
 
 
-def _point(axis: CurveAxis, measured: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:
+def _summarize_point(axis: CurveAxis, measured: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:
+    """Return the values of one point over all its rounds."""
     rates = [rate for each in measured if (rate := rate_of_point(axis, each)) is not None]
     runs = [run for each in measured if each.counts for run in each.runs]
-    spoilt = sum(run.spoilt is not None for each in measured for run in (*each.again, *each.runs))
-    found = [run.acceptance for run in runs if run.acceptance is not None]
-    why = next((each.error for each in measured if each.error), None) or next(
-        (run.spoilt for each in measured for run in each.runs if run.spoilt), None
-    )
+    spoilt = sum(run.spoilt is not None for each in measured for run in (*each.discarded, *each.runs))
+    acceptance = [run.acceptance for run in runs if run.acceptance is not None]
+    errors = [each.error for each in measured if each.error]
+    errors += [run.spoilt for each in measured for run in each.runs if run.spoilt]
+    why = errors[0] if errors else message("The replies were too short to be measured.")
     return CurvePoint(
         series=series,
         place=place,
-        tokens=_same([run.prompt_tokens + run.cached_tokens for run in runs]),
+        tokens=_common_value([run.prompt_tokens + run.cached_tokens for run in runs]),
         rate=rate_interval(rates) if rates else None,
-        each=mean_of_known([run.decode_rate for run in runs]),
+        rate_per_stream=mean_of_known([run.decode_rate for run in runs]),
         prefill=mean_of_known([run.prefill_rate for run in runs]),
         first_token_s=mean_of_known([run.first_token_s for run in runs]),
-        acceptance=sum_acceptance(found) if found else None,
+        acceptance=sum_acceptance(acceptance) if acceptance else None,
         power_w=mean_of_known([run.power_w for run in runs]),
         replies=len(runs),
         spoilt=spoilt,
-        why=None if rates else why or message("The replies were too short to be measured."),
+        why=None if rates else why,
     )
 
 
-def _same(values: Sequence[int]) -> int | None:
+def _common_value(values: Sequence[int]) -> int | None:
+    """Return the value that all have in common. None if they differ."""
     return values[0] if values and len(set(values)) == 1 else None
 
 
 def list_runs(measured: Sequence[RoundPoint]) -> list[Run]:
-    """Return all runs in order, disturbed ones included."""
-    return [run for each in measured for run in (*each.again, *each.runs)]
+    """Return all runs in order, including disturbed ones."""
+    return [run for each in measured for run in (*each.discarded, *each.runs)]
 
 
 # Summary of a curve in a few sentences.
@@ -442,55 +453,50 @@ _OVER = {
     CurveAxis.STREAMS: "from {} to {} streams",
 }
 _WIDEST = 1.5
-"""Widest interval for which its estimate is reported, as upper end over lower end."""
+"""Widest interval whose estimate is reported, as upper end over lower end."""
 
 
 def summarize_curve(curve: Curve) -> list[str]:
-    """Return the findings of a curve: MTP against none at each place, then each series from first to last place.
+    """Return sentences about a curve: MTP against none at each place, then each series from first to last place.
 
     Only differences with 95 % confidence are called faster or slower.
     """
     sentences = [_comparison_sentence(curve, name) for name in curve.series[1:]]
-    sentences += [_trend_sentence(curve, each) for each in curve.along]
+    sentences += [_trend_sentence(curve, each) for each in curve.trends]
     return [each for each in sentences if each]
 
 
 def _comparison_sentence(curve: Curve, name: str) -> str:
-    found = [each for each in curve.ratios if each.series == name]
-    if not found:
+    """Return how a series compares with the first one: places where it is faster, slower, or not distinguishable."""
+    ratios = [each for each in curve.ratios if each.series == name]
+    if not ratios:
         return ""
     base = curve.series[0]
     subject = f"{name.capitalize()} is"
     parts = []
-    for clear, word in ((True, f"faster than {base}"), (False, f"slower than {base}"), (None, "not distinguishable")):
-        some = [each for each in found if each.clear is clear]
-        if some and len(some) == len(found):
-            only = len(some) == 1
-            where = (
-                _at_places(curve, [each.place for each in some])
-                if only
-                else f"{_every_place_text(curve.axis)}: {_ratio_list(some)}"
-            )
-            than = f" from {base}" if clear is None else ""
-            return message(
-                "{subject} {word}{than} {where}{some}.",
-                subject=subject,
-                word=word,
-                than=than,
-                where=where,
-                some=(f" ({_ratio_text(some[0])})" if only else ""),
-            )
-        if some:
-            than = f" from {base}" if clear is None else ""
-            parts.append(
-                f"{word}{than} {_at_places(curve, [each.place for each in some])} ({', '.join(map(_ratio_text, some))})"
-            )
+    for clear, word in (
+        (True, f"faster than {base}"),
+        (False, f"slower than {base}"),
+        (None, f"not distinguishable from {base}"),
+    ):
+        some = [each for each in ratios if each.clear is clear]
+        if not some:
+            continue
+        places = _places_text(curve, [each.place for each in some])
+        if len(some) < len(ratios):
+            parts.append(f"{word} {places} ({', '.join(map(_ratio_text, some))})")
+            continue
+        where, figures = f"{_every_place_text(curve.axis)}: {_ratio_list(some)}", ""
+        if len(some) == 1:
+            where, figures = places, f" ({_ratio_text(some[0])})"
+        return message("{subject} {word} {where}{figures}.", subject=subject, word=word, where=where, figures=figures)
     return message("{subject} {parts}.", subject=subject, parts=join_messages(*parts, separator="; "))
 
 
 def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
-    point = next(each for each in curve.points if each.series == ratio.series and each.rate is not None)
-    here, there = f"{ratio.place:,}", f"{point.place:,}"
+    """Return how the speed of a series changes from its first place to its last."""
+    first = next(each for each in curve.points if each.series == ratio.series and each.rate is not None)
+    here, there = f"{ratio.place:,}", f"{first.place:,}"
     low, high = ratio.interval.low, ratio.interval.high
     if high > _WIDEST * low:
         what = _OVER[curve.axis].format(there, here)
@@ -524,7 +530,7 @@ def _trend_sentence(curve: Curve, ratio: CurveRatio) -> str:
                 open=open_,
             )
         case CurveAxis.STREAMS:
-            one = "one" if point.place == 1 else there
+            one = "one" if first.place == 1 else there
             return message(
                 "{series}: {here} streams together are {times:.2f} times as fast as {one}{open}.",
                 series=_capitalized(ratio.series),
@@ -547,7 +553,7 @@ def _every_place_text(axis: CurveAxis) -> str:
     }[axis]
 
 
-def _at_places(curve: Curve, places: Sequence[int]) -> str:
+def _places_text(curve: Curve, places: Sequence[int]) -> str:
     listed = [f"{place:,}" for place in places]
     text = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
     return _AT[curve.axis].format(text).replace("with 1 streams", "with 1 stream")
@@ -565,9 +571,9 @@ def _ratio_text(ratio: CurveRatio) -> str:
 
 
 def stream_starts(settings: Settings, drafts: Sequence[int], streams: Sequence[int]) -> tuple[CurveStart, ...]:
-    """Return the starts of a sweep over streams: one server with a slot for the largest number, also used with fewer.
+    """Return the starts of a sweep over streams. All places use one server, with a slot for each of the most streams.
 
-    So places differ by load only, and not by the memory of their slots.
+    So places differ only in load, and not in the memory of their slots.
     """
     slots = max(streams)
     return tuple(
@@ -578,15 +584,14 @@ def stream_starts(settings: Settings, drafts: Sequence[int], streams: Sequence[i
 def prompts_for_streams(prompts: Sequence[Prompt]) -> PromptsAt:
     """Return a function that makes the prompts for a number of streams, taking `prompts` in turn.
 
-    Streams that ended early would leave more of the GPU to the others, so `ignore_eos` runs each reply to its last
-    token.
+    A stream that ends early would leave more of the GPU to the others, so `ignore_eos` makes all replies equally long.
     """
 
     async def prompts_at(streams: int) -> Sequence[Prompt]:
+        chosen = [prompts[number % len(prompts)] for number in range(streams)]
         return [
-            replace(prompt, name=f"{prompt.name} {number + 1}", sampling={**prompt.sampling, "ignore_eos": True})
-            for number in range(streams)
-            for prompt in (prompts[number % len(prompts)],)
+            replace(prompt, name=f"{prompt.name} {number}", sampling={**prompt.sampling, "ignore_eos": True})
+            for number, prompt in enumerate(chosen, 1)
         ]
 
     return prompts_at

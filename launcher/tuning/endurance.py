@@ -1,7 +1,7 @@
 """Sustained load: send requests without a pause for minutes, and judge whether the speed holds.
 
-The judged figure is verification steps per second, which does not depend on the text; tokens per second also change
-with draft acceptance.
+The speed is judged in verification steps per second, which do not depend on the text, as tokens per second do through
+draft acceptance.
 """
 
 import itertools
@@ -31,14 +31,15 @@ SHORTEST = 5
 _MOST_VALUES = 120
 """Longer series are averaged down to this many values, which lowers autocorrelation and bounds the work."""
 _PERMUTATIONS = 999
-_MOST_ALIKE = 0.95
+_MOST_CORRELATION = 0.95
+"""Upper limit for the correlation of neighbours, so that its correction stays finite."""
 
 _Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A stretch of the series without a change: values `first` to `last`, both included, and their mean."""
+    """A stretch of a series without a change: the values from index `first` to `last`, inclusive, and their mean."""
 
     first: int
     last: int
@@ -47,9 +48,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class ChangedStretch:
-    """The stretch from `begin` (included) to `end` (excluded) that differs most from all else.
+    """The stretch from `begin` to `end` (exclusive) that differs most from the rest of the series.
 
-    `chance` is the probability that a random order shows a difference as large.
+    `chance` is the probability that a random order of the values has a difference as large.
     """
 
     begin: int
@@ -69,6 +70,7 @@ def find_levels(values: Sequence[float], alpha: float = ALPHA) -> list[Level]:
 
 
 def _find_cuts(values: _Values, offset: int, alpha: float) -> Iterator[int]:
+    """Yield the indices at which the level changes, plus `offset`: those of `values`, then those between them."""
     found = find_change(values)
     if found is None or found.chance > alpha:
         return
@@ -84,10 +86,10 @@ def find_change(values: Sequence[float] | _Values) -> ChangedStretch | None:
     Circular binary segmentation (A. B. Olshen, E. S. Venkatraman et al., Biostatistics 5, 2004): of all stretches, take
     the one with the largest sum of squares between inside and outside. It may begin or end with the series, so steps
     are found as well as dips. Ranks replace values, so that a few outliers do not matter. The chance is from a
-    permutation test: how many of 999 random orders show a sum as large anywhere.
+    permutation test: how many of 999 random orders have a sum as large anywhere.
 
-    Where slow drift makes neighbours alike, not all orders are equally likely. So the sum of squares is first divided
-    by (1 + r) / (1 - r), the factor by which the variance of a mean grows, with r the correlation of neighbours. False
+    If slow drift makes neighbours similar, not all orders are equally likely. So the sum of squares is first divided by
+    (1 + r) / (1 - r), the factor by which the variance of a mean grows, with r the correlation of neighbours. False
     alarms, simulated: 1 % of series of independent values, 5 to 10 % where r is 0.3 to 0.6. A step of three standard
     deviations is found in 60 % of series of 20 values, 90 % of 40 and 98 % of 100.
     """
@@ -96,28 +98,27 @@ def find_change(values: Sequence[float] | _Values) -> ChangedStretch | None:
     if n < 2 * SHORTEST:
         return None
     ranks = _ranks(array)
-    squares = {
-        length: _squares_between(np.cumsum(ranks)[None, :], length)[0] for length in range(SHORTEST, n - SHORTEST + 1)
-    }
-    length = max(squares, key=lambda each: float(squares[each].max()))
-    best = int(np.argmax(squares[length]))
+    lengths = range(SHORTEST, n - SHORTEST + 1)
+    squares = {length: _squares_between(np.cumsum(ranks)[None, :], length)[0] for length in lengths}
+    best_length = max(lengths, key=lambda length: float(squares[length].max()))
+    best = int(np.argmax(squares[best_length]))
     begin = 0 if best == 0 else best + SHORTEST - 1
-    alike = _neighbour_correlation(array)
-    between = float(squares[length][best]) * (1 - alike) / (1 + alike)
+    correlation = _neighbour_correlation(array)
+    between = float(squares[best_length][best]) * (1 - correlation) / (1 + correlation)
     orders = np.random.default_rng(n).permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
     sums = np.cumsum(orders, axis=1)
     largest = np.zeros(_PERMUTATIONS)
-    for each in squares:
-        np.maximum(largest, _squares_between(sums, each).max(axis=1), out=largest)
-    as_much = int(np.count_nonzero(largest >= between * (1 - 1e-12)))
-    return ChangedStretch(begin, begin + length, (1 + as_much) / (1 + _PERMUTATIONS))
+    for length in lengths:
+        np.maximum(largest, _squares_between(sums, length).max(axis=1), out=largest)
+    as_large = int(np.count_nonzero(largest >= between * (1 - 1e-12)))
+    return ChangedStretch(begin, begin + best_length, (1 + as_large) / (1 + _PERMUTATIONS))
 
 
 def _squares_between(sums: _Values, length: int) -> _Values:
-    """Return the sums of squares between stretches of a length and all else, for cumulated ranks in rows.
+    """Return the sums of squares between each stretch of a length and the rest, given cumulated ranks in rows.
 
-    The first stretch begins with the series, the others where enough values are before and after them. A stretch that
-    ends with the series divides it like one that begins with it, so it needs no entry.
+    The first column is the stretch at the beginning; the others have at least SHORTEST values on both sides. Stretches
+    at the end are left out: they divide the series just as one at the beginning does.
     """
     n = sums.shape[1]
     first = sums[:, length - 1 : length]
@@ -140,59 +141,61 @@ def _neighbour_correlation(values: _Values) -> float:
 
     In a first-order autoregression, differences over one step have the variance 2 s² (1 - r), those over two steps 2 s²
     (1 - r²), so their ratio is 1 + r. The range from the first to the last decile replaces the variance, because only
-    few differences cross a step. The result is lowered by one over the root of the number of values, about its standard
-    error, so that it is rarely above 0 without correlation.
+    few differences cross a step. The result is lowered by 1 / sqrt(number of values), about its standard error, so that
+    it is rarely above 0 without correlation.
     """
     one, two = (np.subtract(*np.quantile(values[lag:] - values[:-lag], (0.9, 0.1))) for lag in (1, 2))
     if not one:
         return 0.0
-    return float(min(max((two / one) ** 2 - 1 - 1 / math.sqrt(len(values)), 0.0), _MOST_ALIKE))
+    return float(min(max((two / one) ** 2 - 1 - 1 / math.sqrt(len(values)), 0.0), _MOST_CORRELATION))
 
 
 # Causes of a slowdown, as far as sensors show them.
 
-_DREW_LESS = 0.1
-_HOTTER_C = 3.0
+_LEAST_POWER_FALL = 0.1
+"""Smallest fall of the power, as a share, that is named as a cause."""
+_LEAST_HEATING_C = 3.0
+"""Smallest rise of the temperature that is mentioned."""
 
 
 def explain_slowdown(before: Sequence[Run], after: Sequence[Run], fall: float) -> str:
-    """Return "because ..." from the differences between two times. `fall` is the share of the speed that was lost.
+    """Return "because ..." from the differences between earlier and later runs.
 
-    The monitor's findings go first; then the clock, if it fell by at least half of the speed's share; then power that
-    fell while the clock did not. A cause without evidence is not named.
+    `fall` is the share of the speed that was lost. Named are, in this order: a clock that fell by at least half of
+    that share, findings of the monitor, and power that fell although the clock did not.
     """
-    noticed = _new_disturbances(before, after)
+    disturbances = _new_disturbances(before, after)
     heat = _heat_text(before, after)
     clocks = _medians(before, after, lambda run: run.clock_mhz)
     powers = _medians(before, after, lambda run: run.power_w)
     if clocks is not None and 1 - clocks[1] / clocks[0] >= fall / 2:
         clock = f"the GPU's clock fell from {clocks[0]:,.0f} to {clocks[1]:,.0f} MHz{heat}"
-        return f"because {clock} ({noticed})" if noticed else f"because {clock}"
-    if noticed:
-        return f"because of what was noticed meanwhile: {noticed}"
-    if powers is not None and 1 - powers[1] / powers[0] >= _DREW_LESS:
+        return f"because {clock} ({disturbances})" if disturbances else f"because {clock}"
+    if disturbances:
+        return f"because of disturbances: {disturbances}"
+    if powers is not None and 1 - powers[1] / powers[0] >= _LEAST_POWER_FALL:
         drew = f"the GPU drew {powers[1]:.0f} W, not {powers[0]:.0f}"
         same = ", at the same clock" if clocks is not None else ""
-        return f"because the GPU waits for something else ({drew}{same}), such as memory outside of it or the processor"
+        return f"because the GPU waits for host memory or the processor ({drew}{same})"
     if clocks is None and powers is None:
-        return "for a reason that is not known: nothing here tells clocks or power" + (heat and f";{heat} meanwhile")
-    return "for a reason that was not seen: clock and power are about the same" + heat
+        return "for an unknown reason: no sensor reports clock or power" + (heat and f"; the GPU was{heat}")
+    return "for an unknown reason: clock and power are about the same" + heat
 
 
 def _new_disturbances(before: Sequence[Run], after: Sequence[Run]) -> str:
     """Return the disturbances of at least half of the later runs that are at least twice as frequent as before."""
     earlier, later = (Counter(run.spoilt for run in runs if run.spoilt) for runs in (before, after))
     often = [
-        mark.rstrip(".")
-        for mark, count in later.most_common()
-        if 2 * count >= len(after) and count / len(after) >= 2 * earlier[mark] / len(before)
+        disturbance.rstrip(".")
+        for disturbance, count in later.most_common()
+        if 2 * count >= len(after) and count / len(after) >= 2 * earlier[disturbance] / len(before)
     ]
     return "; ".join(often)
 
 
 def _heat_text(before: Sequence[Run], after: Sequence[Run]) -> str:
     temperatures = _medians(before, after, lambda run: run.temperature_c)
-    if temperatures is None or temperatures[1] - temperatures[0] < _HOTTER_C:
+    if temperatures is None or temperatures[1] - temperatures[0] < _LEAST_HEATING_C:
         return ""
     return f" at {temperatures[1]:.0f} °C (before: {temperatures[0]:.0f} °C)"
 
@@ -200,7 +203,7 @@ def _heat_text(before: Sequence[Run], after: Sequence[Run]) -> str:
 def _medians(
     before: Sequence[Run], after: Sequence[Run], figure: Callable[[Run], float | None]
 ) -> tuple[float, float] | None:
-    """Return the medians of a figure before and after. None where it is unknown, or was 0."""
+    """Return the medians of a figure before and after. None if it is unknown or was 0 before."""
     medians = []
     for runs in (before, after):
         known = [value for run in runs if (value := figure(run)) is not None]
@@ -213,22 +216,25 @@ def _medians(
 LEAST_FALL = 0.02
 """Smallest loss of speed, as a share, that counts as a fall."""
 _HOLDS_WITHIN = 0.05
-"""For "holds", the last third may be slower than the first by at most this share, with 95 % confidence."""
+"""The speed holds if the last third is slower than the first by at most this share, with 95 % confidence."""
 FEWEST_REPLIES = 20
-"""Least replies for a verdict; in fewer, a step of one and a half standard deviations is hardly ever found."""
+"""Least replies for a verdict; among fewer, a step of 1.5 standard deviations is hardly ever found."""
 _ERRORS_IN_A_ROW = 3
 _FIRM_VERDICT_S = 180.0
 """Least load in seconds for a firm verdict: heat builds up over minutes, and brief disturbances weigh more."""
 _REPLY_S = 3.0
-_TOKENS = (64, 1_024)
+"""Seconds that a reply should take."""
+_MIN_TOKENS, _MAX_TOKENS = 64, 1_024
+"""Limits of the reply length."""
 _BLOCKS = 10
+"""Most blocks into which a third of the runs is divided."""
 
 Answer = Literal["holds", "falls", "undecided", "ended"]
 OnRun = Callable[[Run], None]
 
 
 def steps_rate(run: Run) -> float | None:
-    """Return verification steps per second. None for a reply that was not measured. Disturbed runs have a rate, too."""
+    """Return verification steps per second, also of a disturbed run. None if unknown."""
     if run.error is not None or not run.decode_rate or not run.steps:
         return None
     return run.decode_rate * run.steps / run.reply_tokens
@@ -239,21 +245,19 @@ async def sustain_load(
 ) -> None:
     """Serve `settings` and send the same prompt again and again for `seconds` by the bench's clock.
 
-    `on_run` gets each run.
-
-    The first reply warms up and is not passed to `on_run`. From its speed, the length of the others is chosen: as many
-    tokens as take 3 s, or a fortieth of the time, within the prompt's own number of tokens. After an error the server
-    is started again if it ended; three errors in a row end the load. Raises NothingMeasured when the first request
-    fails, and what Bench.become raises.
+    `on_run` gets each run except the first, which warms up. Its speed determines the length of the others: as many
+    tokens as take 3 s or a fortieth of the time, whichever is less, but no more than the prompt's own limit. After an
+    error the server is started again if it ended; three errors in a row end the load. Raises NothingMeasured when the
+    first request fails, and what Bench.become raises.
     """
     await bench.become(settings)
-    warm = await warm_up(bench, prompt, seed, _TOKENS[0])
+    warm = await warm_up(bench, prompt, seed, _MIN_TOKENS)
     if warm.error is not None:
         raise NothingMeasured(
             message("The server does not respond: {error}", error=warm.error), message("See its log.")
         )
     tokens = (warm.decode_rate or 0.0) * min(_REPLY_S, seconds / (2 * FEWEST_REPLIES))
-    measured = replace(prompt, tokens=min(prompt.tokens, max(_TOKENS[0], min(_TOKENS[1], round(tokens)))))
+    measured = replace(prompt, tokens=min(prompt.tokens, max(_MIN_TOKENS, min(_MAX_TOKENS, round(tokens)))))
     errors = 0
     for _ in visit_rounds([measured], after_seconds(bench, seconds)):
         run = await bench.run(measured, seed=seed)
@@ -267,7 +271,7 @@ async def sustain_load(
 
 @dataclass(frozen=True, slots=True)
 class SpeedStretch:
-    """A time without a change of speed, in seconds from the beginning. `rate` is in steps per second."""
+    """A period of constant speed, in seconds from the beginning. `rate` is in verification steps per second."""
 
     from_s: float
     to_s: float
@@ -276,7 +280,7 @@ class SpeedStretch:
 
 @dataclass(frozen=True, slots=True)
 class EnduranceRow:
-    """Means over a part of the time, None where unknown. `marks` are the disturbances and errors in it."""
+    """Means over a part of the time, None if unknown. `marks` are the disturbances and errors in it."""
 
     from_s: float
     to_s: float
@@ -292,8 +296,8 @@ class EnduranceRow:
 class EnduranceVerdict:
     """Verdict of a sustained load. All seconds count from the first reply.
 
-    `fall` is the share of the speed that was lost and `because` its cause, as far as it was found. `after_s` is the
-    time of the fall, None if the speed fell gradually. `thirds` is the speed ratio of the last third to the first.
+    `fall` is the share of the speed that was lost, `because` the cause in words, and `after_s` the time of the fall,
+    None if the speed fell gradually. `thirds` is the speed ratio of the last third to the first.
     """
 
     answer: Answer
@@ -346,37 +350,36 @@ def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:
     used = [(run, rate) for run in runs if (rate := steps_rate(run)) is not None]
     origin_s = runs[0].began_s if runs else 0.0
     seconds = runs[-1].began_s + runs[-1].wall_s - origin_s if runs else 0.0
-    found = find_levels([rate for _, rate in used])
-    stretches = tuple(
-        SpeedStretch(first.began_s - origin_s, last.began_s + last.wall_s - origin_s, each.mean)
-        for each in found
-        for first, last in ((used[each.first][0], used[each.last][0]),)
-    )
-    verdict = EnduranceVerdict(
-        "undecided", "", seconds, len(used), stretches=stretches, rows=_rows(runs, origin_s, seconds)
-    )
-    verdict = _with_verdict(verdict, used, found)
+    levels = find_levels([rate for _, rate in used])
+    stretches = []
+    for level in levels:
+        first, last = used[level.first][0], used[level.last][0]
+        stretches.append(SpeedStretch(first.began_s - origin_s, last.began_s + last.wall_s - origin_s, level.mean))
+    rows = _rows(runs, origin_s, seconds)
+    verdict = EnduranceVerdict("undecided", "", seconds, len(used), stretches=tuple(stretches), rows=rows)
+    verdict = _decide_answer(verdict, used, levels)
     if verdict.answer != "undecided" and seconds < _FIRM_VERDICT_S:
         short = message(
             "The load ran for {minutes}; at least 3 minutes are needed for a reliable result.",
             minutes=_minutes(seconds),
         )
         verdict = replace(verdict, sentence=join_messages(verdict.sentence, short))
-    lost = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
-    if lost and lost[-1] is not None and None not in lost:
+    last_errors = [run.error for run in runs[-_ERRORS_IN_A_ROW:]]
+    if last_errors and last_errors[-1] is not None and None not in last_errors:
         ended = message(
             "The server stopped responding after {minutes}: {error} Until then: {sentence}",
-            minutes=_minutes(runs[-len(lost)].began_s - origin_s),
-            error=lost[-1] if lost[-1].endswith(".") else f"{lost[-1]}.",
+            minutes=_minutes(runs[-len(last_errors)].began_s - origin_s),
+            error=last_errors[-1] if last_errors[-1].endswith(".") else f"{last_errors[-1]}.",
             sentence=verdict.sentence,
         )
         return replace(verdict, answer="ended", sentence=ended)
     return verdict
 
 
-def _with_verdict(
-    verdict: EnduranceVerdict, used: Sequence[tuple[Run, float]], found: Sequence[Level]
+def _decide_answer(
+    verdict: EnduranceVerdict, used: Sequence[tuple[Run, float]], levels: Sequence[Level]
 ) -> EnduranceVerdict:
+    """Return the verdict with its answer and sentence. `used` are runs with their rates."""
     if len(used) < FEWEST_REPLIES:
         few = message(
             "Undecided: {used} replies are too few; at least {fewest} are needed.",
@@ -384,12 +387,12 @@ def _with_verdict(
             fewest=FEWEST_REPLIES,
         )
         return replace(verdict, sentence=few)
-    thirds = _thirds([rate for _, rate in used])
+    thirds = _compare_thirds([rate for _, rate in used])
     verdict = replace(verdict, thirds=thirds)
-    best = max(range(len(found)), key=lambda number: found[number].mean)
-    fall, after_s = 1 - found[-1].mean / found[best].mean, verdict.stretches[best].to_s
+    fastest = max(range(len(levels)), key=lambda index: levels[index].mean)
+    fall, after_s = 1 - levels[-1].mean / levels[fastest].mean, verdict.stretches[fastest].to_s
     if fall >= LEAST_FALL:
-        why = explain_slowdown(_runs_of(used, found[best]), _runs_of(used, found[-1]), fall)
+        why = explain_slowdown(_runs_of_level(used, levels[fastest]), _runs_of_level(used, levels[-1]), fall)
         sentence = message(
             "Falls by {fall} after {minutes}, {why}.", fall=_percent(fall), minutes=_minutes(after_s), why=why
         )
@@ -407,21 +410,21 @@ def _with_verdict(
     sentence = message(
         "Holds over {minutes}: {between}.", minutes=_minutes(verdict.seconds), between=_interval_text(thirds)
     )
-    return replace(verdict, answer="holds", sentence=join_messages(sentence, _dip_sentence(found, verdict.stretches)))
+    return replace(verdict, answer="holds", sentence=join_messages(sentence, _dip_sentence(levels, verdict.stretches)))
 
 
-def _runs_of(used: Sequence[tuple[Run, float]], level: Level) -> list[Run]:
+def _runs_of_level(used: Sequence[tuple[Run, float]], level: Level) -> list[Run]:
     return [run for run, _ in used[level.first : level.last + 1]]
 
 
-def _thirds(rates: Sequence[float]) -> Interval:
-    """Compare the last third with the first by Welch's t over means of up to ten blocks.
+def _compare_thirds(rates: Sequence[float]) -> Interval:
+    """Return the speed ratio of the last third to the first, by Welch's t over means of up to ten blocks.
 
     Blocks are less correlated than single runs. Computed on logarithms (see statistics); degrees of freedom by Welch
     and Satterthwaite, rounded down.
     """
     third = len(rates) // 3
-    early, late = (_blocks([math.log(rate) for rate in part]) for part in (rates[:third], rates[-third:]))
+    early, late = (_block_means([math.log(rate) for rate in part]) for part in (rates[:third], rates[-third:]))
     difference = statistics.fmean(late) - statistics.fmean(early)
     parts = [statistics.variance(each) / len(each) for each in (early, late)]
     error = math.sqrt(sum(parts))
@@ -430,16 +433,16 @@ def _thirds(rates: Sequence[float]) -> Interval:
     return ratio_of_logs(Interval(difference, difference - reach, difference + reach, len(early) + len(late)))
 
 
-def _blocks(values: Sequence[float]) -> list[float]:
+def _block_means(values: Sequence[float]) -> list[float]:
     count = min(_BLOCKS, len(values))
     cuts = [round(number * len(values) / count) for number in range(count + 1)]
     return [statistics.fmean(values[begin:end]) for begin, end in pairwise(cuts)]
 
 
-def _dip_sentence(found: Sequence[Level], stretches: Sequence[SpeedStretch]) -> Message:
-    """Return a sentence about the slowest stretch, if it was slower by at least MATTERS. Empty otherwise."""
-    slowest = min(range(len(found)), key=lambda i: found[i].mean)
-    loss = 1 - found[slowest].mean / max(each.mean for each in found)
+def _dip_sentence(levels: Sequence[Level], stretches: Sequence[SpeedStretch]) -> Message:
+    """Return a sentence about the slowest stretch, if it was slower by at least LEAST_FALL. Empty otherwise."""
+    slowest = min(range(len(levels)), key=lambda index: levels[index].mean)
+    loss = 1 - levels[slowest].mean / max(each.mean for each in levels)
     if loss < LEAST_FALL:
         return Message()
     begin, end = stretches[slowest].from_s, stretches[slowest].to_s
@@ -454,8 +457,10 @@ def _dip_sentence(found: Sequence[Level], stretches: Sequence[SpeedStretch]) -> 
 
 
 def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[EnduranceRow, ...]:
-    """Return 15 rows at most, of whole minutes, or of 10 s or 1 s for a short load."""
-    unit = 60.0 if seconds > 300 else 10.0 if seconds > 30 else 1.0
+    """Return at most 15 rows, each of some whole minutes, or for a short load of some times 10 s or 1 s."""
+    unit = 60.0
+    if seconds <= 300:
+        unit = 10.0 if seconds > 30 else 1.0
     row_s = unit * max(1, math.ceil(seconds / unit / 15))
     by_row: dict[int, list[Run]] = {}
     for run in runs:
@@ -464,27 +469,29 @@ def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[Enduran
         EnduranceRow(
             number * row_s,
             min((number + 1) * row_s, seconds),
-            mean_of_known([run.decode_rate for run in some if run.error is None]),
-            mean_of_known([steps_rate(run) for run in some]),
-            mean_of_known([run.temperature_c for run in some]),
-            mean_of_known([run.clock_mhz for run in some]),
-            mean_of_known([run.power_w for run in some]),
-            tuple(dict.fromkeys(word for run in some if (word := run.error or run.spoilt))),
+            mean_of_known([run.decode_rate for run in row if run.error is None]),
+            mean_of_known([steps_rate(run) for run in row]),
+            mean_of_known([run.temperature_c for run in row]),
+            mean_of_known([run.clock_mhz for run in row]),
+            mean_of_known([run.power_w for run in row]),
+            tuple(dict.fromkeys(mark for run in row if (mark := run.error or run.spoilt))),
         )
-        for number, some in sorted(by_row.items())
+        for number, row in sorted(by_row.items())
     )
 
 
 def _interval_text(ratio: Interval) -> str:
-    sides = " to ".join(
-        f"{100 * abs(end - 1):.1f} % {'faster' if end >= 1 else 'slower'}" for end in (ratio.low, ratio.high)
-    )
-    return f"with 95 % confidence the last third is {sides} than the first"
+    ends = [f"{100 * abs(end - 1):.1f} % {'faster' if end >= 1 else 'slower'}" for end in (ratio.low, ratio.high)]
+    return f"with 95 % confidence the last third is {' to '.join(ends)} than the first"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.{0 if share >= 0.095 else 1}f} %"
+    digits = 0 if share >= 0.095 else 1
+    return f"{100 * share:.{digits}f} %"
 
 
 def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.{0 if seconds >= 600 else 1}f} min" if seconds >= 60 else f"{seconds:.0f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    digits = 0 if seconds >= 600 else 1
+    return f"{seconds / 60:.{digits}f} min"

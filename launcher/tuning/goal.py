@@ -20,9 +20,9 @@ _UNITS = {Aim.SPEED: "tokens/s", Aim.ANSWER: "s", Aim.ENERGY: "tokens/J"}
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """An aim, and for `answer` the token numbers of the user's own prompts and replies (None: those of the workload).
+    """Aim of a tune, and for `answer` the token counts of the user's prompts and replies (None: those of each run).
 
-    The score of a run is higher the better it is, so a ratio above 1 is always an improvement.
+    Scores are logarithms, and higher is better for every aim, so a ratio above 1 is always an improvement.
     """
 
     aim: Aim = Aim.SPEED
@@ -35,22 +35,21 @@ class Goal:
         return _UNITS[self.aim]
 
     def value(self, run: Run) -> float | None:
-        """Return decode tokens per second, seconds to the whole answer, or tokens per joule. None if unknown."""
+        """Return tokens/s of generation, seconds to the whole answer, or tokens per joule. None if unknown."""
         if not run.counts or not run.decode_rate or not run.reply_tokens:
             return None
         match self.aim:
             case Aim.SPEED:
                 return run.decode_rate
             case Aim.ANSWER:
-                reading, writing = self.answer_tokens(run)
-                return reading / run.prefill_rate + writing / run.decode_rate if run.prefill_rate else None
+                prompt_tokens, reply_tokens = self.answer_tokens(run)
+                return prompt_tokens / run.prefill_rate + reply_tokens / run.decode_rate if run.prefill_rate else None
             case Aim.ENERGY:
                 return run.reply_tokens / run.energy_j if run.energy_j else None
 
     def answer_tokens(self, run: Run) -> tuple[int, int]:
         """Return the numbers of prompt tokens and reply tokens of one answer."""
-        read = run.prompt_tokens + run.cached_tokens
-        return self.prompt_tokens or read, self.reply_tokens or run.reply_tokens
+        return self.prompt_tokens or run.prompt_tokens + run.cached_tokens, self.reply_tokens or run.reply_tokens
 
     def score(self, run: Run) -> float | None:
         """Return the logarithm of the run's value, negated for seconds, so that higher is better. None if unknown."""
@@ -59,8 +58,8 @@ class Goal:
             return None
         return -math.log(value) if self.aim is Aim.ANSWER else math.log(value)
 
-    def value_of(self, score: float) -> float:
-        """Return the value for a score."""
+    def value_from_score(self, score: float) -> float:
+        """Return the value that has this score; the inverse of `score`."""
         return math.exp(-score if self.aim is Aim.ANSWER else score)
 
     def step_cost(self, run: Run) -> float | None:

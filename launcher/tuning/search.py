@@ -136,8 +136,8 @@ class Search:
             if place is not None:
                 scores = assessment.scores[:, place]
                 mean, reach = float(scores.mean()), 1.96 * float(scores.std())
-                low, high = sorted(map(self._goal.value_of, (mean - reach, mean + reach)))
-                found.append(Forecast(draft, self._goal.value_of(mean), low, high))
+                low, high = sorted(map(self._goal.value_from_score, (mean - reach, mean + reach)))
+                found.append(Forecast(draft, self._goal.value_from_score(mean), low, high))
         return tuple(found)
 
     def index_with_draft(self, settings: Settings, draft: int) -> int | None:

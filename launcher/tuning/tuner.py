@@ -719,7 +719,7 @@ def _values(course: TrialRunner, compared: Comparison) -> tuple[float, float] | 
     if len(known) < 2:
         return None
     level, half = statistics.fmean(known), math.log(compared.ratio.estimate) / 2
-    return course.goal.value_of(level + half), course.goal.value_of(level - half)
+    return course.goal.value_from_score(level + half), course.goal.value_from_score(level - half)
 
 
 def _score(course: TrialRunner, settings: Settings) -> float | None:

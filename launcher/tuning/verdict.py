@@ -129,9 +129,9 @@ def tabulate_trials(trials: Sequence[Trial], goal: Goal) -> list[TriedSettings]:
         value = low = high = None
         if starts:
             interval = mean_interval(starts)
-            value = goal.value_of(interval.estimate)
+            value = goal.value_from_score(interval.estimate)
             if interval.half_width <= _WIDEST:
-                low, high = sorted((goal.value_of(interval.low), goal.value_of(interval.high)))
+                low, high = sorted((goal.value_from_score(interval.low), goal.value_from_score(interval.high)))
         rows.append(TriedSettings(same[0].settings, value, low, high, len(starts), sum(map(len, scores)), error))
     return rows
 

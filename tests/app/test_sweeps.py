@@ -41,9 +41,9 @@ async def test_fills_are_exact_and_both_series_are_kept_in_the_history(session: 
     curve = build_curve(sweep.axis, [*sweep.gaps, *found])
     assert curve.series == (NO_MTP, "draft 2")
     for name in curve.series:
-        assert [point.tokens for place in (300, 700) if (point := curve.point(name, place))] == [300, 700]
+        assert [point.tokens for place in (300, 700) if (point := curve.point_at(name, place))] == [300, 700]
         for place in (0, 300, 700):
-            point = curve.point(name, place)
+            point = curve.point_at(name, place)
             assert point
             assert point.rate
             assert (point.rate.n, point.replies, point.why) == (2, 2, None)
@@ -92,7 +92,7 @@ async def test_streams_are_answered_at_once(session: Session, subject: SweepMode
         assert all(run.began_s < first_end for run in each.runs)
         assert each.span_s <= sum(run.wall_s for run in each.runs)
     curve = build_curve(sweep.axis, found)
-    assert curve.ratio("draft 2", 3)
+    assert curve.ratio_at("draft 2", 3)
 
 
 async def test_a_context_is_swept_by_its_size(session: Session, subject: SweepModel) -> None:

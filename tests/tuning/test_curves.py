@@ -70,23 +70,23 @@ async def test_a_fill_curve_has_both_series_at_every_fill_that_fits() -> None:
     curve, found, _ = await fill_curve(bench)
     assert curve.series == (NO_MTP, "draft 2")
     assert curve.places == (0, 10_000, 40_000, 80_000)
-    point = curve.point(NO_MTP, 40_000)
+    point = curve.point_at(NO_MTP, 40_000)
     assert point
     assert point.rate
     assert point.rate.low < 50 < point.rate.high
     assert point.rate.estimate == pytest.approx(50, rel=0.02)
     assert (point.replies, point.tokens, point.why) == (3, 40_000, None)
-    mtp = curve.point("draft 2", 10_000)
+    mtp = curve.point_at("draft 2", 10_000)
     assert mtp
     assert mtp.acceptance
     assert mtp.acceptance.rate == pytest.approx(YIELD - 1, abs=0.01)
     for fill in (0, 10_000, 40_000):
         step_ratio = (1 + fill / 40_000) / (1.25 * (1 + 2.2 * fill / 40_000))
-        ratio = curve.ratio("draft 2", fill)
+        ratio = curve.ratio_at("draft 2", fill)
         assert ratio
         assert ratio.interval.low < YIELD * step_ratio < ratio.interval.high
         assert ratio.interval.n == 3
-    gap = curve.point("draft 2", 80_000)
+    gap = curve.point_at("draft 2", 80_000)
     assert gap
     assert gap.rate is None
     assert gap.why == "It does not fit into a context of 65,536 tokens."
@@ -114,7 +114,7 @@ async def test_an_even_drift_cancels() -> None:
         return Speed(speed * math.exp(-0.01 * (moment.now_s - 100) / 60))
 
     starts = tuple(CurveStart(name, {"draft": draft}, (0,)) for name, draft in ((NO_MTP, 0), ("draft 2", 2)))
-    ratio = build_curve(CurveAxis.FILL, (await taken(Clocked(drifting), starts, 4))[0]).ratio("draft 2", 0)
+    ratio = build_curve(CurveAxis.FILL, (await taken(Clocked(drifting), starts, 4))[0]).ratio_at("draft 2", 0)
     assert ratio
     assert ratio.interval.estimate == pytest.approx(0.75 * YIELD, rel=2e-4)
 
@@ -138,7 +138,7 @@ async def test_the_rest_is_foretold_once_all_was_measured() -> None:
     known = [(step.left_s, whole_s - now_s) for step, now_s in at if step.left_s is not None]
     assert len(known) >= 8
     assert all(abs(told - true) <= 3 * START_S for told, true in known)
-    assert {step.of for step, _ in at} == {12}
+    assert {step.total for step, _ in at} == {12}
     assert [step.done for step, _ in at][-1] == 11
 
 
@@ -148,14 +148,14 @@ async def test_what_cannot_be_served_is_a_result_and_not_tried_again() -> None:
     found, steps = await taken(bench, starts)
     curve = build_curve(CurveAxis.CONTEXT, found)
     assert bench.starts.count({"ctx": 262_144, "draft": 0, "kv": "q8_0"}) == 1
-    gone = curve.point(NO_MTP, 262_144)
+    gone = curve.point_at(NO_MTP, 262_144)
     assert gone
     assert (gone.rate, gone.why) == (None, "The engine ended while it loaded: out of memory.")
-    here = curve.point("draft 2", 32_768)
+    here = curve.point_at("draft 2", 32_768)
     assert here
     assert here.rate
     assert here.rate.n == 3
-    assert curve.along == ()
+    assert curve.trends == ()
     assert steps[-1].left_s is not None
 
 
@@ -164,11 +164,11 @@ async def test_a_fill_that_is_refused_is_a_result() -> None:
         return Speed(100, error="The prompt is too long." if moment.prompt.size == 10_000 else None)
 
     curve, _, _ = await fill_curve(Clocked(refused))
-    point = curve.point(NO_MTP, 10_000)
+    point = curve.point_at(NO_MTP, 10_000)
     assert point
     assert (point.rate, point.replies, point.why) == (None, 0, "The prompt is too long.")
-    assert curve.ratio("draft 2", 10_000) is None
-    assert curve.ratio("draft 2", 0) is not None
+    assert curve.ratio_at("draft 2", 10_000) is None
+    assert curve.ratio_at("draft 2", 0) is not None
 
     async def none_like_that(fill: int) -> Sequence[Prompt]:
         raise BadOption(f"No prompt has {fill} tokens.")
@@ -192,10 +192,10 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
     bench = Ending(by_depth)
     curve, found, _ = await fill_curve(bench, rounds=2)
     assert [(each.place, each.counts) for each in found[:3]] == [(0, True), (10_000, False), (40_000, True)]
-    gone = curve.point(NO_MTP, 10_000)
+    gone = curve.point_at(NO_MTP, 10_000)
     assert gone
     assert gone.why == "The engine ended: out of memory."
-    assert curve.ratio("draft 2", 40_000)
+    assert curve.ratio_at("draft 2", 40_000)
     assert [draft_of(settings) for settings in bench.starts] == [0, 0, 2, 0, 0]
 
     bench = Ending(by_depth, cannot=lambda _: len(bench.starts) == 2)
@@ -221,14 +221,14 @@ async def test_spoilt_replies_are_asked_again_and_do_not_count() -> None:
 
     starts = (CurveStart(NO_MTP, {"draft": 0}, (0,)),)
     found, _ = await taken(bench_with(2, 3, 5), starts, rounds=4)
-    point = build_curve(CurveAxis.FILL, found).point(NO_MTP, 0)
+    point = build_curve(CurveAxis.FILL, found).point_at(NO_MTP, 0)
     assert point
     assert point.rate
     assert point.rate.estimate == pytest.approx(100)
     assert (point.replies, point.spoilt, point.why) == (4, 3, None)
     assert len(list_runs(found)) == 7
     found, _ = await taken(bench_with(*range(10)), starts, rounds=1)
-    lost = build_curve(CurveAxis.FILL, found).point(NO_MTP, 0)
+    lost = build_curve(CurveAxis.FILL, found).point_at(NO_MTP, 0)
     assert lost
     assert (lost.rate, lost.replies, lost.spoilt, lost.why) == (None, 0, 3, "The GPU throttled.")
 
@@ -248,8 +248,8 @@ async def test_cancelled_it_has_told_what_was_taken() -> None:
         await task
     curve = build_curve(CurveAxis.FILL, found)
     assert len(found) == 4
-    assert curve.ratio("draft 2", 0)
-    assert curve.ratio("draft 2", 10_000) is None
+    assert curve.ratio_at("draft 2", 0)
+    assert curve.ratio_at("draft 2", 10_000) is None
     assert "(1.28 times)" in summarize_curve(curve)[0]
     assert build_curve(CurveAxis.FILL, []).points == ()
     assert summarize_curve(build_curve(CurveAxis.FILL, [])) == []
@@ -281,12 +281,12 @@ async def test_streams_share_one_server_and_are_asked_at_once() -> None:
     assert [run.prompt for run in found[2].runs] == ["code 1", "prose 2", "code 3", "prose 4"]
     assert all(prompt.sampling["ignore_eos"] for prompt in bench.asked if prompt.name != "warm")
     curve = build_curve(CurveAxis.STREAMS, found)
-    one, four = (curve.point(NO_MTP, place) for place in (1, 4))
+    one, four = (curve.point_at(NO_MTP, place) for place in (1, 4))
     assert one
     assert four
     assert one.rate
     assert four.rate
-    assert four.each == pytest.approx(100 / 2.2)
+    assert four.rate_per_stream == pytest.approx(100 / 2.2)
     assert four.rate.estimate == pytest.approx(640 / (0.02 + 160 * 2.2 / 100), rel=1e-3)
     assert rate_of_point(CurveAxis.STREAMS, found[2]) == pytest.approx(four.rate.estimate)
     said = summarize_curve(curve)

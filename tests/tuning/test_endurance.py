@@ -81,11 +81,14 @@ async def test_heat_that_takes_the_clock_down_is_found_with_its_time_and_reason(
     [
         (
             Speed(50, 70.0, 2_500.0, 300.0, spoilt="The GPU's memory is full, and the rest lies in host memory."),
-            "because of what was noticed meanwhile: The GPU's memory is full, and the rest lies in host memory",
+            "because of disturbances: The GPU's memory is full, and the rest lies in host memory",
         ),
-        (Speed(50, 66.0, 2_500.0, 220.0), "because the GPU waits for something else (the GPU drew 220 W, not 300, at"),
-        (Speed(50, 66.0, 2_490.0, 300.0), "for a reason that was not seen: clock and power are about the same"),
-        (Speed(50), "for a reason that is not known: nothing here tells clocks or power"),
+        (
+            Speed(50, 66.0, 2_500.0, 220.0),
+            "because the GPU waits for host memory or the processor (the GPU drew 220 W, not 300, at",
+        ),
+        (Speed(50, 66.0, 2_490.0, 300.0), "for an unknown reason: clock and power are about the same"),
+        (Speed(50), "for an unknown reason: no sensor reports clock or power"),
         (
             Speed(50, 85.0, 2_000.0, spoilt="The GPU was held back (temperature (driver))."),
             "because the GPU's clock fell from 2,500 to 2,000 MHz at 85 °C (before: 65 °C) (The GPU was held back",
@@ -122,7 +125,7 @@ async def test_what_falls_without_a_moment_that_could_be_found_is_told_by_its_th
     assert told.answer == "falls"
     assert told.after_s is None
     assert told.sentence.startswith("Falls by 1")
-    assert " from the first third to the last, for a reason that is not known" in told.sentence
+    assert " from the first third to the last, for an unknown reason" in told.sentence
 
 
 async def test_a_dip_that_ends_is_told_but_holds() -> None:

@@ -105,7 +105,7 @@ def _errors(
             idle = {axis.name: machine.space().baseline[axis.name] for axis in machine.space().axes if axis.drafting}
             settings |= idle
         if settings_key(settings) in scores:
-            errors[forecast.draft] = forecast.value / goal.value_of(scores[settings_key(settings)] - drift) - 1
+            errors[forecast.draft] = forecast.value / goal.value_from_score(scores[settings_key(settings)] - drift) - 1
     return errors
 
 
