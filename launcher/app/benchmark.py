@@ -28,7 +28,7 @@ from launcher.models.gguf import read_model
 from launcher.monitor.health_event import Code
 from launcher.tuning.history import SessionRecord, record_session
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
-from launcher.tuning.measured_speed import MINIMUM, MOST, WIDTH, MeasuredSpeed, measure_speed
+from launcher.tuning.measured_speed import LEAST_ROUNDS, MOST_ROUNDS, WIDTH, MeasuredSpeed, measure_speed
 from launcher.tuning.measuring_loop import OnRun
 from launcher.tuning.records import Bench, Prompt, Run, Settings, Value
 from launcher.tuning.server_comparison import OnTurn, ServerStanding, compare_servers
@@ -196,7 +196,7 @@ async def run_benchmark(target: BenchmarkTarget, wanted: BenchmarkRequest, on_ru
     """
     work = wanted.workload
     prompts = await fill_prompts(work.prompts, target.server)
-    minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (MINIMUM, MOST, wanted.width)
+    minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (LEAST_ROUNDS, MOST_ROUNDS, wanted.width)
     async with _record_targets([target], work) as records:
         record = records.get(target.url)
 

@@ -17,7 +17,7 @@ from launcher.tuning.advice import Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.records import Settings
-from launcher.tuning.use_counts import UseCounts, place_of
+from launcher.tuning.use_counts import UseCounts, use_counts_key
 
 _PERIOD_S = 60.0
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def find_advice(launch: Launch) -> Advice | None:
         environment = Environment.for_launch(launch)
         wanted = used_settings(launch)
         with History() as history:
-            used = [each for each in history.load_use(place_of(environment)) if each.settings == wanted]
+            used = [each for each in history.load_use(use_counts_key(environment)) if each.settings == wanted]
             if not used:
                 return None
             summaries = history.find(model=environment.model.name)
@@ -97,6 +97,6 @@ def _save_counts(counts: list[tuple[Launch, UseCounts]]) -> None:
             return
         with History() as history:
             for launch, each in counts:
-                history.add_use(place_of(Environment.for_launch(launch)), [each])
+                history.add_use(use_counts_key(Environment.for_launch(launch)), [each])
     except (LauncherError, OSError) as error:
         _log.warning("The counts of use cannot be saved: %s", error)

@@ -1,4 +1,4 @@
-"""History of measurements: every run with its settings and its environment, in a SQLite file of this computer."""
+"""History of measurements: every run with its settings and its environment, in a SQLite file."""
 
 import asyncio
 import json
@@ -57,14 +57,14 @@ CREATE TABLE runs (
 CREATE INDEX runs_of_session ON runs (session)
 """
 _OWNER = "ALTER TABLE sessions ADD COLUMN owner TEXT"
-"""Adds the measuring process: its pid and its creation time."""
+"""Adds the ProcessId of the process that measures, as JSON."""
 _MIGRATIONS = (_TABLES, TABLE, _OWNER)
 _COUNTS = "r.spoilt IS NULL AND r.error IS NULL AND r.decode_rate IS NOT NULL"
-_SHOWN = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
-"""Runs whose mean is listed; of a tune, those with the settings that it recommends."""
+_AVERAGED = f"{_COUNTS} AND (s.kind <> 'tune' OR r.settings = json_extract(s.result, '$.settings'))"
+"""Runs whose mean speed is listed: the usable ones; of a tune, only those with the recommended settings."""
 _SUMMARY = f"""
 SELECT s.id, s.kind, s.workload, s.began_s, s.ended_s, s.model, s.quant,
-       count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_SHOWN} THEN r.decode_rate END),
+       count(r.number), coalesce(sum({_COUNTS}), 0), avg(CASE WHEN {_AVERAGED} THEN r.decode_rate END),
        s.sentence, json_extract(s.result, '$.messages.sentence'), s.owner
 FROM sessions s LEFT JOIN runs r ON r.session = s.number
 """  # noqa: S608 -- constants
@@ -78,11 +78,11 @@ def history_file() -> Path:
 
 
 class History:
-    """The SQLite file of measurement sessions. One thread at a time may use it; several processes may.
+    """The SQLite file of measurement sessions. Several processes may use it, and one thread at a time in each.
 
     Every method raises HistoryUnusable when SQLite or the system fails, and those that take an id raise ResultMissing
-    when there is no such session. Additions are committed when a method returns. `notice` is a message for the user
-    about the file (empty if there is none).
+    when there is no such session. Changes are committed when a method returns. `notice` tells the user about a damaged
+    file (empty if there was none).
     """
 
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
@@ -122,7 +122,7 @@ class History:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     session, kind, _clean(workload), self._clock(), _clean(model.label), model.quant,
-                    to_compact_json(environment.as_json()), to_compact_json(dict(settings)), _this_process(),
+                    to_compact_json(environment.as_json()), to_compact_json(dict(settings)), _own_process_json(),
                 ),
             )  # fmt: skip
         return session
@@ -133,18 +133,18 @@ class History:
 
     def add_runs(self, session: str, runs: Sequence[Run]) -> None:
         """Add runs to a session, all or none of them."""
-        names, marks = ", ".join(RUN_COLUMNS), ", ".join("?" * len(RUN_COLUMNS))
+        names, placeholders = ", ".join(RUN_COLUMNS), ", ".join("?" * len(RUN_COLUMNS))
         with self._transaction() as db:
-            number = self._number(session)
+            number = self._row_number(session)
             db.executemany(
-                f"INSERT INTO runs (session, {names}) VALUES (?, {marks})",  # noqa: S608 -- constants
+                f"INSERT INTO runs (session, {names}) VALUES (?, {placeholders})",  # noqa: S608 -- constants
                 [(number, *map(_clean_value, row_from_run(run))) for run in runs],
             )
 
     def finish(self, session: str, result: Mapping[str, Any]) -> None:
-        """End a session with its `result`. The `sentence` in it, if any, is shown in lists."""
+        """End a session with its `result`, whose `sentence`, if any, is shown in lists."""
         with self._transaction() as db:
-            number = self._number(session)
+            number = self._row_number(session)
             db.execute(
                 "UPDATE sessions SET ended_s = ?, result = ?, sentence = ? WHERE number = ?",
                 (self._clock(), to_compact_json(add_message_data(dict(result))), _sentence(result), number),
@@ -155,7 +155,7 @@ class History:
         with self._transaction() as db:
             db.execute(
                 "UPDATE sessions SET ended_s = NULL, result = '{}', sentence = NULL, owner = ? WHERE number = ?",
-                (_this_process(), self._number(session)),
+                (_own_process_json(), self._row_number(session)),
             )
 
     def find(
@@ -167,27 +167,27 @@ class History:
         since_s: float | None = None,
         most: int | None = None,
     ) -> tuple[Summary, ...]:
-        """Return session summaries, the newest first. `model` is a part of the model's name or quant."""
-        terms, values = ["TRUE"], []
-        for term, value in (
+        """Return at most `most` session summaries, the newest first. `model` is a part of its name or quant."""
+        conditions, values = ["TRUE"], []
+        for condition, value in (
             ("s.kind = ?", kind),
             ("instr(lower(s.model || ' ' || coalesce(s.quant, '')), lower(?))", model),
             ("s.workload = ?", workload),
             ("s.began_s >= ?", since_s),
         ):
             if value is not None:
-                terms.append(term)
+                conditions.append(condition)
                 values.append(value)
         limit = "" if most is None else f" LIMIT {most:d}"
-        query = f"{_SUMMARY} WHERE {' AND '.join(terms)} GROUP BY s.number ORDER BY s.number DESC{limit}"
-        return tuple(_summary(*row) for row in self._rows(query, *values))
+        query = f"{_SUMMARY} WHERE {' AND '.join(conditions)} GROUP BY s.number ORDER BY s.number DESC{limit}"
+        return tuple(_summary(*row) for row in self._fetch_rows(query, *values))
 
     def resolve_id(self, text: str) -> str:
         """Return the full id of the session whose id begins with `text`, or of the newest for "last"."""
         if text.lower() == "last":
-            found = self._rows("SELECT id FROM sessions ORDER BY number DESC LIMIT 1")
+            found = self._fetch_rows("SELECT id FROM sessions ORDER BY number DESC LIMIT 1")
         else:
-            found = self._rows("SELECT id FROM sessions WHERE ? != '' AND instr(id, ?) = 1", text, text.lower())
+            found = self._fetch_rows("SELECT id FROM sessions WHERE ? != '' AND instr(id, ?) = 1", text, text.lower())
         if len(found) == 1:
             return str(found[0][0])
         what = (
@@ -198,8 +198,10 @@ class History:
         raise ResultMissing(what, message("See `mtp-launcher history`."), id=text)
 
     def is_cut_off(self, session: str) -> bool:
-        """Return whether a session has no end although the program that measured it has ended."""
-        return any(_is_cut_off(*row) for row in self._rows("SELECT ended_s, owner FROM sessions WHERE id = ?", session))
+        """Return whether a session is incomplete because the program that measured it has ended."""
+        return any(
+            _is_cut_off(*row) for row in self._fetch_rows("SELECT ended_s, owner FROM sessions WHERE id = ?", session)
+        )
 
     def load(self, session: str) -> Session:
         """Return a session with its runs."""
@@ -207,8 +209,8 @@ class History:
 
     def load_all(self, sessions: Sequence[str]) -> tuple[Session, ...]:
         """Return several sessions, in the given order."""
-        shared: dict[str, Settings] = {}
-        return tuple(self._loaded(session, shared) for session in sessions)
+        parsed_settings: dict[str, Settings] = {}
+        return tuple(self._load_session(session, parsed_settings) for session in sessions)
 
     def delete(self, sessions: Sequence[str]) -> int:
         """Delete sessions and return how many existed."""
@@ -219,23 +221,24 @@ class History:
                 self._db.execute("VACUUM")
         return gone
 
-    def add_use(self, place: str, counts: Sequence[UseCounts]) -> None:
-        """Add counters of real use to those of today."""
+    def add_use(self, key: str, counts: Sequence[UseCounts]) -> None:
+        """Add counters of real use to those of today. `key` is that of `use_counts_key`."""
         with self._transaction() as db:
-            add_use_counts(db, int(self._clock() // DAY_S), place, counts)
+            add_use_counts(db, int(self._clock() // DAY_S), key, counts)
 
-    def load_use(self, place: str, days: int = 30) -> tuple[UseCounts, ...]:
-        """Return the counters of real use at a place over the last `days`, one for each set of settings."""
+    def load_use(self, key: str, days: int = 30) -> tuple[UseCounts, ...]:
+        """Return the counters of real use over the last `days`, one for each set of settings. See `add_use`."""
         with self._translated_errors():
-            return tuple(read_use_counts(self._db, place, int(self._clock() // DAY_S) - days).values())
+            return tuple(read_use_counts(self._db, key, int(self._clock() // DAY_S) - days).values())
 
     def forget_use(self) -> None:
         """Delete all counters of real use."""
         with self._transaction() as db:
             db.execute("DELETE FROM use_counts")
 
-    def _loaded(self, session: str, shared: dict[str, Settings]) -> Session:
-        found = self._rows(
+    def _load_session(self, session: str, parsed_settings: dict[str, Settings]) -> Session:
+        """Return a session. `parsed_settings` caches settings by their JSON, because many runs share them."""
+        found = self._fetch_rows(
             "SELECT number, id, kind, workload, began_s, ended_s, environment, settings, result "
             "FROM sessions WHERE id = ?",
             session,
@@ -247,26 +250,27 @@ class History:
                 id=session,
             )
         number, id_, kind, workload, began_s, ended_s, environment, settings, result = found[0]
-        rows: list[RunRow] = self._rows(
+        rows: list[RunRow] = self._fetch_rows(
             f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE session = ? ORDER BY number",  # noqa: S608 -- constants
             number,
         )
         with self._translated_errors():
             for row in rows:
-                if row[1] not in shared:
-                    shared[row[1]] = json.loads(row[1])
-            runs = tuple(run_from_row(row, shared[row[1]]) for row in rows)
-            where = _ENVIRONMENT.validate_json(environment)
-            ended = restore_messages(json.loads(result))
-            return Session(id_, kind, workload, began_s, ended_s, where, json.loads(settings), ended, runs)
+                if row[1] not in parsed_settings:
+                    parsed_settings[row[1]] = json.loads(row[1])
+            runs = tuple(run_from_row(row, parsed_settings[row[1]]) for row in rows)
+            measured_on = _ENVIRONMENT.validate_json(environment)
+            outcome = restore_messages(json.loads(result))
+            return Session(id_, kind, workload, began_s, ended_s, measured_on, json.loads(settings), outcome, runs)
 
-    def _number(self, session: str) -> int:
+    def _row_number(self, session: str) -> int:
+        """Return the primary key of a session."""
         row = self._db.execute("SELECT number FROM sessions WHERE id = ?", (session,)).fetchone()
         if row is None:
             raise ResultMissing(message("This measurement no longer exists."), id=session)
         return int(row[0])
 
-    def _rows(self, query: str, *values: object) -> list[Any]:
+    def _fetch_rows(self, query: str, *values: object) -> list[Any]:
         with self._translated_errors():
             return self._db.execute(query, values).fetchall()
 
@@ -289,15 +293,15 @@ class History:
             ) from error
 
 
-def _this_process() -> str:
+def _own_process_json() -> str:
     return to_compact_json(ProcessId.from_pid(os.getpid()))
 
 
 def _summary(*row: Any) -> Summary:  # noqa: ANN401 -- columns of all types
-    *columns, described, owner = row
+    *columns, sentence_data, owner = row
     summary = Summary(*columns)
-    if summary.sentence and described:
-        summary = replace(summary, sentence=message_from_json(summary.sentence, json.loads(described)))
+    if summary.sentence and sentence_data:
+        summary = replace(summary, sentence=message_from_json(summary.sentence, json.loads(sentence_data)))
     return replace(summary, sentence=CUT_OFF) if _is_cut_off(summary.ended_s, owner) else summary
 
 
@@ -311,7 +315,7 @@ def _sentence(result: Mapping[str, Any]) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Return the text without lone surrogates, which SQLite cannot store; file names may hold them."""
+    """Return the text without lone surrogates, which file names may contain and SQLite cannot store."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -330,16 +334,16 @@ def _warn(error: LauncherError) -> None:
 
 
 class HistoryWriter:
-    """Writes measurements on a thread of its own while they are made. Its methods return at once.
+    """Writes measurements on a thread of its own while they are made, so that its methods return at once.
 
-    `failed` is called once, on that thread, with the first error; measuring continues without being kept. By default it
-    logs a warning.
+    `failed` is called once, on that thread, with the first error; nothing is written after it, but measuring goes on.
+    By default it logs a warning.
     """
 
     def __init__(self, failed: Callable[[LauncherError], None] = _warn, path: Path | None = None) -> None:
         self._failed = failed
         self._path = path
-        self._given: queue.SimpleQueue[HistoryTask | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[HistoryTask | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._broken = False
 
@@ -362,30 +366,30 @@ class HistoryWriter:
         self._enqueue(lambda history: history.finish(session, result))
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Write the rest, close the file and end the thread.
+        """Finish the pending writes, close the file and end the thread.
 
-        Wait up to `timeout_s` and return whether the thread ended.
+        Waits up to `timeout_s` and returns whether the thread has ended.
         """
         if self._thread is None:
             return True
-        self._given.put(None)
+        self._tasks.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _enqueue(self, work: HistoryTask) -> None:
+    def _enqueue(self, task: HistoryTask) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="history", daemon=True)
             self._thread.start()
-        self._given.put(work)
+        self._tasks.put(task)
 
     def _run(self) -> None:
         history: History | None = None
-        while (work := self._given.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             if self._broken:
                 continue
             try:
                 history = history or History(self._path)
-                work(history)
+                task(history)
             except LauncherError as error:
                 self._broken = True
                 self._failed(error)
@@ -394,7 +398,7 @@ class HistoryWriter:
 
 
 class SessionRecord:
-    """One measurement that is being recorded. A failure to write does not stop the measurement."""
+    """The history session of a running measurement. A failure to write does not stop the measurement."""
 
     def __init__(self, writer: HistoryWriter, session: str) -> None:
         self._writer, self.id = writer, session
@@ -417,7 +421,8 @@ async def record_session(
 ) -> AsyncIterator[SessionRecord]:
     """Record a measurement in the history, in a new session or in `reopened`. See History.add_session.
 
-    NothingMeasured is recorded as the result. Everything is written before the block ends, also when it is cancelled.
+    If the block raises NothingMeasured, that is the session's result. Leaving the block waits until everything is
+    written, also on cancellation.
     """
     writer = HistoryWriter()
     if reopened is not None:
@@ -432,7 +437,7 @@ async def record_session(
         await asyncio.shield(asyncio.to_thread(writer.close))
 
 
-# Sessions named by users: by id, as a file, or as a published table.
+# Sessions as users name them: by id, by file, or by published table.
 
 
 def load_session(history: History, text: str) -> Session:

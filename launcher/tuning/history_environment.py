@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from launcher.models.gguf import GgufModel
 
 
-_LETTERS = re.compile(r"[^a-z0-9]")
+_NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """A GPU without identifiers (UUID, serial number, slot). What is unknown is None."""
+    """A GPU without identifiers (UUID, serial number, slot). Unknown values are None."""
 
     name: str
     vendor: str = "other"
@@ -34,9 +34,9 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model by its name and quantisation. `sha256` are those of its files in order, () where unknown.
+    """A model by its name and quantisation.
 
-    `file` is the name of its first file, without the folder.
+    `sha256` has the checksums of its files in order, () if unknown. `file` is the name of its first file.
     """
 
     name: str
@@ -47,9 +47,9 @@ class ModelFacts:
 
     @property
     def label(self) -> str:
-        """The model's name, followed by its file name if that differs: many files have the same name inside."""
-        plain = _LETTERS.sub("", self.name.lower())
-        same = self.file is None or plain in _LETTERS.sub("", self.file.lower())
+        """The model's name, followed by its file name if that differs, since many files contain the same name."""
+        plain = _NOT_ALPHANUMERIC.sub("", self.name.lower())
+        same = self.file is None or plain in _NOT_ALPHANUMERIC.sub("", self.file.lower())
         return self.name if same else f"{self.name} ({self.file})"
 
     @property
@@ -60,9 +60,9 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Hardware, driver, system, engine and model of a measurement. What is unknown is None.
+    """Hardware, driver, system, engine and model of a measurement. Unknown values are None.
 
-    `engine` is the name of the program or store entry without its folder, `program` is this program's version.
+    `engine` is the name of the engine build, without its folder, `program` the version of MTP Launcher.
     """
 
     model: ModelFacts
@@ -77,11 +77,9 @@ class Environment:
 
     @classmethod
     def for_launch(cls, launch: Launch, machine: Machine | None = None) -> Environment:
-        """Return the environment of a server of ours. Sleeping GPUs are not woken.
+        """Return the environment of a server that this program starts. Sleeping GPUs are not woken.
 
-        Reads files: call it off the event loop.
-
-        The model's SHA-256 is included if it was computed before and is still valid (`store_hash` of the library).
+        Reads files, so call it off the event loop. The model's SHA-256 is included if the library's index has it.
         """
         return cls.for_model(model_facts(launch.header), launch.build.name, launch.build.version, machine)
 
@@ -89,7 +87,7 @@ class Environment:
     def for_model(
         cls, model: ModelFacts, engine: str, engine_version: str, machine: Machine | None = None
     ) -> Environment:
-        """Return the environment for a model and an engine on this machine, which may run in another program."""
+        """Return the environment for a model and an engine on this machine, whichever program runs the engine."""
         from launcher.machine.machine import read_machine
 
         machine = machine or read_machine()
@@ -109,7 +107,7 @@ class Environment:
         return asdict(self)
 
     def differences(self, other: Environment) -> tuple[str, ...]:
-        """Return all differences that affect a measurement, as sentences: those of `unlike`, and driver and engine."""
+        """Return all differences that affect a measurement, as sentences: of machine, model, driver and engine."""
         found = list(self.identity_differences(other))
         before, now = ([gpu.driver for gpu in each.gpus] for each in (self, other))
         if before != now and len(before) == len(now):
@@ -126,7 +124,7 @@ class Environment:
         return tuple(found)
 
     def identity_differences(self, other: Environment) -> tuple[str, ...]:
-        """Return the differences that make it another machine or another model: GPU, processor, file."""
+        """Return the differences of machine and model, as sentences: GPU, processor, file."""
         found = []
         mine, theirs = ([gpu.name for gpu in each.gpus] for each in (self, other))
         if mine != theirs:
@@ -147,7 +145,7 @@ class Environment:
 
 
 def join_clauses(differences: Sequence[str]) -> str:
-    """Join sentences of Environment.differences into clauses of another sentence."""
+    """Return sentences of Environment.differences as clauses, for use inside another sentence."""
     return "; ".join(f"{each[0].lower()}{each[1:].removesuffix('.')}" for each in differences)
 
 
@@ -160,15 +158,20 @@ def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
     from launcher.models.library_index import find_hash, read_index
 
     index, _ = read_index()
-    kept = [find_hash(index, Path(part.path)) for part in header.parts]
-    hashes = [each.sha256 if each else "" for each in kept]
-    if compute:
-        hashes = [known or _compute_hash(Path(part.path)) for known, part in zip(hashes, header.parts, strict=True)]
-    known = tuple(hashes) if all(hashes) else ()
-    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, known, header.path.name)
+    hashes = []
+    for part in header.parts:
+        path = Path(part.path)
+        stored = find_hash(index, path)
+        if stored is not None and stored.sha256:
+            hashes.append(stored.sha256)
+        elif compute:
+            hashes.append(_compute_hash(path))
+    sha256 = tuple(hashes) if len(hashes) == len(header.parts) else ()
+    return ModelFacts(header.name, quant_of(header.path.name), header.file_bytes, sha256, header.path.name)
 
 
 def _compute_hash(path: Path) -> str:
+    """Compute the SHA-256 of a file and store it in the library's index."""
     from launcher.models.library_index import store_hash
 
     stat = path.stat()

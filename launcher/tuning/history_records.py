@@ -17,15 +17,16 @@ RUN_COLUMNS = (
     "clock_mhz", "spoilt", "error", "clock",
 )  # fmt: skip
 """Columns of a run, in the order of `row_from_run`."""
+_DRAFTED = RUN_COLUMNS.index("drafted")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A session in a list. Times are seconds since the epoch. `ended_s` is None while it runs or if it was cut off.
+    """A session in a list. Times are seconds since the epoch; `ended_s` is None while it runs or if it was cut off.
 
-    `runs` is the number of all runs, `counted` of the usable ones, and `decode_rate` the mean of these in tokens per
-    second; of a tune only with the recommended settings, None where it recommends none. `sentence` names the result, or
-    that the session was cut off.
+    `runs` is the number of all runs and `counted` of the usable ones. `decode_rate` is the mean of the usable ones in
+    tokens per second; for a tune, of those with the recommended settings, None without a recommendation. `sentence` is
+    the result in words, or says that the session was cut off.
     """
 
     id: str
@@ -67,7 +68,7 @@ def new_id() -> str:
 def to_compact_json(data: object) -> str:
     """Return a value as compact JSON for the database."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
-    return text.encode("utf-8", "replace").decode()  # a file name may hold lone surrogates, which SQLite refuses
+    return text.encode("utf-8", "replace").decode()  # file names may contain lone surrogates, which SQLite refuses
 
 
 def row_from_run(run: Run) -> RunRow:
@@ -83,12 +84,11 @@ def row_from_run(run: Run) -> RunRow:
 
 
 def run_from_row(row: RunRow, settings: Settings) -> Run:
-    """Return the run of a row of RUN_COLUMNS. `settings` are passed in, parsed, because many runs share them."""
-    prompt, _, began_s, wall_s, read, cached, written, prefill, decode, first_s, drafted, accepted, positions, *rest = (
-        row
-    )
-    drafts = None
+    """Return the run of a row of RUN_COLUMNS, with its `settings`, which the caller parses once for many runs."""
+    prompt, _, *measured = row[:_DRAFTED]
+    drafted, accepted, positions, *sensed = row[_DRAFTED:]
+    acceptance = None
     if drafted is not None:
-        by_position = json.loads(positions)
-        drafts = Acceptance(drafted, accepted, tuple(by_position[0]), tuple(by_position[1]))
-    return Run(prompt, settings, began_s, wall_s, read, cached, written, prefill, decode, first_s, drafts, *rest)
+        drafted_by_position, accepted_by_position = json.loads(positions)
+        acceptance = Acceptance(drafted, accepted, tuple(drafted_by_position), tuple(accepted_by_position))
+    return Run(prompt, settings, *measured, acceptance, *sensed)

@@ -1,7 +1,7 @@
-"""Tuned settings ("machine presets"): the settings that a tune found for a model on this machine, with the evidence.
+"""Tuned settings, called machine presets here: what a tune found best for a model on this machine, with the evidence.
 
-One preset is kept for each model and quantisation. An imported one was measured elsewhere and stays unverified until
-runs of this machine confirm it (`confirming_sessions`).
+There is one preset for each model and quantisation. An imported one was measured elsewhere and stays unverified until
+measurements on this machine confirm it (`confirming_sessions`).
 """
 
 import json
@@ -31,9 +31,9 @@ from launcher.tuning.verdict import MARGIN
 from launcher.tuning.workloads import shipped_workloads
 
 _LOCK_S = 5.0
-_APART = 1_000_000
-"""Offset between the start numbers of different sessions, so that their starts are not neighbours."""
-_MOST, _MOST_BYTES = 500, 2**20
+_SESSION_OFFSET = 1_000_000
+"""Offset between the start numbers of different sessions, so that starts of two sessions are never neighbours."""
+_MOST_PRESETS, _MOST_BYTES = 500, 2**20
 
 
 class _Frozen(BaseModel):
@@ -86,15 +86,17 @@ class MachinePreset(_Frozen):
     @property
     def summary(self) -> str:
         """One-line summary: the settings and what they gained."""
-        found, date = self.evidence, ""
-        if found.measured_s:
-            date = f", {datetime.fromtimestamp(found.measured_s, UTC):%Y-%m-%d}"
-        why = found.sentence or (f"MTP {found.speedup:.2f} times as fast as none" if found.speedup else "measured")
+        evidence, date = self.evidence, ""
+        if evidence.measured_s:
+            date = f", {datetime.fromtimestamp(evidence.measured_s, UTC):%Y-%m-%d}"
+        why = evidence.sentence
+        if not why:
+            why = f"MTP {evidence.speedup:.2f} times as fast as none" if evidence.speedup else "measured"
         return f"{settings_line(self.settings) or 'as served'} ({why.rstrip('.')}{date})"
 
     @classmethod
-    def of(cls, session: Session, *, path: Path | None = None) -> Self:
-        """Return the preset of a tune that ended in a verdict. Raises NothingMeasured for any other session."""
+    def from_session(cls, session: Session, *, path: Path | None = None) -> Self:
+        """Return the preset of a tune that ended with a verdict. Raises NothingMeasured for any other session."""
         result = session.result
         settings = result.get("settings")
         if not isinstance(settings, Mapping) or result.get("mtp") not in ("on", "off", "undecided"):
@@ -122,8 +124,8 @@ class MachinePreset(_Frozen):
         evidence = data["evidence"]
         evidence["environment"]["model"]["file"] = None
         if evidence["workload"] not in {each.name for each in shipped_workloads()}:
-            said = {name: evidence[name] for name in ("sentence", "because", "workload")}
-            evidence |= remove_own_names(said, evidence["workload"])
+            texts = {name: evidence[name] for name in ("sentence", "because", "workload")}
+            evidence |= remove_own_names(texts, evidence["workload"])
         return json.dumps(remove_personal_data(data), ensure_ascii=False, indent=1) + "\n"
 
 
@@ -138,27 +140,27 @@ def presets_file() -> Path:
 
 
 def load_presets() -> tuple[MachinePreset, ...]:
-    """Return all kept presets. Empty if the file cannot be read, which is then set aside."""
+    """Return all presets. Empty if their file cannot be read; a damaged file is set aside."""
     with suppress(OSError):
         return tuple(_FILE.load(presets_file()).presets)
     return ()
 
 
 def preset_for_model(model: ModelFacts) -> MachinePreset | None:
-    """Return the preset for a model and quantisation. None where there is none."""
-    return next((each for each in load_presets() if _key(each) == (model.name, model.quant)), None)
+    """Return the preset for a model and quantisation. None if there is none."""
+    return next((each for each in load_presets() if _preset_key(each) == (model.name, model.quant)), None)
 
 
 def save_preset(preset: MachinePreset) -> None:
-    """Keep a preset, replacing one for the same model and quantisation. Raises OSError."""
-    _update_file([preset], [_key(preset)])
+    """Save a preset, replacing the one for the same model and quantisation. Raises OSError."""
+    _update_file([preset], [_preset_key(preset)])
 
 
 def save_tuned_preset(measurement: str, path: Path) -> MachinePreset:
-    """Keep the result of a tune in the history as the preset for its model, whose file is `path`, and return it.
+    """Save the result of a tune as the preset for its model, whose file is `path`, and return it.
 
-    An unknown SHA-256 of the model is computed, which reads all its files. Raises HistoryUnusable, ResultMissing,
-    NothingMeasured, ModelMissing and OSError.
+    `measurement` is the id of the tune's session in the history. An unknown SHA-256 of the model is computed, which
+    reads all its files. Raises HistoryUnusable, ResultMissing, NothingMeasured, ModelMissing and OSError.
     """
     with History() as history:
         session = history.load(measurement)
@@ -166,14 +168,14 @@ def save_tuned_preset(measurement: str, path: Path) -> MachinePreset:
     if not environment.model.sha256:
         model = model_facts(read_model(path), compute=True)
         session = replace(session, environment=replace(environment, model=model))
-    preset = MachinePreset.of(session, path=path)
+    preset = MachinePreset.from_session(session, path=path)
     save_preset(preset)
     return preset
 
 
 def delete_preset(preset: MachinePreset) -> None:
     """Delete the preset for a model and quantisation. Raises OSError."""
-    _update_file([], [_key(preset)])
+    _update_file([], [_preset_key(preset)])
 
 
 def load_preset_by_name(text: str) -> MachinePreset:
@@ -202,11 +204,11 @@ def read_preset(path: Path) -> MachinePreset:
 
 
 def confirming_sessions(preset: MachinePreset, history: History, here: Environment) -> tuple[str, ...]:
-    """Return the ids of this machine's sessions that confirm a preset. Empty while none do.
+    """Return the ids of this machine's sessions that confirm a preset. Empty if none do.
 
-    The sessions must have the hardware, driver, engine and model of `here`, one workload, and runs both with the
-    preset's settings and with the alternative: for MTP on, no MTP, which must be slower at 95 % confidence; for MTP
-    off, some draft length, which must not be faster by more than MARGIN. Both need FEWEST_STARTS starts.
+    The sessions have the hardware, driver, engine and model of `here`, and one workload. For a preset with MTP, they
+    must show at 95 % confidence that its settings are faster than no MTP; for one without, that no measured draft
+    length is faster by more than MARGIN. Both sides need FEWEST_STARTS starts.
     """
     by_workload: dict[str, list[Session]] = {}
     for summary in history.find(model=preset.model.name):
@@ -221,44 +223,51 @@ def confirming_sessions(preset: MachinePreset, history: History, here: Environme
 
 
 def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
+    """Return whether sessions of one workload confirm a preset. See `confirming_sessions`."""
     together = len(sessions) == 1
     by_settings: dict[Key, list[ServerStart]] = {}
     for number, session in enumerate(sessions):
         for starts in group_starts(run for run in session.runs if run.counts):
-            apart = [replace(start, number=start.number + number * _APART) for start in starts]
-            by_settings.setdefault(settings_key(starts[0].runs[0].settings), []).extend(apart)
-    mine = [
-        start for its, starts in by_settings.items() if _settings_match(dict(its), preset.settings) for start in starts
-    ]
-    if not mine:
+            renumbered = [replace(start, number=start.number + number * _SESSION_OFFSET) for start in starts]
+            by_settings.setdefault(settings_key(starts[0].runs[0].settings), []).extend(renumbered)
+    own: list[ServerStart] = []
+    without_mtp: list[ServerStart] = []
+    with_mtp: list[list[ServerStart]] = []
+    for key, starts in by_settings.items():
+        if _settings_match(dict(key), preset.settings):
+            own += starts
+        if draft_of(dict(key)):
+            with_mtp.append(starts)
+        else:
+            without_mtp += starts
+    if not own:
         return False
     if draft_of(preset.settings):
-        others = [start for its, starts in by_settings.items() if not draft_of(dict(its)) for start in starts]
-        return bool(others) and speedup_of_starts(others, mine, together=together, by_start=True).ratio.low > 1
-    drafted = [starts for its, starts in by_settings.items() if draft_of(dict(its))]
-    ratios = [speedup_of_starts(mine, starts, together=together).ratio for starts in drafted]
-    enough = len(mine) >= FEWEST_STARTS and any(len(starts) >= FEWEST_STARTS for starts in drafted)
+        return bool(without_mtp) and speedup_of_starts(without_mtp, own, together=together, by_start=True).ratio.low > 1
+    ratios = [speedup_of_starts(own, starts, together=together).ratio for starts in with_mtp]
+    enough = len(own) >= FEWEST_STARTS and any(len(starts) >= FEWEST_STARTS for starts in with_mtp)
     return enough and all(ratio.high < 1 + MARGIN for ratio in ratios)
 
 
 def _settings_match(settings: Settings, wanted: Settings) -> bool:
-    """Return whether settings match a preset, compared by the names that both have. The draft length always counts."""
+    """Return whether two sets of settings agree in the draft length and in all other settings that both contain."""
     if draft_of(settings) != draft_of(wanted):
         return False
     return all(settings[name] == value for name, value in wanted.items() if name in settings and name != DRAFT)
 
 
-def _key(preset: MachinePreset) -> tuple[str, str | None]:
+def _preset_key(preset: MachinePreset) -> tuple[str, str | None]:
     return preset.model.name, preset.model.quant
 
 
-def _update_file(added: Sequence[MachinePreset], without: Sequence[tuple[str, str | None]]) -> None:
+def _update_file(added: Sequence[MachinePreset], removed: Sequence[tuple[str, str | None]]) -> None:
+    """Change the presets file: first remove the presets with some keys, then add others. Raises OSError."""
     path = presets_file()
     make_private_folder(path.parent)
     try:
         with hold_file_lock(path, _LOCK_S):
-            kept = [each for each in _FILE.load(presets_file()).presets if _key(each) not in without]
-            file = _File(presets=[*kept[-_MOST:], *added])
+            kept = [each for each in _FILE.load(presets_file()).presets if _preset_key(each) not in removed]
+            file = _File(presets=[*kept[-_MOST_PRESETS:], *added])
             _FILE.save(path, file.model_dump_json(indent=1).encode())
     except TimeoutError as error:
         raise OSError(f"{path} is held by another program") from error

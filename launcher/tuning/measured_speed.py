@@ -1,4 +1,4 @@
-"""Measurement of the settings in use: a warm-up, then rounds until the interval is narrow enough or time is over."""
+"""Measurement of the settings in use: a warm-up, then rounds until the interval is narrow enough or time is up."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from launcher.tuning.statistics import Figure, Interval, rate_interval
 
 WIDTH = 0.03
 """Largest half width of the interval, as a share of the mean, at which a measurement ends."""
-MINIMUM, MOST = 3, 30
-"""Least and most rounds. With two rounds, Student's t would reach 12.7 standard errors to each side."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 30
+"""Default limits of the number of rounds. With two, Student's t would reach 12.7 standard errors to each side."""
 
 
 class EndReason(StrEnum):
-    """Reason for the end of a measurement."""
+    """Reason why a measurement ended: see `measure_speed`."""
 
     NARROW = "narrow"
     MOST = "most"
@@ -31,10 +31,10 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """Result of a measurement: all runs but the warm-up, also disturbed and failed ones, and the reason for its end.
+    """Result of a measurement: all runs but the warm-up, including disturbed and failed ones, and why it ended.
 
-    `interval` is that of the mean decode rate in tokens/s, with rounds as observations: differences between prompts are
-    no noise, but drift from round to round is. None without a round in which every prompt counted.
+    `interval` is that of the mean decode rate in tokens/s. Its observations are rounds, so differences between prompts
+    do not widen it, but drift from round to round does. None without a round in which every prompt counted.
     """
 
     runs: tuple[Run, ...]
@@ -78,7 +78,7 @@ class MeasuredSpeed:
 
     @property
     def tokens_per_joule(self) -> float | None:
-        """Reply tokens per joule. None where no run has its energy."""
+        """Reply tokens per joule. None if no run has its energy."""
         known = [(run.reply_tokens, run.energy_j) for run in self.counted if run.energy_j]
         return sum(tokens for tokens, _ in known) / sum(joules or 0.0 for _, joules in known) if known else None
 
@@ -89,9 +89,9 @@ class MeasuredSpeed:
 
     @property
     def acceptance(self) -> Acceptance | None:
-        """Draft acceptance of all replies together. None where nothing was drafted."""
-        found = [run.acceptance for run in self.answered if run.acceptance is not None]
-        return sum_acceptance(found) if found else None
+        """Draft acceptance of all replies together. None if nothing was drafted."""
+        known = [run.acceptance for run in self.answered if run.acceptance is not None]
+        return sum_acceptance(known) if known else None
 
 
 async def measure_speed(
@@ -101,53 +101,57 @@ async def measure_speed(
     width: float = WIDTH,
     budget_s: float = float("inf"),
     on_run: OnRun = lambda *_: None,
-    minimum: int = MINIMUM,
-    most: int = MOST,
+    minimum: int = LEAST_ROUNDS,
+    most: int = MOST_ROUNDS,
     seed: int = 0,
 ) -> MeasuredSpeed:
     """Send every prompt in rounds to the server of `bench`, after one warm-up reply that does not count.
 
-    It ends when half of the 95 % interval of the decode rate is at most `width` of it, after at least `minimum` rounds;
-    after `most` rounds, or after `minimum` rounds without a known speed; before a round that would exceed `budget_s`,
-    though one round is always made; and when a request fails. Disturbed runs are repeated at the end of their round,
-    twice at most. All prompts of a round have the same seed, so two settings measured with the same `seed` get the same
-    requests.
+    It ends
+    - NARROW, after at least `minimum` rounds, when the half width of the 95 % interval is at most `width` of the mean;
+    - UNKNOWN, after `minimum` rounds without a known speed;
+    - MOST, after `most` rounds;
+    - BUDGET, before a round that would probably exceed `budget_s`, but never before the first;
+    - FAILED, when a request fails.
+
+    Disturbed runs are repeated at the end of their round, twice at most. All prompts of a round have the same seed, so
+    two settings measured with the same `seed` get the same requests. `on_run` gets each run and its round's number.
 
     Raises NothingMeasured when every reply failed or was disturbed. Checking the width after each round makes the
-    interval slightly too narrow on average (optional stopping): claims about differences are made by `tuner`, not from
-    this.
+    interval slightly too narrow on average (optional stopping), so it proves no difference between settings: `tuner`
+    does.
     """
     began_s = bench.now_s()
-    first = await warm_up(bench, prompts[0], seed)
-    on_run(first, 0)
+    warm = await warm_up(bench, prompts[0], seed)
+    on_run(warm, 0)
     runs: list[Run] = []
     rates: list[float] = []
-    ended = EndReason.FAILED if first.error else EndReason.MOST
-    for number, _ in visit_rounds([bench], after_rounds(0 if first.error else most)):
-        round_s = bench.now_s()
-        done = await send_prompts(bench, prompts, seed, number, on_run)
-        runs += done
-        if any(run.error for run in done):
+    ended = EndReason.FAILED if warm.error else EndReason.MOST
+    for number, _ in visit_rounds([bench], after_rounds(0 if warm.error else most)):
+        round_began_s = bench.now_s()
+        round_runs = await send_prompts(bench, prompts, seed, number, on_run)
+        runs += round_runs
+        if any(run.error for run in round_runs):
             ended = EndReason.FAILED
             break
-        if (rate := round_rate(done, prompts)) is not None:
+        if (rate := round_rate(round_runs, prompts)) is not None:
             rates.append(rate)
         if number >= minimum and (not rates or _is_narrow(rates, width)):
             ended = EndReason.NARROW if rates else EndReason.UNKNOWN
             break
         now_s = bench.now_s()
-        if number < most and now_s - began_s + (now_s - round_s) > budget_s:
+        if number < most and now_s - began_s + (now_s - round_began_s) > budget_s:
             ended = EndReason.BUDGET
             break
     measured = MeasuredSpeed(tuple(runs), rate_interval(rates) if rates else None, ended)
     if not measured.answered:
-        why = next((run.error or run.spoilt for run in (first, *runs) if run.error or run.spoilt), "")
+        why = next((run.error or run.spoilt for run in (warm, *runs) if run.error or run.spoilt), "")
         raise NothingMeasured(join_messages(message("Nothing could be measured."), why))
     return measured
 
 
 def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
-    """Return the mean decode rate of a round in tokens/s. None unless every prompt has a usable one."""
+    """Return the mean decode rate of a round in tokens/s. None unless every prompt has a usable run."""
     rates = {run.prompt: run.decode_rate for run in runs if run.counts and run.decode_rate is not None}
     return statistics.fmean(rates.values()) if len(rates) == len(prompts) else None
 

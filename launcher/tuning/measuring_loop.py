@@ -1,6 +1,7 @@
-"""Measuring loop: subjects are visited in rounds until a stop rule ends it; a visit serves settings and sends requests.
+"""Measuring loop: visits subjects in rounds until a stop rule ends it.
 
-Benchmarks, comparisons, curves, sustained load and the trials of a tune differ in their subjects and stop rules.
+Subjects are what a measurement compares: servers, settings, or prompts. Benchmarks, comparisons, curves, sustained load
+and the trials of a tune differ in their subjects and stop rules.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +15,10 @@ REPEATS = 2
 """Most repetitions of a request whose reply was disturbed."""
 
 OnRun = Callable[[Run, int], None]
-"""Gets each run, and the number of its round from 1 (0: the warm-up)."""
+"""Called with each run and the number of its round, counted from 1 (0: the warm-up)."""
 Subject = TypeVar("Subject")
 StopRule = Callable[[int], object]
-"""Returns whether a measurement ends after so many rounds. Asked before each round."""
+"""Called before each round with the number of completed rounds; returns whether the measurement ends."""
 
 
 def visit_rounds(
@@ -45,13 +46,13 @@ def after_rounds(rounds: int) -> StopRule:
 
 
 def after_seconds(bench: Bench, seconds: float) -> StopRule:
-    """Return the rule that starts no round when so many seconds from now are over."""
+    """Return the rule that starts no further round after so many seconds from now."""
     began_s = bench.now_s()
     return lambda _: bench.now_s() - began_s >= seconds
 
 
 async def serve_settings(bench: Bench, settings: Settings, prompt: Prompt, seed: int) -> float:
-    """Serve settings, and warm up a server that was started for them. Return the seconds of the start, else 0.
+    """Serve settings, with a warm-up if the server is started for them. Return the seconds of the start, 0 if none.
 
     Raises what Bench.become raises.
     """
@@ -76,13 +77,13 @@ async def send_prompts(
 ) -> list[Run]:
     """Send every prompt once, then repeat the disturbed ones. Ends after a run for which `gives_up` is true.
 
-    All requests of a round have the same seed: `seed` plus the number of the round.
+    All requests of a round have the same seed: `seed` plus the round's `number`.
     """
     runs: list[Run] = []
-    left = list(prompts)
+    pending = list(prompts)
     for _ in range(1 + REPEATS):
         spoilt = []
-        for prompt in left:
+        for prompt in pending:
             run = await bench.run(prompt, seed=seed + number)
             runs.append(run)
             on_run(run, number)
@@ -90,5 +91,5 @@ async def send_prompts(
                 return runs
             if run.spoilt:
                 spoilt.append(prompt)
-        left = spoilt
+        pending = spoilt
     return runs

@@ -10,14 +10,17 @@ from launcher.tuning.space import Space
 FEWEST_PAIRS = 4
 """Least pairs of a comparison: with fewer, Student's t has so few degrees of freedom that only large effects show."""
 MOST_PAIRS = 24
-"""Most pairs in one look of a comparison, so that a wrong estimate of the noise does not take the whole budget."""
+"""Most pairs between two checks of a comparison, so that a wrong estimate of noise does not take the whole budget."""
 WARM_UP_TOKENS = 24
+"""Most tokens of the reply that warms a server up."""
 MOST_PASSES = 2
 """Most repetitions of each prompt in one trial."""
 MOST_CANDIDATES = 2
 """Most candidates beside the baseline: the best with MTP and the best without."""
-_TO_EXPLORE = 4
+_MOST_EXPLORED = 4
+"""Most exploring trials, as a multiple of the usual number."""
 _LEAST_GRACE_S, _GRACE = 60.0, 0.1
+"""Seconds, or a share of the budget, by which a running trial may exceed it."""
 
 
 def grace_s(budget_s: float) -> float:
@@ -28,7 +31,7 @@ def grace_s(budget_s: float) -> float:
 def probe_lengths(drafts: Sequence[int]) -> tuple[int, ...]:
     """Return the draft lengths to begin with: the longest, the shortest, and one in the middle.
 
-    The longest shows the acceptance at all positions. The step times of the three predict those of the other lengths.
+    The longest shows the acceptance at all positions, and the step times of the three predict those of the others.
     """
     return tuple(dict.fromkeys((drafts[-1], drafts[0], drafts[(len(drafts) - 1) // 2])))
 
@@ -39,25 +42,25 @@ def usual_explored(space: Space) -> int:
 
 
 def most_explored(space: Space) -> int:
-    """Return the largest number of exploring trials, however quick they are."""
-    return _TO_EXPLORE * usual_explored(space)
+    """Return the largest number of exploring trials, even if the budget has time for more."""
+    return _MOST_EXPLORED * usual_explored(space)
 
 
 def balanced_orders(pairs: int, candidates: int) -> list[list[int]]:
-    """Return rounds (an even number) in which each candidate (1, 2, ...) meets the baseline (0).
+    """Return rounds (an even number) in which each candidate (1, 2, ...) is paired with the baseline (0).
 
-    The candidate comes after the baseline in the first half and before it in the second, alternately near to it and far
-    from it. The candidates meet each other equally often in both orders. No settings follow themselves, so that every
-    visit is a new start; with a single candidate that takes an extra visit of the baseline in the middle.
+    The candidates come after the baseline in the first half and before it in the second, in alternating order, so that
+    each is as often next to it as any other. No settings follow themselves, so that every visit is a new start; with a
+    single candidate that takes an extra visit of the baseline in the middle.
     """
-    up = list(range(1, candidates + 1))
-    turns = [up, up[::-1]]
-    first = [[0, *turns[i % 2]] for i in range(pairs // 2)]
+    upwards = list(range(1, candidates + 1))
+    turns = [upwards, upwards[::-1]]
+    first_half = [[0, *turns[i % 2]] for i in range(pairs // 2)]
     if candidates == 1:
-        return [*first, [0], *([1, 0] for _ in first)]
-    last = first[-1][-1]
-    again = turns if turns[0][0] != last else turns[::-1]
-    return [*first, *([*again[i % 2], 0] for i in range(pairs // 2))]
+        return [*first_half, [0], *([1, 0] for _ in first_half)]
+    if turns[0][0] == first_half[-1][-1]:
+        turns.reverse()
+    return [*first_half, *([*turns[i % 2], 0] for i in range(pairs // 2))]
 
 
 def count_starts(orders: Sequence[Sequence[int]]) -> int:
@@ -68,9 +71,8 @@ def count_starts(orders: Sequence[Sequence[int]]) -> int:
 def best_passes(start_s: float, run_s: float, noise: float, start_noise: float, prompts: int) -> int:
     """Return how often to send each prompt in one trial, for the most information in a given time.
 
-    Given the costs and the spreads of starts and of runs, the best number of runs in a start is sqrt(cost of a start /
-    cost of a run) * spread of runs / spread of starts (W. G. Cochran, Sampling Techniques, section 10.6, two-stage
-    sampling).
+    The best number of runs in a start is sqrt(cost of a start / cost of a run) * spread of runs / spread of starts
+    (W. G. Cochran, Sampling Techniques, section 10.6, two-stage sampling). `noise` and `start_noise` are the spreads.
     """
     best = math.sqrt(start_s / max(run_s, 1e-9)) * noise / max(start_noise, 1e-9)
     return min(max(round(best / prompts), 1), MOST_PASSES)
@@ -78,7 +80,7 @@ def best_passes(start_s: float, run_s: float, noise: float, start_noise: float, 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """Expected effort of a tune: starts by stage, runs, and seconds, of which `starting_s` go into starts."""
+    """Expected effort of a tune: starts by stage, runs, and seconds, of which `starting_s` are spent on starts."""
 
     probe: int
     explore: int
@@ -99,9 +101,8 @@ def plan_trials(
 ) -> TrialPlan:
     """Return the plan of a tune on a server of `rate` tokens/s, whose restart takes `restart_s`.
 
-    `reading_s` is the time of a prompt before its first token. The plan is the usual course: a tune ends earlier when
-    it is sure earlier, and compares until the end of the budget where differences are small. No plan exceeds the
-    budget.
+    `reading_s` is the time of a prompt before its first token. This is the usual effort, within the budget: a tune ends
+    earlier if the result is clear earlier, and uses the whole budget if differences are small.
     """
     run_s = sum(prompt.tokens for prompt in prompts) / rate + reading_s * len(prompts)
     visit_s = restart_s + WARM_UP_TOKENS / rate + reading_s + run_s

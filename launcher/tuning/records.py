@@ -15,10 +15,9 @@ Settings = Mapping[str, Value]
 class Prompt:
     """One request of a workload.
 
-    `messages` are pairs of role and text, `tokens` is the maximum length of the reply, `sampling` further fields of the
-    request (temperature, top_k, ...). `name` is unique within the workload. `size` is the wanted number of prompt
-    tokens, as the engine counts them with the chat template; `sized_prompts.fill_prompts` adds text up to it. None
-    leaves the prompt as it is.
+    `name` is unique within the workload. `messages` are pairs of role and text, `tokens` is the maximum length of the
+    reply, `sampling` has further fields of the request (temperature, top_k, ...). `size` is the number of prompt
+    tokens, including the chat template, up to which `sized_prompts.fill_prompts` adds text; None adds none.
     """
 
     name: str
@@ -31,12 +30,12 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One timed reply. Rates are tokens per second by the engine's clock. Unknown is None.
+    """One timed reply. Rates are tokens per second by the engine's clock. Unknown values are None.
 
-    With `clock` "wall", rates are by the client's clock, for a server without timings: `prefill_rate` then includes the
+    With `clock` "wall", for a server without timings, rates are by the client's clock: `prefill_rate` then includes the
     network and the first token. `first_token_s` and `wall_s` are always by the client's clock. `energy_j` is mean power
-    times time. `spoilt` is the disturbance for which a run must not be counted (throttling, a spill, another program on
-    the GPU), `error` the reason why there was no reply.
+    times time. `spoilt` names the disturbance (throttling, a spill, another program on the GPU) that makes the run
+    unusable, `error` the reason why there was no reply.
     """
 
     prompt: str
@@ -65,10 +64,10 @@ class Run:
 
     @property
     def steps(self) -> int | None:
-        """Verification steps of the model: tokens less accepted drafts. None where unknown.
+        """Verification steps of the model: tokens less accepted drafts. None if unknown.
 
-        The pass for the first token is included, as in the engine's rate: tokens per step over the time of a step is
-        then the engine's rate.
+        The first token's pass counts as a step, as in the engine's rate, so that tokens per step divided by the time of
+        a step is the engine's rate.
         """
         if not self.reply_tokens:
             return None
@@ -76,19 +75,19 @@ class Run:
 
 
 class Bench(Protocol):
-    """One server that takes settings and requests, with a clock: a real one or a simulated one."""
+    """A real or simulated server to measure on, which takes settings and requests, and its clock."""
 
     def now_s(self) -> float:
         """Return the bench's time in seconds. Only differences are meaningful."""
         ...
 
     async def become(self, settings: Settings) -> float:
-        """Serve with `settings` and return the seconds that took, 0 when they are already in use.
+        """Start the server with `settings` and return the seconds that took, 0 if they are already in use.
 
-        Raises LauncherError when they cannot be served (out of memory, refused). Nothing is served then.
+        Raises LauncherError if it cannot start with them (out of memory, refused); no server runs then.
         """
         ...
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
-        """Send one request with the settings in use. Errors are reported in the run."""
+        """Send one request and return its run. Errors are reported in the run."""
         ...

@@ -1,9 +1,8 @@
 """Report of runs: one row for each measured set of settings, with means, spread, acceptance and speed-up.
 
-The interval of a mean is Student's t at 95 % over the runs. That of tokens/s is over logarithms: over server starts
-where there were several, else over rounds, since replies of one start and of one round are more alike. The speed-up is
-the ratio of typical speeds (`speedup_of_starts`). Only usable runs are in the figures; the number of others is
-reported.
+The interval of a mean is Student's t at 95 % over the runs. That of tokens/s is over logarithms of server starts if
+there were several, else of rounds, because replies of one start and of one round are similar. The speed-up is the ratio
+of typical speeds (`speedup_of_starts`). Figures include only usable runs; the number of other runs is reported.
 """
 
 import math
@@ -32,33 +31,33 @@ from launcher.tuning.statistics import (
 
 # Speed-up between two groups of runs.
 #
-# Runs of one server start are more alike than those of two, so where both sides were started several times, starts are
+# Runs of one server start are more similar than those of two. So if both sides were started several times, starts are
 # compared, each by the typical speed of its runs: neighbours in pairs, so that drift cancels. With fewer starts, rounds
-# are compared, each by the typical speed of one reply to every prompt that both have: replies of a round are more alike
-# than rounds are, and differences between prompts are no noise. Rounds that took turns are pairs. If there is only one
-# round, its prompts are the pairs. Everything else is compared by Welch's t test on the logarithms of the speeds, which
-# does not need equal spread (B. L. Welch, Biometrika 34, 1947).
+# are compared, each by the typical speed over the prompts that both sides have: replies of one round are similar, and
+# differences between prompts are not noise. Rounds that took turns are pairs. If there is only one round, its prompts
+# are the pairs. Everything else is compared by Welch's t test on the logarithms of the speeds, which does not need
+# equal spread (B. L. Welch, Biometrika 34, 1947).
 
 FEWEST_STARTS = 3
-"""Least starts on each side to compare starts rather than runs."""
+"""Least starts on each side for comparing starts rather than rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Typical ratio of speeds, `paired` or not. With too few runs its interval is 0 to infinity."""
+    """Typical ratio of speeds, from a `paired` comparison or not. With too few runs its interval is 0 to infinity."""
 
     ratio: Interval
     paired: bool
 
     @property
     def distinguishable(self) -> bool:
-        """Whether one side is faster at that confidence."""
+        """Whether one side is faster, at the confidence of the interval."""
         return not self.ratio.low <= 1 <= self.ratio.high
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStart:
-    """Consecutive runs with the same settings, taken as one server start. `number` counts the starts."""
+    """Consecutive runs with the same settings, which count as one server start. `number` is its position in time."""
 
     number: int
     runs: tuple[Run, ...]
@@ -83,10 +82,10 @@ def speedup_of_starts(
     by_start: bool = False,
     confidence: float = CONFIDENCE,
 ) -> Speedup:
-    """Return the speed-up of the candidate's starts. `together`: both sides took turns in one session.
+    """Return the speed-up of the candidate over the baseline. `together`: both sides took turns in one session.
 
-    With `by_start`, there are no limits where a side has fewer than FEWEST_STARTS, because replies of one start do not
-    show how starts differ. Raises ValueError when one side has no usable run.
+    With `by_start`, the interval is infinite if a side has fewer than FEWEST_STARTS, because replies of one start do
+    not show how starts differ. Raises ValueError when one side has no usable run.
     """
     before = {start.number: rate for start in baseline if (rate := start.rate)}
     after = {start.number: rate for start in candidate if (rate := start.rate)}
@@ -94,25 +93,27 @@ def speedup_of_starts(
         runs = [[run for start in each for run in start.runs] for each in (baseline, candidate)]
         speedup = speedup_of_runs(*runs, together=together, confidence=confidence)
         return replace(speedup, ratio=replace(speedup.ratio, low=0.0, high=math.inf)) if by_start else speedup
-    pairs = _neighbours(before, after) if together else []
+    pairs = _pair_neighbours(before, after) if together else []
     if len(pairs) >= FEWEST_STARTS and 2 * len(pairs) >= min(len(before), len(after)):
         return Speedup(paired_speedup(pairs, confidence), paired=True)
     return Speedup(welch_ratio(list(before.values()), list(after.values()), confidence), paired=False)
 
 
-def _neighbours(before: Mapping[int, float], after: Mapping[int, float]) -> list[Pair]:
-    """Return pairs of consecutive starts of the two sides. Each start is in one pair at most."""
+def _pair_neighbours(before: Mapping[int, float], after: Mapping[int, float]) -> list[Pair]:
+    """Return pairs of consecutive starts of the two sides, given speeds by start number. No start is in two pairs."""
     order = sorted([*before, *after])
     pairs: list[Pair] = []
-    at = 0
-    while at < len(order) - 1:
-        one, other = order[at], order[at + 1]
+    index = 0
+    while index < len(order) - 1:
+        one, other = order[index], order[index + 1]
         if (one in before) == (other in before):
-            at += 1
+            index += 1
             continue
-        first = one in before
-        pairs.append(Pair(before[one if first else other], after[other if first else one], first))
-        at += 2
+        if one in before:
+            pairs.append(Pair(before[one], after[other], baseline_first=True))
+        else:
+            pairs.append(Pair(before[other], after[one], baseline_first=False))
+        index += 2
     return pairs
 
 
@@ -129,23 +130,24 @@ def speedup_of_runs(
     shared = [prompt for prompt in before if prompt in after]
     if shared:
         before, after = ({prompt: each[prompt] for prompt in shared} for each in (before, after))
-    ones, others = ([_geometric_mean(round_.values()) for round_ in _rounds(each)] for each in (before, after))
-    if min(len(ones), len(others)) < 2 and len(shared) > 1:
-        return Speedup(
-            paired_speedup([(_geometric_mean(before[p]), _geometric_mean(after[p])) for p in shared], confidence), True
-        )
-    if together and shared and len(ones) == len(others) > 1:
-        return Speedup(paired_speedup(list(zip(ones, others, strict=True)), confidence), paired=True)
-    return Speedup(welch_ratio(ones, others, confidence), paired=False)
+    rounds_before, rounds_after = (
+        [_geometric_mean(round_.values()) for round_ in _rounds(each)] for each in (before, after)
+    )
+    if min(len(rounds_before), len(rounds_after)) < 2 and len(shared) > 1:
+        by_prompt = [(_geometric_mean(before[prompt]), _geometric_mean(after[prompt])) for prompt in shared]
+        return Speedup(paired_speedup(by_prompt, confidence), paired=True)
+    if together and shared and len(rounds_before) == len(rounds_after) > 1:
+        by_round = list(zip(rounds_before, rounds_after, strict=True))
+        return Speedup(paired_speedup(by_round, confidence), paired=True)
+    return Speedup(welch_ratio(rounds_before, rounds_after, confidence), paired=False)
 
 
 def _geometric_mean(rates: Collection[float]) -> float:
-    """Return the geometric mean."""
     return math.exp(math.fsum(map(math.log, rates)) / len(rates))
 
 
 def _rounds(rates: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Return the rounds in which every prompt has a reply: the first of each, the second of each, and so on."""
+    """Return the complete rounds: the first rate of every prompt, the second of every prompt, and so on."""
     return [dict(zip(rates, each, strict=True)) for each in zip(*rates.values(), strict=False)]
 
 
@@ -194,12 +196,10 @@ def _rates(runs: Sequence[Run]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Figures of one set of settings. Rates are in tokens/s, energy in joules per token.
+    """Figures of one set of settings, None if unknown. Rates are in tokens/s, energy in joules per token.
 
-    None where nothing was measured.
-
-    `failed` is the number of unusable runs, `why` the last reason. `speedup` is over the baseline, None for the
-    baseline itself. `starts` is the number of server starts with a usable run.
+    `failed` is the number of unusable runs, `why` the reason for the last one. `speedup` is over the baseline, None for
+    the baseline itself. `starts` is the number of server starts with a usable run.
     """
 
     settings: Settings
@@ -224,9 +224,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows in the order of their first run. The others are compared with `baseline`.
+    """All rows in the order of their first run, and the `baseline` that the others are compared with.
 
-    `common` are the settings that all rows share, `by_start` is as in `build_report`.
+    `common` are the settings that all rows share. For `by_start` see `build_report`.
     """
 
     rows: tuple[Row, ...]
@@ -242,18 +242,20 @@ class Report:
 def build_report(runs: Sequence[Run], baseline: Settings | None = None, *, by_start: bool = False) -> Report:
     """Return the figures of runs by their settings.
 
-    `by_start` leaves out limits of the speed-up with few starts; for a tune, which has few runs of each. The baseline
-    is the given settings, else the first ones without drafts; without either, nothing is compared.
+    The baseline is the given settings, else the first ones without drafts; without either, nothing is compared.
+    `by_start` omits the limits of a speed-up between few starts, as for a tune, which has few runs of each start.
     """
     groups = group_starts(runs)
-    settings = [each[0].runs[0].settings for each in groups]
+    settings = [starts[0].runs[0].settings for starts in groups]
     if baseline is None:
         baseline = next((each for each in settings if not draft_of(each)), None)
-    wanted = None if baseline is None else settings_key(baseline)
-    base = next((each for each, its in zip(groups, settings, strict=True) if settings_key(its) == wanted), [])
-    rows = tuple(_row(each, base if each is not base else [], by_start=by_start) for each in groups)
-    first = next((row for row, each in zip(rows, groups, strict=True) if each is base), None)
-    return Report(rows, first, common_settings([row.settings for row in rows]), by_start)
+    index = None
+    if baseline is not None:
+        keys = [settings_key(each) for each in settings]
+        index = keys.index(settings_key(baseline)) if settings_key(baseline) in keys else None
+    base = [] if index is None else groups[index]
+    rows = tuple(_row(starts, base if starts is not base else [], by_start=by_start) for starts in groups)
+    return Report(rows, None if index is None else rows[index], common_settings(settings), by_start)
 
 
 def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
@@ -342,16 +344,18 @@ def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
 def _row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
     runs = [run for start in starts for run in start.runs]
     counted = [run for run in runs if run.counts]
-    others = [run.error or run.spoilt or "no rate was told" for run in runs if not run.counts]
+    others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.counts]
     drafts = [run.acceptance for run in counted if run.acceptance is not None and run.acceptance.drafted]
 
     def figure(value: Callable[[Run], float | None]) -> Figure | None:
         return Figure.of(map(value, counted))
 
-    measured = [run for run in counted if run.energy_j is not None and run.reply_tokens]
-    hot = [run.temperature_c for run in counted if run.temperature_c is not None]
-    able = counted and any(start.rate for start in base)
-    speedup = speedup_of_starts(base, starts, by_start=by_start) if able else None
+    energy_j = None
+    if measured := [run for run in counted if run.energy_j is not None and run.reply_tokens]:
+        energy_j = math.fsum(run.energy_j or 0 for run in measured) / sum(run.reply_tokens for run in measured)
+    temperatures = [run.temperature_c for run in counted if run.temperature_c is not None]
+    comparable = counted and any(start.rate for start in base)
+    speedup = speedup_of_starts(base, starts, by_start=by_start) if comparable else None
     return Row(
         settings=runs[0].settings,
         runs=len(counted),
@@ -362,10 +366,8 @@ def _row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start
         first_token_s=figure(lambda run: run.first_token_s),
         acceptance=sum_acceptance(drafts) if drafts else None,
         power_w=figure(lambda run: run.power_w),
-        energy_j=math.fsum(run.energy_j or 0 for run in measured) / sum(run.reply_tokens for run in measured)
-        if measured
-        else None,
-        temperature_c=max(hot, default=None),
+        energy_j=energy_j,
+        temperature_c=max(temperatures, default=None),
         speedup=speedup.ratio if speedup else None,
         starts=sum(start.rate is not None for start in starts),
     )
@@ -390,9 +392,9 @@ def _with_limits(runs: Figure | None, starts: Sequence[ServerStart]) -> Figure |
 
 @dataclass(frozen=True, slots=True)
 class SettingsComparison:
-    """Settings of the first session and of the second, their figures, and the speed-up of the second.
+    """Figures of settings in the first session and in the second, and the speed-up of the second.
 
-    `speedup` is None where one of them has no usable run; its limits need FEWEST_STARTS starts of each.
+    `speedup` is None if one of them has no usable run; its limits need FEWEST_STARTS starts of each.
     """
 
     first: Row
@@ -407,8 +409,10 @@ class SettingsComparison:
     @property
     def sentence(self) -> str | None:
         """The speed-up in words."""
-        if self.speedup is None or self.has_limits:
-            return percent_faster(self.speedup.ratio) if self.speedup else None
+        if self.speedup is None:
+            return None
+        if self.has_limits:
+            return percent_faster(self.speedup.ratio)
         return f"{self.speedup.ratio.estimate:.2f} times as fast (too few starts for limits)"
 
     @property
@@ -417,16 +421,17 @@ class SettingsComparison:
         labels = [settings_line(row.settings) or "as served" for row in (self.first, self.second)]
         if labels[0] == labels[1]:
             return labels[0]
-        shared = {k: v for k, v in self.first.settings.items() if self.second.settings.get(k) == v and k != DRAFT}
-        own = [
-            settings_line({k: v for k, v in row.settings.items() if k not in shared})
-            for row in (self.first, self.second)
+        first, second = self.first.settings, self.second.settings
+        shared = {name for name, value in first.items() if second.get(name) == value and name != DRAFT}
+        different = [
+            settings_line({name: value for name, value in settings.items() if name not in shared})
+            for settings in (first, second)
         ]
-        return " -> ".join(text or "as served" for text in own)
+        return " -> ".join(text or "as served" for text in different)
 
 
 def tune_note(session: Session) -> str:
-    """Return why a tune's verdict differs from a table of all its starts. Empty for other verbs."""
+    """Return why a tune's verdict differs from a table of all its starts. Empty for other sessions."""
     if session.kind != "tune" or not session.result.get("sentence"):
         return ""
     return message(
@@ -447,17 +452,17 @@ class SessionComparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the method of the comparison."""
-        kinds = {row.speedup.paired for row in self.rows if row.speedup and row.has_limits}
+        methods = {row.speedup.paired for row in self.rows if row.speedup and row.has_limits}
         notes = []
-        if self.first.id == self.second.id and (own := tune_note(self.first)):
-            notes.append(f"{own} It says: {self.first.result['sentence']}")
-        if True in kinds:
+        if self.first.id == self.second.id and (note := tune_note(self.first)):
+            notes.append(f"{note} It says: {self.first.result['sentence']}")
+        if True in methods:
             notes.append(
                 message(
                     "Compared in pairs of consecutive starts or of the same prompts, so that shared effects cancel out."
                 )
             )
-        if False in kinds:
+        if False in methods:
             notes.append(message("Compared as two groups (Welch's t test on the logarithms of the speeds)."))
         if any(row.speedup and not row.has_limits for row in self.rows):
             notes.append(
@@ -495,74 +500,76 @@ class SessionComparison:
 def compare_sessions(
     first: Session,
     second: Session,
-    first_is: Mapping[str, str] | None = None,
-    second_is: Mapping[str, str] | None = None,
+    first_choice: Mapping[str, str] | None = None,
+    second_choice: Mapping[str, str] | None = None,
 ) -> SessionComparison:
-    """Compare two sessions, or settings of one. `first_is` and `second_is` choose settings as users write them.
+    """Compare two sessions, or two settings of one. The choices select settings, as users write them.
 
-    Settings that both have are compared with each other; if each has only one, these two are. Raises BadOption when
-    nothing is left to compare, or when one side has several settings that the other lacks.
+    Settings that both sessions have are compared with each other, or else those that differ only in chosen ones. If
+    each side has a single set of settings, these are compared. Raises BadOption when there is nothing to compare.
     """
-    ones, others = _choose_groups(first, first_is or {}), _choose_groups(second, second_is or {})
-    chosen = {_setting_name(name) for name in (*(first_is or {}), *(second_is or {}))}
-    pairs = _matching_pairs(ones, others, set()) or _matching_pairs(ones, others, chosen)
-    if len(ones) == len(others) == 1:
-        pairs = [(ones[0], others[0])]
+    first_choice, second_choice = first_choice or {}, second_choice or {}
+    first_groups, second_groups = _choose_groups(first, first_choice), _choose_groups(second, second_choice)
+    chosen = {_setting_name(name) for name in (*first_choice, *second_choice)}
+    pairs = _matching_pairs(first_groups, second_groups, set()) or _matching_pairs(first_groups, second_groups, chosen)
+    if len(first_groups) == len(second_groups) == 1:
+        pairs = [(first_groups[0], second_groups[0])]
     if not pairs:
         raise BadOption(
             message("The two measurements have no settings in common."),
             message(
                 "Choose one of each, as in `ID:draft=2`: {settings}",
-                settings="; ".join(settings_line(group.row.settings) for group in (*ones, *others)),
+                settings="; ".join(settings_line(group.row.settings) for group in (*first_groups, *second_groups)),
             ),
         )
     together = first.id == second.id
     return SessionComparison(
         first,
         second,
-        (*_other_prompts(first, second), *first.environment.differences(second.environment)),
+        (*_prompt_differences(first, second), *first.environment.differences(second.environment)),
         tuple(_compare_groups(one, other, together=together) for one, other in pairs),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Settings of a session: their figures, and the starts behind these."""
+    """One set of settings of a session: its figures, and the starts that they come from."""
 
     row: Row
     starts: Sequence[ServerStart]
 
 
-def _other_prompts(first: Session, second: Session) -> tuple[str, ...]:
-    """Return a sentence if the two sessions used different prompts, whose speeds differ by their texts alone."""
-    asked, also = ({run.prompt for run in each.runs} for each in (first, second))
+def _prompt_differences(first: Session, second: Session) -> tuple[str, ...]:
+    """Return a sentence if the two sessions used different prompts, whose texts alone make speeds differ."""
     if first.workload != second.workload:
         before, after = first.workload or "no workload", second.workload or "no workload"
         return (message("The prompts were those of {before} and are those of {after}.", before=before, after=after),)
-    return (
-        ()
-        if asked & also
-        else (message("The prompts of {workload} have changed since then.", workload=first.workload),)
-    )
+    if {run.prompt for run in first.runs} & {run.prompt for run in second.runs}:
+        return ()
+    return (message("The prompts of {workload} have changed since then.", workload=first.workload),)
 
 
 def _compare_groups(one: _Group, other: _Group, *, together: bool) -> SettingsComparison:
-    able = one.row.runs and other.row.runs
-    speedup = speedup_of_starts(one.starts, other.starts, together=together, by_start=True) if able else None
+    if not one.row.runs or not other.row.runs:
+        return SettingsComparison(one.row, other.row, None)
+    speedup = speedup_of_starts(one.starts, other.starts, together=together, by_start=True)
     return SettingsComparison(one.row, other.row, speedup)
 
 
-def _matching_pairs(ones: Sequence[_Group], others: Sequence[_Group], but_for: set[str]) -> list[tuple[_Group, _Group]]:
-    """Return pairs of groups whose settings are the same except for some names."""
+def _matching_pairs(
+    first: Sequence[_Group], second: Sequence[_Group], ignored: set[str]
+) -> list[tuple[_Group, _Group]]:
+    """Return pairs of groups with the same settings. Settings whose name is in `ignored` may differ."""
 
-    def left(group: _Group) -> Key:
-        return settings_key({name: value for name, value in group.row.settings.items() if name not in but_for})
+    def key(group: _Group) -> Key:
+        return settings_key({name: value for name, value in group.row.settings.items() if name not in ignored})
 
-    by_settings = {left(group): group for group in others}
-    return [(group, same) for group in ones if (same := by_settings.get(left(group))) is not None]
+    by_key = {key(group): group for group in second}
+    return [(group, by_key[key(group)]) for group in first if key(group) in by_key]
 
 
 def _choose_groups(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
+    """Return the session's settings that have the wanted values. Raises BadOption if there are none."""
     groups = [_Group(*each) for each in zip(build_report(session.runs).rows, group_starts(session.runs), strict=True)]
     chosen = [
         group for group in groups if all(_has_value(group.row.settings, name, text) for name, text in wanted.items())
@@ -578,7 +585,9 @@ def _choose_groups(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
 
 
 def _has_value(settings: Settings, name: str, text: str) -> bool:
-    value = settings.get(_setting_name(name), 0 if _setting_name(name) == DRAFT else None)
+    """Return whether a setting has a value as users write it; "default" is an unset one."""
+    key = _setting_name(name)
+    value = settings.get(key, 0 if key == DRAFT else None)
     return text.strip().lower() == ("default" if value is None else str(value).lower())
 
 

@@ -56,7 +56,7 @@ class Search:
         self._trials: list[Trial] = []
         self._failures: dict[Key, int] = {}
         self._drafts = np.array([draft_of(settings) for settings in self.grid])
-        self._drafting = [self._yields.drafting(settings) for settings in self.grid]
+        self._drafting = [self._yields.drafting_key(settings) for settings in self.grid]
         self._keys = list(dict.fromkeys(self._drafting))
         self._which = np.array([self._keys.index(each) for each in self._drafting])
         self.noise, self.start_noise = _USUAL_NOISE, _USUAL_START

@@ -64,7 +64,7 @@ class UseCounts:
         return self.seconds / self.steps if self.steps else None
 
 
-def place_of(environment: Environment) -> str:
+def use_counts_key(environment: Environment) -> str:
     """Return the key under which counts are added up: model, engine, GPUs and driver."""
     model = environment.model
     gpus = [[gpu.name, gpu.driver] for gpu in environment.gpus]

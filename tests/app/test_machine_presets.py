@@ -174,7 +174,9 @@ async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(hom
     with History() as history:
         id_ = history.add_session("tune", await here(path), {"draft": 0}, workload="code")
         history.finish(id_, result)
-        save_preset(MachinePreset.of(history.load(id_), path=path))  # keep_tuned would hash a file of gigabytes
+        save_preset(
+            MachinePreset.from_session(history.load(id_), path=path)
+        )  # keep_tuned would hash a file of gigabytes
     catalogue, this = load_catalogue(), replace(describe_machine(24.0, backend="cuda"), described=False)
     before = make_plans(catalogue, this, PlanCriteria(model="own"))
     (first, *others), _ = await apply_own_settings(before, catalogue, this, PlanCriteria(model="own"))

@@ -20,7 +20,7 @@ from launcher.monitor.meter import Acceptance
 from launcher.monitor.traffic import Counters, Traffic, parse_counters
 from launcher.tuning.history import History, history_file
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.use_counts import UseCounts, place_of
+from launcher.tuning.use_counts import UseCounts, use_counts_key
 from tests.tuning.test_advice import measured, used
 
 PATIENCE_S = 30.0
@@ -68,7 +68,7 @@ async def test_what_is_counted_is_what_the_engine_counts(session: Session) -> No
     await counting.close()
     assert session.monitor.on_traffic is None
     with History() as history:
-        (counts,) = history.load_use(place_of(Environment.for_launch(launch)))
+        (counts,) = history.load_use(use_counts_key(Environment.for_launch(launch)))
     assert counts.settings == used_settings(launch)
     assert counts.settings["draft"] == 2
     assert counts.tokens == own.predicted_n - before.predicted_n
@@ -101,7 +101,7 @@ TRAFFIC = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
 async def test_it_is_kept_once_a_minute(launch: Launch) -> None:
     now_s = 1.0
     counting = UseCounting(StillSession(launch), clock=lambda: now_s)  # type: ignore[arg-type]
-    place = place_of(Environment.for_launch(launch))
+    place = use_counts_key(Environment.for_launch(launch))
     counting.add_traffic(TRAFFIC)
     now_s = 59.0
     counting.add_traffic(TRAFFIC)
@@ -125,7 +125,7 @@ async def test_nothing_is_counted_or_said_while_it_is_off(launch: Launch) -> Non
     settings.change_setting(ADVICE, False)
     assert find_advice(launch) is None
     counting = UseCounting(StillSession(launch))  # type: ignore[arg-type]
-    place = place_of(Environment.for_launch(launch))
+    place = use_counts_key(Environment.for_launch(launch))
     with History() as history:
         before = history.load_use(place)
     counting.add_traffic(TRAFFIC)
@@ -154,8 +154,8 @@ def seed(launch: Launch) -> None:
     here = Environment.for_launch(launch)
     with History() as history:
         counts = used(2)
-        history.add_use(place_of(here), [UseCounts(used_settings(launch), counts.tokens, counts.seconds, counts.steps,
-                                                   counts.accepted)])  # fmt: skip
+        mine = UseCounts(used_settings(launch), counts.tokens, counts.seconds, counts.steps, counts.accepted)
+        history.add_use(use_counts_key(here), [mine])
         history.add_runs(history.add_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
 
 

@@ -11,7 +11,7 @@ from launcher.tuning.advice import FEWEST_STEPS, Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.predict import tokens_per_step
 from launcher.tuning.records import Run, Settings
-from launcher.tuning.use_counts import KEPT_DAYS, UseCounts, place_of
+from launcher.tuning.use_counts import KEPT_DAYS, UseCounts, use_counts_key
 from tests.tuning.measured import ENVIRONMENT
 
 RATES = (0.8, 0.75, 0.7, 0.65)
@@ -127,7 +127,7 @@ def test_traffic_is_counted_by_position() -> None:
 
 def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:
     now_s = 1_793_534_400.0
-    place = place_of(ENVIRONMENT)
+    place = use_counts_key(ENVIRONMENT)
     with History(clock=lambda: now_s) as history:
         history.add_use(place, [used(1), used(1), used(2)])
         now_s += 86_400
@@ -147,8 +147,8 @@ def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:
 
 
 def test_another_build_is_another_place() -> None:
-    assert place_of(ENVIRONMENT) != place_of(replace(ENVIRONMENT, engine_version="2"))
-    assert place_of(ENVIRONMENT) == place_of(replace(ENVIRONMENT, memory_bytes=1))
+    assert use_counts_key(ENVIRONMENT) != use_counts_key(replace(ENVIRONMENT, engine_version="2"))
+    assert use_counts_key(ENVIRONMENT) == use_counts_key(replace(ENVIRONMENT, memory_bytes=1))
 
 
 def test_the_sentence_has_two_digits() -> None:
