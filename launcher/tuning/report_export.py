@@ -86,7 +86,7 @@ def session_title(session: Session) -> str:
 
 
 def session_facts(session: Session) -> dict[str, str]:
-    """Return the environment and the date by name. What is unknown is left out."""
+    """Return the environment and the date by name, without unknown ones."""
     where = session.environment
     when = f"{datetime.fromtimestamp(session.began_s, UTC):%Y-%m-%d}" if session.began_s else ""
     facts = {
@@ -105,7 +105,7 @@ def session_facts(session: Session) -> dict[str, str]:
 
 
 def table_row(report: Report, row: Row) -> tuple[str, ...]:
-    """Return one row of the table under HEAD."""
+    """Return one row of the table under TABLE_HEAD."""
     figure, first = row.decode, row.first_token_s
     label = report.label(row) or settings_line(row.settings) or "as served"
     failed = f" (+{row.failed} not counted)" if row.failed else ""
@@ -121,7 +121,7 @@ def table_row(report: Report, row: Row) -> tuple[str, ...]:
 
 
 def _speedup_text(report: Report, row: Row) -> str:
-    """Return the speed-up over the baseline, or without limits the number of starts that it rests on."""
+    """Return the speed-up over the baseline, with its limits or else with the number of starts that it rests on."""
     if row.speedup is None:
         return ""
     if math.isfinite(row.speedup.high) or not report.by_start:
@@ -134,10 +134,13 @@ def interval_text(figure: Figure | None) -> str:
     """Return a mean with half of its interval: "96.2 ± 1.3"."""
     if figure is None:
         return ""
-    digits = 0 if figure.mean >= 1_000 else 1 if figure.mean >= 10 else 2
-    known = figure.low is not None and figure.high is not None
-    reach = plus_minus(Interval(figure.mean, figure.low or 0.0, figure.high or 0.0, figure.n), digits) if known else ""
-    return f"{figure.mean:.{digits}f}{reach}"
+    digits = 2
+    if figure.mean >= 10:
+        digits = 0 if figure.mean >= 1_000 else 1
+    text = f"{figure.mean:.{digits}f}"
+    if figure.low is None or figure.high is None:
+        return text
+    return text + plus_minus(Interval(figure.mean, figure.low, figure.high, figure.n), digits)
 
 
 def _gpu(where: Environment) -> list[str]:
@@ -149,6 +152,7 @@ def _gpu(where: Environment) -> list[str]:
 
 
 def _drafts(run: Run, length: int) -> list[int | None]:
+    """Return drafted and accepted tokens: in total, then by position, padded to `length` positions."""
     drafts = run.acceptance
     if drafts is None:
         return [None] * (2 + 2 * length)
@@ -158,7 +162,7 @@ def _drafts(run: Run, length: int) -> list[int | None]:
 
 
 def _cell(value: object) -> object:
-    """Return the value with a quote in front of text that a spreadsheet would run as a formula."""
+    """Return the value, with a quote before text that a spreadsheet would run as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 

@@ -1,4 +1,4 @@
-"""Published measurements of others, as data: printed figures, and the statistics that the source derives from them."""
+"""Measurements published by others: printed figures, and the statistics that the source derives from them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -37,10 +37,10 @@ class _Cell(_Frozen):
 
 
 class Stated(_Frozen):
-    """A statistic that the source gives for a table, with the digits printed there.
+    """A statistic that the source gives for a table. `value` has the digits that are printed there.
 
-    `what` is mean, stdev, span, acceptance (of settings `of`) or speedup (of `of` over `over`, for `prompt` alone where
-    that is named).
+    `what` is mean, stdev, span or acceptance of the settings `of`, or the speedup of the settings `of` over the
+    settings `over`, for `prompt` only if there is one.
     """
 
     what: str
@@ -93,14 +93,12 @@ class Published:
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the tables that ship with the program."""
-    found: list[Published] = []
-    for path in sorted(shipped_file("resources", "published").glob("*.toml")):
-        found += _read_tables(path)
-    return tuple(found)
+    files = sorted(shipped_file("resources", "published").glob("*.toml"))
+    return tuple(table for path in files for table in _read_tables(path))
 
 
 def published_table(id: str) -> Published:  # noqa: A002
-    """Return the table of an id, with or without the prefix. Raises ResultMissing."""
+    """Return the table with an id, given with or without PREFIX. Raises ResultMissing."""
     wanted = id.removeprefix(PREFIX)
     for each in published_tables():
         if each.session.id == PREFIX + wanted:
@@ -117,7 +115,7 @@ def _read_tables(path: Path) -> list[Published]:
     file = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     gpu = GpuFacts(file.gpu.name, file.gpu.vendor, round(file.gpu.memory_gib * 2**30))
     memory = None if file.memory_gib is None else round(file.memory_gib * 2**30)
-    made = []
+    published = []
     for table in file.tables:
         environment = Environment(
             ModelFacts(table.model, table.quant),
@@ -143,8 +141,8 @@ def _read_tables(path: Path) -> list[Published]:
             result,
             runs,
         )
-        made.append(Published(session, table.about, file.source, table.stated))
-    return made
+        published.append(Published(session, table.about, file.source, table.stated))
+    return published
 
 
 def _run(cell: _Cell, table: _Table) -> Run:

@@ -20,16 +20,19 @@ Chosen = dict[str, Value]
 _Cost = Callable[[Run], float | None]
 
 _DRAWS = 128
-_USUAL_NOISE, _USUAL_WEIGHT = 0.03, 4
-"""Prior spread of the logarithms of runs and starts, and its weight in runs."""
-_USUAL_START, _START_WEIGHT = 0.005, 12
+"""Random draws of the value of every setting."""
+_USUAL_NOISE, _NOISE_WEIGHT = 0.03, 4
+"""Prior spread of runs within a start, as logarithms, and its weight in runs."""
+_USUAL_START_NOISE, _START_NOISE_WEIGHT = 0.005, 12
+"""Prior spread between starts, as logarithms, and its weight in starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
     """Posterior over the grid. `scores` are logarithms of the benefit, one row for each draw.
 
-    `best` is the index of the highest mean; `regret` is how much better the true best is expected to be.
+    `best` is the index of the settings with the highest mean; `regret` is how much higher the score of the true best
+    settings is expected to be.
     """
 
     scores: Array
@@ -43,28 +46,29 @@ class Assessment:
 
 
 class Search:
-    """The grid of settings, the trials on it, and the models fitted to them."""
+    """The grid of settings, the trials on it, and the models fitted to them. `excluded` marks settings not to try."""
 
     def __init__(self, space: Space, prompts: Sequence[str], goal: Goal, seed: int) -> None:
         self.grid: list[Chosen] = list(space.settings())
-        self.out = np.zeros(len(self.grid), dtype=bool)
+        self.excluded = np.zeros(len(self.grid), dtype=bool)
         self._space, self._goal, self._prompts = space, goal, list(prompts)
         self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(self.grid)}
         self._surface = CostSurface(space, self.grid)
         self._yields = StepYields(space, prompts)
-        self._dice = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._trials: list[Trial] = []
         self._failures: dict[Key, int] = {}
         self._drafts = np.array([draft_of(settings) for settings in self.grid])
-        self._drafting = [self._yields.drafting_key(settings) for settings in self.grid]
-        self._keys = list(dict.fromkeys(self._drafting))
-        self._which = np.array([self._keys.index(each) for each in self._drafting])
-        self.noise, self.start_noise = _USUAL_NOISE, _USUAL_START
+        keys = [self._yields.drafting_key(settings) for settings in self.grid]
+        self._drafting_keys = list(dict.fromkeys(keys))
+        self._key_indices = np.array([self._drafting_keys.index(key) for key in keys])
+        self.noise, self.start_noise = _USUAL_NOISE, _USUAL_START_NOISE
 
     def add(self, trial: Trial) -> None:
         """Add a trial.
 
-        Settings that do not start are excluded, and after a lack of memory also those that need as much.
+        Settings that do not start are excluded; if memory was the cause, so are all that need at least as much.
+        Settings that have started before are excluded after their second failure.
         """
         if trial.error is None:
             self._trials.append(trial)
@@ -73,17 +77,17 @@ class Search:
             return
         if trial.fault in {Fault.SPOILT, Fault.TIME}:
             return
-        here = settings_key(trial.settings)
-        self._failures[here] = self._failures.get(here, 0) + 1
-        started = any(settings_key(done.settings) == here for done in self._trials)
-        if started and self._failures[here] < 2:
+        key = settings_key(trial.settings)
+        self._failures[key] = self._failures.get(key, 0) + 1
+        started = any(settings_key(done.settings) == key for done in self._trials)
+        if started and self._failures[key] < 2:
             return
-        for i, settings in enumerate(self.grid):
-            too_large = (
-                trial.fault is Fault.MEMORY and not started and self._space.needs_as_much(settings, trial.settings)
-            )
-            if too_large or i == self._index.get(here):
-                self.out[i] = True
+        if key in self._index:
+            self.excluded[self._index[key]] = True
+        if trial.fault is Fault.MEMORY and not started:
+            for i, settings in enumerate(self.grid):
+                if self._space.needs_as_much(settings, trial.settings):
+                    self.excluded[i] = True
 
     def index(self, settings: Settings) -> int:
         """Return the index of settings in the grid."""
@@ -91,70 +95,71 @@ class Search:
 
     def nearest_to_baseline(self, draft: int) -> Chosen | None:
         """Return the settings of a draft length that differ least from the baseline. None if none are left."""
-        home = self.grid[0]
-        left = [s for i, s in enumerate(self.grid) if draft_of(s) == draft and not self.out[i]]
-        return min(left, key=lambda s: sum(s[name] != home[name] for name in s), default=None)
+        baseline = self.grid[0]
+        left = [s for i, s in enumerate(self.grid) if draft_of(s) == draft and not self.excluded[i]]
+        return min(left, key=lambda s: sum(s[name] != baseline[name] for name in s), default=None)
 
     def assess(self) -> Assessment:
-        """Return the posterior. There must have been a trial."""
-        logs = self._yields.draw(self._dice, _DRAWS, self._keys)
-        stacked = np.stack([logs[each] for each in self._keys])  # drafting settings, draws, prompts, lengths
-        costs = self._cost_surface().draw(self._dice, _DRAWS)
+        """Return the posterior. At least one trial must have been added."""
+        logs = self._yields.draw(self._rng, _DRAWS, self._drafting_keys)
+        stacked = np.stack([logs[key] for key in self._drafting_keys])  # axes: drafting keys, draws, prompts, lengths
+        costs = self._cost_surface().draw(self._rng, _DRAWS)
         if self._goal.aim is not Aim.ANSWER:
-            mean_logs = stacked.mean(axis=2)[self._which, :, self._drafts].T
+            mean_logs = stacked.mean(axis=2)[self._key_indices, :, self._drafts].T
             scores = mean_logs - costs
         else:
             scores = self._answer_scores(stacked, costs)
-        scores[:, self.out] = -np.inf
+        scores[:, self.excluded] = -np.inf
         best = int(scores.mean(axis=0).argmax())
         regret = float((scores.max(axis=1) - scores[:, best]).mean())
         return Assessment(scores, best, regret)
 
     def choose_next(self, assessment: Assessment, avoid: Settings | None) -> Chosen:
-        """Return the settings to try next: the best of a random draw, and in half of the cases the best but the leader.
+        """Return the settings to try next: the best ones of a random draw of the posterior.
 
-        (Top-two Thompson sampling, D. Russo 2016.) Never the settings in use, because another start gives more
-        information.
+        In half of the cases the current best settings are excluded (top-two Thompson sampling, D. Russo 2016).
+        Settings to `avoid` are those in use, since a trial on a new start gives more information.
         """
-        barred = set() if avoid is None or settings_key(avoid) not in self._index else {self.index(avoid)}
-        if self._dice.random() < 0.5:
+        barred: set[int] = set()
+        if avoid is not None and settings_key(avoid) in self._index:
+            barred.add(self.index(avoid))
+        if self._rng.random() < 0.5:
             barred.add(assessment.best)
-        found = 0
-        for row in self._dice.permutation(len(assessment.scores)):
-            found = int(assessment.scores[row].argmax())
-            if found not in barred:
-                return self.grid[found]
+        for row in self._rng.permutation(len(assessment.scores)):
+            best = int(assessment.scores[row].argmax())
+            if best not in barred:
+                return self.grid[best]
         scores = assessment.mean.copy()
         scores[list(barred)] = -np.inf
         return self.grid[int(scores.argmax())]
 
     def forecast(self, assessment: Assessment, settings: Settings) -> tuple[Forecast, ...]:
-        """Return forecasts of the goal's value at every remaining draft length, with the other settings given."""
-        found = []
+        """Return forecasts of the goal's value at each draft length not excluded, with the other settings given."""
+        forecasts = []
         for draft in (0, *self._space.drafts):
             place = self.index_with_draft(settings, draft)
             if place is not None:
                 scores = assessment.scores[:, place]
                 mean, reach = float(scores.mean()), 1.96 * float(scores.std())
                 low, high = sorted(map(self._goal.value_from_score, (mean - reach, mean + reach)))
-                found.append(Forecast(draft, self._goal.value_from_score(mean), low, high))
-        return tuple(found)
+                forecasts.append(Forecast(draft, self._goal.value_from_score(mean), low, high))
+        return tuple(forecasts)
 
     def index_with_draft(self, settings: Settings, draft: int) -> int | None:
-        """Return the index of settings with another draft length. None where that does not fit or start."""
-        idle = (
-            {} if draft else {axis.name: self._space.baseline[axis.name] for axis in self._space.axes if axis.drafting}
-        )
-        place = self._index.get(settings_key({**settings, DRAFT: draft, **idle}))
-        return None if place is None or self.out[place] else place
+        """Return the index of settings with another draft length. None if that does not fit or start."""
+        changed = {**settings, DRAFT: draft}
+        if not draft:
+            changed |= {axis.name: self._space.baseline[axis.name] for axis in self._space.axes if axis.drafting}
+        place = self._index.get(settings_key(changed))
+        return None if place is None or self.excluded[place] else place
 
     def _answer_scores(self, stacked: Array, costs: Array) -> Array:
-        """Return scores for the `answer` aim: prompt processing and decoding time, prompt by prompt."""
-        reading = self._reading_surface().draw(self._dice, _DRAWS)
+        """Return scores for the `answer` aim: the time of prompt processing and generation, averaged over prompts."""
+        reading = self._prefill_surface().draw(self._rng, _DRAWS)
         read, written = self._tokens_by_prompt()
         total = np.zeros_like(costs)
         for p in range(len(self._prompts)):
-            logs = stacked[:, :, p, :][self._which, :, self._drafts].T
+            logs = stacked[:, :, p, :][self._key_indices, :, self._drafts].T
             total -= np.log(read[p] * np.exp(reading) + written[p] * np.exp(costs - logs))
         return np.asarray(total / len(self._prompts))
 
@@ -162,18 +167,18 @@ class Search:
         """Return the mean numbers of prompt tokens and reply tokens of each prompt."""
         read, written = [], []
         for prompt in self._prompts:
-            mixes = [self._goal.answer_tokens(run) for run in self._counted() if run.prompt == prompt] or [(1, 1)]
-            read.append(statistics.fmean(mix[0] for mix in mixes))
-            written.append(statistics.fmean(mix[1] for mix in mixes))
+            counts = [self._goal.answer_tokens(run) for run in self._counted_runs() if run.prompt == prompt] or [(1, 1)]
+            read.append(statistics.fmean(prompt_tokens for prompt_tokens, _ in counts))
+            written.append(statistics.fmean(reply_tokens for _, reply_tokens in counts))
         return read, written
 
-    def _counted(self) -> list[Run]:
+    def _counted_runs(self) -> list[Run]:
         return [run for trial in self._trials for run in trial.runs if self._goal.value(run) is not None]
 
     def _cost_surface(self) -> CostPosterior:
         return self._surface.fit(self._cost_points(self._goal.step_cost))
 
-    def _reading_surface(self) -> CostPosterior:
+    def _prefill_surface(self) -> CostPosterior:
         return self._surface.fit(self._cost_points(lambda run: 1 / run.prefill_rate if run.prefill_rate else None))
 
     def _cost_points(self, cost: _Cost) -> list[CostPoint]:
@@ -190,7 +195,7 @@ class Search:
         """Estimate the spread of runs within a start, and of starts of the same settings."""
         cost = self._goal.step_cost
         offsets = _prompt_offsets(self._trials, cost)
-        squares, freedom = _USUAL_WEIGHT * _USUAL_NOISE**2, float(_USUAL_WEIGHT)
+        squares, freedom = _NOISE_WEIGHT * _USUAL_NOISE**2, float(_NOISE_WEIGHT)
         means: dict[Key, list[tuple[float, int]]] = {}
         for trial in self._trials:
             logs = [log - offsets[prompt] for prompt, log in _log_costs(trial, cost)]
@@ -200,26 +205,26 @@ class Search:
             squares += sum((log - mean) ** 2 for log in logs)
             freedom += len(logs) - 1
             means.setdefault(settings_key(trial.settings), []).append((mean, len(logs)))
-        freedom -= min(len(offsets) - 1, freedom - _USUAL_WEIGHT) if self._trials else 0
+        freedom -= min(len(offsets) - 1, freedom - _NOISE_WEIGHT) if self._trials else 0
         self.noise = math.sqrt(squares / freedom)
-        squares, freedom = 0.0, float(_START_WEIGHT)
+        squares, freedom = 0.0, float(_START_NOISE_WEIGHT)
         for same in means.values():
             if len(same) > 1:
                 spread = statistics.variance([mean for mean, _ in same])
                 within = self.noise**2 * statistics.fmean(1 / n for _, n in same)
                 squares += (spread - within) * (len(same) - 1)
                 freedom += len(same) - 1
-        self.start_noise = math.sqrt((max(squares, 0.0) + _START_WEIGHT * _USUAL_START**2) / freedom)
+        self.start_noise = math.sqrt((max(squares, 0.0) + _START_NOISE_WEIGHT * _USUAL_START_NOISE**2) / freedom)
 
 
 def _log_costs(trial: Trial, cost: _Cost) -> list[tuple[str, float]]:
     """Return pairs of a prompt and the logarithm of its cost."""
-    found = ((run.prompt, cost(run)) for run in trial.runs)
-    return [(prompt, math.log(value)) for prompt, value in found if value]
+    costs = ((run.prompt, cost(run)) for run in trial.runs)
+    return [(prompt, math.log(value)) for prompt, value in costs if value]
 
 
 def _prompt_offsets(trials: Sequence[Trial], cost: _Cost) -> dict[str, float]:
-    """Return the mean offset of each prompt's log cost from that of its trial (a longer prompt fills more cache)."""
+    """Return the mean difference of each prompt's log cost from its trial's (longer prompts fill more cache)."""
     above: dict[str, list[float]] = {}
     for trial in trials:
         logs = _log_costs(trial, cost)

@@ -1,4 +1,4 @@
-"""Comparison of several servers with the same prompts in turns: one table, and the speed-up of each over the first."""
+"""Comparison of several servers, which get the same prompts in turn: the speed-up of each over the first."""
 
 import math
 import statistics
@@ -15,20 +15,21 @@ from launcher.tuning.statistics import Interval, Pair, paired_speedup, rate_inte
 from launcher.tuning.timed_request import token_rate
 
 ROUNDS = 6
-"""Enough rounds for three pairs in each order, which allows removing the effect of the order."""
+"""Default number of rounds: three pairs in each order, enough to remove the effect of the order."""
 _FEWEST_PAIRS = 3
 
 OnTurn = Callable[[str, Run, int], None]
-"""Gets a server's name, its run, and the number of the round from 1 (0: the warm-up)."""
+"""Called with a server's name, its run, and the number of the round, counted from 1 (0: the warm-up)."""
 Rounds = Sequence[Mapping[str, Sequence[Run]]]
+"""The runs of each round by the server's name, in the order in which the servers took their turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStanding:
-    """One server's row in the table. `measured` is None if nothing was measured.
+    """One server's row in the table. `measured` is None if nothing was measured, `error` is the reason if it failed.
 
-    `ratio` is its decode speed over that of the first server, in pairs of the same round and prompts; None for the
-    first server, and with too few pairs. `error` is the reason if it failed.
+    `ratio` is its decode rate over that of the first server, in pairs of the same round and prompts; None for the first
+    server, and with too few pairs.
     """
 
     name: str
@@ -45,11 +46,11 @@ async def compare_servers(
     seed: int = 0,
     on_turn: OnTurn = lambda *_: None,
 ) -> tuple[ServerStanding, ...]:
-    """Send the same prompts to all servers, given by name, in rounds. Every second round goes backwards.
+    """Send the same prompts to all servers, given by name, in rounds. Only one server works at a time.
 
-    So steady drift cancels in the pairs. Only one server works at a time. If one gives no timings, all are measured by
-    the client's clock: the tokens after the first over the time from the first to the end. A server that fails gets no
-    further requests; the others go on. Raises NothingMeasured when no server can be measured.
+    Every second round goes backwards, so that steady drift cancels in the pairs. If a server gives no timings, all are
+    measured by the client's clock: tokens after the first, divided by the time from the first to the end. A server that
+    fails gets no further requests; the others go on. Raises NothingMeasured when no server can be measured.
     """
     errors: dict[str, str] = {}
     done: list[dict[str, list[Run]]] = [{} for _ in range(rounds)]
@@ -73,35 +74,35 @@ async def compare_servers(
 def _standings(
     names: Sequence[str], done: Rounds, prompts: Sequence[Prompt], errors: Mapping[str, str]
 ) -> tuple[ServerStanding, ...]:
-    found = []
+    standings = []
     for name in names:
-        mine = [each[name] for each in done if name in each]
-        rates = [rate for runs in mine if (rate := round_rate(runs, prompts)) is not None]
+        rounds = [each[name] for each in done if name in each]
+        rates = [rate for runs in rounds if (rate := round_rate(runs, prompts)) is not None]
         ended = EndReason.FAILED if name in errors else EndReason.MOST
-        measured = MeasuredSpeed(
-            tuple(run for runs in mine for run in runs), rate_interval(rates) if rates else None, ended
-        )
-        ratio = _ratio(done, names[0], name) if name != names[0] else None
-        found.append(ServerStanding(name, measured if measured.answered else None, ratio, errors.get(name)))
-    return tuple(found)
+        runs = tuple(run for each in rounds for run in each)
+        measured = MeasuredSpeed(runs, rate_interval(rates) if rates else None, ended)
+        ratio = _compare_decode_rates(done, names[0], name) if name != names[0] else None
+        standings.append(ServerStanding(name, measured if measured.answered else None, ratio, errors.get(name)))
+    return tuple(standings)
 
 
-def _ratio(done: Rounds, first: str, other: str) -> Interval | None:
-    """Return the speed ratio of `other` to `first`. A pair is the means of both over the prompts usable for both."""
+def _compare_decode_rates(done: Rounds, first: str, other: str) -> Interval | None:
+    """Return the speed ratio of `other` to `first`. Each round gives a pair, over the prompts usable for both."""
     pairs = []
     for each in done:
-        mine, theirs = (
-            {run.prompt: run.decode_rate for run in each.get(name, ()) if run.counts} for name in (first, other)
+        first_rates, other_rates = (
+            {run.prompt: run.decode_rate or 0 for run in each.get(name, ()) if run.counts} for name in (first, other)
         )
-        logs = [math.log((theirs[prompt] or 0) / (mine[prompt] or 0)) for prompt in sorted(mine.keys() & theirs.keys())]
-        if logs:
+        shared = sorted(first_rates.keys() & other_rates.keys())
+        if shared:
+            log_ratio = statistics.fmean(math.log(other_rates[prompt] / first_rates[prompt]) for prompt in shared)
             names = list(each)
-            pairs.append(Pair(1.0, math.exp(statistics.fmean(logs)), names.index(first) < names.index(other)))
+            pairs.append(Pair(1.0, math.exp(log_ratio), names.index(first) < names.index(other)))
     return paired_speedup(pairs) if len(pairs) >= _FEWEST_PAIRS else None
 
 
 def _by_one_clock(done: Rounds) -> Rounds:
-    """Return all runs by the client's clock if any of them is."""
+    """Return all runs with rates by the client's clock if any of them lacks the engine's timings."""
     if all(run.clock == "engine" or run.error for each in done for runs in each.values() for run in runs):
         return done
     return [{name: [_by_client_clock(run) for run in runs] for name, runs in each.items()} for each in done]

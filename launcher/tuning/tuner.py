@@ -553,7 +553,7 @@ async def _probe_draft(course: TrialRunner, length: int) -> None:
 def _best_with_mtp(course: TrialRunner, assessment: Assessment) -> Settings:
     """Return the best settings with MTP, or the best of all where none with MTP are left."""
     search, mean = course.search, assessment.mean
-    on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.out[i]]
+    on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.excluded[i]]
     return search.grid[max(on, key=lambda i: mean[i], default=assessment.best)]
 
 
@@ -759,7 +759,7 @@ def choose_candidates(course: TrialRunner) -> tuple[Settings | None, Settings | 
     search = course.search
     assessment, grid = search.assess(), search.grid
     scores, mean = assessment.scores, assessment.mean
-    alive = [i for i in range(len(grid)) if not search.out[i]]
+    alive = [i for i in range(len(grid)) if not search.excluded[i]]
     off = max((i for i in alive if not draft_of(grid[i])), key=lambda i: mean[i])
     on = max((i for i in alive if draft_of(grid[i])), key=lambda i: mean[i], default=None)
     better = mean[off] - mean[0] > _OTHER_OFF

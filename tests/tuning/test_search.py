@@ -146,7 +146,7 @@ def failed(settings: dict[str, Value], fault: Fault) -> Trial:
 def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone() -> None:
     search = tried(*PROBES)
     search.add(failed({"kv": "f16", "threads": 4, "draft": 3}, Fault.MEMORY))
-    out = [settings for settings, gone in zip(search.grid, search.out, strict=True) if gone]
+    out = [settings for settings, gone in zip(search.grid, search.excluded, strict=True) if gone]
     assert out
     assert all(each["kv"] == "f16" and draft_of(each) >= 3 for each in out)
     assert len(out) == 4 * 3
@@ -157,14 +157,14 @@ def test_what_needs_as_much_memory_as_something_that_did_not_start_is_left_alone
 def test_another_fault_speaks_of_these_settings_only_and_the_second_time_of_those_that_had_started() -> None:
     search = tried(*PROBES)
     search.add(failed(MORE[0], Fault.FAILED))
-    assert [search.grid[i] for i in np.flatnonzero(search.out)] == [MORE[0]]
+    assert [search.grid[i] for i in np.flatnonzero(search.excluded)] == [MORE[0]]
     search.add(failed(PROBES[2], Fault.FAILED))
     assert search.nearest_to_baseline(3) == PROBES[2]
     search.add(failed(PROBES[2], Fault.FAILED))
     assert search.nearest_to_baseline(3) != PROBES[2]
     search.add(failed(PROBES[0], Fault.SPOILT))
     search.add(failed(PROBES[0], Fault.SPOILT))
-    assert not search.out[0]
+    assert not search.excluded[0]
 
 
 def test_noise_is_estimated_from_runs_and_starts_apart() -> None:
