@@ -40,7 +40,7 @@ class UseCounting:
     def add_traffic(self, traffic: Traffic) -> None:
         """Add the traffic of one or more requests, and save the counts if a minute has passed."""
         launch = None if self._session.is_idle else self._session.supervisor.launch
-        counts = UseCounts.of(used_settings(launch), traffic) if launch is not None else None
+        counts = UseCounts.from_traffic(used_settings(launch), traffic) if launch is not None else None
         if launch is None or counts is None:
             return
         key = repr((launch.build.version, launch.options.model, counts.settings))

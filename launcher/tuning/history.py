@@ -229,7 +229,7 @@ class History:
     def load_use(self, key: str, days: int = 30) -> tuple[UseCounts, ...]:
         """Return the counters of real use over the last `days`, one for each set of settings. See `add_use`."""
         with self._translated_errors():
-            return tuple(read_use_counts(self._db, key, int(self._clock() // DAY_S) - days).values())
+            return tuple(read_use_counts(self._db, key, int(self._clock() // DAY_S) - days))
 
     def forget_use(self) -> None:
         """Delete all counters of real use."""

@@ -59,22 +59,22 @@ class MeasuredSpeed:
     @property
     def decode(self) -> Figure | None:
         """Decode rate in tokens/s over all usable runs. The spread includes differences between prompts."""
-        return Figure.of([run.decode_rate for run in self.counted])
+        return Figure.from_values([run.decode_rate for run in self.counted])
 
     @property
     def prefill(self) -> Figure | None:
         """Prompt processing rate in tokens/s."""
-        return Figure.of([run.prefill_rate for run in self.answered])
+        return Figure.from_values([run.prefill_rate for run in self.answered])
 
     @property
     def first_token(self) -> Figure | None:
         """Seconds to the first token, by the client's clock."""
-        return Figure.of([run.first_token_s for run in self.answered])
+        return Figure.from_values([run.first_token_s for run in self.answered])
 
     @property
     def power(self) -> Figure | None:
         """Mean GPU power in watts during the requests."""
-        return Figure.of([run.power_w for run in self.counted])
+        return Figure.from_values([run.power_w for run in self.counted])
 
     @property
     def tokens_per_joule(self) -> float | None:

@@ -288,7 +288,7 @@ def figures_by_prompt(runs: Sequence[Run]) -> tuple[tuple[str, tuple[Figure | No
         for run in group:
             if run.counts:
                 cell.setdefault(run.prompt, []).append(run.decode_rate)
-    return tuple((prompt, tuple(Figure.of(cell.get(prompt, [])) for cell in cells)) for prompt in prompts)
+    return tuple((prompt, tuple(Figure.from_values(cell.get(prompt, [])) for cell in cells)) for prompt in prompts)
 
 
 def common_settings(settings: Sequence[Settings]) -> dict[str, Value]:
@@ -348,7 +348,7 @@ def _row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start
     drafts = [run.acceptance for run in counted if run.acceptance is not None and run.acceptance.drafted]
 
     def figure(value: Callable[[Run], float | None]) -> Figure | None:
-        return Figure.of(map(value, counted))
+        return Figure.from_values(map(value, counted))
 
     energy_j = None
     if measured := [run for run in counted if run.energy_j is not None and run.reply_tokens]:

@@ -1,4 +1,4 @@
-"""Session files: whole, or anonymised without anything that identifies the computer or its user."""
+"""Session files: complete, or anonymised so that nothing identifies the computer or its user."""
 
 import getpass
 import json
@@ -24,24 +24,24 @@ FORMAT: Literal["mtp-launcher measurement"] = "mtp-launcher measurement"
 VERSION = 1
 _MOST_BYTES = 256 * 2**20
 _DAY_S = 86_400.0
-_SHORTEST = 3
-"""Least length of a user or computer name to remove: a shorter one would be found in ordinary words."""
-_ORDINARY = frozenset(
+_SHORTEST_NAME = 3
+"""Least length of a user or computer name to remove; shorter ones are likely to be ordinary words."""
+_ORDINARY_NAMES = frozenset(
     {"root", "user", "admin", "localhost", "linux", "windows", "debian", "ubuntu", "fedora", "nvidia"}
 )
-"""Names that identify nobody, and words of the environment."""
+"""User and computer names that identify nobody, or that are words of an environment."""
 _UUID = re.compile(r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
-_HARDWARE = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
+_MAC_ADDRESS = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
 _SERIAL = re.compile(r"(\bserial(?:\s+number)?\b\W{0,3})[\w-]{4,}", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w/.~:])(?:~|[A-Za-z]:)?(?:[/\\]+[^\s/\\'\"<>|:*?]+){2,}[/\\]?|\\\\[^\s'\"]+")
 _URL = re.compile(r"\bhttps?://[^\s'\"<>,)]+", re.IGNORECASE)
 OWN_PROMPTS = "own prompts"
 """Name of the user's own prompts in a shared file."""
-_OF_WHAT = re.compile(r", (?:fill|context|streams|load)$")
-"""Suffixes of the workload's name in curves and endurance sessions."""
-_PLACES = {", fill": re.compile(r" at \d+$"), ", streams": re.compile(r" \d+$")}
-"""Suffixes of the prompts' names in curves."""
-_NAMED = ("name", "workload")
+_AXIS_SUFFIX = re.compile(r", (?:fill|context|streams|load)$")
+"""Suffix of the workload's name in curves and endurance sessions."""
+_PLACE_SUFFIXES = {", fill": re.compile(r" at \d+$"), ", streams": re.compile(r" \d+$")}
+"""Suffixes of the prompts' names in curves, by that of the workload."""
+_NAME_FIELDS = ("name", "workload")
 _KERNEL = re.compile(r"(kernel \d+\.\d+)\S*")
 
 
@@ -68,7 +68,7 @@ def session_data(session: Session) -> dict[str, Any]:
 
 
 def session_json(session: Session) -> str:
-    """Return a whole session as the text of a file."""
+    """Return a complete session as the text of a file."""
     return json.dumps(session_data(session), ensure_ascii=False, indent=1, default=str) + "\n"
 
 
@@ -78,10 +78,7 @@ def anonymous_json(session: Session) -> str:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return the contents of a file that the user named.
-
-    Raises ResultMissing, and ResultUnreadable beyond `most` bytes.
-    """
+    """Return the contents of a file of at most `most` bytes. Raises ResultMissing and ResultUnreadable."""
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
@@ -115,10 +112,10 @@ def anonymize(
 ) -> Session:
     """Return a session without user and computer names, paths, addresses, serial numbers and UUIDs.
 
-    The user's own prompts lose their names and that of their file. `user`, `host` and `home` default to those of the
-    current user. Of times, only the day and durations remain; of the kernel, its first two numbers.
+    The user's own prompts and their file are renamed. Times are reduced to the day and durations, the kernel's version
+    to two numbers. `user`, `host` and `home` default to those of the current user.
     """
-    own, names = _names_of_own(session)
+    own, names = _own_workload_names(session)
 
     def clean(value: Any) -> Any:  # noqa: ANN401 -- any JSON value
         return remove_personal_data(value, user=user, host=host, home=home)
@@ -152,13 +149,14 @@ def anonymize(
     )
 
 
-def _names_of_own(session: Session) -> tuple[str, dict[str, str]]:
+def _own_workload_names(session: Session) -> tuple[str, dict[str, str]]:
     """Return the name of a workload that did not ship with the program, and replacement names for its prompts.
 
-    Empty for a shipped workload with shipped prompts. A copy may have the same name with other prompts.
+    Both are empty for a shipped workload. A user's workload may have the name of a shipped one, so prompts are checked.
     """
-    name, of_what = _split_suffix(session.workload, _OF_WHAT)
-    prompts = {run.prompt: _split_suffix(run.prompt, _PLACES.get(of_what)) for run in session.runs}
+    name, axis_suffix = _split_suffix(session.workload, _AXIS_SUFFIX)
+    place_suffix = _PLACE_SUFFIXES.get(axis_suffix)
+    prompts = {run.prompt: _split_suffix(run.prompt, place_suffix) for run in session.runs}
     bare = dict.fromkeys(prompt for prompt, _ in prompts.values())
     shipped = {prompt.name for each in shipped_workloads() if each.name == name for prompt in each.prompts}
     if not name or (shipped and shipped.issuperset(bare)):
@@ -167,21 +165,24 @@ def _names_of_own(session: Session) -> tuple[str, dict[str, str]]:
     return name, {whole: f"prompt {numbers[prompt]}{place}" for whole, (prompt, place) in prompts.items()}
 
 
-def _split_suffix(text: str, ending: re.Pattern[str] | None) -> tuple[str, str]:
-    found = ending.search(text) if ending else None
+def _split_suffix(text: str, suffix: re.Pattern[str] | None) -> tuple[str, str]:
+    found = suffix.search(text) if suffix else None
     return (text[: found.start()], found[0]) if found else (text, "")
 
 
-def remove_own_names(value: Any, own: str, of: str = "") -> Any:  # noqa: ANN401 -- any JSON value
-    """Return a JSON value without the name of the user's own workload, in name fields (`of`) and in sentences."""
+def remove_own_names(value: Any, own: str, field: str = "") -> Any:  # noqa: ANN401 -- any JSON value
+    """Return a JSON value without `own`, the name of the user's own workload.
+
+    In name fields it is the whole text, elsewhere a word of a sentence. `field` is the key of the value.
+    """
     if isinstance(value, str) and own:
-        if of in _NAMED:
+        if field in _NAME_FIELDS:
             return OWN_PROMPTS if value == own else value
         return re.sub(rf"(?<=\bfor ){re.escape(own)}(?!\w)", OWN_PROMPTS, value)
     if isinstance(value, Mapping):
         return {name: remove_own_names(inside, own, str(name)) for name, inside in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(remove_own_names(inside, own, of) for inside in value)
+        return type(value)(remove_own_names(inside, own, field) for inside in value)
     return value
 
 
@@ -193,13 +194,14 @@ def remove_personal_data(
     home: Path | None = None,
 ) -> Any:  # noqa: ANN401 -- the same
     """Return a JSON value whose texts identify no person or computer. See `anonymize`."""
-    names = [user or _user(), *(host or platform.node()).split(".")[:1], host or platform.node()]
-    hidden = [name for name in names if len(name) >= _SHORTEST and name.lower() not in _ORDINARY]
-    place = home if home is not None else _home()
+    host = host or platform.node()
+    names = [user or _find_user(), host.partition(".")[0], host]
+    hidden = [name for name in names if len(name) >= _SHORTEST_NAME and name.lower() not in _ORDINARY_NAMES]
+    folder = home if home is not None else _find_home()
 
     def clean(each: Any) -> Any:  # noqa: ANN401 -- any JSON value
         if isinstance(each, str):
-            return _clean(each, hidden, place)
+            return _clean(each, hidden, folder)
         if isinstance(each, Mapping):
             return {clean(str(name)): clean(inside) for name, inside in each.items()}
         if isinstance(each, list | tuple):
@@ -213,7 +215,7 @@ def _clean(text: str, hidden: list[str], home: Path | None) -> str:
     text = _URL.sub("[address]", text)
     text = redact_text(text, home=home)
     text = _UUID.sub("[id]", text)
-    text = _HARDWARE.sub("[id]", text)
+    text = _MAC_ADDRESS.sub("[id]", text)
     text = _SERIAL.sub(r"\1[id]", text)
     text = _PATH.sub("[path]", text)
     for name in hidden:
@@ -221,13 +223,13 @@ def _clean(text: str, hidden: list[str], home: Path | None) -> str:
     return text
 
 
-def _user() -> str:
+def _find_user() -> str:
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return ""
 
 
-def _home() -> Path | None:
+def _find_home() -> Path | None:
     with suppress(RuntimeError):
         return Path.home()
     return None

@@ -1,6 +1,6 @@
-"""Prompts of an exact size: text is put before the question until the model reads the wanted number of tokens.
+"""Prompts of an exact size: filler text is put before the question until the prompt has the wanted number of tokens.
 
-Only the engine knows its tokens, so it counts them: about ten requests for a prompt, each with the whole text.
+Only the engine has the tokenizer, so it counts the tokens: about ten requests for a prompt, each with the whole text.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ _REMARKS = (
 
 
 def journal_entries(begin: int = 0) -> Iterator[str]:
-    """Yield the entries of the journal without end, beginning with number `begin`."""
+    """Yield the journal's entries endlessly, beginning with number `begin`."""
     number = begin
     while True:
         yield _journal_entry(number)
@@ -118,16 +118,17 @@ CountTokens = Callable[[str], Awaitable[int]]
 """Returns the token count of a text within its prompt."""
 _TOKENS_A_WORD = 1.4
 """First guess of the search, about right for English in the usual vocabularies."""
-_SMALL = (" a", " I", " it", ".", ",", "!", " x", "\n", " ", "a", "-")
-"""Texts that are a single token in most vocabularies, tried at the end of the filler."""
+_SINGLE_TOKENS = (" a", " I", " it", ".", ",", "!", " x", "\n", " ", "a", "-")
+"""Texts that are a single token in most vocabularies, appended to the filler to reach the exact number."""
 _MOST_WORDS_BACK = 8
+"""Words that may be removed from the end of the filler where none of these texts adds exactly one token."""
 
 
 async def fill_prompts(prompts: Sequence[Prompt], server: TokenCounter, *, begin: int = 0) -> tuple[Prompt, ...]:
-    """Return the prompts with filler text, so that the model reads exactly as many tokens as their `size`.
+    """Return the prompts with filler text, so that each has exactly as many tokens as its `size`.
 
-    `begin` is the number of the journal's first entry, so that two prompts need not begin alike. Raises BadOption where
-    a question alone exceeds the size, and what `EngineClient.count_tokens` raises.
+    `begin` is the number of the journal's first entry, so that two prompts can begin differently. Raises BadOption if a
+    question alone exceeds the size, and what `EngineClient.count_tokens` raises.
     """
     return tuple([prompt if prompt.size is None else await _fill_prompt(prompt, server, begin) for prompt in prompts])
 
@@ -145,10 +146,9 @@ async def _fill_prompt(prompt: Prompt, server: TokenCounter, begin: int) -> Prom
 
 
 async def make_filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str:
-    """Return a text with which `count` gives exactly `tokens`.
+    """Return a filler text with which the prompt has exactly `tokens`, according to `count`.
 
-    Raises BadOption when an empty text already counts more, and NothingMeasured in the rare case that no such text is
-    found.
+    Raises BadOption if the prompt without filler has more, and NothingMeasured in the rare case that none is found.
     """
     least = await count("")
     if least == tokens:
@@ -164,8 +164,8 @@ async def make_filler(tokens: int, count: CountTokens, *, begin: int = 0) -> str
     number = await _most_words(words, tokens, least, count)
     for back in range(min(number, _MOST_WORDS_BACK) + 1):
         text = words.text(number - back)
-        if (done := await _append_single_tokens(text, tokens, count)) is not None:
-            return done
+        if (exact := await _append_single_tokens(text, tokens, count)) is not None:
+            return exact
     raise NothingMeasured(
         message("Could not build a prompt of exactly {tokens:,} tokens.", tokens=tokens),
         message("Choose a slightly different size."),
@@ -190,7 +190,10 @@ class _FillerWords:
 
 
 async def _most_words(words: _FillerWords, tokens: int, least: int, count: CountTokens) -> int:
-    """Return the largest number of words that stays within `tokens`, by the secant method inside a bracket."""
+    """Return the largest number of words that stays within `tokens`, by the secant method inside a bracket.
+
+    `least` is the number of tokens without filler.
+    """
     low, low_tokens = 0, least
     high: int | None = None
     rate = _TOKENS_A_WORD
@@ -210,13 +213,13 @@ async def _most_words(words: _FillerWords, tokens: int, least: int, count: Count
 
 
 async def _append_single_tokens(text: str, tokens: int, count: CountTokens) -> str | None:
-    """Return the text with single-token pieces appended up to `tokens`. None where no piece fits."""
-    have = await count(text)
-    while have < tokens:
-        for small in _SMALL:
-            if await count(text + small) == have + 1:
-                text, have = text + small, have + 1
+    """Return the text with single-token pieces appended up to `tokens`. None if no piece adds exactly one token."""
+    counted = await count(text)
+    while counted < tokens:
+        for piece in _SINGLE_TOKENS:
+            if await count(text + piece) == counted + 1:
+                text, counted = text + piece, counted + 1
                 break
         else:
             return None
-    return text if have == tokens else None
+    return text if counted == tokens else None

@@ -10,7 +10,7 @@ from launcher.tuning.records import Settings, Value
 
 DRAFT = "draft"
 """Name of the draft length among the settings; 0 is MTP off."""
-_MOST = 5_000
+_MOST_COMBINATIONS = 5_000
 
 Key = tuple[tuple[str, Value], ...]
 """Settings in hashable form."""
@@ -23,11 +23,11 @@ def settings_key(settings: Settings) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class SpaceAxis:
-    """One setting beside the draft length, and the values to try.
+    """One setting other than the draft length, and the values to try.
 
-    With `memory`, values are in order of their memory, least first; when one does not start for lack of memory, those
-    after it are excluded, too. `drafting` settings matter only with drafts, and may change draft acceptance (p-min,
-    draft sampling, n-gram drafts).
+    With `memory`, values are in order of the memory that they need, least first: if one does not start for lack of
+    memory, those after it are excluded, too. `drafting` settings have an effect only with drafts, and may change draft
+    acceptance (p-min, draft sampling, n-gram drafts).
     """
 
     name: str
@@ -40,9 +40,9 @@ class SpaceAxis:
 class Space:
     """Everything a tune may try: the baseline, draft lengths, further axes, and a check of memory.
 
-    `baseline` is the settings without MTP, with a value for each axis. Draft lengths are above 0; MTP off is always
-    part of the space. `fits` returns whether settings can be served, as far as is known beforehand. Without drafts
-    there is more memory, so it may allow values of other axes that it forbids with them.
+    `baseline` has the settings without MTP, with a value for each axis. Draft lengths are above 0; MTP off is always
+    part of the space. `fits` returns whether settings fit into memory by the estimate. Values that do not fit with
+    drafts may fit without them.
     """
 
     baseline: Settings
@@ -61,12 +61,12 @@ class Space:
                 raise BadOption(
                     message("The values of {name} to try do not include the baseline's own.", name=axis.name)
                 )
-        if self.size > _MOST:
+        if self.size > _MOST_COMBINATIONS:
             raise BadOption(
                 message(
                     "There are {size:,} combinations; the limit is {most:,}.",
                     size=self.size,
-                    most=_MOST,
+                    most=_MOST_COMBINATIONS,
                 ),
                 message("Remove a setting, or some of its values."),
             )
@@ -91,19 +91,18 @@ class Space:
         for draft in (0, *self.drafts):
             choices = [axis.values if draft or not axis.drafting else (baseline[axis.name],) for axis in self.axes]
             for values in product(*choices):
-                chosen = {**baseline, DRAFT: draft, **dict(zip((a.name for a in self.axes), values, strict=True))}
+                chosen = {**baseline, DRAFT: draft}
+                chosen |= {axis.name: value for axis, value in zip(self.axes, values, strict=True)}
                 if chosen != baseline and (self.fits is None or self.fits(chosen)):
                     yield chosen
 
     def needs_as_much(self, other: Settings, failed: Settings) -> bool:
-        """Return whether `other` takes at least the memory of `failed`, on every axis."""
-        if draft_of(other) < draft_of(failed):
-            return False
-        ranks = [(axis.values.index(other[axis.name]), axis.values.index(failed[axis.name])) for axis in self._memory()]
-        return all(mine >= theirs for mine, theirs in ranks)
-
-    def _memory(self) -> Iterator[SpaceAxis]:
-        return (axis for axis in self.axes if axis.memory)
+        """Return whether `other` needs at least the memory of `failed` on every axis."""
+        return draft_of(other) >= draft_of(failed) and all(
+            axis.values.index(other[axis.name]) >= axis.values.index(failed[axis.name])
+            for axis in self.axes
+            if axis.memory
+        )
 
     def as_json(self) -> dict[str, object]:
         """Return the identity of the space as JSON data, without `fits`."""

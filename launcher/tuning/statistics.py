@@ -1,7 +1,7 @@
 """Intervals, paired comparisons and sample sizes: textbook statistics in plain Python.
 
-Speeds are compared by their logarithms: a ratio is then a difference, "twice as fast" and "half as fast" are equally
-far from 1, and noise that grows with the speed has one spread.
+Speeds are compared by their logarithms: a ratio becomes a difference, "twice as fast" and "half as fast" are equally
+far from 1, and noise that is proportional to the speed has a constant spread.
 """
 
 import math
@@ -12,12 +12,13 @@ from functools import lru_cache
 
 CONFIDENCE = 0.95
 INTERVAL_NOTE = "± and ranges are 95 % intervals."
-"""Note under a table of such intervals."""
+"""Note under a table of intervals."""
 _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 10_000
 _MOST_PAIRS = 10_000
 _FEWEST_OF_AN_ORDER = 3
+"""Least pairs of each order for removing the effect of the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two values measured next to each other in time: of the baseline and of a candidate, both above 0."""
+    """Values of the baseline and of a candidate, measured one after the other. Both are above 0."""
 
     baseline: float
     candidate: float
@@ -60,7 +61,7 @@ class Pair:
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the mean and its interval by Student's t with n - 1 degrees of freedom.
 
-    Valid for independent values of one distribution that is not far from normal. Raises ValueError without values.
+    It assumes independent values of one nearly normal distribution. Raises ValueError without values.
     """
     if not values:
         raise ValueError("no mean without values")
@@ -72,9 +73,9 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 
 
 def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean of rates and an interval without negative rates: Student's t over logarithms.
+    """Return the mean of rates and an interval by Student's t over logarithms, which has no negative rates.
 
-    Its ends are the mean times and divided by the same factor. Raises ValueError without any, or for one of 0.
+    Its ends are the mean multiplied and divided by the same factor. Raises ValueError without rates, or if one is 0.
     """
     if len(rates) < 2:
         return mean_interval(rates, confidence)
@@ -85,7 +86,7 @@ def rate_interval(rates: Sequence[float], confidence: float = CONFIDENCE) -> Int
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Mean of `n` values and their spread. Standard deviation and interval are None for a single value."""
+    """Mean and spread of `n` values. Standard deviation and interval are None for a single value."""
 
     mean: float
     stdev: float | None
@@ -96,8 +97,8 @@ class Figure:
     n: int
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Figure | None":
-        """Return the figure of the known values, none of which may be negative. None without any."""
+    def from_values(cls, values: Iterable[float | None]) -> "Figure | None":
+        """Return the figure of the known values, which must not be negative. None without any."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -105,7 +106,9 @@ class Figure:
         mean = math.fsum(known) / n
         if n < 2:
             return cls(mean, None, None, None, mean, mean, 1)
-        stdev = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))  # 20 times as fast as fractions
+        stdev = math.sqrt(
+            math.fsum((value - mean) ** 2 for value in known) / (n - 1)
+        )  # 20 times as fast as statistics.stdev
         reach = t_quantile((1 + CONFIDENCE) / 2, n - 1) * stdev / math.sqrt(n)
         return cls(mean, stdev, max(0.0, mean - reach), mean + reach, min(known), max(known), n)
 
@@ -122,7 +125,7 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
 
 
 def plus_minus(interval: Interval, digits: int = 1) -> str:
-    """Return " ± 1.3" for the interval of a rate. One wider than the rate itself is replaced by a note."""
+    """Return " ± 1.3" for the interval of a rate, or a note if the interval is wider than the rate itself."""
     if not math.isfinite(interval.high):
         return ""
     if interval.half_width > interval.estimate / 2:
@@ -131,11 +134,11 @@ def plus_minus(interval: Interval, digits: int = 1) -> str:
 
 
 def paired_speedup(pairs: Sequence[Pair | tuple[float, float]], confidence: float = CONFIDENCE) -> Interval:
-    """Return the typical ratio of candidate to baseline, and its interval: Student's t over logarithms.
+    """Return the typical ratio of candidate to baseline, and its interval by Student's t over logarithms.
 
-    A pair is a Pair, or a tuple of baseline and candidate. What a pair shares (heat, other load, the prompt) cancels.
-    Where both orders occur at least three times, the effect of the order is removed, too (see `crossover_interval`).
-    With fewer that would cost more than it gains, and equal numbers of both orders cancel it in the mean.
+    A tuple is a pair of baseline and candidate. Influences on both (heat, other load, the prompt) cancel. If both
+    orders occur at least three times, the effect of the order is removed, too (see `crossover_interval`). With fewer
+    pairs that would widen the interval more than it helps, and equal numbers of both orders cancel it in the mean.
     """
     all_pairs = [pair if isinstance(pair, Pair) else Pair(*pair) for pair in pairs]
     first = [pair.log_ratio for pair in all_pairs if pair.baseline_first]
@@ -153,12 +156,12 @@ def swap_pair(pair: Pair) -> Pair:
 def speedup_among(
     pairs: Sequence[Pair], comparisons: Sequence[Sequence[Pair]], confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return `paired_speedup` with the pooled spread of all comparisons of the same rounds, `pairs` being one of them.
+    """Return `paired_speedup` with the pooled spread of all comparisons of the same rounds, of which `pairs` is one.
 
     Where each of k settings was measured once in each of r rounds, the mean of the k (k - 1) / 2 variances of their
     differences is twice the residual variance of a two-way layout, which has (r - 1) (k - 1) degrees of freedom
-    (randomised blocks; Box, Hunter and Hunter, Statistics for Experimenters, chapter 4). It assumes equal relative
-    noise at all settings. `comparisons` are all k (k - 1) / 2 of them; with one, the result is that of
+    (randomised blocks; Box, Hunter and Hunter, Statistics for Experimenters, chapter 4). This assumes equal relative
+    noise at all settings. `comparisons` are all k (k - 1) / 2 of them; with a single one the result is that of
     `paired_speedup`. There must be at least two pairs.
     """
     parts = [_within_orders(each) for each in comparisons if len(each) > 1]
@@ -174,11 +177,11 @@ def speedup_among(
 
 
 def crossover_interval(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Return the effect from differences in both orders, AB (`first`) and BA (`second`), each at least twice.
+    """Return the effect from differences in both orders, AB (`first`) and BA (`second`), at least two of each.
 
-    Steady drift adds as much to the one as it takes from the other. The mean of the two groups' means is free of it,
-    and so is the spread within the groups: n - 2 degrees of freedom (the analysis of an AB/BA crossover trial; S. Senn,
-    Cross-over Trials in Clinical Research, chapter 3).
+    Steady drift adds to the differences in one order what it subtracts from those in the other. So it does not affect
+    the mean of the two groups' means, nor the spread within the groups, which has n - 2 degrees of freedom (analysis of
+    an AB/BA crossover trial; S. Senn, Cross-over Trials in Clinical Research, chapter 3).
     """
     n = len(first) + len(second)
     means = statistics.fmean(first), statistics.fmean(second)
@@ -190,11 +193,11 @@ def crossover_interval(first: Sequence[float], second: Sequence[float], confiden
 
 
 def _within_orders(pairs: Sequence[Pair]) -> tuple[float, int]:
-    """Return the sum of squares of log-ratios and its degrees of freedom.
+    """Return the sum of squared deviations of log-ratios, and its degrees of freedom.
 
-    The squares are about the mean, or about that of each order where both orders occur often.
+    Deviations are from the mean of all pairs, or from the mean of each order if both orders occur often enough.
     """
-    groups = [[p.log_ratio for p in pairs if p.baseline_first], [p.log_ratio for p in pairs if not p.baseline_first]]
+    groups = [[each.log_ratio for each in pairs if each.baseline_first is first] for first in (True, False)]
     if min(map(len, groups)) < _FEWEST_OF_AN_ORDER:
         groups = [groups[0] + groups[1]]
     squares = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
@@ -202,17 +205,18 @@ def _within_orders(pairs: Sequence[Pair]) -> tuple[float, int]:
 
 
 def ratio_of_logs(logs: Interval) -> Interval:
-    """Return an interval of logarithms as one of ratios."""
+    """Return the interval of ratios for an interval of their logarithms."""
     return Interval(math.exp(logs.estimate), math.exp(logs.low), _exp(logs.high), logs.n)
 
 
 def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE, power: float = 0.9) -> int:
-    """Return how many pairs show an effect with the given power, by `paired_speedup`: even, at least 4.
+    """Return how many pairs `paired_speedup` needs to show an effect with the given power: even, at least 4.
 
     `spread` is the standard deviation of a pair's log-ratio, `effect` the logarithm of the expected ratio.
     """
     normal = statistics.NormalDist()
-    least = (spread / effect * (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power))) ** 2  # t needs more
+    # The normal distribution gives a lower bound to start from; Student's t needs more.
+    least = (spread / effect * (normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power))) ** 2
     n = min(max(4, 2 * int(min(least, _MOST_PAIRS) / 2)), _MOST_PAIRS)
     while n < _MOST_PAIRS:
         freedom = n - 2 if n >= 2 * _FEWEST_OF_AN_ORDER else n - 1
@@ -225,7 +229,7 @@ def pairs_needed(spread: float, effect: float, *, confidence: float = CONFIDENCE
 
 def t_two_sided(t: float, freedom: int) -> float:
     """Return the probability that Student's t lies at least this far from 0."""
-    if abs(t) < 1:  # of two equal formulas, the one that loses no digits here
+    if abs(t) < 1:  # equal to the formula below, but loses no digits for small t
         return 1 - _beta_regularised(t * t / (freedom + t * t), 0.5, freedom / 2)
     return _beta_regularised(freedom / (freedom + t * t), freedom / 2, 0.5)
 

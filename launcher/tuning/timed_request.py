@@ -1,4 +1,4 @@
-"""One timed request: a prompt becomes a request, its reply a run with sensor values and the disturbances meanwhile."""
+"""Timed requests: makes a request of a prompt, and a run of its reply, with sensor values and disturbances."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -12,15 +12,15 @@ from launcher.tuning.disturbances import RunSensors
 from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests, ReadCounters
 from launcher.tuning.records import Prompt, Run, Settings
 
-_FEWEST = 5
-"""Least tokens for a rate; over fewer it is meaningless."""
+_FEWEST_TOKENS = 5
+"""Least tokens for a rate; with fewer it is meaningless."""
 
 
 class RequestTimer:
-    """Times requests to one server, which may be several at once.
+    """Times requests to one server. Several may run at once.
 
-    `monitor` gives sensor values; `engine_pid` returns the engine's process id, None if unknown; `counters` reads the
-    server's counters, which show requests of others.
+    `monitor` provides sensor values; `engine_pid` returns the engine's process id, None if unknown; `counters` reads
+    the server's counters, which reveal requests of other clients.
     """
 
     def __init__(self, monitor: Monitor, engine_pid: Callable[[], int | None], counters: ReadCounters) -> None:
@@ -43,7 +43,7 @@ class RequestTimer:
 
 
 def build_request(prompt: Prompt, *, seed: int) -> ChatRequest:
-    """Return the chat request for a llama-server. The prompt cache is off, so that every run reads the whole prompt."""
+    """Return the chat request for a prompt, without the prompt cache, so that every run processes the whole prompt."""
     return ChatRequest(
         [{"role": role, "content": text} for role, text in prompt.messages],
         max_tokens=prompt.tokens,
@@ -54,10 +54,9 @@ def build_request(prompt: Prompt, *, seed: int) -> ChatRequest:
 
 
 def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s: float, wall_s: float) -> Run:
-    """Return the run of a reply, with the engine's timings where it reports them, else by the client's clock.
+    """Return the run of a reply, with rates from the engine's timings, or by the client's clock without timings.
 
-    A stream event is not a token: without timings, tokens are counted by the server's `usage`, and are unknown without
-    it.
+    Without timings, token counts are the server's `usage`, since a stream event may hold several tokens.
     """
     acceptance = reply.acceptance if reply.acceptance.drafted else None
     timings = reply.timings
@@ -75,7 +74,7 @@ def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s:
             first_token_s=reply.first_token_s,
             acceptance=acceptance,
         )
-    writing_s = (reply.last_token_s or 0.0) - (reply.first_token_s or 0.0)
+    decode_s = (reply.last_token_s or 0.0) - (reply.first_token_s or 0.0)
     return Run(
         prompt=prompt.name,
         settings=settings,
@@ -84,7 +83,7 @@ def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s:
         prompt_tokens=reply.prompt_tokens or 0,
         reply_tokens=reply.completion_tokens or 0,
         prefill_rate=token_rate(reply.prompt_tokens, reply.first_token_s),
-        decode_rate=token_rate((reply.completion_tokens or 1) - 1, writing_s),
+        decode_rate=token_rate((reply.completion_tokens or 1) - 1, decode_s),
         first_token_s=reply.first_token_s,
         acceptance=acceptance,
         clock="wall",
@@ -93,4 +92,6 @@ def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s:
 
 def token_rate(tokens: int | None, seconds: float | None) -> float | None:
     """Return tokens per second. None when either is unknown or there are fewer than 5 tokens."""
-    return tokens / seconds if tokens is not None and tokens >= _FEWEST and seconds and seconds > 0 else None
+    if tokens is None or tokens < _FEWEST_TOKENS or not seconds or seconds <= 0:
+        return None
+    return tokens / seconds

@@ -1,4 +1,4 @@
-"""State of a tune: its trials, and the JSON form from which it can be continued."""
+"""State of a tune: its trials, and the JSON data from which it can be continued."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 class Stage(StrEnum):
-    """Stage of a tune. Claims rest only on VERIFY, the first look at pairs, and CONFIRM, the later looks."""
+    """Stage of a tune. The verdict rests only on the pairs of VERIFY, the first comparison, and CONFIRM, later ones."""
 
     PROBE = "probe"
     EXPLORE = "explore"
@@ -27,23 +27,23 @@ class Stage(StrEnum):
 
 
 class Fault(StrEnum):
-    """Reason why a trial is not used.
-
-    MEMORY excludes settings that need as much; TIME: it was ended with the budget.
-    """
+    """Reason why a trial is not used."""
 
     NONE = ""
     MEMORY = "memory"
+    """The settings did not start for lack of memory, so all that need as much are excluded."""
     FAILED = "failed"
     SPOILT = "spoilt"
+    """Too many of its replies were disturbed."""
     TIME = "time"
+    """It was ended because the budget was used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One start with some settings and its runs. Seconds are by the bench's clock.
+    """One start with some settings, and its runs. Seconds are by the bench's clock.
 
-    `start_s` is the time of the start. With a `fault`, explained in `error`, nothing of the trial is used.
+    `start_s` is the duration of the start. With a `fault`, which `error` explains, nothing of the trial is used.
     """
 
     number: int
@@ -59,10 +59,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TuneState:
-    """Everything that a tune has measured. Survives JSON unchanged.
+    """Everything that a tune has measured. `as_json` and `from_json` preserve it completely.
 
-    A tune is a function of its seed, its budget and its measurements, so it is continued by replaying it with the
-    trials so far. `budgets` are pairs of the number of trials from which a budget holds, and its seconds.
+    A tune depends only on its seed, its budget and its measurements, so it is continued by replaying it with the trials
+    so far. `about` is its `tune_identity`. `budgets` has a pair for each time that it was started or continued: the
+    number of trials at that moment, and the budget in seconds from then on.
     """
 
     about: Mapping[str, Any]
@@ -81,8 +82,8 @@ class TuneState:
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as JSON data."""
-        described = add_message_data([asdict(trial) for trial in self.trials])
-        return {"version": _VERSION, **asdict(replace(self, trials=())), "trials": described}
+        trials = add_message_data([asdict(trial) for trial in self.trials])
+        return {"version": _VERSION, **asdict(replace(self, trials=())), "trials": trials}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -101,12 +102,12 @@ class TuneState:
 
 
 def tune_identity(space: Space, workload: str, prompts: Sequence[Prompt], goal: Goal) -> dict[str, Any]:
-    """Return what must stay the same when a tune is continued, as JSON data."""
-    asked = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True)
+    """Return the space, prompts and goal of a tune as JSON data. They must be the same when it is continued."""
+    prompts_json = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True)
     return {
         "space": space.as_json(),
         "workload": workload,
-        "prompts": hashlib.sha256(asked.encode()).hexdigest(),
+        "prompts": hashlib.sha256(prompts_json.encode()).hexdigest(),
         "goal": {**asdict(goal), "aim": goal.aim.value},
     }
 
@@ -118,8 +119,7 @@ def _trial(data: Mapping[str, Any]) -> Trial:
 
 def _run(data: Mapping[str, Any]) -> Run:
     drafts = data["acceptance"]
-    return Run(**{**data, "acceptance": Acceptance(**{k: _whole(v) for k, v in drafts.items()}) if drafts else None})
-
-
-def _whole(value: int | Sequence[int]) -> Any:  # noqa: ANN401 -- a count, or counts by position
-    return value if isinstance(value, int) else tuple(value)
+    if not drafts:
+        return Run(**data)
+    counts = {name: value if isinstance(value, int) else tuple(value) for name, value in drafts.items()}
+    return Run(**{**data, "acceptance": Acceptance(**counts)})

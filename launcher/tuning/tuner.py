@@ -1,4 +1,4 @@
-"""The tuner: probe, explore, compare. Method and reasons: docs/tuning.md."""
+"""The tuner: probes, explores and compares settings. docs/tuning.md explains the method and its reasons."""
 
 import asyncio
 import math
@@ -60,7 +60,7 @@ class TrialPlanned:
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasured:
-    """A trial is done. `state` is what the tune can be continued from at this point."""
+    """A trial is done. The tune can be continued from `state`."""
 
     trial: Trial
     state: TuneState
@@ -73,7 +73,7 @@ class TrialMeasured:
 
 @dataclass(frozen=True, slots=True)
 class TrialFailed:
-    """Settings could not be served, or the server ended during a request. The tune goes on."""
+    """A trial gave no result: the settings could not be served, or too many replies failed. The tune goes on."""
 
     trial: Trial
     error: str
@@ -111,7 +111,7 @@ OnEvent = Callable[[TuneEvent], None]
 
 _MOST_SPOILT = 0.3
 """Largest share of disturbed replies in a trial, though one is always allowed."""
-_WANT_OF_MEMORY = {
+_MEMORY_FIXES = {
     ActionKind.SMALLER_CONTEXT,
     ActionKind.OTHER_KV_TYPE,
     ActionKind.SMALLER_UBATCH,
@@ -126,12 +126,10 @@ _WANT_OF_MEMORY = {
 async def run_trial(
     bench: Bench, prompts: Sequence[Prompt], settings: Settings, *, number: int, stage: Stage, passes: int, seed: int
 ) -> Trial:
-    """Start with settings and send every prompt `passes` times.
+    """Start with settings and send every prompt `passes` times, with `seed` and the following seeds.
 
-    The first pass uses `seed`, as its partner in a pair does.
-
-    A failed start or a server that ended gives a trial with an error; none of its runs counts, neither here nor in the
-    history. Raises Superseded when another operation took the server.
+    If the start or a request fails, the trial has an error, and its runs are marked so that they do not count in the
+    history either. Raises Superseded when another operation took the server.
     """
     began_s = bench.now_s()
 
@@ -146,8 +144,8 @@ async def run_trial(
     except Superseded:
         raise
     except LauncherError as error:
-        memory = any(action.kind in _WANT_OF_MEMORY for action in error.actions)
-        return build_trial(bench.now_s() - began_s, (), error.title, Fault.MEMORY if memory else Fault.FAILED)
+        lacks_memory = any(action.kind in _MEMORY_FIXES for action in error.actions)
+        return build_trial(bench.now_s() - began_s, (), error.title, Fault.MEMORY if lacks_memory else Fault.FAILED)
     runs: list[Run] = []
     most_spoilt = max(1, _MOST_SPOILT * passes * len(prompts))
 
@@ -155,8 +153,8 @@ async def run_trial(
         runs.append(run)
         return bool(_find_fault(runs, most_spoilt))
 
-    for passed, prompt in visit_rounds(prompts, after_rounds(passes), there_and_back=False):
-        await send_prompts(bench, [prompt], seed, passed - 1, gives_up=add_run)
+    for number_of_pass, prompt in visit_rounds(prompts, after_rounds(passes), there_and_back=False):
+        await send_prompts(bench, [prompt], seed, number_of_pass - 1, gives_up=add_run)
         if _find_fault(runs, most_spoilt):
             break
     match fault := _find_fault(runs, most_spoilt):
@@ -169,20 +167,24 @@ async def run_trial(
 
 
 def _find_fault(runs: Sequence[Run], most_spoilt: float) -> Fault:
-    """Return the fault of a trial's latest run. After many disturbed ones, the rest probably is, too, unnoticed."""
+    """Return why a trial is to be ended: its last run failed, or too many runs were disturbed.
+
+    Where many were noticed, the others were probably disturbed as well.
+    """
     if runs[-1].error is not None:
         return Fault.FAILED
     return Fault.SPOILT if sum(run.spoilt is not None for run in runs) > most_spoilt else Fault.NONE
 
 
-# A tune in progress: its budget, its trials, and rounds of them that give pairs.
+# A tune in progress: its budget, its trials, and the rounds of trials that give pairs.
 
 _USUAL_START_S, _USUAL_RUN_S = 10.0, 3.0
-_MOST_MADE_UP = 2
-"""Most extra rounds of a comparison, to replace failed or disturbed ones."""
-_ENDED = message("It ended because the time was up.")
+"""Seconds of a start and of a run that are assumed before the first trial."""
+_MOST_EXTRA_ROUNDS = 2
+"""Most extra rounds of a comparison, which replace failed or disturbed ones."""
+_TIME_UP = message("It ended because the time was up.")
 Pairs = dict[tuple[int, int], list[Pair]]
-"""Pairs by the indices of two settings in a round."""
+"""Pairs of two settings, by the indices of these in a list of settings."""
 
 
 class TunedWorkload(Protocol):
@@ -200,7 +202,7 @@ class TunedWorkload(Protocol):
 
 
 class TrialRunner:
-    """Makes all trials of a tune. The trials of `state` are replayed first, as if measured again."""
+    """Runs all trials of a tune within its budget. Those of the given `state` are replayed, not measured again."""
 
     def __init__(
         self, bench: Bench, space: Space, workload: TunedWorkload, goal: Goal, state: TuneState, on_event: OnEvent
@@ -247,7 +249,7 @@ class TrialRunner:
     def choose_passes(self, trials: int) -> None:
         """Choose how often prompts are sent in one trial, from the cost and the spread of starts and runs.
 
-        Lower it until there is time for the given number of further trials.
+        There is then time for the given number of further trials, if possible.
         """
         search = self.search
         self._passes = best_passes(
@@ -257,9 +259,9 @@ class TrialRunner:
             self._passes -= 1
 
     async def run_trial(self, settings: Settings, stage: Stage, seed: int | None = None) -> Trial:
-        """Make one trial and record it. `seed` is that of the replies; by default the trial's number.
+        """Run one trial and add it to the state. The replies' seeds derive from `seed`, by default the trial's number.
 
-        The trial is ended when the budget and `grace_s` are over by the clock of the event loop.
+        The trial is ended when it exceeds the budget by `grace_s`, by the clock of the event loop.
         """
         number = len(self.trials)
         self.on_event(TrialPlanned(number, stage, settings, self.trial_s, self.left_s))
@@ -292,27 +294,29 @@ class TrialRunner:
         except TimeoutError:
             if not limit.expired():
                 raise
-        return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _ENDED, Fault.TIME)
+        return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
 
     async def run_rounds(self, stage: Stage, settings: Sequence[Settings], orders: Sequence[Sequence[int]]) -> Pairs:
-        """Visit settings in the given orders, and return the pairs of each two that are in one round.
+        """Run a round of trials for each order, and return a pair for each two settings of the same round.
 
-        It ends with the budget. A few rounds are added for pairs that were lost to a failure.
+        An order is a list of indices of `settings`. It ends with the budget. A few extra rounds replace pairs that were
+        lost to failures.
         """
         pairs: Pairs = {(a, b): [] for b in range(len(settings)) for a in range(b)}
         for order in orders:
             await self._run_round(stage, settings, order, pairs)
         wanted = sum(len(order) > 1 for order in orders)
-        for _ in range(_MOST_MADE_UP):
+        for _ in range(_MOST_EXTRA_ROUNDS):
             if min(map(len, pairs.values())) >= wanted:
                 break
             order = list(range(len(settings)))
-            await self._run_round(
-                stage, settings, order if settings_key(settings[0]) != self._last else order[::-1], pairs
-            )
+            if settings_key(settings[0]) == self._last:  # so that its next trial is on a new start
+                order.reverse()
+            await self._run_round(stage, settings, order, pairs)
         return pairs
 
     async def _run_round(self, stage: Stage, settings: Sequence[Settings], order: Sequence[int], pairs: Pairs) -> None:
+        """Run one trial for each index in `order`, and add their pairs to `pairs`. Does nothing if time is short."""
         if not self.can_afford(len(order)):
             return
         seed = len(self.trials)
@@ -329,26 +333,28 @@ class TrialRunner:
                     pairs[a, b].append(Pair(1.0, math.exp(ratio if first == a else -ratio), first == a))
 
     async def _run_undisturbed(self, settings: Settings, stage: Stage, seed: int) -> Trial:
-        """Make a trial, and repeat it once if it was disturbed."""
+        """Run a trial, and repeat it once if it was disturbed."""
         trial = await self.run_trial(settings, stage, seed)
-        return (
-            await self.run_trial(settings, stage, seed) if trial.fault is Fault.SPOILT and self.can_afford() else trial
-        )
+        if trial.fault is Fault.SPOILT and self.can_afford():
+            trial = await self.run_trial(settings, stage, seed)
+        return trial
 
     def _scores(self, trial: Trial) -> dict[str, float]:
-        """Return the mean score of each prompt."""
-        found: dict[str, list[float]] = {}
-        for run in trial.runs if trial.error is None else ():
+        """Return the mean score of each prompt. Empty for a failed trial."""
+        if trial.error is not None:
+            return {}
+        by_prompt: dict[str, list[float]] = {}
+        for run in trial.runs:
             score = self.goal.score(run)
             if score is not None:
-                found.setdefault(run.prompt, []).append(score)
-        return {prompt: statistics.fmean(scores) for prompt, scores in found.items()}
+                by_prompt.setdefault(run.prompt, []).append(score)
+        return {prompt: statistics.fmean(scores) for prompt, scores in by_prompt.items()}
 
     def _replay_trial(self, settings: Settings, stage: Stage) -> Trial | None:
-        """Return the next recorded trial of a continued tune. None when a new one is to be made.
+        """Return the next recorded trial of a continued tune. None if a new one is needed.
 
-        If the wanted trial differs from the recorded one (for example because the free memory has changed), the rest of
-        the record is discarded.
+        If the recorded trial has other settings (for example because the free memory has changed), the rest of the
+        record is discarded.
         """
         if self._recorded:
             trial = self._recorded.popleft()
@@ -369,9 +375,9 @@ class TrialRunner:
 
 
 def _log_ratio(before: dict[str, float], after: dict[str, float]) -> float | None:
-    """Return how much more the later of two trials scores, over the prompts that both have. None without any."""
-    both = before.keys() & after.keys()
-    return statistics.fmean(after[prompt] - before[prompt] for prompt in sorted(both)) if both else None
+    """Return the mean score of `after` less that of `before`, over the prompts that both have. None without any."""
+    shared = sorted(before.keys() & after.keys())
+    return statistics.fmean(after[prompt] - before[prompt] for prompt in shared) if shared else None
 
 
 # Questions about the best settings, answered from pairs of measurements.
@@ -383,18 +389,19 @@ _FEWEST = 3
 
 
 class ComparedPairs:
-    """All pairs of the compared settings."""
+    """All pairs of settings that were compared, in all rounds so far."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[Key, Key], list[Pair]] = {}
 
     def add(self, settings: Sequence[Settings], pairs: Pairs) -> None:
         """Add the pairs of some rounds."""
-        for (a, b), found in pairs.items():
+        for (a, b), added in pairs.items():
             one, other = settings_key(settings[a]), settings_key(settings[b])
             if (other, one) in self._pairs:
-                one, other, found = other, one, [swap_pair(pair) for pair in found]
-            self._pairs.setdefault((one, other), []).extend(found)
+                self._pairs[other, one] += [swap_pair(pair) for pair in added]
+            else:
+                self._pairs.setdefault((one, other), []).extend(added)
 
     def compare(self, candidate: Settings, against: Settings, confidence: float) -> Comparison | None:
         """Return the comparison of two settings, with the pooled spread of all comparisons. None with too few pairs."""
@@ -410,19 +417,19 @@ class ComparedPairs:
 class Question:
     """Whether a candidate is better than other settings. `answer` is None while undecided.
 
-    `found` is the comparison behind the answer, or the best one so far.
+    `comparison` is the latest one of the two, None if there were too few pairs.
     """
 
     candidate: Settings
     against: Settings
-    found: Comparison | None = None
+    comparison: Comparison | None = None
     answer: bool | None = None
 
     def update_answer(self, measured: ComparedPairs, confidence: float) -> None:
         """Update the answer from all pairs so far."""
-        self.found = measured.compare(self.candidate, self.against, confidence) or self.found
-        if self.found is not None and (self.found.no_better or self.found.better):
-            self.answer = self.found.better
+        self.comparison = measured.compare(self.candidate, self.against, confidence) or self.comparison
+        if self.comparison is not None and (self.comparison.no_better or self.comparison.better):
+            self.answer = self.comparison.better
 
 
 @dataclass(frozen=True)
@@ -433,10 +440,15 @@ class Questions:
     gains: tuple[Question, ...] = ()
 
     def open_questions(self) -> list[Question]:
-        """Return the undecided questions that still matter: once MTP is decided, only the gains on its side."""
-        mtp = self.mtp.answer if self.mtp else False
-        gains = [each for each in self.gains if mtp is None or bool(draft_of(each.candidate)) is mtp]
-        return [each for each in self.all_questions() if each.answer is None and (each is self.mtp or each in gains)]
+        """Return the undecided questions that still matter.
+
+        Once it is decided whether MTP is better, gains of the other kind of settings no longer matter.
+        """
+        mtp_on = self.mtp.answer if self.mtp else False
+        matter = [each for each in self.gains if mtp_on is None or bool(draft_of(each.candidate)) is mtp_on]
+        if self.mtp:
+            matter.insert(0, self.mtp)
+        return [each for each in matter if each.answer is None]
 
     def all_questions(self) -> list[Question]:
         """Return all questions, the one about MTP first."""
@@ -451,147 +463,147 @@ _ENOUGH_PRECISION = 0.021
 """Exploring ends when the standard deviation of every forecast's logarithm is below this."""
 _MOST_OF_BUDGET = 0.5
 """Largest share of the budget for exploring: on a noisy machine, the rest is better spent on direct comparisons."""
-_SPARE = 2
+_SPARE_STARTS = 2
+"""Starts of the comparison that may fail, for which exploring leaves time."""
 _MOST_FAILURES, _PATIENCE_S = 3, 180.0
-"""Most failed starts of the baseline, and how many seconds to wait for a disturbance to end."""
+"""Most failed starts of the baseline, and most seconds of disturbed ones."""
 LEAST_MORE = 1 + count_starts(balanced_orders(FEWEST_PAIRS, 1))
-"""Least trials for a verdict beside that of the baseline: a draft length, and pairs of the two."""
-_EXPLORED = 12
-"""Trials that must be affordable before prompts are sent more than once in a start."""
+"""Least trials for a verdict after that of the baseline: a draft length, and pairs of the two."""
+_LEAST_EXPLORED = 12
+"""Exploring trials that must be affordable before prompts are sent more than once in a start."""
 
 
-async def probe_drafts(course: TrialRunner) -> bool:
-    """Measure the baseline, and the longest, shortest and a middle draft.
+async def probe_drafts(runner: TrialRunner) -> bool:
+    """Measure the baseline, and the longest, shortest and a middle draft length.
 
-    Return whether the baseline was measured in time.
-
-    A draft length that cannot be served is replaced by the next shorter one. If the baseline shows that the budget is
-    too small for any verdict, nothing else is tried. Raises NothingMeasured when the baseline cannot be measured at
-    all.
+    Returns whether the baseline was measured in time. A draft length that cannot be served is replaced by the next
+    shorter one. If the time of the baseline shows that the budget is too small for any verdict, nothing else is tried.
+    Raises NothingMeasured when the baseline cannot be measured at all.
     """
-    if not await _measure_baseline(course):
+    if not await _measure_baseline(runner):
         return False
-    if course.can_afford(LEAST_MORE):
-        for length in probe_lengths(course.space.drafts):
-            await _probe_draft(course, length)
-        await _report_forecast(course)
+    if runner.can_afford(LEAST_MORE):
+        for length in probe_lengths(runner.space.drafts):
+            await _probe_draft(runner, length)
+        await _report_forecast(runner)
     return True
 
 
-async def explore_settings(course: TrialRunner) -> None:
-    """Try promising settings until little can be gained, or only the time to verify and confirm is left.
+async def explore_settings(runner: TrialRunner) -> None:
+    """Try promising settings until little can be gained, or only the time to compare is left.
 
-    No more than `most_explored` are measured, because the budget does not end it where trials take hardly any time.
+    At most `most_explored` are tried, because with very quick trials the budget would allow far too many.
     """
-    reserve = count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)) + _SPARE
-    last, left = None, most_explored(course.space)
-    course.choose_passes(reserve + _EXPLORED)
+    reserve = count_starts(balanced_orders(FEWEST_PAIRS, MOST_CANDIDATES)) + _SPARE_STARTS
+    last, left = None, most_explored(runner.space)
+    runner.choose_passes(reserve + _LEAST_EXPLORED)
     while left:
-        if not course.can_afford(reserve + 1) or course.state.used_s >= _MOST_OF_BUDGET * course.budget_s:
+        if not runner.can_afford(reserve + 1) or runner.state.used_s >= _MOST_OF_BUDGET * runner.budget_s:
             break
-        wanted = await asyncio.to_thread(_choose_next, course, last)
+        wanted = await asyncio.to_thread(_choose_next, runner, last)
         if wanted is None:
             break
-        trial = await course.run_trial(wanted, Stage.EXPLORE)
+        trial = await runner.run_trial(wanted, Stage.EXPLORE)
         last, left = trial.settings, left - (trial.error is None)
-        course.choose_passes(reserve + 1)
-    await _report_forecast(course)
+        runner.choose_passes(reserve + 1)
+    await _report_forecast(runner)
 
 
-def _choose_next(course: TrialRunner, last: Settings | None) -> Settings | None:
+def _choose_next(runner: TrialRunner, last: Settings | None) -> Settings | None:
     """Return the settings to try next. None when enough is known."""
-    assessment = course.search.assess()
-    wanted = course.search.choose_next(assessment, last)
+    assessment = runner.search.assess()
+    wanted = runner.search.choose_next(assessment, last)
     if assessment.regret >= _ENOUGH_REGRET:
         return wanted
-    vague = _least_known(course, assessment)
-    return wanted if vague is not None and vague == last else vague
+    least_known = _least_known_draft(runner, assessment)
+    return wanted if least_known is not None and least_known == last else least_known
 
 
-async def _report_forecast(course: TrialRunner) -> None:
-    """Report the forecast at every draft length with the other settings of the best."""
-    course.on_event(await asyncio.to_thread(_make_forecast, course))
+async def _report_forecast(runner: TrialRunner) -> None:
+    """Report the forecast at every draft length, with the other settings of the best ones."""
+    runner.on_event(await asyncio.to_thread(_make_forecast, runner))
 
 
-def _make_forecast(course: TrialRunner) -> Predicted:
-    assessment = course.search.assess()
-    shown = _best_with_mtp(course, assessment)
-    return Predicted(shown, course.search.forecast(assessment, shown))
+def _make_forecast(runner: TrialRunner) -> Predicted:
+    assessment = runner.search.assess()
+    shown = _best_with_mtp(runner, assessment)
+    return Predicted(shown, runner.search.forecast(assessment, shown))
 
 
-async def _measure_baseline(course: TrialRunner) -> bool:
+async def _measure_baseline(runner: TrialRunner) -> bool:
+    """Run the baseline until it is measured. Returns whether it was in time. See `probe_drafts`."""
     failures, spoilt_s = 0, 0.0
-    while failures < _MOST_FAILURES and spoilt_s < _PATIENCE_S and (course.left_s > 0 or not course.trials):
-        trial = await course.run_trial(course.space.baseline_settings(), Stage.PROBE)
-        if trial.fault is Fault.NONE and any(course.goal.value(run) is not None for run in trial.runs):
+    while failures < _MOST_FAILURES and spoilt_s < _PATIENCE_S and (runner.left_s > 0 or not runner.trials):
+        trial = await runner.run_trial(runner.space.baseline_settings(), Stage.PROBE)
+        if trial.fault is Fault.NONE and any(runner.goal.value(run) is not None for run in trial.runs):
             return True
         failures += trial.fault not in {Fault.SPOILT, Fault.TIME}
         spoilt_s += trial.seconds if trial.fault is Fault.SPOILT else 0.0
     if trial.fault is Fault.TIME:
         return False
     why = trial.error or next((run.spoilt for run in trial.runs if run.spoilt), None)
-    why = why or message("Its replies do not report {unit}.", unit=course.goal.unit)
+    why = why or message("Its replies do not report {unit}.", unit=runner.goal.unit)
     raise NothingMeasured(
         join_messages(message("The settings with MTP off cannot be measured."), why),
         message("Start the server with them first, then tune."),
     )
 
 
-async def _probe_draft(course: TrialRunner, length: int) -> None:
+async def _probe_draft(runner: TrialRunner, length: int) -> None:
     """Measure a draft of this length, or the next shorter one that fits and starts."""
-    for draft in (each for each in reversed(course.space.drafts) if each <= length):
-        settings = course.search.nearest_to_baseline(draft)
+    for draft in (each for each in reversed(runner.space.drafts) if each <= length):
+        settings = runner.search.nearest_to_baseline(draft)
         if settings is None:
             continue
-        if course.left_s <= 0:
+        if runner.left_s <= 0:
             return
-        trial = await course.run_trial(settings, Stage.PROBE)
+        trial = await runner.run_trial(settings, Stage.PROBE)
         if trial.fault in {Fault.NONE, Fault.SPOILT}:
             return
 
 
-def _best_with_mtp(course: TrialRunner, assessment: Assessment) -> Settings:
-    """Return the best settings with MTP, or the best of all where none with MTP are left."""
-    search, mean = course.search, assessment.mean
+def _best_with_mtp(runner: TrialRunner, assessment: Assessment) -> Settings:
+    """Return the best settings with MTP, or the best of all if none with MTP are left."""
+    search, mean = runner.search, assessment.mean
     on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.excluded[i]]
     return search.grid[max(on, key=lambda i: mean[i], default=assessment.best)]
 
 
-def _least_known(course: TrialRunner, assessment: Assessment) -> Settings | None:
-    """Return the most uncertain settings among all draft lengths of the best. None when all are known well enough."""
-    search = course.search
-    best = _best_with_mtp(course, assessment)
-    beside = [i for draft in (0, *course.space.drafts) if (i := search.index_with_draft(best, draft)) is not None]
-    spreads = np.std(assessment.scores[:, beside], axis=0)
+def _least_known_draft(runner: TrialRunner, assessment: Assessment) -> Settings | None:
+    """Return the best settings with the draft length of the most uncertain forecast. None if all are precise enough."""
+    search = runner.search
+    best = _best_with_mtp(runner, assessment)
+    indices = [i for draft in (0, *runner.space.drafts) if (i := search.index_with_draft(best, draft)) is not None]
+    spreads = np.std(assessment.scores[:, indices], axis=0)
     worst = int(spreads.argmax())
-    return search.grid[beside[worst]] if spreads[worst] > _ENOUGH_PRECISION else None
+    return search.grid[indices[worst]] if spreads[worst] > _ENOUGH_PRECISION else None
 
 
 # Verdict of a tune from its questions and their answers.
 
 _ANSWERS: dict[bool | None, Answer] = {True: "on", False: "off", None: "undecided"}
-_CHANCE = 0.05
+_RIVAL_CHANCE = 0.05
 """Other draft lengths with at least this probability of being better are named as not distinguishable."""
 
 
-def build_verdict(course: TrialRunner, questions: Questions) -> Verdict:
+def build_verdict(runner: TrialRunner, questions: Questions) -> Verdict:
     """Return the verdict, with its figures and sentences."""
-    goal, baseline, mtp = course.goal, course.space.baseline_settings(), questions.mtp
-    best, gain = _confirmed_best(course, questions)
+    goal, baseline, mtp = runner.goal, runner.space.baseline_settings(), questions.mtp
+    best, gain = _confirmed_best(runner, questions)
     answer: Answer = "off" if mtp is None else _ANSWERS[mtp.answer]
-    compared = mtp.found if mtp else None
-    if mtp is not None and answer == "on" and gain is None:  # better than others, but not clearly than the baseline
+    compared = mtp.comparison if mtp else None
+    if mtp is not None and answer == "on" and gain is None:  # better than without MTP, but not than the baseline
         answer = "undecided"
-        compared = next((each.found for each in questions.gains if each.candidate is mtp.candidate), None)
-    more, values, because = [], None, _why_not_served(course)
-    lost = [] if mtp is None or compared else _failed_comparisons(course)
+        compared = next((each.comparison for each in questions.gains if each.candidate is mtp.candidate), None)
+    more, values, because = [], None, _why_not_served(runner)
+    lost = [] if mtp is None or compared else _failed_comparisons(runner)
     if mtp is not None:
-        on, off = _trials_with(course.trials, mtp.candidate), _trials_with(course.trials, mtp.against)
-        because = explain_comparison(on, off, {} if answer == "on" else _unfit_settings(course, mtp))
+        on, off = _trials_with(runner.trials, mtp.candidate), _trials_with(runner.trials, mtp.against)
+        because = explain_comparison(on, off, {} if answer == "on" else _unfit_settings(runner, mtp))
         if compared is None:
-            because = _why_lost(course, lost) if lost else _needed_time_sentence(course)
-        values = _values(course, compared) if compared and on and off else None
-        rivals = _indistinguishable_drafts(course, mtp.candidate) if answer == "on" else []
+            because = _why_lost(runner, lost) if lost else _needed_time_sentence(runner)
+        values = _values(runner, compared) if compared and on and off else None
+        rivals = _indistinguishable_drafts(runner, mtp.candidate) if answer == "on" else []
         if rivals:
             more.append(indistinguishable_sentence(mtp.candidate, rivals))
     if gain is not None and (mtp is None or answer != "on" or settings_key(mtp.against) != settings_key(baseline)):
@@ -605,21 +617,21 @@ def build_verdict(course: TrialRunner, questions: Questions) -> Verdict:
         ci_high=compared.ratio.high if compared else None,
         confidence=compared.confidence if compared else 1 - ERROR,
         sentence=verdict_sentence(
-            answer, goal, course.workload.name, compared, values, more, course.state.used_s, lost=bool(lost)
+            answer, goal, runner.workload.name, compared, values, more, runner.state.used_s, lost=bool(lost)
         ),
         because=because,
         gain=gain,
         shown=shown,
-        forecasts=course.search.forecast(course.search.assess(), shown),
-        trials=course.trials,
+        forecasts=runner.search.forecast(runner.search.assess(), shown),
+        trials=runner.trials,
         unit=goal.unit,
     )
 
 
-def verdict_without_baseline(course: TrialRunner) -> Verdict:
-    """Return the verdict if not even the baseline could be measured in time."""
-    off = course.space.baseline_settings()
-    minutes = max(1, round(course.state.used_s / 60))
+def verdict_without_baseline(runner: TrialRunner) -> Verdict:
+    """Return the verdict of a tune whose budget did not even suffice for the baseline."""
+    off = runner.space.baseline_settings()
+    minutes = max(1, round(runner.state.used_s / 60))
     return Verdict(
         mtp="undecided",
         settings=off,
@@ -627,60 +639,58 @@ def verdict_without_baseline(course: TrialRunner) -> Verdict:
         ci_low=None,
         ci_high=None,
         confidence=1 - ERROR,
-        sentence=verdict_sentence("undecided", course.goal, course.workload.name, None, None),
+        sentence=verdict_sentence("undecided", runner.goal, runner.workload.name, None, None),
         because=message("The first trial, with MTP off, was not finished after {minutes} min.", minutes=minutes),
         gain=None,
         shown=off,
         forecasts=(),
-        trials=course.trials,
-        unit=course.goal.unit,
+        trials=runner.trials,
+        unit=runner.goal.unit,
     )
 
 
-def _confirmed_best(course: TrialRunner, questions: Questions) -> tuple[Settings, Comparison | None]:
-    """Return the settings that are confirmed to be better than the baseline, with the comparison; else the baseline."""
-    baseline, mtp = course.space.baseline_settings(), questions.mtp
-    asked = (
-        questions.all_questions()
-        if mtp is not None and settings_key(mtp.against) == settings_key(baseline)
-        else questions.gains
-    )
-    confirmed = [each for each in asked if each.answer]
+def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[Settings, Comparison | None]:
+    """Return the best settings that were confirmed to beat the baseline, with the comparison; else the baseline."""
+    baseline, mtp = runner.space.baseline_settings(), questions.mtp
+    against_baseline = list(questions.gains)
+    if mtp is not None and settings_key(mtp.against) == settings_key(baseline):
+        against_baseline.insert(0, mtp)
+    confirmed = [each for each in against_baseline if each.answer]
     if mtp is not None and mtp.answer is not None:
         confirmed = [each for each in confirmed if bool(draft_of(each.candidate)) is mtp.answer]
     if not confirmed:
         return baseline, None
-    mean = course.search.assess().mean
-    best = max(confirmed, key=lambda each: mean[course.search.index(each.candidate)])
-    return best.candidate, best.found
+    mean = runner.search.assess().mean
+    best = max(confirmed, key=lambda each: mean[runner.search.index(each.candidate)])
+    return best.candidate, best.comparison
 
 
-def _indistinguishable_drafts(course: TrialRunner, best: Settings) -> list[int]:
+def _indistinguishable_drafts(runner: TrialRunner, best: Settings) -> list[int]:
     """Return other draft lengths that may be as good as the best one, by all measurements."""
-    search = course.search
+    search = runner.search
     scores = search.assess().scores
     own = scores[:, search.index(best)]
-    beside = {draft: search.index_with_draft(best, draft) for draft in course.space.drafts if draft != draft_of(best)}
-    return [d for d, i in beside.items() if i is not None and float((scores[:, i] >= own).mean()) >= _CHANCE]
+    others = {draft: search.index_with_draft(best, draft) for draft in runner.space.drafts if draft != draft_of(best)}
+    return [d for d, i in others.items() if i is not None and float((scores[:, i] >= own).mean()) >= _RIVAL_CHANCE]
 
 
-def _unfit_settings(course: TrialRunner, mtp: Question) -> Settings:
-    """Return the settings of MTP off that do not fit, or did not start, with MTP's draft length."""
-    if course.search.index_with_draft(mtp.against, draft_of(mtp.candidate)) is not None:
+def _unfit_settings(runner: TrialRunner, mtp: Question) -> Settings:
+    """Return the memory settings of the candidate without MTP that do not fit or start with MTP's draft length."""
+    if runner.search.index_with_draft(mtp.against, draft_of(mtp.candidate)) is not None:
         return {}
-    ours = {axis.name for axis in course.space.axes if axis.memory}
-    return {name: value for name, value in mtp.against.items() if name in ours and mtp.candidate[name] != value}
+    names = {axis.name for axis in runner.space.axes if axis.memory}
+    return {name: value for name, value in mtp.against.items() if name in names and mtp.candidate[name] != value}
 
 
-def _failed_comparisons(course: TrialRunner) -> list[Trial]:
+def _failed_comparisons(runner: TrialRunner) -> list[Trial]:
     """Return the trials of comparisons that failed although there was time for them."""
-    return [trial for trial in _comparison_trials(course.trials) if trial.error and trial.fault is not Fault.TIME]
+    return [trial for trial in _comparison_trials(runner.trials) if trial.error and trial.fault is not Fault.TIME]
 
 
-def _why_lost(course: TrialRunner, lost: Sequence[Trial]) -> str:
-    fresh = _comparison_trials(course.trials)
+def _why_lost(runner: TrialRunner, lost: Sequence[Trial]) -> str:
+    comparison = _comparison_trials(runner.trials)
     return join_messages(
-        message("{lost} of {fresh} comparison starts gave no result.", lost=len(lost), fresh=len(fresh)),
+        message("{lost} of {fresh} comparison starts gave no result.", lost=len(lost), fresh=len(comparison)),
         lost[-1].error or "",
     )
 
@@ -689,19 +699,19 @@ def _comparison_trials(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.stage in (Stage.VERIFY, Stage.CONFIRM)]
 
 
-def _needed_time_sentence(course: TrialRunner) -> str:
-    """Return how long the shortest comparison takes at the measured speed, as a sentence."""
-    minutes = math.ceil((course.trials[0].seconds + LEAST_MORE * course.trial_s) / 60)
+def _needed_time_sentence(runner: TrialRunner) -> str:
+    """Return a sentence about the least time for a verdict, at the measured speed."""
+    minutes = math.ceil((runner.trials[0].seconds + LEAST_MORE * runner.trial_s) / 60)
     return message(
         "A trial takes {visit_s:.0f} s here, and a verdict needs at least {least_more} trials ({minutes} min).",
-        visit_s=course.trial_s,
+        visit_s=runner.trial_s,
         least_more=1 + LEAST_MORE,
         minutes=minutes,
     )
 
 
-def _why_not_served(course: TrialRunner) -> str:
-    errors = [trial.error for trial in course.trials if trial.error and draft_of(trial.settings)]
+def _why_not_served(runner: TrialRunner) -> str:
+    errors = [trial.error for trial in runner.trials if trial.error and draft_of(trial.settings)]
     return errors[-1] if errors else message("No draft length fits into memory with these settings.")
 
 
@@ -709,117 +719,116 @@ def _trials_with(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
     return [trial for trial in trials if trial.error is None and settings_key(trial.settings) == settings_key(settings)]
 
 
-def _values(course: TrialRunner, compared: Comparison) -> tuple[float, float] | None:
-    """Return the goal's values with MTP and without. They have exactly the ratio of the comparison.
+def _values(runner: TrialRunner, compared: Comparison) -> tuple[float, float] | None:
+    """Return the goal's values with MTP and without, whose ratio is exactly that of the comparison.
 
-    Their level is that of the starts behind it. None without such starts.
+    Their geometric mean is that of the measured values. None if one side was not measured.
     """
-    scores = [_score(course, settings) for settings in (compared.candidate, compared.against)]
+    scores = [_score(runner, settings) for settings in (compared.candidate, compared.against)]
     known = [score for score in scores if score is not None]
     if len(known) < 2:
         return None
     level, half = statistics.fmean(known), math.log(compared.ratio.estimate) / 2
-    return course.goal.value_from_score(level + half), course.goal.value_from_score(level - half)
+    return runner.goal.value_from_score(level + half), runner.goal.value_from_score(level - half)
 
 
-def _score(course: TrialRunner, settings: Settings) -> float | None:
+def _score(runner: TrialRunner, settings: Settings) -> float | None:
     """Return the mean score over the comparison's starts, or over all starts if there were none."""
-    trials = _trials_with(course.trials, settings)
-    return mean_of_known(course.goal.score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
+    trials = _trials_with(runner.trials, settings)
+    return mean_of_known(runner.goal.score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
 
 
 # Second half of a tune: the best with MTP, the best without and the baseline, compared with each other.
 
+# The pairs are evaluated at a few interim analyses, called looks, as in a group sequential test.
+
 _FIRST_LOOKS = (0.5, 0.3)
-"""Shares of the error probability for the first looks at the pairs; each later look uses half of the rest."""
-_OTHER_OFF, _NO_CHANCE = 0.01, 0.02
-"""Thresholds for comparing other settings without MTP.
-
-They are compared if they are expected to beat the baseline by at least the first figure, and are the best of all with
-at least the second as probability. What is clearly better with MTP is compared with the baseline alone.
-"""
+"""Shares of the error probability for the first looks; each later look uses half of the rest."""
+_LEAST_GAIN_WITHOUT_MTP, _LEAST_CHANCE_WITHOUT_MTP = 0.01, 0.02
+"""Other settings without MTP are compared if they are expected to beat the baseline by at least the first figure, and
+to beat the best settings with MTP with at least the second as probability."""
 
 
-async def decide_verdict(course: TrialRunner) -> Verdict:
+async def decide_verdict(runner: TrialRunner) -> Verdict:
     """Choose candidates, compare them, and return the verdict."""
-    baseline = course.space.baseline_settings()
-    on, off = await asyncio.to_thread(choose_candidates, course)
+    baseline = runner.space.baseline_settings()
+    on, off = await asyncio.to_thread(choose_candidates, runner)
     mtp = Question(on, off or baseline) if on is not None else None
     gains = [] if off is None else [Question(each, baseline) for each in (off, on) if each is not None]
     questions = Questions(mtp, tuple(gains))
-    await _answer_questions(course, questions)
-    return await asyncio.to_thread(build_verdict, course, questions)
+    await _answer_questions(runner, questions)
+    return await asyncio.to_thread(build_verdict, runner, questions)
 
 
-def choose_candidates(course: TrialRunner) -> tuple[Settings | None, Settings | None]:
+def choose_candidates(runner: TrialRunner) -> tuple[Settings | None, Settings | None]:
     """Return the best settings with MTP, and the best without.
 
-    The first is None where nothing with MTP is left, the second where it is the baseline or cannot become recommended.
+    The first is None if nothing with MTP is left, the second if it is the baseline or has no chance to be recommended.
     """
-    search = course.search
+    search = runner.search
     assessment, grid = search.assess(), search.grid
     scores, mean = assessment.scores, assessment.mean
     alive = [i for i in range(len(grid)) if not search.excluded[i]]
     off = max((i for i in alive if not draft_of(grid[i])), key=lambda i: mean[i])
     on = max((i for i in alive if draft_of(grid[i])), key=lambda i: mean[i], default=None)
-    better = mean[off] - mean[0] > _OTHER_OFF
-    open_ = on is None or float((scores[:, off] >= scores[:, on]).mean()) > _NO_CHANCE
-    return None if on is None else grid[on], grid[off] if better and open_ else None
+    beats_baseline = mean[off] - mean[0] > _LEAST_GAIN_WITHOUT_MTP
+    has_chance = on is None or float((scores[:, off] >= scores[:, on]).mean()) > _LEAST_CHANCE_WITHOUT_MTP
+    return None if on is None else grid[on], grid[off] if beats_baseline and has_chance else None
 
 
 def error_share(number: int) -> float:
-    """Return the share of the error probability for a look, counted from 0. All shares add up to 1 at most."""
+    """Return the share of the error probability for a look, counted from 0. All shares sum to at most 1."""
     later = number - len(_FIRST_LOOKS)
     return _FIRST_LOOKS[number] if later < 0 else (1 - sum(_FIRST_LOOKS)) / 2 ** (later + 1)
 
 
-async def _answer_questions(course: TrialRunner, questions: Questions) -> None:
-    """Answer questions with fresh pairs, in up to three looks, and one more each time the tune is continued.
+async def _answer_questions(runner: TrialRunner, questions: Questions) -> None:
+    """Answer questions with new pairs, in up to three looks, and one more each time the tune is continued.
 
-    The number of pairs at the first look is fixed before the first is measured, from the expected spread and
-    difference. Each later look doubles it. The looks share the error probability, so stopping early does not bias the
-    claims; nor does the choice of candidates, because the pairs are fresh.
+    The number of pairs for the first look is fixed before the first is measured, from the expected spread and
+    difference; the later looks add as many, then twice as many each. The looks share the error probability, so stopping
+    early does not bias the verdict; nor does the choice of candidates, because the pairs are new.
     """
     measured, wanted = ComparedPairs(), 0
-    for number in range(len(_FIRST_LOOKS) + len(course.state.budgets)):
-        still = questions.open_questions()
-        if not still:
+    for number in range(len(_FIRST_LOOKS) + len(runner.state.budgets)):
+        undecided = questions.open_questions()
+        if not undecided:
             return
         confidence = 1 - ERROR * error_share(number) / len(questions.all_questions())
-        settings = _settings_of(still)
-        a_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS
-        course.choose_passes(math.ceil(FEWEST_PAIRS * a_pair))
+        settings = _compared_settings(undecided)
+        trials_per_pair = len(settings) + (len(settings) == 2) / FEWEST_PAIRS  # two need an extra visit in the middle
+        runner.choose_passes(math.ceil(FEWEST_PAIRS * trials_per_pair))
         if number == 0:
-            wanted = await asyncio.to_thread(_pairs_wanted, course, still, confidence)
+            wanted = await asyncio.to_thread(_pairs_wanted, runner, undecided, confidence)
         elif number > 1:
             wanted *= 2
-        affordable = 2 * int(course.left_s / course.trial_s / a_pair / 2)
+        affordable = 2 * int(runner.left_s / runner.trial_s / trials_per_pair / 2)
         if affordable < (FEWEST_PAIRS if number == 0 else 2):
             return
         orders = balanced_orders(min(wanted, affordable), len(settings) - 1)
         stage = Stage.CONFIRM if number else Stage.VERIFY
-        measured.add(settings, await course.run_rounds(stage, settings, orders))
-        for question in still:
+        measured.add(settings, await runner.run_rounds(stage, settings, orders))
+        for question in undecided:
             question.update_answer(measured, confidence)
 
 
-def _pairs_wanted(course: TrialRunner, questions: Sequence[Question], confidence: float) -> int:
+def _pairs_wanted(runner: TrialRunner, questions: Sequence[Question], confidence: float) -> int:
     """Return how many pairs are needed to show the smallest of the expected differences."""
-    spread = math.sqrt(2) * course.trial_noise
-    effects = [max(abs(_expected(course, each.candidate, each.against)), MARGIN) for each in questions]
+    spread = math.sqrt(2) * runner.trial_noise
+    effects = [max(abs(_expected_difference(runner, each.candidate, each.against)), MARGIN) for each in questions]
     return min(pairs_needed(spread, min(effects), confidence=confidence), MOST_PAIRS)
 
 
-def _settings_of(questions: Sequence[Question]) -> list[Settings]:
-    """Return all settings that questions are about, those compared against first."""
+def _compared_settings(questions: Sequence[Question]) -> list[Settings]:
+    """Return all settings of the questions without duplicates, candidates last."""
     both = [*(each.against for each in questions), *(each.candidate for each in questions)]
     return list({settings_key(settings): settings for settings in both}.values())
 
 
-def _expected(course: TrialRunner, one: Settings, other: Settings) -> float:
+def _expected_difference(runner: TrialRunner, one: Settings, other: Settings) -> float:
     """Return the expected difference of two settings' scores, from all measurements."""
-    mean = course.search.assess().mean
-    return float(mean[course.search.index(one)] - mean[course.search.index(other)])
+    mean = runner.search.assess().mean
+    return float(mean[runner.search.index(one)] - mean[runner.search.index(other)])
 
 
 async def tune(
@@ -835,29 +844,28 @@ async def tune(
 ) -> Verdict:
     """Find the best settings of `space` for the workload and the goal, within `budget_s` of the bench's time.
 
-    Cancelling pauses: a Paused event carries the state from which a later call continues, also with a larger budget (it
-    counts from the tune's beginning). So does Superseded, which is raised when another operation takes the server.
-    Settings that cannot be served are a result, not an end, and so is a trial that is ended because it exceeds the
-    budget (and `grace_s`). Raises NothingMeasured when the baseline itself cannot be measured, and TuneMismatch for the
-    state of another tune.
+    Cancellation pauses the tune: a Paused event has the state from which a later call can `resume` it. `budget_s` then
+    counts from the beginning of the tune, so it must be larger if it was used up. Superseded, raised when another
+    operation takes the server, pauses it as well. Settings that cannot be served do not end the tune. Raises
+    NothingMeasured when the baseline itself cannot be measured, and TuneMismatch for the state of another tune.
     """
-    what = tune_identity(space, workload.name, workload.prompts, goal)
-    if resume is not None and resume.about != what:
+    identity = tune_identity(space, workload.name, workload.prompts, goal)
+    if resume is not None and resume.about != identity:
         raise TuneMismatch(
             message("This tune was started with other settings, another workload or another goal."),
             message("Start a new tune."),
         )
-    state = resume or TuneState(what, seed, ())
+    state = resume or TuneState(identity, seed, ())
     state = replace(state, budgets=(*state.budgets, (len(state.trials), budget_s)))
-    course = TrialRunner(bench, space, workload, goal, state, on_event)
+    runner = TrialRunner(bench, space, workload, goal, state, on_event)
     try:
-        if await probe_drafts(course):
-            await explore_settings(course)
-            verdict = await decide_verdict(course)
+        if await probe_drafts(runner):
+            await explore_settings(runner)
+            verdict = await decide_verdict(runner)
         else:
-            verdict = verdict_without_baseline(course)
+            verdict = verdict_without_baseline(runner)
     except (asyncio.CancelledError, Superseded):
-        on_event(Paused(course.state))
+        on_event(Paused(runner.state))
         raise
-    on_event(VerdictReached(verdict, course.state))
+    on_event(VerdictReached(verdict, runner.state))
     return verdict

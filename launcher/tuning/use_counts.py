@@ -1,4 +1,4 @@
-"""Counters of real use: tokens, steps, and accepted drafts by position. No texts, no times of day."""
+"""Daily counters of real use: tokens, steps, and accepted drafts by position. Texts are not stored."""
 
 import json
 import sqlite3
@@ -27,8 +27,8 @@ CREATE TABLE use_counts (
 class UseCounts:
     """Tokens generated with some settings, the engine's seconds for them, and verification steps.
 
-    `accepted` counts accepted drafts by position. They are relative to steps, because how many drafts a step accepts
-    does not depend on what is drafted after them.
+    `accepted` counts accepted drafts by position. They are compared with steps rather than with drafted tokens, because
+    how many drafts a step accepts does not depend on what is drafted after them.
     """
 
     settings: Settings
@@ -38,8 +38,8 @@ class UseCounts:
     accepted: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings, traffic: Traffic) -> Self | None:
-        """Return the counts of the requests between two readings. None where their time is unknown."""
+    def from_traffic(cls, settings: Settings, traffic: Traffic) -> Self | None:
+        """Return the counts of the requests between two readings. None if their time is unknown."""
         rate, accepted = traffic.tokens_per_second, traffic.acceptance.accepted
         if not rate or traffic.predicted_n <= accepted:
             return None
@@ -65,39 +65,39 @@ class UseCounts:
 
 
 def use_counts_key(environment: Environment) -> str:
-    """Return the key under which counts are added up: model, engine, GPUs and driver."""
+    """Return the key under which counts are summed: model, engine, GPUs and driver, as JSON."""
     model = environment.model
     gpus = [[gpu.name, gpu.driver] for gpu in environment.gpus]
     return to_compact_json([model.name, model.quant, model.bytes, environment.engine, environment.engine_version, gpus])
 
 
-def add_use_counts(db: sqlite3.Connection, day: int, place: str, counts: Iterable[UseCounts]) -> None:
+def add_use_counts(db: sqlite3.Connection, day: int, key: str, counts: Iterable[UseCounts]) -> None:
     """Add counts to those of a day, within the caller's transaction. Counts older than KEPT_DAYS are deleted."""
     db.execute("DELETE FROM use_counts WHERE day < ?", (day - KEPT_DAYS,))
     for each in counts:
         settings = to_compact_json(dict(each.settings))
         row = db.execute(
             "SELECT tokens, seconds, steps, accepted FROM use_counts WHERE day = ? AND place = ? AND settings = ?",
-            (day, place, settings),
+            (day, key, settings),
         ).fetchone()
-        whole = each if row is None else _counts_from_row(each.settings, row).plus(each)
+        total = each if row is None else _counts_from_row(each.settings, row).plus(each)
         db.execute(
             "INSERT OR REPLACE INTO use_counts VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (day, place, settings, whole.tokens, whole.seconds, whole.steps, to_compact_json(whole.accepted)),
+            (day, key, settings, total.tokens, total.seconds, total.steps, to_compact_json(total.accepted)),
         )
 
 
-def read_use_counts(db: sqlite3.Connection, place: str, since_day: int) -> dict[str, UseCounts]:
-    """Return the counts at a place since a day, by settings as stored."""
-    found: dict[str, UseCounts] = {}
+def read_use_counts(db: sqlite3.Connection, key: str, since_day: int) -> list[UseCounts]:
+    """Return the counts under a key since a day, summed by settings."""
+    totals: dict[str, UseCounts] = {}
     rows = db.execute(
         "SELECT settings, tokens, seconds, steps, accepted FROM use_counts WHERE place = ? AND day >= ? ORDER BY day",
-        (place, since_day),
+        (key, since_day),
     )
     for settings, *row in rows:
-        counts = _counts_from_row(_unpacked(settings), row)
-        found[settings] = found[settings].plus(counts) if settings in found else counts
-    return found
+        counts = _counts_from_row(_parse_settings(settings), row)
+        totals[settings] = totals[settings].plus(counts) if settings in totals else counts
+    return list(totals.values())
 
 
 def _counts_from_row(settings: Settings, row: "list[object] | tuple[object, ...]") -> UseCounts:
@@ -105,6 +105,6 @@ def _counts_from_row(settings: Settings, row: "list[object] | tuple[object, ...]
     return UseCounts(settings, int(str(tokens)), float(str(seconds)), int(str(steps)), tuple(json.loads(str(accepted))))
 
 
-def _unpacked(text: str) -> Settings:
+def _parse_settings(text: str) -> Settings:
     data = json.loads(text)
     return data if isinstance(data, Mapping) else {}

@@ -17,7 +17,7 @@ from launcher.tuning.tune_state import Trial
 MARGIN = 0.02
 """Least gain that is worth a change of settings."""
 _WIDEST = math.log(3) / 2
-"""Half width of the widest interval of logarithms that is shown."""
+"""Largest half width of an interval of logarithms that is shown: its ends then differ by a factor of 3."""
 Answer = Literal["on", "off", "undecided"]
 
 
@@ -33,7 +33,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ratio of settings to others, measured in pairs, at the given confidence."""
+    """Ratio of `candidate` to `against`, two sets of settings measured in pairs, at the given confidence."""
 
     candidate: Settings
     against: Settings
@@ -42,23 +42,23 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Whether the settings are better, with that confidence."""
+        """Whether the candidate is better."""
         return self.ratio.low > 1
 
     @property
     def no_better(self) -> bool:
-        """Whether they are worse, or better by less than MARGIN, with that confidence."""
+        """Whether the candidate is worse, or better by less than MARGIN."""
         return self.ratio.high < 1 + MARGIN
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict of a tune. `settings` are the recommended ones: the baseline's where nothing better was confirmed.
+    """Verdict of a tune. `settings` are the recommended ones: the baseline's if nothing better was confirmed.
 
-    `mtp` compares the best found with MTP and without, each with its best other settings: MTP is `speedup` times as
-    good, between `ci_low` and `ci_high` at `confidence`; None where it could not be compared. `gain` compares the
-    recommended settings with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the
-    other settings of `shown`. `because` consists of whole sentences.
+    `mtp` is the result of comparing the best settings with MTP and without: MTP is `speedup` times as good, between
+    `ci_low` and `ci_high` at `confidence`; None if they could not be compared. `gain` compares the recommended settings
+    with the baseline, if they differ. `forecasts` are the goal's value by draft length, with the other settings of
+    `shown`. `sentence` and `because` consist of whole sentences.
     """
 
     mtp: Answer
@@ -101,7 +101,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class TriedSettings:
-    """One row of the table of trials: the goal's typical value over all starts, None where none is usable."""
+    """One row of the table of trials: the goal's typical value over all starts, None if none is usable."""
 
     settings: Settings
     value: float | None
@@ -116,18 +116,20 @@ def tabulate_trials(trials: Sequence[Trial], goal: Goal) -> list[TriedSettings]:
     """Return the table of trials by settings, in the order of their first trial.
 
     A value is the geometric mean over usable runs. Its interval is Student's t over starts; None for a single start,
-    and where its ends differ by more than 3 times, which would be meaningless.
+    and if its ends differ by more than a factor of 3, because it would be meaningless.
     """
     by_settings: dict[Key, list[Trial]] = {}
     for trial in trials:
         by_settings.setdefault(settings_key(trial.settings), []).append(trial)
     rows = []
     for same in by_settings.values():
-        scores = [[score for run in t.runs if (score := goal.score(run)) is not None] for t in same if not t.error]
+        usable = [trial for trial in same if not trial.error]
+        scores = [[score for run in trial.runs if (score := goal.score(run)) is not None] for trial in usable]
         starts = [statistics.fmean(each) for each in scores if each]
-        error = next((t.error for t in reversed(same) if t.error), None) if not starts else None
-        value = low = high = None
-        if starts:
+        value = low = high = error = None
+        if not starts:
+            error = next((trial.error for trial in reversed(same) if trial.error), None)
+        else:
             interval = mean_interval(starts)
             value = goal.value_from_score(interval.estimate)
             if interval.half_width <= _WIDEST:
@@ -139,7 +141,7 @@ def tabulate_trials(trials: Sequence[Trial], goal: Goal) -> list[TriedSettings]:
 def verdict_sentence(
     answer: Answer,
     goal: Goal,
-    text: str,
+    workload: str,
     mtp: Comparison | None,
     values: tuple[float, float] | None,
     more: Sequence[str] = (),
@@ -147,9 +149,9 @@ def verdict_sentence(
     *,
     lost: bool = False,
 ) -> Message:
-    """Return the verdict as sentences. `values` are the goal's with MTP and without, `text` is the workload's name.
+    """Return the verdict as sentences, followed by `more`. `values` are the goal's values with MTP and without.
 
-    `lost`: nothing could be compared because starts failed or were disturbed.
+    `lost` is whether nothing could be compared because starts failed or were disturbed.
     """
     if mtp is None:
         undecided = (
@@ -170,7 +172,7 @@ def verdict_sentence(
             draft=draft.capitalize(),
             ratio=_percent_text(mtp.ratio, goal),
             off=off,
-            text=text,
+            text=workload,
             against=against,
         )
     elif answer == "undecided":
@@ -180,7 +182,7 @@ def verdict_sentence(
             draft=draft,
             range=_range_text(mtp.ratio, goal),
             off=off,
-            text=text,
+            text=workload,
         )
     elif mtp.ratio.high < 1:
         figures = (
@@ -188,7 +190,7 @@ def verdict_sentence(
         )
         sentence = message(
             "Leave MTP off for {text}: {figures} with {draft}, which is {ratio}.",
-            text=text,
+            text=workload,
             figures=figures,
             draft=draft,
             ratio=_percent_text(mtp.ratio, goal),
@@ -196,7 +198,7 @@ def verdict_sentence(
     else:
         sentence = message(
             "Leave MTP off for {text}: {draft} is not distinguishable from {off} ({range}).",
-            text=text,
+            text=workload,
             draft=draft,
             off=off,
             range=_range_text(mtp.ratio, goal),
@@ -214,7 +216,7 @@ def indistinguishable_sentence(best: Settings, rivals: Sequence[int]) -> Message
 
 
 def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
-    """Return the sentence about other settings that were confirmed to be better than the baseline's."""
+    """Return the sentence about settings that were confirmed to be better than the baseline's."""
     changed = settings_line({name: value for name, value in gain.candidate.items() if gain.against.get(name) != value})
     return message(
         "With {changed} it is {ratio} than the baseline.", changed=changed, ratio=_percent_text(gain.ratio, goal)
@@ -222,11 +224,11 @@ def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
 
 
 def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> Message:
-    """Return the arithmetic behind a comparison in sentences: tokens per step, and the time of a step.
+    """Return the cause of a comparison's result in sentences: tokens per step, and the time of a step.
 
-    `no_room` are settings of MTP off for which MTP leaves no memory.
+    `no_room` are the settings of the candidate without MTP that do not fit into memory with MTP.
     """
-    with_mtp, without = _steps(on), _steps(off)
+    with_mtp, without = _step_figures(on), _step_figures(off)
     sentences = []
     if with_mtp and without:
         yields, longer = with_mtp[0], with_mtp[1] / without[1]
@@ -242,8 +244,8 @@ def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Setti
     return join_messages(*sentences)
 
 
-def _steps(trials: Sequence[Trial]) -> tuple[float, float] | None:
-    """Return tokens per step and seconds per step."""
+def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
+    """Return tokens per step and seconds per step. None without usable runs."""
     runs = [run for trial in trials for run in trial.runs if run.counts and run.steps and run.decode_rate]
     steps = sum(run.steps or 0 for run in runs)
     if not steps:
@@ -257,8 +259,10 @@ _WORSE = {Aim.SPEED: "slower", Aim.ANSWER: "slower to the answer", Aim.ENERGY: "
 
 
 def _figure_text(value: float) -> str:
-    """Return a number with at most three significant digits, but never fewer than its integer part has."""
-    return f"{value:.0f}" if value >= 20 else f"{value:.1f}" if value >= 2 else f"{value:.3f}"
+    """Return a number with two or more significant digits, the more the smaller it is."""
+    if value >= 20:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 2 else f"{value:.3f}"
 
 
 def _percent_text(ratio: Interval, goal: Goal) -> str:
@@ -278,4 +282,5 @@ def _range_text(ratio: Interval, goal: Goal) -> str:
 def _side_text(ratio: float, goal: Goal) -> str:
     percent = 100 * abs(ratio - 1)
     word = _BETTER[goal.aim] if ratio >= 1 else _WORSE[goal.aim]
-    return f"{percent:.{0 if percent >= 9.5 else 1}f} % {word}"
+    digits = 0 if percent >= 9.5 else 1
+    return f"{percent:.{digits}f} % {word}"

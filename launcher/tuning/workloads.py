@@ -19,8 +19,8 @@ from launcher.tuning.records import Prompt, Value
 
 # Errors in a file of prompts, as sentences.
 
-EXAMPLE = "docs/measuring.md, under What is asked, has an example of such a file."
-_KINDS = {
+EXAMPLE = message("docs/measuring.md, under Workloads, has an example of such a file.")
+_TYPE_TEXTS = {
     "string_type": "a text in quotes",
     "int_type": "a whole number",
     "float_type": "a number",
@@ -29,7 +29,7 @@ _KINDS = {
     "dict_type": "a table such as { temperature = 0.6 }",
     "model_type": "a table",
 }
-_SAID: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_RULE_TEXTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "string_too_short": lambda _: "must not be empty",
     "too_short": lambda _: "must not be empty",
     "greater_than_equal": lambda limits: f"must be at least {limits['ge']}",
@@ -44,20 +44,23 @@ def error_sentences(errors: Sequence[ErrorDetails]) -> str:
 
 
 def broken_rules(data: Mapping[str, Any]) -> list[ErrorDetails]:
-    """Return the errors between the parts of a file. Validation alone would stop at the first faulty part."""
-    listed = data.get("prompts")
-    prompts = [
-        (at, each) for at, each in enumerate(listed if isinstance(listed, list) else ()) if isinstance(each, dict)
-    ]
-    errors = []
-    for at, prompt in prompts:
+    """Return the errors that concern several fields of a file.
+
+    As validators of pydantic they would be reported only if all single fields are valid.
+    """
+    prompts = data.get("prompts")
+    errors, names = [], []
+    for index, prompt in enumerate(prompts if isinstance(prompts, list) else ()):
+        if not isinstance(prompt, dict):
+            continue
         messages = prompt.get("messages")
         if ("text" in prompt) == bool(messages):
-            errors.append(_rule_error(("prompts", at), "a prompt has either text or messages"))
+            errors.append(_rule_error(("prompts", index), "a prompt has either text or messages"))
         last = messages[-1] if isinstance(messages, list) and messages else None
         if isinstance(last, dict) and last.get("role") in ("system", "assistant"):
-            errors.append(_rule_error(("prompts", at), "the last message is the user's"))
-    names = [name for _, prompt in prompts if isinstance(name := prompt.get("name"), str)]
+            errors.append(_rule_error(("prompts", index), "the last message is the user's"))
+        if isinstance(prompt.get("name"), str):
+            names.append(prompt["name"])
     if len(set(names)) < len(names):
         errors.append(_rule_error((), "two prompts have the same name"))
     return errors
@@ -68,7 +71,7 @@ def _rule_error(loc: tuple[int | str, ...], rule: str) -> ErrorDetails:
 
 
 def _error_sentence(error: ErrorDetails) -> str:
-    name, where = _place(error["loc"])
+    name, where = _locate_field(error["loc"])
     if len(error["loc"]) > 1 and error["loc"][0] == "sampling":
         return message("{error} of the file's sampling must be a number or a text.", error=error["loc"][1])
     kind, limits = error["type"], error.get("ctx", {})
@@ -77,31 +80,27 @@ def _error_sentence(error: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return message("{where} has an unknown key {name}.", where=where, name=name)
     if kind == "value_error":
-        said = str(limits["error"])
-        return message("{whole}: {said}.", whole=_whole(name, where), said=said)
-    if kind in _KINDS:
-        return message("{name} of {lower} must be {kinds}.", name=name, lower=_lower(where), kinds=_KINDS[kind])
-    said = _SAID[kind](limits) if kind in _SAID else f"is wrong ({error['msg']})"
-    return message("{name} of {lower} {said}.", name=name, lower=_lower(where), said=said)
+        subject = f"{name} of {_lower_first(where)}" if name else where
+        return message("{whole}: {said}.", whole=subject, said=str(limits["error"]))
+    if kind in _TYPE_TEXTS:
+        return message(
+            "{name} of {lower} must be {kinds}.", name=name, lower=_lower_first(where), kinds=_TYPE_TEXTS[kind]
+        )
+    rule = _RULE_TEXTS[kind](limits) if kind in _RULE_TEXTS else f"is wrong ({error['msg']})"
+    return message("{name} of {lower} {said}.", name=name, lower=_lower_first(where), said=rule)
 
 
-def _place(loc: tuple[int | str, ...]) -> tuple[str, str]:
-    """Return the name and the place of a faulty field: ("text", "Prompt 2")."""
+def _locate_field(loc: tuple[int | str, ...]) -> tuple[str, str]:
+    """Return the name and the place of a faulty field, such as ("text", "Prompt 2"); no name for a list's entry."""
     where = "The file"
-    for at, part in enumerate(loc):
+    for depth, part in enumerate(loc):
         if isinstance(part, int):
-            where = f"Prompt {part + 1}" if at == 1 else f"message {part + 1} of {_lower(where)}"
-            where = where[0].upper() + where[1:]
-    names = [part for part in loc if isinstance(part, str)]
-    named = loc and isinstance(loc[-1], str)
-    return (names[-1] if named and names else ""), where
+            where = f"Prompt {part + 1}" if depth == 1 else f"Message {part + 1} of {_lower_first(where)}"
+    last = loc[-1] if loc else ""
+    return (last if isinstance(last, str) else ""), where
 
 
-def _whole(name: str, where: str) -> str:
-    return f"{name} of {_lower(where)}" if name else where
-
-
-def _lower(text: str) -> str:
+def _lower_first(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
@@ -121,8 +120,8 @@ class WorkloadUnusable(LauncherError):
 class Workload:
     """Prompts for one kind of work.
 
-    `version` changes with anything that changes figures. `source` is the author of the prompts, `about` their purpose.
-    `runs` is how often to send each, None for as often as the precision needs.
+    `version` rises with each change that affects measurements. `source` is the author of the prompts, `about` their
+    purpose. `runs` is how often to send each, None for as often as the precision needs.
     """
 
     name: str
@@ -135,22 +134,24 @@ class Workload:
 
     @property
     def reply_tokens(self) -> int:
-        """Most reply tokens of one round."""
+        """Maximum number of reply tokens of one round."""
         return sum(prompt.tokens for prompt in self.prompts)
 
     @property
     def sized_tokens(self) -> int:
-        """Prompt tokens of one round, for the prompts that have a size."""
+        """Prompt tokens of one round in the prompts that have a size."""
         return sum(prompt.size or 0 for prompt in self.prompts)
 
 
+@cache
 def shipped_workloads() -> tuple[Workload, ...]:
     """Return the workloads that ship with the program, the default first."""
-    return _shipped()
+    folder = shipped_file("resources", "workloads")
+    return tuple(_parse_workload(tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))) for name in _ORDER)
 
 
 def load_workload(name: str) -> Workload:
-    """Return the workload of a name, or from a file. Raises BadOption and WorkloadUnusable."""
+    """Return the shipped workload of that name, or else read that file. Raises BadOption and WorkloadUnusable."""
     for each in shipped_workloads():
         if each.name == name:
             return each
@@ -165,10 +166,10 @@ def load_workload(name: str) -> Workload:
 
 
 def read_workload_file(path: Path) -> Workload:
-    """Read a workload of the user's: a TOML file like those in resources/workloads, or a text file of prompts.
+    """Read a user's workload: a TOML file like those in resources/workloads, or a text file of prompts.
 
     In a text file, empty lines separate the prompts; without any, each line is one. They use the server's default
-    sampling. Raises WorkloadUnusable for a TOML file, BadOption for another.
+    sampling. Raises WorkloadUnusable for an invalid TOML file, BadOption for another invalid file.
     """
     if path.suffix.lower() != ".toml":
         texts = read_prompts(path)
@@ -197,17 +198,17 @@ def read_workload_file(path: Path) -> Workload:
         raise WorkloadUnusable(
             join_messages(message("{name} is not a workload.", name=path.name), errors), EXAMPLE, path=str(path)
         )
-    return _read(data)
+    return _parse_workload(data)
 
 
 def _file_errors(data: dict[str, Any]) -> str:
     """Return all errors of a file, as sentences."""
-    broken = broken_rules(data)
+    errors = broken_rules(data)
     try:
         _File.model_validate(data)
     except ValidationError as error:
-        broken = [*error.errors(), *broken]
-    return error_sentences(broken)
+        errors = [*error.errors(), *errors]
+    return error_sentences(errors)
 
 
 class _Message(BaseModel):
@@ -242,13 +243,7 @@ class _File(BaseModel):
     prompts: list[_Prompt] = Field(min_length=1)
 
 
-@cache
-def _shipped() -> tuple[Workload, ...]:
-    folder = shipped_file("resources", "workloads")
-    return tuple(_read(tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))) for name in _ORDER)
-
-
-def _read(data: dict[str, Any]) -> Workload:
+def _parse_workload(data: dict[str, Any]) -> Workload:
     file = _File.model_validate(data)
     sampling: dict[str, Value] = dict(file.sampling)
     prompts = tuple(

@@ -117,12 +117,12 @@ def test_a_gain_within_the_noise_is_not_told() -> None:
 
 def test_traffic_is_counted_by_position() -> None:
     traffic = Traffic(100, 50.0, Acceptance(80, 60, (40, 40), (35, 25)))
-    counts = UseCounts.of({"draft": 2}, traffic)
+    counts = UseCounts.from_traffic({"draft": 2}, traffic)
     assert counts == UseCounts({"draft": 2}, 100, 2.0, 40, (35, 25))
     assert counts.step_s == pytest.approx(0.05)
     more = counts.plus(UseCounts({"draft": 2}, 10, 0.5, 8, (1, 1, 0)))
     assert more == UseCounts({"draft": 2}, 110, 2.5, 48, (36, 26, 0))
-    assert UseCounts.of({}, replace(traffic, tokens_per_second=None)) is None
+    assert UseCounts.from_traffic({}, replace(traffic, tokens_per_second=None)) is None
 
 
 def test_counts_of_a_day_are_added_up_and_old_ones_forgotten() -> None:

@@ -69,7 +69,7 @@ async def test_a_warm_up_is_thrown_away_and_a_round_has_one_seed() -> None:
     assert bench.asked == [("a", 40, 24), *((name, seed, 100) for seed in (41, 42, 43) for name in "ab")]
     assert told == [0, 1, 1, 2, 2, 3, 3]
     assert measured.ended is EndReason.NARROW
-    assert measured.decode == Figure.of([50.0] * 6)
+    assert measured.decode == Figure.from_values([50.0] * 6)
     assert measured.acceptance
     assert measured.acceptance.drafted == 6 * DRAFTS.drafted
     assert measured.acceptance.accepted_by_position == (150, 120)
@@ -123,7 +123,7 @@ async def test_what_was_spoilt_is_asked_again_at_its_rounds_end_and_not_counted(
     bench = Timed(lambda ask: 5.0 if hot(ask) else 50.0, hot)
     measured = await measure_speed(bench, PROMPTS)
     assert [name for name, seed, _ in bench.asked if seed == 2] == ["a", "b", "a"]
-    assert measured.decode == Figure.of([50.0] * 6)
+    assert measured.decode == Figure.from_values([50.0] * 6)
     assert len(measured.runs) == 7
 
 

@@ -31,14 +31,14 @@ BASE, FAST = (50.0, 52.0, 51.0, 49.5), (70.0, 69.0, 72.5, 71.0)
 
 
 def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
-    found = Figure.of([*BASE, None])
+    found = Figure.from_values([*BASE, None])
     assert found is not None
     assert (found.n, found.least, found.most, found.span) == (4, 49.5, 52.0, 2.5)
     assert found.stdev == pytest.approx(statistics.stdev(BASE))
     low, high = stats.t.interval(0.95, 3, statistics.fmean(BASE), stats.sem(BASE))
     assert [found.low, found.high] == pytest.approx([low, high])
-    assert Figure.of([None]) is None
-    one = Figure.of([5.0])
+    assert Figure.from_values([None]) is None
+    one = Figure.from_values([5.0])
     assert one is not None
     assert (one.mean, one.stdev, one.low, one.high, one.n) == (5.0, None, None, None, 1)
 
@@ -177,7 +177,7 @@ def test_no_limit_of_a_rate_lies_below_nothing() -> None:
 
 
 def test_no_limit_of_an_amount_lies_below_nothing() -> None:
-    few = Figure.of([0.02, 0.4])
+    few = Figure.from_values([0.02, 0.4])
     assert few
     assert few.low == 0.0
     assert few.high

@@ -34,8 +34,8 @@ def test_better_no_better_or_open(ratio: float, spread: float, answer: bool | No
     question = Question(ON, BASELINE)
     question.update_answer(measured(ratio, spread=spread), 0.95)
     assert question.answer is answer
-    assert question.found is not None
-    assert question.found.ratio.estimate == pytest.approx(ratio)
+    assert question.comparison is not None
+    assert question.comparison.ratio.estimate == pytest.approx(ratio)
 
 
 def test_a_comparison_reads_the_same_from_either_side() -> None:
@@ -63,7 +63,7 @@ def test_two_pairs_are_too_few_to_say_anything() -> None:
     assert both.compare(ON, BASELINE, 0.95) is None
     question = Question(ON, BASELINE)
     question.update_answer(both, 0.95)
-    assert (question.answer, question.found) == (None, None)
+    assert (question.answer, question.comparison) == (None, None)
 
 
 def test_once_it_is_known_whether_mtp_is_better_only_its_own_side_matters() -> None:

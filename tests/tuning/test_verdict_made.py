@@ -91,7 +91,7 @@ async def test_without_other_settings_the_baseline_is_what_mtp_is_compared_with(
     assert verdict.mtp == mtp
     assert verdict.settings == (ON if mtp == "on" else BASELINE)
     assert (verdict.ci_low, verdict.ci_high) == (low, high)
-    assert verdict.gain == (verdict.gain and asked(ON, BASELINE, low, high).found)
+    assert verdict.gain == (verdict.gain and asked(ON, BASELINE, low, high).comparison)
     assert "than the baseline" not in verdict.sentence
 
 
