@@ -297,7 +297,7 @@ class Session:
     def _note_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
         if self._presence is not None:
-            standing = tuple(finding.as_json() for finding in self.monitor.watch.standing)
+            standing = tuple(finding.as_json() for finding in self.monitor.watch.open_findings)
             self._presence.registration.update(health=standing)
         if self._on_health is not None:
             _call_listener(self._on_health, event)

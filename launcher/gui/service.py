@@ -158,7 +158,7 @@ class ServerService:
 
     def _forward_health(self, _event: "HealthEvent") -> None:
         if self.session is not None:
-            self._post(HealthChanged(tuple(self.session.monitor.watch.standing)))
+            self._post(HealthChanged(tuple(self.session.monitor.watch.open_findings)))
 
     @staticmethod
     async def measured_note(launch: "Launch") -> str:

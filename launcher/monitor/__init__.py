@@ -1,1 +1,1 @@
-"""Live numbers: one clock, bounded series, unknown absent with a reason."""
+"""Monitoring of a running server: samples of machine and engine, the speed of replies, and health detectors."""

@@ -13,19 +13,24 @@ from launcher.monitor.health_event import Code, Finding, FinishedReply, HealthEv
 # Drafts that are not made or rarely accepted, and requests that wait.
 
 _WINDOW_DRAFTS, _WINDOW_REPLIES = 600, 4
+"""Least drafted tokens and replies over which acceptance is judged."""
 _USUAL_WINDOWS = 3
+"""Windows after the start whose median is the usual acceptance."""
 _COLLAPSED, _RECOVERED = 0.55, 0.75
-_FLOOR, _NEVER_GOOD = 0.10, 0.50
+"""Shares of the usual acceptance below which the finding is raised, and above which it is cleared."""
+_LOW_ACCEPTANCE, _LOW_SHARE_OF_PUBLISHED = 0.10, 0.50
 """Limits of a low acceptance: absolute if none is published for the model, else as a share of the lowest published."""
 _INERT_REPLIES, _INERT_TOKENS = 3, 200
+"""Least replies in a row, and tokens in them, without a draft."""
 _LEAST_TOKENS = 32
+"""Shorter replies without drafts do not count."""
 
 
 class AcceptanceLow:
     """Detects a draft acceptance that collapsed, or that is far below the published values for the model.
 
-    Acceptance depends on content far more than on chance: published results for one model are between 0.5 and 0.95. So
-    it takes hundreds of drafts over several replies, and a drop to about half.
+    Acceptance depends strongly on the text: published results for one model are between 0.5 and 0.95. So it takes
+    hundreds of drafts over several replies, and a drop to about half.
     """
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -52,13 +57,13 @@ class AcceptanceLow:
         return self._judge(rate, drafted, usual)
 
     def _judge(self, rate: float, drafted: int, usual: float | None) -> Finding | bool | None:
-        published = self._setup.usual_acceptance
-        lowest = _NEVER_GOOD * published if published is not None else _FLOOR
-        fallen = usual is not None and rate < _COLLAPSED * usual
-        if not fallen and rate >= lowest:
+        published = self._setup.published_acceptance
+        lowest = _LOW_SHARE_OF_PUBLISHED * published if published is not None else _LOW_ACCEPTANCE
+        collapsed = usual is not None and rate < _COLLAPSED * usual
+        if not collapsed and rate >= lowest:
             return False if usual is None or rate > _RECOVERED * usual else None
         evidence: dict[str, float | str] = {"acceptance_percent": 100 * rate, "draft_n": float(drafted)}
-        if fallen and usual is not None:
+        if collapsed and usual is not None:
             evidence["usual_acceptance_percent"] = 100 * usual
             against = message("usually {usual:.0f} % here", usual=100 * usual)
         elif published is not None:
@@ -90,9 +95,10 @@ def _shorten_draft(draft: int) -> Action:
 
 
 class DraftsInert:
-    """Detects replies without a single draft although MTP is on, and the first request after the start had some.
+    """Detects replies without any draft although MTP is on. (The supervisor checks that there are some at the start.)
 
-    One reply may legitimately have none (an image, the end of the context), so it takes several, and enough tokens.
+    A single reply may have none for a good reason (an image, the end of the context), so it takes several replies with
+    enough tokens.
     """
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -154,26 +160,30 @@ class RequestsWait:
 
 # GPU problems: throttling, other programs in its memory, and a model that does not run on it.
 
+# NVML's throttle reasons, as named in machine.nvidia. NVML reports a hardware slowdown together with its cause, so HOT
+# is checked before HARDWARE.
 HOT = frozenset({"temperature (driver)", "temperature (hardware)"})
 HARDWARE = frozenset({"hardware slowdown", "power brake"})
 POWER = frozenset({"power limit"})
-"""NVML's throttle reasons, as named in machine.nvidia. NVML reports a hardware slowdown together with its cause, so the
-temperature is checked before."""
 
 Evidence = dict[str, float | str]
 
 _MIB = 2**20
-_POWER_COSTS, _HEAT_COSTS = 0.75, 0.92
-_SHORT_MIB, _ROOM_MIB = 256.0, 512.0
+_POWER_CLOCK_SHARE, _HEAT_CLOCK_SHARE = 0.75, 0.92
+"""Shares of the highest clock below which a power limit is reported, and below which heat is a warning."""
+_RAISE_FREE_MIB, _CLEAR_FREE_MIB = 256.0, 512.0
+"""Free VRAM below which pressure is raised, and above which it is cleared."""
 _TAKEN_MIB = 256.0
-_NAMED = 2
+"""Least growth of other programs' memory since the model was loaded."""
+_MOST_NAMES = 2
+"""Most programs that are named in a sentence."""
 
 
 class Throttling:
-    """Detects clocks that are throttled, by NVML, while the GPU works.
+    """Detects clocks that are throttled while the GPU works, from the reasons that NVML reports.
 
-    A power limit is the normal state of a GPU under load. It is reported, as information, only if it costs a quarter of
-    the highest clock of this server.
+    A power limit is the normal state of a GPU under load. It is reported, as information, only if the clock is a
+    quarter below the highest one since the server's start.
     """
 
     def __init__(self, code: Code) -> None:
@@ -189,7 +199,7 @@ class Throttling:
         self._best_mhz = max(self._best_mhz, clock or 0.0)
         if self._find_cause(frozenset(reasons)) is not self._code:
             return False
-        if self._code is Code.THROTTLED_POWER and (clock is None or clock > _POWER_COSTS * self._best_mhz):
+        if self._code is Code.THROTTLED_POWER and (clock is None or clock > _POWER_CLOCK_SHARE * self._best_mhz):
             return None if clock is None else False
         names = ("gpu_temperature_c", "gpu_clock_mhz", "gpu_power_w", "gpu_power_limit_w")
         figures = {name: value for name in names if (value := moment.value(name)) is not None}
@@ -210,7 +220,7 @@ class Throttling:
             at = message(" at {temperature:.0f} °C", temperature=temperature) if temperature is not None else ""
             cool = Action(ActionKind.IMPROVE_COOLING, message("Clean the fans and check the airflow"))
             sentence = message("The GPU slows down because it is too hot{at}{clocks}.", at=at, clocks=clocks)
-            return Finding(self._code, sentence, evidence, cool, self._level_of_heat(moment))
+            return Finding(self._code, sentence, evidence, cool, self._heat_level(moment))
         if self._code is Code.THROTTLED_HARDWARE:
             check = Action(ActionKind.IMPROVE_COOLING, message("Check the power cables and the cooling"))
             sentence = message(
@@ -227,28 +237,28 @@ class Throttling:
         sentence = message("The power limit{watts} holds the GPU back{clocks}.", watts=watts, clocks=clocks)
         return Finding(self._code, sentence, evidence, None, Level.INFORMATION)
 
-    def _level_of_heat(self, moment: Moment) -> Level:
+    def _heat_level(self, moment: Moment) -> Level:
         """Return the severity of thermal throttling.
 
-        A laptop's driver may hold a temperature limit all day, which is no warning while it hardly costs clock speed.
+        A laptop's driver may hold a temperature limit all day. That is a warning only if the clock falls noticeably.
         """
         clock = moment.value("gpu_clock_mhz")
         by_hardware = "temperature (hardware)" in (moment.activity.throttled_by or ())
-        costs = clock is None or clock < _HEAT_COSTS * self._best_mhz
-        return Level.WARNING if by_hardware or costs else Level.INFORMATION
+        slower = clock is None or clock < _HEAT_CLOCK_SHARE * self._best_mhz
+        return Level.WARNING if by_hardware or slower else Level.INFORMATION
 
 
 def _describe_clocks(now: float | None, best: float) -> str:
-    return (
-        message(": {now:.0f} MHz, it had {best:.0f} MHz", now=now, best=best) if now is not None and best > now else ""
-    )
+    if now is None or best <= now:
+        return ""
+    return message(": {now:.0f} MHz, it had {best:.0f} MHz", now=now, best=best)
 
 
 class VramPressure:
     """Detects other programs that took GPU memory after the model was loaded, so that hardly any is left.
 
-    llama-server allocates its memory at its start, so later growth is due to other programs. It is exact if NVML
-    reports the memory of each program, else inferred.
+    llama-server allocates its memory at its start, so later growth is due to other programs. Their share is exact if
+    NVML reports the memory of each program, else inferred.
     """
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -265,16 +275,16 @@ class VramPressure:
         if self._used_mib is None:
             self._used_mib, self._others_mib = used, others
         exact = others is not None and self._others_mib is not None
-        came = (others or 0) - (self._others_mib or 0) if exact else used - self._used_mib
+        taken = (others or 0) - (self._others_mib or 0) if exact else used - self._used_mib
         free = total - used
-        if free > _ROOM_MIB or came < _TAKEN_MIB / 2:
+        if free > _CLEAR_FREE_MIB or taken < _TAKEN_MIB / 2:
             return False
-        if free > _SHORT_MIB or came < _TAKEN_MIB:
+        if free > _RAISE_FREE_MIB or taken < _TAKEN_MIB:
             return None
-        who = self._program_names(moment.activity.processes)
-        mib, left = f"{came:.0f} MiB", f"{max(free, 0):.0f} MiB"
+        programs = self._program_names(moment.activity.processes)
+        mib, left = f"{taken:.0f} MiB", f"{max(free, 0):.0f} MiB"
         if exact:
-            by = who or message("Other programs")
+            by = programs or message("Other programs")
             sentence = message(
                 "{by} took {mib} of GPU memory since the model was loaded; {left} left.", by=by, mib=mib, left=left
             )
@@ -284,12 +294,12 @@ class VramPressure:
                 mib=mib,
                 left=left,
             )
-        if who and not exact:
-            sentence = join_messages(sentence, message("Programs on the GPU: {who}.", who=who))
+        if programs and not exact:
+            sentence = join_messages(sentence, message("Programs on the GPU: {who}.", who=programs))
         return Finding(
             Code.VRAM_PRESSURE,
             sentence,
-            {"vram_free_mib": free, "vram_taken_by_others_mib": came, "programs": who or "not told"},
+            {"vram_free_mib": free, "vram_taken_by_others_mib": taken, "programs": programs or "unknown"},
             Action(ActionKind.FREE_MEMORY, message("Close the programs that use the GPU's memory")),
         )
 
@@ -303,18 +313,18 @@ class VramPressure:
     def _program_names(self, processes: tuple[GpuProcess, ...] | None) -> str:
         others = [each for each in processes or () if each.pid != self._setup.engine_pid and each.name]
         others.sort(key=lambda each: -(each.used_bytes or 0))
-        return " and ".join(dict.fromkeys(each.name or "" for each in others[:_NAMED]))
+        return " and ".join(dict.fromkeys(each.name or "" for each in others[:_MOST_NAMES]))
 
 
 def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> GpuProcess | None:
-    """Return the engine's entry, or None. In a container, process ids are the host's and have no names: None."""
+    """Return the engine's entry. None in a container, where process ids are the host's and entries have no names."""
     return next((each for each in processes or () if each.pid == pid and each.name is not None), None)
 
 
 class GpuUnused:
-    """Detects a GPU build that computes on the processor, or a model that is on the GPU by its log but not in fact.
+    """Detects a GPU build that runs on the CPU, or a model that is on the GPU by the log but not by its memory in use.
 
-    If neither log nor driver is conclusive (WDDM, WSL and containers hide the memory of a process), it is undecided.
+    Undecided if neither log nor driver is conclusive: WDDM, WSL and containers hide the memory of a process.
     """
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -352,7 +362,9 @@ class GpuUnused:
         if counted is not None:
             return counted
         engine = _find_engine(moment.activity.processes, self._setup.engine_pid)
-        return engine.used_bytes / _MIB if engine and engine.used_bytes is not None else moment.value("vram_used_mib")
+        if engine is None or engine.used_bytes is None:
+            return moment.value("vram_used_mib")
+        return engine.used_bytes / _MIB
 
     @staticmethod
     def _make_finding(sentence: str, evidence: Evidence) -> Finding:
@@ -367,28 +379,34 @@ class GpuUnused:
 # Falling speed. Only comparable replies are compared.
 #
 # A reply's tokens/s vary for two harmless reasons: the draft acceptance of its text, and the context in use. The first
-# is removed by counting verification steps, each of which costs the same whether its drafts are accepted or not: steps
-# = tokens - accepted drafts. The second is removed by comparing only replies with a similar context in use: an RTX 5060
-# Ti goes from 123 t/s at 10K to 82 t/s at 55K, so a class is half an octave wide. Replies with parallel streams are
-# compared only with each other; replies while other programs used the processor are not compared at all.
+# is removed by counting verification steps, which take equally long whether their drafts are accepted or not: steps =
+# tokens - accepted drafts. The second is removed by comparing only replies with a similar context in use, in classes of
+# half an octave: an RTX 5060 Ti falls from 123 t/s at 10K to 82 t/s at 55K. Replies with parallel streams are compared
+# only with each other; replies while other programs used the processor are not compared at all.
 
 _FEWEST_TOKENS = 32
 _SHORTEST_S = 0.1
+"""Shorter replies are not compared."""
 _MOST_OTHERS_PERCENT = 25.0
+"""Nor are replies during which other programs used more of the processor."""
 _FIRST_REPLIES = 6
 """Replies of one kind whose median is its usual speed."""
-_LAST_REPLIES, _TOLD = 5, 3
+_LAST_REPLIES, _NEWEST_REPLIES = 5, 3
+"""Least replies to compare with the usual speed, and how many of them give the speed in the message."""
 _RECENT_S, _LAST_S, _LEAST_SPAN_S = 60.0, 600.0, 30.0
 """Seconds. All replies of the last minute are compared, or the last five within ten minutes if there are fewer; they
 must span half a minute."""
 _LEAST_FILL = 256
+"""Upper limit of the first class of context in use, in tokens."""
 _SLOW, _FINE = 0.70, 0.85
+"""Shares of the usual speed up to which falling speed is raised, and above which it is cleared."""
 
 _Kind = tuple[int, int, bool]
+"""Class of context in use, number of streams, and whether there were drafts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SpeedComparison:
     """The speed of the last replies compared with the usual speed, in verification steps per second.
 
     `ratio` is the median over all compared replies; 1 is as fast as usual. `latest`, for the message, is the median of
@@ -445,25 +463,25 @@ class SpeedHistory:
         """Drop the last replies, so that only later ones are compared. The usual speed stays."""
         self._last.clear()
 
-    def compare(self, now_s: float) -> Comparison | None:
+    def compare(self, now_s: float) -> SpeedComparison | None:
         """Compare the last replies with the usual speed; None if there are too few."""
-        known = [one for one in self._last if now_s - one.time_s <= _LAST_S]
-        recent = [one for one in known if now_s - one.time_s <= _RECENT_S]
+        known = [each for each in self._last if now_s - each.time_s <= _LAST_S]
+        recent = [each for each in known if now_s - each.time_s <= _RECENT_S]
         if len(recent) < _LAST_REPLIES:
             recent = known[-_LAST_REPLIES:]
         if len(recent) < _LAST_REPLIES:
             return None
-        newest = recent[-_TOLD:]
-        latest, rate = median(one.ratio for one in newest), median(one.rate for one in newest)
+        newest = recent[-_NEWEST_REPLIES:]
+        latest, rate = median(each.ratio for each in newest), median(each.rate for each in newest)
         span_s = recent[-1].time_s - recent[0].time_s
-        return Comparison(median(one.ratio for one in recent), latest, rate / latest, rate, len(recent), span_s)
+        return SpeedComparison(median(each.ratio for each in recent), latest, rate / latest, rate, len(recent), span_s)
 
 
 class SpeedFalling:
-    """Detects replies that became much slower. Health suppresses it while another detector explains that."""
+    """Detects replies that became much slower. Health suppresses it while another finding explains that."""
 
-    def __init__(self, book: SpeedHistory) -> None:
-        self._book = book
+    def __init__(self, speed: SpeedHistory) -> None:
+        self._speed = speed
         self._since_s: float | None = None
 
     def check(self, moment: Moment) -> Finding | bool | None:
@@ -472,7 +490,7 @@ class SpeedFalling:
             self._since_s = moment.time_s
         if not moment.finished:
             return None
-        now = self._book.compare(moment.time_s)
+        now = self._speed.compare(moment.time_s)
         if now is None or now.span_s < _LEAST_SPAN_S:
             return None
         if now.ratio > _FINE:
@@ -507,49 +525,57 @@ class SpeedFalling:
 # memory crosses PCIe once per verification step, and the waiting GPU draws less power. Traffic alone is no proof
 # (prompts transfer experts, too), so it takes two signs.
 
-_GREW_MIB, _MUCH_MIB, _BEYOND_MIB = 64.0, 256.0, 512.0
+_GROWTH_MIB, _LARGE_GROWTH_MIB, _UNPLANNED_MIB = 64.0, 256.0, 512.0
+"""Growth of shared memory that is a spill: if replies are slower; on a full GPU; and shared memory on a full GPU beyond
+what the engine placed in host memory by design."""
 _FULL = 0.80
-"""Least share of VRAM in use for growth of shared memory to be a spill: WDDM reserves a part for other programs."""
+"""Share of VRAM in use from which a GPU counts as full: WDDM reserves a part for other programs."""
 _TRAFFIC_MIB_S, _TRAFFIC_TIMES = 1_000.0, 3.0
-_SLOWER, _COOLER = 0.75, 0.80
-_USUAL_LOOKS = 10
+"""Least PCIe traffic of a spill, in absolute terms and as a multiple of the usual traffic."""
+_SLOWER, _LESS_POWER = 0.75, 0.80
+"""Shares of the usual speed and power up to which they are signs of a spill."""
+_USUAL_CHECKS = 10
+"""Checks after the start whose median is the usual traffic and power."""
 
 
 class Spill:
     """Detects a spill by growth of shared memory where it is reported, else by PCIe traffic with less speed or power.
 
     Windows reports the shared memory of the process (`gpu_shared_mib`). amdgpu reports that of all programs
-    (`gtt_used_mib`), a desktop's included, so that alone never raises it.
+    (`gtt_used_mib`), including the desktop, so its growth is a spill only if replies are slower.
     """
 
-    def __init__(self, setup: ServerSetup, book: SpeedHistory) -> None:
+    def __init__(self, setup: ServerSetup, speed: SpeedHistory) -> None:
         self._setup = setup
-        self._book = book
+        self._speed = speed
         self._least_mib: float | None = None
         self._usual: dict[str, list[float]] = {"gpu_power_w": [], "pcie_received_mib_s": []}
 
     def check(self, moment: Moment) -> Finding | bool | None:
         """See Detector."""
-        speed = self._book.compare(moment.time_s)
+        speed = self._speed.compare(moment.time_s)
         for name in ("gpu_shared_mib", "gtt_used_mib"):
             counted = moment.value(name)
             if counted is not None:
-                return self._by_counter(moment, name, counted, speed)
-        return self._by_effects(moment, speed) if moment.generating else None
+                return self._check_counter(moment, name, counted, speed)
+        return self._check_effects(moment, speed) if moment.generating else None
 
-    def _by_counter(self, moment: Moment, name: str, counted: float, speed: Comparison | None) -> Finding | bool | None:
+    def _check_counter(
+        self, moment: Moment, name: str, counted: float, speed: SpeedComparison | None
+    ) -> Finding | bool | None:
+        """Return the finding by a counter of shared memory; `counted` is its value in MiB."""
         self._least_mib = counted if self._least_mib is None else min(self._least_mib, counted)
-        grew, host = counted - self._least_mib, self._setup.host_mib
+        growth, host = counted - self._least_mib, self._setup.host_mib
         used, total = moment.value("vram_used_mib"), self._setup.vram_total_mib
         full = used is not None and bool(total) and used / (total or 1) >= _FULL
         slower = speed is not None and speed.ratio <= _SLOWER
-        own = name == "gpu_shared_mib"
-        if own and full and host is not None and counted - host >= _BEYOND_MIB:
+        of_process = name == "gpu_shared_mib"
+        if of_process and full and host is not None and counted - host >= _UNPLANNED_MIB:
             spilled = counted - host
-        elif (grew >= _GREW_MIB and slower) or (own and full and grew >= _MUCH_MIB):
-            spilled = grew
+        elif (growth >= _GROWTH_MIB and slower) or (of_process and full and growth >= _LARGE_GROWTH_MIB):
+            spilled = growth
         else:
-            return False if grew < _GREW_MIB / 2 else None
+            return False if growth < _GROWTH_MIB / 2 else None
         evidence = {name: counted, "spilled_mib": spilled}
         times = _slowdown(speed)
         sentence = (
@@ -564,20 +590,21 @@ class Spill:
         )
         return _spill_finding(sentence, evidence, speed)
 
-    def _by_effects(self, moment: Moment, speed: Comparison | None) -> Finding | bool | None:
+    def _check_effects(self, moment: Moment, speed: SpeedComparison | None) -> Finding | bool | None:
+        """Return the finding by PCIe traffic, with speed or power as the second sign."""
         traffic = moment.value("pcie_received_mib_s")
         if traffic is None:
             return None
         power = moment.value("gpu_power_w")
-        traffic_times = self._against_usual("pcie_received_mib_s", traffic)
-        power_share = self._against_usual("gpu_power_w", power)
+        traffic_times = self._ratio_to_usual("pcie_received_mib_s", traffic)
+        power_share = self._ratio_to_usual("gpu_power_w", power)
         if traffic < _TRAFFIC_MIB_S / 2:
             return False
         if traffic < _TRAFFIC_MIB_S or traffic_times is None or traffic_times < _TRAFFIC_TIMES:
             return None
         slower = speed is not None and speed.ratio <= _SLOWER
-        cooler = power_share is not None and power_share <= _COOLER
-        if not (slower or cooler):
+        less_power = power_share is not None and power_share <= _LESS_POWER
+        if not (slower or less_power):
             return None
         evidence = {"pcie_received_mib_s": traffic, "times_usual_traffic": traffic_times}
         if power is not None and power_share is not None:
@@ -600,23 +627,23 @@ class Spill:
         )
         return _spill_finding(sentence, evidence, speed)
 
-    def _against_usual(self, name: str, value: float | None) -> float | None:
-        """Return `value` over the median of this server's first checks; None while these are being collected."""
+    def _ratio_to_usual(self, name: str, value: float | None) -> float | None:
+        """Return `value` divided by the median of this server's first checks; None while these are collected."""
         if value is None:
             return None
         usual = self._usual[name]
-        if len(usual) < _USUAL_LOOKS:
+        if len(usual) < _USUAL_CHECKS:
             usual.append(value)
             return None
         return value / max(median(usual), 1.0)
 
 
-def _slowdown(speed: Comparison | None) -> float | None:
+def _slowdown(speed: SpeedComparison | None) -> float | None:
     """Return the factor by which replies take longer, or None if it is not significant."""
     return 1 / speed.latest if speed is not None and speed.ratio <= _SLOWER else None
 
 
-def _spill_finding(sentence: str, evidence: dict[str, float], speed: Comparison | None) -> Finding:
+def _spill_finding(sentence: str, evidence: dict[str, float], speed: SpeedComparison | None) -> Finding:
     figures: dict[str, float | str] = dict(evidence)
     if speed is not None:
         figures["speed_ratio"] = speed.latest
@@ -624,30 +651,30 @@ def _spill_finding(sentence: str, evidence: dict[str, float], speed: Comparison 
 
 
 _CAUSES = frozenset({Code.SPILL, Code.THROTTLED_HOT, Code.THROTTLED_HARDWARE, Code.THROTTLED_POWER, Code.GPU_UNUSED})
-"""Findings that explain slow replies; SPEED_FALLING is not raised beside one of them."""
+"""Findings that explain slow replies, so SPEED_FALLING is not raised while there is one of them."""
 
 
 class Health:
-    """Monitors the health of one server from its start to its end. Time is the `time_s` of the moments."""
+    """Runs all detectors for one server, from its start to its end. Its clock is the `time_s` of the moments."""
 
     def __init__(self, setup: ServerSetup) -> None:
         self.setup = setup
         self.speed = SpeedHistory()
         self._latches = {
-            Code.GPU_UNUSED: Latch(GpuUnused(setup), raise_looks=3, clear_looks=3),
-            Code.SPILL: Latch(Spill(setup, self.speed), raise_looks=3, clear_looks=5),
-            Code.VRAM_PRESSURE: Latch(VramPressure(setup), raise_looks=3, clear_looks=5),
-            Code.THROTTLED_HOT: Latch(Throttling(Code.THROTTLED_HOT), raise_looks=5, clear_looks=10),
-            Code.THROTTLED_HARDWARE: Latch(Throttling(Code.THROTTLED_HARDWARE), raise_looks=5, clear_looks=10),
-            Code.THROTTLED_POWER: Latch(Throttling(Code.THROTTLED_POWER), raise_looks=10, clear_looks=10),
-            Code.ACCEPTANCE_LOW: Latch(AcceptanceLow(setup), raise_looks=2, clear_looks=2),
-            Code.DRAFTS_INERT: Latch(DraftsInert(setup), raise_looks=1, clear_looks=1),
-            Code.REQUESTS_WAIT: Latch(RequestsWait(setup), raise_looks=10, clear_looks=10),
-            Code.SPEED_FALLING: Latch(SpeedFalling(self.speed), raise_looks=2, clear_looks=2),
+            Code.GPU_UNUSED: Latch(GpuUnused(setup), raise_checks=3, clear_checks=3),
+            Code.SPILL: Latch(Spill(setup, self.speed), raise_checks=3, clear_checks=5),
+            Code.VRAM_PRESSURE: Latch(VramPressure(setup), raise_checks=3, clear_checks=5),
+            Code.THROTTLED_HOT: Latch(Throttling(Code.THROTTLED_HOT), raise_checks=5, clear_checks=10),
+            Code.THROTTLED_HARDWARE: Latch(Throttling(Code.THROTTLED_HARDWARE), raise_checks=5, clear_checks=10),
+            Code.THROTTLED_POWER: Latch(Throttling(Code.THROTTLED_POWER), raise_checks=10, clear_checks=10),
+            Code.ACCEPTANCE_LOW: Latch(AcceptanceLow(setup), raise_checks=2, clear_checks=2),
+            Code.DRAFTS_INERT: Latch(DraftsInert(setup), raise_checks=1, clear_checks=1),
+            Code.REQUESTS_WAIT: Latch(RequestsWait(setup), raise_checks=10, clear_checks=10),
+            Code.SPEED_FALLING: Latch(SpeedFalling(self.speed), raise_checks=2, clear_checks=2),
         }
 
     @property
-    def standing(self) -> tuple[Finding, ...]:
+    def open_findings(self) -> tuple[Finding, ...]:
         """Findings that were raised and are not cleared."""
         return tuple(latch.raised for latch in self._latches.values() if latch.raised is not None)
 

@@ -1,4 +1,4 @@
-"""Types of the health monitor: its input (Moment), findings and events, and the hysteresis between these two."""
+"""Types of the health monitor: its input (Moment), findings, events, and the hysteresis between these two."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,15 @@ from launcher.engine.diagnosis.actions import Action
 from launcher.machine.gpu import GpuActivity, Reading
 
 LONGEST_GAP_S = 10.0
-"""Longest gap between two checks, in seconds; after a longer one (the computer slept) the latches count anew."""
+"""Longest gap between two checks in seconds. After a longer one (the computer slept) latches restart their count."""
 
 
 class Level(StrEnum):
-    """Severity of a finding: worth knowing, or costing the user something now."""
+    """Severity of a finding."""
 
     INFORMATION = "information"
     WARNING = "warning"
+    """It costs the user speed or memory now."""
 
 
 class Code(StrEnum):
@@ -46,7 +47,7 @@ class Finding:
     level: Level = Level.WARNING
 
     def as_json(self) -> dict[str, object]:
-        """Return the finding for JSON output."""
+        """Return the finding as JSON data, with figures rounded to three decimals."""
         rounded = {name: round(value, 3) for name, value in self.evidence.items() if isinstance(value, float)}
         return {
             "code": self.code.value,
@@ -87,24 +88,25 @@ class FinishedReply:
 
 @dataclass(frozen=True, slots=True)
 class ServerSetup:
-    """The facts of a server that are known from its start; None means unknown.
-
-    `draft` is the draft length, `slots` the number of slots. `on_gpu`: by its log, the engine put layers of the model
-    on a GPU; `weights_mib`: their size, if on a single GPU. `expects_gpu`: the engine build has a GPU backend;
-    `sees_gpu`: it found a GPU. `host_mib`: memory intentionally placed on the host. `vram_total_mib`: memory of the
-    watched GPU. `usual_acceptance`: the lowest published draft acceptance for this model, 0 to 1.
-    """
+    """Facts of a server that are known when it has started; None is unknown."""
 
     draft: int = 0
     slots: int = 1
     engine_pid: int | None = None
     on_gpu: bool | None = None
+    """Whether the engine put layers of the model on a GPU, by its log."""
     expects_gpu: bool | None = None
+    """Whether the engine build has a GPU backend and was not told to use the CPU."""
     sees_gpu: bool | None = None
+    """Whether the engine found a GPU, by its log."""
     weights_mib: float | None = None
+    """Size of the layers on the GPU, if there is a single one."""
     host_mib: float | None = None
+    """Memory that the engine placed in host memory by design."""
     vram_total_mib: float | None = None
-    usual_acceptance: float | None = None
+    """Memory of the monitored GPU."""
+    published_acceptance: float | None = None
+    """Lowest published draft acceptance for this model, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Moment:
 
 
 class Detector(Protocol):
-    """Detects one problem. Its results depend only on the moments that it was given."""
+    """Detects one problem. Its results depend only on its setup and the moments so far."""
 
     def check(self, moment: Moment) -> "Finding | bool | None":
         """Return a finding if the problem exists now, False if it certainly does not, None if undecided."""
@@ -139,35 +141,35 @@ class Detector(Protocol):
 class Latch:
     """Hysteresis for the finding of one detector.
 
-    It is raised after `raise_looks` positive checks and cleared after `clear_looks` negative ones. Undecided checks do
-    not count; a contrary one resets the count.
+    It is raised after `raise_checks` positive checks and cleared after `clear_checks` negative ones. Undecided checks
+    do not count; one in the other direction resets the count.
     """
 
-    def __init__(self, detector: Detector, *, raise_looks: int, clear_looks: int) -> None:
+    def __init__(self, detector: Detector, *, raise_checks: int, clear_checks: int) -> None:
         self.raised: Finding | None = None
         self._detector = detector
-        self._raise_looks, self._clear_looks = raise_looks, clear_looks
-        self._looks = 0
-        self._seen_s: float | None = None
+        self._raise_checks, self._clear_checks = raise_checks, clear_checks
+        self._count = 0
+        self._checked_s: float | None = None
 
     def feed(self, moment: Moment) -> HealthEvent | None:
         """Run the detector on a moment; return an event if its finding was raised or cleared, else None."""
-        if self._seen_s is not None and moment.time_s - self._seen_s > LONGEST_GAP_S:
-            self._looks = 0
-        self._seen_s = moment.time_s
+        if self._checked_s is not None and moment.time_s - self._checked_s > LONGEST_GAP_S:
+            self._count = 0
+        self._checked_s = moment.time_s
         result = self._detector.check(moment)
         if result is None:
             return None
         found = isinstance(result, Finding)
         if found is (self.raised is not None):
-            self._looks = 0
+            self._count = 0
             return None
-        self._looks += 1
-        if self._looks < (self._raise_looks if found else self._clear_looks):
+        self._count += 1
+        if self._count < (self._raise_checks if found else self._clear_checks):
             return None
-        self._looks = 0
+        self._count = 0
         if isinstance(result, Finding):
             self.raised = result
             return HealthEvent(moment.time_s, result)
-        over, self.raised = self.raised, None
-        return HealthEvent(moment.time_s, over, cleared=True) if over is not None else None
+        cleared, self.raised = self.raised, None
+        return HealthEvent(moment.time_s, cleared, cleared=True) if cleared is not None else None

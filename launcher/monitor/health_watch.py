@@ -1,9 +1,9 @@
-"""Collects the input of the health detectors from the monitor's samples, our own replies and the server's counters."""
+"""Collects the health detectors' input: from the monitor's samples, our own replies and the server's counters."""
 
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -22,57 +22,57 @@ from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.series import Series
 from launcher.monitor.traffic import Counters
 
-# GPU memory by program: the engine's, other programs', and the total of the watched GPU.
+# GPU memory by program: the engine's, other programs', and the total of the monitored GPU.
 
-NAMES = ("engine_vram_mib", "others_vram_mib", "vram_total_mib")
+MEMORY_READINGS = ("engine_vram_mib", "others_vram_mib", "vram_total_mib")
 _MIB = 2**20
-_NOT_ASKED = message("Not checked yet. The engine is checked every 2 s once it is ready.")
-_SHARED = message("This GPU has no memory of its own and shares host memory.")
-_SEVERAL = message("Windows reports a program's memory only as a total of all GPUs.")
+_NOT_CHECKED = message("Not checked yet. The engine is checked every 2 s once it is ready.")
+_UNIFIED = message("This GPU has no memory of its own and shares host memory.")
+_SEVERAL_GPUS = message("Windows reports a program's memory only as a total of all GPUs.")
 _NOT_LISTED = message("The driver does not list the engine as a GPU program.")
-_NOT_TOLD = message("The driver does not report the memory of single programs.")
+_NOT_REPORTED = message("The driver does not report the memory of single programs.")
 
 
 def unknown_memory() -> dict[str, Reading]:
-    """Return unknown readings for NAMES, for the time before the first check."""
-    return dict.fromkeys(NAMES, Reading.unknown(_NOT_ASKED))
+    """Return unknown readings for MEMORY_READINGS, for the time before the first check."""
+    return dict.fromkeys(MEMORY_READINGS, Reading.unknown(_NOT_CHECKED))
 
 
-def memory_by_program(look: GpuSnapshot, engine_pid: int | None, used: Reading) -> dict[str, Reading]:
-    """Return the readings of NAMES, in MiB. `used` is the memory of all programs on the GPU.
+def memory_by_program(snapshot: GpuSnapshot, engine_pid: int | None, used: Reading) -> dict[str, Reading]:
+    """Return the MEMORY_READINGS, in MiB. `used` is the memory of all programs on the GPU.
 
     Drivers report the memory of single programs on Linux only; on Windows the system's counters do, but not per GPU. In
     a container, process ids are the host's, so the engine cannot be identified.
     """
-    ours = _engine_memory(look, engine_pid)
-    if ours.value is None or used.value is None:
-        others = Reading.unknown((ours.absent if ours.value is None else used.absent) or _NOT_TOLD)
+    engine = _engine_memory(snapshot, engine_pid)
+    if engine.value is None or used.value is None:
+        others = Reading.unknown((engine.absent if engine.value is None else used.absent) or _NOT_REPORTED)
     else:
-        others = Reading(max(0.0, used.value - ours.value))
-    return {"engine_vram_mib": ours, "others_vram_mib": others, "vram_total_mib": _total_memory(look)}
+        others = Reading(max(0.0, used.value - engine.value))
+    return {"engine_vram_mib": engine, "others_vram_mib": others, "vram_total_mib": _total_memory(snapshot)}
 
 
-def _engine_memory(look: GpuSnapshot, engine_pid: int | None) -> Reading:
-    counted = look.readings.get("engine_vram_mib")
-    if counted is not None and (counted.value is None or look.alone):
+def _engine_memory(snapshot: GpuSnapshot, engine_pid: int | None) -> Reading:
+    counted = snapshot.readings.get("engine_vram_mib")
+    if counted is not None and (counted.value is None or snapshot.alone):
         return counted
     if counted is not None:
-        return Reading.unknown(_SEVERAL)
-    processes = look.activity.processes
+        return Reading.unknown(_SEVERAL_GPUS)
+    processes = snapshot.activity.processes
     if processes is None:
-        return Reading.unknown(look.activity.absent.get("processes") or _NOT_TOLD)
+        return Reading.unknown(snapshot.activity.absent.get("processes") or _NOT_REPORTED)
     entry = next((each for each in processes if each.pid == engine_pid and each.name is not None), None)
     if entry is None:
         return Reading.unknown(_NOT_LISTED)
-    return Reading.unknown(_NOT_TOLD) if entry.used_bytes is None else Reading(entry.used_bytes / _MIB)
+    return Reading.unknown(_NOT_REPORTED) if entry.used_bytes is None else Reading(entry.used_bytes / _MIB)
 
 
-def _total_memory(look: GpuSnapshot) -> Reading:
-    gpu = look.gpu
+def _total_memory(snapshot: GpuSnapshot) -> Reading:
+    gpu = snapshot.gpu
     if gpu is None:
-        return Reading.unknown(look.activity.absent.get("processes") or message("There is no GPU."))
+        return Reading.unknown(snapshot.activity.absent.get("processes") or message("There is no GPU."))
     if gpu.unified:
-        return Reading.unknown(_SHARED)
+        return Reading.unknown(_UNIFIED)
     if gpu.memory_bytes is None:
         return Reading.unknown(gpu.absent.get("memory_bytes") or message("The driver does not report its size."))
     return Reading(gpu.memory_bytes / _MIB)
@@ -84,38 +84,42 @@ _BUFFER = re.compile(r"(\w+) +(?:model|KV|RS|output|compute) buffer size = +([\d
 _WEIGHTS = re.compile(r"load_tensors: +(\w+) model buffer size = +([\d.]+) MiB")
 _DEVICE = re.compile(r"common_param: +- (\w+) +: ")
 _GPU_LIBRARY = re.compile(r"(?:lib)?ggml-(?:cuda|vulkan|hip|sycl|musa|opencl)\b.*\.(?:so|dll)")
-_STARTS = "llama_server: initializing"
-_ON_PROCESSOR = ("-dev", "--device", "-ngl", "--gpu-layers", "--n-gpu-layers")
+_START_LINE = "llama_server: initializing"
+"""Part of the first line that llama-server logs when it starts."""
+_OFFLOAD_FLAGS = ("-dev", "--device", "-ngl", "--gpu-layers", "--n-gpu-layers")
 
 
-def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], look: GpuSnapshot) -> ServerSetup:
-    """Return the setup of a server that has just become ready. `log` has its lines, also of earlier starts."""
+def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: GpuSnapshot) -> ServerSetup:
+    """Return the setup of a server that has just become ready. `log` has its lines, including those of earlier starts.
+
+    If the user chose devices or layers by a flag of llama-server, an unused GPU is no surprise.
+    """
     lines = _lines_since_start(list(log))
     weights = _sum_buffers(_WEIGHTS, lines)
     on_gpus = {name: mib for name, mib in weights.items() if not _is_host(name)}
     devices = {found[1] for line in lines if (found := _DEVICE.search(line))}
-    gpu = look.gpu
-    of_its_own = gpu is not None and gpu.unified is False
-    one_gpu = of_its_own and look.alone and len(on_gpus) == 1
-    on_purpose = any(word.split("=")[0] in _ON_PROCESSOR for word in launch.options.extra)
+    gpu = snapshot.gpu
+    has_own_memory = gpu is not None and gpu.unified is False
+    one_gpu = has_own_memory and snapshot.alone and len(on_gpus) == 1
+    offload_chosen = any(word.split("=")[0] in _OFFLOAD_FLAGS for word in launch.options.extra)
     return ServerSetup(
         draft=launch.options.draft,
         slots=launch.options.slots,
         engine_pid=engine_pid,
         on_gpu=bool(on_gpus) if weights else None,
-        expects_gpu=False if on_purpose else has_gpu_backend(launch.build),
+        expects_gpu=False if offload_chosen else has_gpu_backend(launch.build),
         sees_gpu=any(not _is_host(name) for name in devices) if devices else None,
         weights_mib=sum(on_gpus.values()) if one_gpu else None,
         host_mib=sum(mib for name, mib in _sum_buffers(_BUFFER, lines).items() if _is_host(name)) if weights else None,
-        vram_total_mib=gpu.memory_bytes / _MIB if gpu is not None and of_its_own and gpu.memory_bytes else None,
-        usual_acceptance=published_acceptance(launch.options.model) if launch.options.draft else None,
+        vram_total_mib=gpu.memory_bytes / _MIB if gpu is not None and has_own_memory and gpu.memory_bytes else None,
+        published_acceptance=published_acceptance(launch.options.model) if launch.options.draft else None,
     )
 
 
 def has_gpu_backend(build: EngineBuild) -> bool | None:
-    """Return whether an engine build has a GPU backend, by the libraries beside its program; None if unknown.
+    """Return whether an engine build has a GPU backend, by the libraries in its folder.
 
-    It is unknown for a statically linked build, which has no such libraries.
+    None for a statically linked build, which has no such libraries.
     """
     if build.name == BUILT_IN:
         return False
@@ -139,7 +143,7 @@ def published_acceptance(model: Path) -> float | None:
 
 
 def _lines_since_start(lines: list[str]) -> list[str]:
-    starts = [index for index, line in enumerate(lines) if _STARTS in line]
+    starts = [index for index, line in enumerate(lines) if _START_LINE in line]
     return lines[starts[-1] :] if starts else lines
 
 
@@ -157,15 +161,16 @@ def _is_host(name: str) -> bool:
 
 
 _SMALL_FILL, _LONG_S = 4_096, 2.0
-"""Limits in tokens and seconds. For requests that ended between two readings of the counters only sums are known. The
-sum of tokens is used as the context in use if it is small, or if a single long request must account for most of it."""
+"""Limits in tokens and seconds. If several requests ended between two readings of the counters, only their sums are
+known. The sum of tokens counts as the context in use if it is small, or if it must be mostly that of one long request.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckInput:
     """Values read from the machine for one health check."""
 
-    look: GpuSnapshot
+    snapshot: GpuSnapshot
     others_percent: float | None
     on_battery: bool | None
     setup: ServerSetup | None
@@ -177,11 +182,14 @@ class _RunningReply:
 
     began_s: float
     streams: int
-    seen_n: int = 0
+    checked_n: int = 0
 
 
 class HealthWatch:
-    """Feeds Health. `read_machine` may be called from another thread; all else only from the monitor's loop."""
+    """Collects the input of Health and runs it.
+
+    `read_machine` may be called from another thread, all else only from the monitor's loop.
+    """
 
     def __init__(self, listener: Callable[[HealthEvent], None] | None = None) -> None:
         self.period_s = 2.0
@@ -200,12 +208,14 @@ class HealthWatch:
         self._own: dict[ReplyMeter, _RunningReply] = {}
         self._own_ended_s = float("-inf")
         self._finished: list[tuple[float, FinishedReply]] = []
-        self._taken_by_others: deque[tuple[float, float | None]] = deque(maxlen=300)
+        """Replies that ended since the last check, with the times at which they began."""
+        self._others_percents: deque[tuple[float, float | None]] = deque(maxlen=300)
+        """Processor share of other programs at the last checks, with their times."""
 
     @property
-    def standing(self) -> tuple[Finding, ...]:
+    def open_findings(self) -> tuple[Finding, ...]:
         """Findings about the running server that were raised and are not cleared."""
-        return self.health.standing if self.health else ()
+        return self.health.open_findings if self.health else ()
 
     def is_due(self, now_s: float) -> bool:
         """Return whether the next health check is due."""
@@ -213,41 +223,40 @@ class HealthWatch:
 
     def read_machine(self, gpu: GpuSensors, engine_pid: int, launch: Launch | None, log: LogBook | None) -> CheckInput:
         """Read the machine's values for a check, and the setup of a new engine (from its log, if we started it)."""
-        look = gpu.read_snapshot(engine_pid)
+        snapshot = gpu.read_snapshot(engine_pid)
         setup = None
         if engine_pid != self._engine_pid:
-            setup = (
-                read_setup(launch, engine_pid, log.last(), look)
-                if launch and log
-                else ServerSetup(engine_pid=engine_pid)
-            )
-        limited = "power limit" in (look.activity.throttled_by or ())
-        return CheckInput(look, self._others.read_percent(engine_pid), is_on_battery()[0] if limited else None, setup)
+            setup = ServerSetup(engine_pid=engine_pid)
+            if launch and log:
+                setup = read_setup(launch, engine_pid, log.last(), snapshot)
+        power_limited = "power limit" in (snapshot.activity.throttled_by or ())
+        on_battery = is_on_battery()[0] if power_limited else None
+        return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup)
 
-    def check(self, now_s: float, sensed: CheckInput | None, series: Mapping[str, Series]) -> None:
-        """Run the detectors, and pass their events to the listener. `sensed` is None if no server is ready."""
+    def check(self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series]) -> None:
+        """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready."""
         since_s, self._last_s, self._next_s = self._last_s, now_s, now_s + self.period_s
-        if sensed is None:
+        if machine is None:
             return
-        if sensed.setup is not None:
-            self.health, self._engine_pid = Health(sensed.setup), sensed.setup.engine_pid
+        if machine.setup is not None:
+            self.health, self._engine_pid = Health(machine.setup), machine.setup.engine_pid
             self._finished.clear()
         if self.health is None:
             return
-        self._taken_by_others.append((now_s, sensed.others_percent))
+        self._others_percents.append((now_s, machine.others_percent))
         processing = self._counters.processing if self._counters else None
         readings = {name: _mean(series[name], since_s) for name in READINGS if name in series}
-        self.activity = sensed.look.activity
+        self.activity = machine.snapshot.activity
         used = readings.get("vram_used_mib") or Reading.unknown(message("Not measured yet."))
-        self.memory = memory_by_program(sensed.look, self._engine_pid, used)
+        self.memory = memory_by_program(machine.snapshot, self._engine_pid, used)
         moment = Moment(
             time_s=now_s,
-            readings=readings | dict(sensed.look.readings),
-            activity=sensed.look.activity,
+            readings=readings | dict(machine.snapshot.readings),
+            activity=machine.snapshot.activity,
             generating=self._is_generating(processing),
             waiting=self._counters.waiting if self._counters else None,
             finished=tuple(self._add_others_share(began_s, reply) for began_s, reply in self._finished),
-            on_battery=sensed.on_battery,
+            on_battery=machine.on_battery,
         )
         self._finished.clear()
         for event in self.health.check(moment):
@@ -261,12 +270,12 @@ class HealthWatch:
         self._finished.clear()
 
     def reply_started(self, meter: ReplyMeter, now_s: float) -> None:
-        """Register a reply of ours that was requested."""
+        """Register a reply that we have requested."""
         self._own[meter] = _RunningReply(now_s, 0)
         self._count_streams()
 
     def reply_ended(self, meter: ReplyMeter, now_s: float) -> None:
-        """Register the end of a reply of ours, complete or not."""
+        """Register the end of our reply, whether it is complete or not."""
         own = self._own.pop(meter)
         self._own_ended_s = now_s
         timings = meter.last
@@ -279,8 +288,11 @@ class HealthWatch:
         )
         self._finished.append((own.began_s, reply))
 
-    def note_counters(self, before: Counters | None, now: Counters, before_s: float) -> None:
-        """Add a reading of the counters. `before` is the previous one, read at `before_s`."""
+    def add_counters(self, before: Counters | None, now: Counters, before_s: float) -> None:
+        """Add a reading of the counters. `before` is the previous one, read at `before_s`.
+
+        Their growth counts as one finished reply of other clients, unless replies of ours contributed to it.
+        """
         self._counters = now
         self._count_streams()
         if before is None or self._own or self._own_ended_s >= before_s:
@@ -314,25 +326,17 @@ class HealthWatch:
         """
         if not self._own:
             return None if processing is None else processing > 0
-        came = False
+        generated = False
         for meter, own in self._own.items():
             tokens = meter.last.predicted_n if meter.last else 0
-            came |= tokens > own.seen_n
-            own.seen_n = tokens
-        return came
+            generated |= tokens > own.checked_n
+            own.checked_n = tokens
+        return generated
 
     def _add_others_share(self, began_s: float, reply: FinishedReply) -> FinishedReply:
         """Return `reply` with the processor share of other programs while it was generated."""
-        shares = [share for time_s, share in self._taken_by_others if time_s > began_s and share is not None]
-        return FinishedReply(
-            reply.predicted_n,
-            reply.predicted_s,
-            reply.drafted,
-            reply.accepted,
-            reply.fill,
-            reply.streams,
-            fmean(shares) if shares else None,
-        )
+        shares = [share for time_s, share in self._others_percents if time_s > began_s and share is not None]
+        return replace(reply, others_percent=fmean(shares) if shares else None)
 
 
 def _mean(series: Series, since_s: float) -> Reading:

@@ -1,4 +1,4 @@
-"""Tokens/s and draft acceptance of replies, from the engine's own timings."""
+"""Tokens/s and draft acceptance of replies, from the engine's timings."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Acceptance:
 
     @property
     def rates_by_position(self) -> tuple[float, ...]:
-        """Draft acceptance by position, from 0 to 1; a draft counts at each position that it reached."""
+        """Accepted / drafted tokens by position, from 0 to 1."""
         pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
         return tuple(accepted / drafted for accepted, drafted in pairs)
 
     @property
     def mean_length(self) -> float | None:
-        """Mean tokens per verification step: its accepted drafted tokens and the model's own token."""
+        """Mean tokens per verification step: its accepted drafts and the model's own token. None without a draft."""
         steps = self.drafted_by_position[0] if self.drafted_by_position else 0
         return 1 + self.accepted / steps if steps else None
 
@@ -57,23 +57,24 @@ class ReplyMeter:
         """Add the timings of one event."""
         before = self.last
         self.last = timings
-        moment = (timings.predicted_n, timings.predicted_ms)
+        tokens_at = (timings.predicted_n, timings.predicted_ms)
         if before is not None and timings.predicted_ms == before.predicted_ms:
             if self._window:
-                self._window[-1] = moment
+                self._window[-1] = tokens_at
             return
         if timings.predicted_n:  # the engine's clock starts with the first token
-            self._window.append(moment)
+            self._window.append(tokens_at)
         while len(self._window) > 2 and self._window[1][1] < timings.predicted_ms - _WINDOW_MS:
             self._window.popleft()
-        drafted = (timings.draft_n or 0) - ((before and before.draft_n) or 0)
-        accepted = (timings.draft_n_accepted or 0) - ((before and before.draft_n_accepted) or 0)
-        _count(self._drafted, drafted)
-        _count(self._accepted, accepted)
+        drafted, accepted = timings.draft_n or 0, timings.draft_n_accepted or 0
+        if before is not None:
+            drafted, accepted = drafted - (before.draft_n or 0), accepted - (before.draft_n_accepted or 0)
+        _count_positions(self._drafted, drafted)
+        _count_positions(self._accepted, accepted)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Rate over the last second of the engine's clock; None while there are too few tokens."""
+        """Rate over the last second of the engine's clock, or over the whole reply if shorter. None if unknown."""
         if self.last is None:
             return None
         average = self.last.tokens_per_second
@@ -89,8 +90,8 @@ class ReplyMeter:
         """Draft acceptance of this reply so far."""
         accepted = self._accepted + [0] * (len(self._drafted) - len(self._accepted))
         return Acceptance(
-            drafted=(self.last and self.last.draft_n) or 0,
-            accepted=(self.last and self.last.draft_n_accepted) or 0,
+            drafted=(self.last.draft_n if self.last else None) or 0,
+            accepted=(self.last.draft_n_accepted if self.last else None) or 0,
             drafted_by_position=tuple(self._drafted),
             accepted_by_position=tuple(accepted[: len(self._drafted)]),
         )
@@ -101,18 +102,20 @@ def sum_acceptance(parts: Sequence[Acceptance]) -> Acceptance:
     return Acceptance(
         drafted=sum(part.drafted for part in parts),
         accepted=sum(part.accepted for part in parts),
-        drafted_by_position=_add([part.drafted_by_position for part in parts]),
-        accepted_by_position=_add([part.accepted_by_position for part in parts]),
+        drafted_by_position=_add_rows([part.drafted_by_position for part in parts]),
+        accepted_by_position=_add_rows([part.accepted_by_position for part in parts]),
     )
 
 
-def _count(positions: list[int], tokens: int) -> None:
+def _count_positions(positions: list[int], tokens: int) -> None:
+    """Add 1 to each of the first `tokens` positions."""
     while len(positions) < tokens:
         positions.append(0)
     for position in range(tokens):
         positions[position] += 1
 
 
-def _add(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _add_rows(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the sums by position of rows of different lengths."""
     length = max(map(len, rows), default=0)
     return tuple(sum(row[i] for row in rows if i < len(row)) for i in range(length))

@@ -1,4 +1,4 @@
-"""Samples host, GPU and engine into series on one clock: 10 times a second during generation, else 1 or less."""
+"""Samples host, GPU and engine into series on one clock: 10 times a second while generating, else once or less."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from launcher.monitor.traffic import Counters, Traffic, measure_traffic, parse_c
 
 
 class MonitoredServer(Protocol):
-    """A server to monitor: our own, or one started by others, whose process and log are unknown."""
+    """A server to monitor: our own, or one that others started, whose process and log are unknown."""
 
     @property
     def engine_pid(self) -> int | None:
@@ -48,26 +48,26 @@ class MonitoredServer(Protocol):
         """HTTP client of the server. Raises ServerNotFound unless it is ready."""
 
     def note_requests(self, processing: int) -> None:
-        """Set the number of requests that it is processing."""
+        """Set the number of requests that it is processing, as read from its counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorPeriods:
-    """How often a monitor works, in seconds."""
+    """Periods of a monitor in seconds."""
 
     generating_s: float = 0.1
     """Between two samples while tokens are generated."""
     visible_s: float = 1.0
-    """Between two samples at rest, while the user sees them."""
+    """Between two samples of an idle server whose figures the user sees."""
     hidden_s: float = 2.0
-    """Between two samples at rest that nobody sees."""
+    """Between two samples of an idle server whose figures nobody sees."""
     metrics_s: float = 2.0
-    """Between two requests of /metrics. Each reply wakes the engine's queue: more than one a second would keep a
+    """Between two requests of /metrics. Each one wakes the engine's queue: more than one a second would keep a
     request whose client has disconnected running to its end (observed with llama.cpp b11669)."""
     metrics_rest_s: float = 10.0
-    """The same while the log, if we have it, shows no work."""
+    """Between two requests of /metrics while the log, if we have it, shows no work."""
     reply_valid_s: float = 1.0
-    """For which the figures of a reply that has ended still count as current."""
+    """Time for which the figures of a reply that has ended still count as current."""
 
 
 _NO_REPLY = message("No reply is being generated.")
@@ -88,10 +88,10 @@ class MonitorSnapshot:
 
 
 class Monitor:
-    """Samples the machine and a server from `watch_server` to `end`; the series stay. Runs in the supervisor's loop.
+    """Samples the machine and a server from `watch_server` to `end`. Runs in the supervisor's loop.
 
     It samples as `periods` says. A reply of ours wakes it immediately, a request of another client at the next reading
-    of /metrics: within `metrics_s` if the log shows it, else within `metrics_rest_s`.
+    of /metrics: within `metrics_s` if the log shows it, else within `metrics_rest_s`. The series are kept after `end`.
     """
 
     def __init__(
@@ -115,14 +115,16 @@ class Monitor:
         self._clock = clock
         self._host = HostSensors()
         self._meter: ReplyMeter | None = None
-        self._earlier: tuple[ReplyMeter, float] | None = None
+        self._ended_reply: tuple[ReplyMeter, float] | None = None
+        """Meter of the last reply that ended, and the time of its end."""
         self._unsampled = False
+        """Whether that reply has not been sampled since its end."""
         self._counters: Counters | None = None
         self._counters_s = 0.0
         self._engine_pid: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
-        self._seen = True
+        self._visible = True
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -151,63 +153,65 @@ class Monitor:
         if tasks:
             await asyncio.wait(tasks)
 
-    def set_visible(self, seen: bool) -> None:
-        """Set whether the samples are visible to the user; if they become so, one is taken immediately."""
-        self._seen = seen
-        if seen:
+    def set_visible(self, visible: bool) -> None:
+        """Set whether the user sees the samples; if so, one is taken immediately."""
+        self._visible = visible
+        if visible:
             self._wake.set()
 
     def reply_started(self) -> ReplyMeter:
-        """Return a meter for a reply of ours; until the reply ends, the engine's figures are taken from the meter."""
+        """Return a meter for a reply that we request. Until it ends, the engine's figures come from this meter."""
         self._meter = ReplyMeter()
         self.watch.reply_started(self._meter, self._clock())
         self._wake.set()
         return self._meter
 
     def reply_ended(self, meter: ReplyMeter) -> None:
-        """End the reply of `meter`. Its figures, over its last second, stay valid for one second more.
+        """Register the end of a reply of ours. Its figures stay valid for `reply_valid_s`, and until they were sampled.
 
-        They are sampled at least once: on a busy computer a short reply may begin and end between two samples.
+        On a busy computer a short reply may begin and end between two samples.
         """
         self.watch.reply_ended(meter, self._clock())
         if self._meter is meter:
             self._meter = None
-            self._earlier, self._unsampled = (meter, self._clock()), True
+            self._ended_reply, self._unsampled = (meter, self._clock()), True
 
     async def _run_sampling(self, supervisor: MonitoredServer) -> None:
         gpu = await asyncio.to_thread(GpuSensors)
-        next_s, look_s = self._clock(), 0.0
+        next_s, next_check_s = self._clock(), 0.0
         try:
             while True:
                 self._wake.clear()
                 self._host.watch_process(supervisor.engine_pid)
                 serving = supervisor.status.state in (ServerState.READY, ServerState.BUSY)
                 pid = supervisor.engine_pid if serving and self.watch.is_due(next_s) else None
-                ask = partial(self.watch.read_machine, gpu, pid, supervisor.launch, supervisor.log) if pid else None
-                machine, sensed = await asyncio.to_thread(
-                    self._read_machine, gpu, supervisor.engine_pid is not None, ask
+                read_check = (
+                    partial(self.watch.read_machine, gpu, pid, supervisor.launch, supervisor.log) if pid else None
+                )
+                machine, check_input = await asyncio.to_thread(
+                    self._read_machine, gpu, supervisor.engine_pid is not None, read_check
                 )
                 self._reset_for_new_engine(supervisor.engine_pid)
                 engine, acceptance = self._engine_readings()
                 self._store_snapshot(
                     MonitorSnapshot(next_s, machine | engine | self.watch.memory, acceptance, self.watch.activity)
                 )
-                if ask is not None:
-                    self.watch.check(next_s, sensed, self.series)
-                    look_s = next_s + self.watch.period_s  # also between rare samples: detectors count checks
+                if read_check is not None:
+                    self.watch.check(next_s, check_input, self.series)
+                    next_check_s = next_s + self.watch.period_s
                 elif not serving:
                     self.watch.reset()
-                next_s = await self._wait_for_next(next_s, look_s, supervisor)
+                next_s = await self._wait_for_next(next_s, next_check_s, supervisor)
         finally:
             gpu.close()
 
-    async def _wait_for_next(self, before_s: float, look_s: float, supervisor: MonitoredServer) -> float:
-        """Wait until the next sample is due, and return its time."""
+    async def _wait_for_next(self, before_s: float, next_check_s: float, supervisor: MonitoredServer) -> float:
+        """Wait until the next sample or health check is due, and return its time."""
         sampled_s = self._clock()
         if not self._is_generating(supervisor):
-            later_s = before_s + (self.periods.visible_s if self._seen else self.periods.hidden_s)
-            if before_s < look_s < later_s:
-                later_s = look_s
+            later_s = before_s + (self.periods.visible_s if self._visible else self.periods.hidden_s)
+            if before_s < next_check_s < later_s:  # checks keep their period, because detectors count them
+                later_s = next_check_s
             try:
                 async with asyncio.timeout(later_s - sampled_s):
                     await self._wake.wait()
@@ -218,38 +222,38 @@ class Monitor:
         return soon_s
 
     def _is_generating(self, supervisor: MonitoredServer) -> bool:
-        """Return whether tokens are being generated, or were until just now."""
+        """Return whether tokens are being generated, or were so recently that the figures still count."""
         return self._meter is not None or self._last_reply_is_valid or supervisor.status.state is ServerState.BUSY
 
     @property
     def _last_reply_is_valid(self) -> bool:
         """Whether the figures of the last reply are still valid."""
-        return self._earlier is not None and (
-            self._unsampled or self._clock() - self._earlier[1] <= self.periods.reply_valid_s
+        return self._ended_reply is not None and (
+            self._unsampled or self._clock() - self._ended_reply[1] <= self.periods.reply_valid_s
         )
 
     async def _poll_metrics(self, supervisor: MonitoredServer) -> None:
         """Read /metrics periodically, in a task of its own because the engine may be slow to reply."""
         while True:
             log, until_s = supervisor.log, self._clock() + self.periods.metrics_rest_s
-            read = log.added if log is not None else 0  # before the request, so no line logged meanwhile is missed
+            lines = log.added if log is not None else 0  # before the request, so no line logged meanwhile is missed
             await self._read_metrics(supervisor)
-            rests = True
-            while rests:
+            idle = True
+            while idle:
                 await asyncio.sleep(self.periods.metrics_s)
-                rests = self._clock() < until_s and _is_idle(supervisor, log, read)
+                idle = self._clock() < until_s and _is_idle(supervisor, log, lines)
 
     def _read_machine(
-        self, gpu: GpuSensors, engine_runs: bool, ask: Callable[[], CheckInput] | None
+        self, gpu: GpuSensors, engine_runs: bool, read_check: Callable[[], CheckInput] | None
     ) -> tuple[dict[str, Reading], CheckInput | None]:
-        """Sample host and GPU, and call `ask` for the detectors' figures: on one thread, since both use the driver."""
-        return self._host.sample() | gpu.sample(engine_runs=engine_runs), ask() if ask else None
+        """Sample host and GPU, and call `read_check` if there is one: on the same thread, since both use the driver."""
+        return self._host.sample() | gpu.sample(engine_runs=engine_runs), read_check() if read_check else None
 
     def _reset_for_new_engine(self, pid: int | None) -> None:
         """Drop the figures of a previous engine: they stay valid for seconds, but a restart may take less than one."""
         if pid is not None and pid != self._engine_pid:
             self._engine_pid = pid
-            self._earlier = self.traffic = self._counters = None
+            self._ended_reply = self.traffic = self._counters = None
             self._unsampled = False
 
     def _engine_readings(self) -> tuple[dict[str, Reading], Acceptance | None]:
@@ -258,24 +262,27 @@ class Monitor:
         if meter is not None and meter.last is not None:
             share = meter.last.acceptance
             rate, acceptance = Reading(meter.tokens_per_second, message("Too few tokens.")), meter.acceptance
-        elif (
-            self.traffic is not None
-            and self._clock() - self._traffic_s <= self.periods.metrics_s + self.periods.reply_valid_s
-        ):
+        elif self.traffic is not None and self._traffic_is_valid:
             share = self.traffic.acceptance.rate
             rate, acceptance = Reading(self.traffic.tokens_per_second, _NO_REPLY), self.traffic.acceptance
         else:
-            silent = Reading.unknown(_NO_REPLY)
-            return {"tokens_per_second": silent, "acceptance_percent": silent}, None
-        drafts = Reading(None if share is None else 100 * share, _NO_DRAFTS)
-        return {"tokens_per_second": rate, "acceptance_percent": drafts}, acceptance
+            unknown = Reading.unknown(_NO_REPLY)
+            return {"tokens_per_second": unknown, "acceptance_percent": unknown}, None
+        accepted = Reading(None if share is None else 100 * share, _NO_DRAFTS)
+        return {"tokens_per_second": rate, "acceptance_percent": accepted}, acceptance
+
+    @property
+    def _traffic_is_valid(self) -> bool:
+        """Whether the traffic between the last two readings of /metrics still counts as current."""
+        return self._clock() - self._traffic_s <= self.periods.metrics_s + self.periods.reply_valid_s
 
     def _valid_meter(self) -> ReplyMeter | None:
+        """Return the meter of the running reply if it has a rate, else that of the last one if it is still valid."""
         if self._meter is not None and self._meter.tokens_per_second is not None:
             return self._meter
-        if self._earlier is not None and self._last_reply_is_valid:
+        if self._ended_reply is not None and self._last_reply_is_valid:
             self._unsampled = False
-            return self._earlier[0]
+            return self._ended_reply[0]
         return self._meter
 
     def _store_snapshot(self, sample: MonitorSnapshot) -> None:
@@ -289,7 +296,7 @@ class Monitor:
         if supervisor.status.state not in (ServerState.READY, ServerState.BUSY):
             self._counters = None
             return
-        # Here, too: the first sample of a new engine may come after the counters of its first request.
+        # Sampling resets as well, but its first sample of a new engine may come after this first reading.
         self._reset_for_new_engine(supervisor.engine_pid)
         try:
             counters = parse_counters(await supervisor.client.metrics())
@@ -298,7 +305,7 @@ class Monitor:
         supervisor.note_requests(counters.processing)
         if counters.processing:
             self._wake.set()
-        self.watch.note_counters(self._counters, counters, self._counters_s)
+        self.watch.add_counters(self._counters, counters, self._counters_s)
         self._counters_s = self._clock()
         if self._counters is not None:
             traffic = measure_traffic(self._counters, counters)
@@ -309,11 +316,11 @@ class Monitor:
         self._counters = counters
 
 
-def _is_idle(supervisor: MonitoredServer, log: LogBook | None, read: int) -> bool:
-    """Return whether the engine is idle, and its log shows no request after its first `read` lines."""
+def _is_idle(supervisor: MonitoredServer, log: LogBook | None, lines: int) -> bool:
+    """Return whether the engine is idle, and its log shows no request after the first `lines` lines."""
     if log is None or supervisor.log is not log or supervisor.status.state is not ServerState.READY:
         return False
-    return all(POLLING_LINE.search(line.text) for line in log.since(read))
+    return all(POLLING_LINE.search(line.text) for line in log.since(lines))
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:

@@ -33,7 +33,7 @@ class Reply:
 
     @property
     def line(self) -> str:
-        """Summary line shown under a reply: rate, tokens, first token, acceptance, why it ended."""
+        """Summary line shown under a reply: rate, tokens, time to the first token, acceptance, why it ended."""
         parts = []
         if self.timings is not None:
             parts += [format_rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]
@@ -51,7 +51,7 @@ class Reply:
 async def read_reply(
     deltas: AsyncIterator[Delta], began_s: float, meter: ReplyMeter, on_delta: OnDelta | None
 ) -> Reply:
-    """Read a reply to its end. `began_s` is when it was requested (time.monotonic): queueing counts."""
+    """Read a reply to its end. `began_s` is when it was requested (time.monotonic), so times include queueing."""
     text, reasoning = [], []
     first_token_s = last_token_s = None
     finish_reason: str | None = None

@@ -12,6 +12,7 @@ from launcher.machine.gpu import Reading
 SPAN_S = 600.0
 """Time span that a series keeps, in seconds."""
 _SLACK = 512
+"""Old samples that are deleted at once."""
 
 
 class Sample(NamedTuple):
@@ -35,7 +36,7 @@ class Series:
         self._first = 0  # index of the oldest valid sample; older ones are deleted in blocks, which is cheaper
 
     def add(self, time_s: float, reading: Reading) -> None:
-        """Append a reading, no older than the last one, and set `absent` to its reason, or to None with a value."""
+        """Append a reading, which must not be older than the last one. `absent` becomes its reason if unknown."""
         self._times.append(time_s)
         self._values.append(nan if reading.value is None else reading.value)
         self.absent = None if reading.value is not None else (reading.absent or message("Unknown."))
@@ -54,14 +55,17 @@ class Series:
         return len(self._times) - self._first
 
     def __iter__(self) -> Iterator[Sample]:
-        return iter(self._from(self._first))
+        return iter(self._samples_from(self._first))
 
     def since(self, time_s: float) -> list[Sample]:
         """Return the samples taken at `time_s` or later, oldest first."""
-        return self._from(bisect_left(self._times, time_s, self._first))
+        return self._samples_from(bisect_left(self._times, time_s, self._first))
 
-    def _from(self, index: int) -> list[Sample]:
-        return [Sample(at, _known(value)) for at, value in zip(self._times[index:], self._values[index:], strict=True)]
+    def _samples_from(self, index: int) -> list[Sample]:
+        return [
+            Sample(time_s, _known(value))
+            for time_s, value in zip(self._times[index:], self._values[index:], strict=True)
+        ]
 
 
 def _known(value: float) -> float | None:

@@ -14,10 +14,10 @@ _ACCEPTED_BY_POSITION = f"{_PREFIX}spec_decode_num_accepted_tokens_per_pos_total
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One reading of /metrics. The counters grow when a request ends; `processing` and `waiting` change at once.
+    """One reading of /metrics. The counters grow when a request ends; `processing` and `waiting` are always current.
 
-    Names in `_n` count tokens, `predicted_s` is seconds. `prompt_n` includes tokens from the cache. `counts_drafts`
-    tells whether the engine build counts drafts; `waiting` is None if it does not count requests that wait for a slot.
+    Names in `_n` count tokens, `predicted_s` is seconds. `prompt_n` includes tokens from the cache. `counts_drafts` is
+    whether the engine build counts drafts; `waiting` is None if it does not count requests that wait for a slot.
     """
 
     predicted_n: float
@@ -45,7 +45,7 @@ def parse_counters(text: str) -> Counters:
     """Parse the text of /metrics; missing metrics count as 0. Raises ValueError if it is not in that format."""
     try:
         return _parse_samples(text)
-    except (KeyError, OverflowError) as error:  # a counter without its label, or infinite
+    except (KeyError, OverflowError) as error:  # a counter without its label, or an infinite one
         raise ValueError(message("No metrics: {error}.", error=error)) from error
 
 
@@ -75,7 +75,7 @@ def _parse_samples(text: str) -> Counters:
 def measure_traffic(before: Counters, after: Counters) -> Traffic | None:
     """Return the work of the requests that ended between two readings; None if none ended or the server restarted.
 
-    The engine does not count how long its drafts were. So every draft is assumed to reach the last position with an
+    The engine does not count the lengths of drafts. So every draft is assumed to reach the last position with an
     accepted token, which makes the acceptance of later positions a little too low.
     """
     tokens = after.predicted_n - before.predicted_n
@@ -83,8 +83,8 @@ def measure_traffic(before: Counters, after: Counters) -> Traffic | None:
     drafts = after.drafts - before.drafts
     drafted = after.drafted - before.drafted
     accepted = after.accepted - before.accepted
-    earlier = before.accepted_by_position + (0,) * len(after.accepted_by_position)
-    accepted_by_position = tuple(now - then for now, then in zip(after.accepted_by_position, earlier, strict=False))
+    padded = before.accepted_by_position + (0,) * len(after.accepted_by_position)
+    accepted_by_position = tuple(now - then for now, then in zip(after.accepted_by_position, padded, strict=False))
     if tokens <= 0 or min(seconds, drafts, drafted, accepted, *accepted_by_position) < 0:
         return None
     return Traffic(

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess, Reading
 from launcher.machine.gpus import GpuSnapshot
-from launcher.monitor.health_watch import NAMES, memory_by_program, unknown_memory
+from launcher.monitor.health_watch import MEMORY_READINGS, memory_by_program, unknown_memory
 
 _MIB = 2**20
 CARD = Gpu("nvidia", 0, "RTX", "GPU-1", memory_bytes=24_576 * _MIB, unified=False)
@@ -24,7 +24,7 @@ def look(
 
 def test_on_linux_the_driver_tells_the_engines_part_and_the_rest_is_others() -> None:
     told = memory_by_program(look(), 7, Reading(21_500.0))
-    assert [told[name].value for name in NAMES] == [20_000.0, 1_500.0, 24_576.0]
+    assert [told[name].value for name in MEMORY_READINGS] == [20_000.0, 1_500.0, 24_576.0]
 
 
 def test_what_rounds_below_nothing_is_nothing() -> None:
@@ -70,5 +70,5 @@ def test_there_is_no_total_without_memory_of_its_own() -> None:
 
 
 def test_before_the_first_look_all_is_unknown() -> None:
-    assert set(unknown_memory()) == set(NAMES)
+    assert set(unknown_memory()) == set(MEMORY_READINGS)
     assert all(reading.value is None and reading.absent for reading in unknown_memory().values())

@@ -23,7 +23,7 @@ class Scripted:
 
 def latched(says: str, *, gap_before: int | None = None) -> str:
     """Return what a latch that wants three looks to raise and two to clear tells: R, C or a dot."""
-    latch = Latch(Scripted(says), raise_looks=3, clear_looks=2)
+    latch = Latch(Scripted(says), raise_checks=3, clear_checks=2)
     times = [
         2.0 * index + (100.0 if gap_before is not None and index >= gap_before else 0.0) for index in range(len(says))
     ]
@@ -55,14 +55,14 @@ def test_it_is_told_to_programs_in_plain_values() -> None:
 def test_a_fresh_server_of_which_nothing_is_known_has_nothing_wrong() -> None:
     health = Health(ServerSetup())
     assert run(health, looks(1_000)) == []
-    assert health.standing == ()
+    assert health.open_findings == ()
 
 
 def test_two_things_may_be_wrong_at_once() -> None:
     hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
     health = Health(ServerSetup())
     assert {code for code, _ in told(run(health, hot))} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
-    assert {found.code for found in health.standing} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
+    assert {found.code for found in health.open_findings} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
 
 
 def test_a_night_asleep_raises_nothing() -> None:

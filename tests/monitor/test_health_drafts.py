@@ -9,7 +9,7 @@ from launcher.monitor.health import Health
 from launcher.monitor.health_event import Code, FinishedReply, Level, Moment, ServerSetup
 from tests.monitor.series import looks, moment, reply, run, told
 
-QWEN = ServerSetup(draft=2, usual_acceptance=0.5)
+QWEN = ServerSetup(draft=2, published_acceptance=0.5)
 """As the catalogue has 35B-A3B: 50 to 95 %."""
 
 
@@ -34,7 +34,7 @@ class TestAcceptance:
         assert "the lowest published for this model is 50 %" in event.finding.sentence
 
     def test_with_a_draft_of_one_the_next_step_is_without(self) -> None:
-        (event,) = run(Health(ServerSetup(draft=1, usual_acceptance=0.5)), replies(40, acceptance=0.1))
+        (event,) = run(Health(ServerSetup(draft=1, published_acceptance=0.5)), replies(40, acceptance=0.1))
         assert event.finding.action is not None
         assert event.finding.action.kind is ActionKind.DRAFT_OFF
 

@@ -39,7 +39,7 @@ class TestThrottling:
             raised.finding.sentence == "The GPU slows down because it is too hot at 87 °C: 1500 MHz, it had 2400 MHz."
         )
         assert raised.finding.evidence["reasons"] == "temperature (hardware), hardware slowdown"
-        assert health.standing == ()
+        assert health.open_findings == ()
 
     def test_a_hot_moment_is_no_alarm(self) -> None:
         spikes = [look for start in range(0, 200, 20) for look in self.hot(3, start) + self.work(7, start + 6)]

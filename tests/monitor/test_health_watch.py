@@ -85,7 +85,7 @@ class TestOwnReplies:
         for meter in meters:
             watch.reply_started(meter, 1.0)
             meter.add(timings(200))
-        watch.note_counters(None, Counters(0, 0, 0, 0, 0, (), processing=3), 0.0)
+        watch.add_counters(None, Counters(0, 0, 0, 0, 0, (), processing=3), 0.0)
         for meter in meters:
             watch.reply_ended(meter, 5.0)
         watch.check(6.0, sensed(), {})
@@ -114,7 +114,7 @@ class TestOtherClients:
     ) -> None:
         watch = HealthWatch()
         watch.check(0.0, sensed(pid=1), {})
-        watch.note_counters(NOTHING, self.after(tokens=tokens, seconds=seconds, prompt=prompt), 0.0)
+        watch.add_counters(NOTHING, self.after(tokens=tokens, seconds=seconds, prompt=prompt), 0.0)
         watch.check(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
         assert (reply.predicted_n, reply.fill, reply.drafted, reply.accepted) == (tokens, fill, 100, 60)
@@ -122,7 +122,7 @@ class TestOtherClients:
     def test_drafts_that_a_build_does_not_count_are_unknown(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
         watch.check(0.0, sensed(pid=1), {})
-        watch.note_counters(NOTHING, self.after(tokens=300, seconds=1, prompt=9, counts=False), 0.0)
+        watch.add_counters(NOTHING, self.after(tokens=300, seconds=1, prompt=9, counts=False), 0.0)
         watch.check(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
         assert (reply.drafted, reply.accepted) == (None, None)
@@ -134,7 +134,7 @@ class TestOtherClients:
         watch.reply_started(meter, 0.5)
         meter.add(timings(200))
         watch.reply_ended(meter, 1.5)
-        watch.note_counters(NOTHING, self.after(tokens=200, seconds=2, prompt=9), 0.0)
+        watch.add_counters(NOTHING, self.after(tokens=200, seconds=2, prompt=9), 0.0)
         watch.check(2.0, sensed(), {})
         assert len(seen[0].moments[-1].finished) == 1
 
@@ -159,7 +159,7 @@ def test_a_restarted_server_is_a_new_one(seen: list[Seen]) -> None:
     watch.check(0.0, sensed(pid=1), {})
     watch.reset()
     assert watch.health is None
-    assert watch.standing == ()
+    assert watch.open_findings == ()
     watch.check(4.0, sensed(pid=2), {})
     assert [health.setup.engine_pid for health in seen] == [1, 2]
 
@@ -175,7 +175,7 @@ async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) 
         asked = [asyncio.create_task(session.send_request(ENDLESS)) for _ in range(2)]
         raised = await told.get()
         assert (raised.finding.code, raised.cleared) == (Code.REQUESTS_WAIT, False)
-        assert raised.finding in session.monitor.watch.standing
+        assert raised.finding in session.monitor.watch.open_findings
         while [server.entry.health for server in await status()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
         for each in asked:  # an engine sees that the one which waits was cancelled only when its turn has come
