@@ -44,7 +44,7 @@ def read() -> FileContents:
 
     Raises OSError as KeptFile.inspect does.
     """
-    values, damaged = _FILE.inspect(path())
+    values, damaged = _FILE.load_with_damage(path())
     if damaged is None:
         return FileContents(values)
     where = (

@@ -1,1 +1,1 @@
-"""Errors, paths, files, processes and HTTP. Imported by every other room; imports none of them."""
+"""Errors, messages, paths, files, processes and HTTP. Every other room imports this one; it imports none of them."""

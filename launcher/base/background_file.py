@@ -11,17 +11,18 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundFile:
-    """A small file of which the newest content is written atomically, with retries until a write succeeds.
+    """A small file whose newest content is written atomically, with retries until a write succeeds.
 
     A daemon thread runs while something is pending; the program does not wait for it at exit. A write error is logged
-    once until a write succeeds again. `what` begins that sentence, such as "The note on this server". `retry_s` seconds
-    pass between two attempts.
+    once until a write succeeds again: `what` begins that sentence, such as "The entry of this server". `retry_s`
+    seconds pass between two attempts.
     """
 
     def __init__(self, path: Path, what: str, *, retry_s: float = 1.0) -> None:
         self._path, self._what, self._retry_s = path, what, retry_s
-        self._told = False
-        self._wanted: bytes | None = None
+        self._warned = False
+        self._content: bytes | None = None
+        """The content to write, None to remove the file."""
         self._pending = self._removed = False
         self._changed = threading.Condition()
         self._writer: threading.Thread | None = None
@@ -30,7 +31,7 @@ class BackgroundFile:
         """Schedule `data` to be written in place of any pending content. Does nothing after `remove`."""
         with self._changed:
             if not self._removed:
-                self._want(data)
+                self._schedule(data)
 
     def remove(self) -> None:
         """Remove the file for good. Returns once it is gone, or after 5 s; the attempts then continue in the
@@ -39,7 +40,7 @@ class BackgroundFile:
         with self._changed:
             if not self._removed:  # a second removal could hit a file that another process has made meanwhile
                 self._removed = True
-                self._want(None)
+                self._schedule(None)
         self.wait_written(_REMOVE_TIMEOUT_S)
 
     def was_deleted(self) -> bool:
@@ -57,14 +58,14 @@ class BackgroundFile:
         with self._changed:
             return self._changed.wait_for(lambda: self._writer is None, limit_s)
 
-    def _want(self, data: bytes | None) -> None:
-        self._wanted, self._pending = data, True
+    def _schedule(self, data: bytes | None) -> None:
+        self._content, self._pending = data, True
         self._changed.notify_all()
         if self._writer is None:
-            self._writer = threading.Thread(target=self._work, name=f"write {self._path.name}", daemon=True)
+            self._writer = threading.Thread(target=self._run_writer, name=f"write {self._path.name}", daemon=True)
             self._writer.start()
 
-    def _work(self) -> None:
+    def _run_writer(self) -> None:
         while True:
             with self._changed:
                 if not self._pending:
@@ -72,16 +73,16 @@ class BackgroundFile:
                     self._changed.notify_all()
                     return
                 self._pending = False
-                data = self._wanted
+                data = self._content
             try:
                 if data is None:
                     self._path.unlink(missing_ok=True)
                 else:
                     write_atomically(self._path, data)
-                self._told = False
+                self._warned = False
             except OSError as error:
-                if not self._told and data is not None:
-                    self._told = True
+                if not self._warned and data is not None:
+                    self._warned = True
                     _log.warning("%s cannot be written (%s): %s.", self._what, self._path, error.strerror or error)
                 with self._changed:
                     if not self._pending:

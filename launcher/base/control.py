@@ -1,7 +1,7 @@
 """Local IPC between two processes of one user: a Unix socket, or a named pipe on Windows.
 
-One request per connection: a line of JSON with the token and the verb. The reply is any number of JSON lines, then
-`{"end": true}` or `{"error": {...}}`. Nothing received is unpickled or executed.
+There is one request per connection: a line of JSON with the token and the verb. The reply is any number of JSON lines,
+then `{"end": true}` or `{"error": {...}}`. Nothing received is unpickled or executed.
 
 Access control: on Linux the socket's folder has mode 0700 and the socket 0600, and the kernel must confirm that the
 peer is the same user (SO_PEERCRED). On Windows the pipe's name is random, and Windows denies other users write access.
@@ -45,7 +45,7 @@ _connection: ContextVar[asyncio.Task[None] | None] = ContextVar("connection", de
 
 @dataclass(frozen=True, slots=True)
 class ControlAddress:
-    """The address of a control server and the token that it requires."""
+    """The address of a control server, a socket path or the name of a pipe, and the token that it requires."""
 
     place: str
     token: str = field(repr=False)
@@ -134,20 +134,20 @@ class ControlServer:
             return
         except (TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # not a client of this program
-        answering = asyncio.create_task(self._stream(verb, request, writer))
+        answer = asyncio.create_task(self._stream_values(verb, request, writer))
         # A client sends nothing more, so this read returns when it disconnects.
-        leaving = asyncio.ensure_future(reader.read(1))
+        disconnection = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([answer, disconnection], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
-            await asyncio.wait([answering, leaving])
-        if not answering.cancelled():
-            answering.result()
+            disconnection.cancel()
+            if not answer.done():
+                answer.cancel()
+            await asyncio.wait([answer, disconnection])
+        if not answer.cancelled():
+            answer.result()
 
-    async def _stream(self, verb: str, request: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
+    async def _stream_values(self, verb: str, request: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
         try:
             async for value in self._handler(verb, request):
                 await _send_line(writer, value)
@@ -155,7 +155,7 @@ class ControlServer:
             await _send_line(writer, {"error": _error_to_json(error)})
         except (ConnectionError, asyncio.CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 -- the client gets the error, and the server goes on
+        except Exception as error:  # noqa: BLE001 -- sent to the client; the server goes on
             _log.exception("A request over the control line failed: %s", verb)
             await _send_line(writer, {"error": {"code": "error", "message": f"{type(error).__name__}: {error}"}})
         else:
@@ -174,12 +174,12 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
     Raises the LauncherError that the server sent, with its code, or Unreachable if nobody answers or the connection
     breaks off.
     """
-    gone = Unreachable(message("The launcher of the server does not respond."), message("Is it still running?"))
+    unreachable = Unreachable(message("The launcher of the server does not respond."), message("Is it still running?"))
     try:
         async with asyncio.timeout(_CONNECT_S):
             reader, writer = await _connect(address.place)
     except (OSError, TimeoutError) as error:
-        raise gone from error
+        raise unreachable from error
     try:
         await _send_line(writer, {**fields, "do": verb, "token": address.token})
         while line := await reader.readline():
@@ -189,9 +189,9 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
             if isinstance(value, dict) and isinstance(value.get("error"), dict):
                 raise _error_from_json(value["error"])
             yield value
-        raise gone
+        raise unreachable
     except (ConnectionError, ValueError, RecursionError) as error:
-        raise gone from error
+        raise unreachable from error
     finally:
         writer.close()
         with suppress(ConnectionError):
@@ -215,24 +215,24 @@ async def _send_line(writer: asyncio.StreamWriter, value: object) -> None:
 
 
 def _error_to_json(error: LauncherError) -> dict[str, object]:
-    told = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
-    return cast("dict[str, object]", add_message_data(told))
+    data = {"code": error.code, "message": error.title, "hint": error.hint, "facts": dict(error.facts)}
+    return cast("dict[str, object]", add_message_data(data))
 
 
-def _error_from_json(told: dict[str, Any]) -> LauncherError:
-    told = restore_messages(told)
-    facts = told.get("facts")
+def _error_from_json(data: dict[str, Any]) -> LauncherError:
+    data = restore_messages(data)
+    facts = data.get("facts")
     error = LauncherError(
-        str(told.get("message")), str(told.get("hint") or ""), **(facts if isinstance(facts, dict) else {})
+        str(data.get("message")), str(data.get("hint") or ""), **(facts if isinstance(facts, dict) else {})
     )
-    error.code = str(told.get("code"))
+    error.code = str(data.get("code"))
     return error
 
 
 def _bind_socket(path: Path) -> socket.socket:
     """Return a socket bound to `path` that only its owner may connect to."""
     if sys.platform == "win32":
-        raise OSError("There are named pipes in their place.")
+        raise OSError("Windows uses named pipes instead.")
     make_private_folder(path.parent)
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
@@ -248,8 +248,10 @@ def _bind_socket(path: Path) -> socket.socket:
 
 @contextmanager
 def _short_socket_path(path: Path) -> Iterator[str]:
-    """Yield a short path to a socket, through its folder's file descriptor: a socket address holds 108 bytes
-    (unix(7))."""
+    """Yield a short path to a socket, through its folder's file descriptor.
+
+    A socket address holds only 108 bytes (unix(7)).
+    """
     if len(os.fsencode(path)) < 100 or not Path("/proc/self/fd").is_dir():
         yield str(path)
         return

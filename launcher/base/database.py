@@ -15,7 +15,7 @@ from launcher.base.store import copy_path, delete_other_copies, find_readable_co
 _BUSY_S = 5.0
 _MEMORY = ":memory:"
 Ready = Callable[[sqlite3.Connection], object]
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,10 @@ def open_database(path: Path, migrations: Sequence[str], what: str, ready: Ready
     """Open a database in WAL mode, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
 
     `migrations` are the scripts that lead from one schema version to the next; `user_version` counts those that were
-    run. An existing file is copied before it is migrated (base/store.py). `what` begins a sentence, such as "The
-    history of measurements". `ready` is called last with the connection and may also report damage. Raises
-    sqlite3.Error and OSError if the system refuses, WrittenByNewer for a file of a newer version of this program.
+    run. An existing file is copied before it is migrated (base/store.py). `what` begins a sentence about the file, such
+    as "The history of measurements". `ready` is called last with the connection; if it raises an error of damage, the
+    file is replaced as well. Raises sqlite3.Error and OSError if the system refuses, WrittenByNewer for a file of a
+    newer version of this program.
     """
     try:
         return OpenedDatabase(_open_file(path, migrations, what, ready))
@@ -71,7 +72,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 def is_damage(error: sqlite3.Error) -> bool:
     """Return True if the error means that the file's content is damaged."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _DAMAGE
+    return code is not None and code & 0xFF in _DAMAGE_CODES
 
 
 class _Damaged(sqlite3.DatabaseError):
@@ -104,12 +105,9 @@ def _connect(place: str, migrations: Sequence[str], what: str, ready: Ready) -> 
 def _migrate(db: sqlite3.Connection, place: str, migrations: Sequence[str], what: str) -> None:
     version = _schema_version(db)
     if version > len(migrations):
-        copy = find_readable_copy(Path(place), up_to=len(migrations))
-        back = (
-            ""
-            if copy is None
-            else message("Or restore the copy from before the update: {steps}", steps=restore_instructions(copy))
-        )
+        copy, back = find_readable_copy(Path(place), up_to=len(migrations)), ""
+        if copy is not None:
+            back = message("Or restore the copy from before the update: {steps}", steps=restore_instructions(copy))
         raise WrittenByNewer(
             message("{what} ({place}) was written by a newer version of this program.", what=what, place=place),
             join_messages(message("Update this program, or move that file away."), back),
@@ -133,7 +131,7 @@ def _migrate(db: sqlite3.Connection, place: str, migrations: Sequence[str], what
 
 
 def _copy_database(path: Path, version: int) -> None:
-    """Copy a database, its write-ahead log included. Others may read it meanwhile; nobody else changes it."""
+    """Copy a database including its write-ahead log. The caller's transaction keeps others from changing it."""
     copy = copy_path(path, f"v{version}")
     draft = copy.with_name(f"{copy.name}.draft")
     draft.unlink(missing_ok=True)

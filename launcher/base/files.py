@@ -31,17 +31,16 @@ _warned_paths: set[Path] = set()
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Write `data` to a draft beside `path`, flush it to disk and rename it over `path`. Readers see the old or the new
-    file.
+    """Write a file so that readers see either the old or the new content.
 
-    Raises OSError, and then leaves `path` unchanged and no draft. A killed process leaves its draft, which a later
-    write deletes.
+    The data goes to a draft in the same folder, which is flushed to disk and renamed to `path`. Raises OSError, and
+    then leaves `path` unchanged and no draft. A killed process leaves its draft, which a later write deletes.
     """
     make_folder(path.parent)
     with suppress(OSError):
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*{_DRAFT}"):
-            if time.time() - left.stat().st_mtime > _ABANDONED_S:
-                left.unlink()
+        for abandoned in path.parent.glob(f".{glob.escape(path.name)}.*{_DRAFT}"):
+            if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
+                abandoned.unlink()
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
     draft = Path(name)
     try:
@@ -103,8 +102,8 @@ def make_private_folder(path: Path) -> Path:
     make_folder(path)
     if sys.platform == "win32":  # the user's profile is private already
         return path
-    found = path.stat()
-    if found.st_uid != os.geteuid() and os.geteuid() != 0:
+    status = path.stat()
+    if status.st_uid != os.geteuid() and os.geteuid() != 0:
         raise FolderNotOurs(
             message(
                 "The folder {path} belongs to another user, who could read or replace the API keys in it.", path=path
@@ -112,7 +111,7 @@ def make_private_folder(path: Path) -> Path:
             message("Set MTP_LAUNCHER_HOME to a folder of your own."),
             folder=str(path),
         )
-    _restrict_permissions(path, found.st_mode, 0o700, "enter")
+    _restrict_permissions(path, status.st_mode, 0o700, "enter")
     return path
 
 
@@ -143,6 +142,7 @@ def read_private_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def _restrict_permissions(path: Path, mode: int, wanted: int, verb: str) -> None:
+    """Change the mode of a file or folder that others have access to, with a warning. `verb` is what they can do."""
     if not mode & 0o077 or path in _warned_paths:
         return
     with suppress(OSError):

@@ -87,7 +87,7 @@ def llama_server_error(data: object, status: int | None, where: str, location: s
         return Refused(title, message("Use that address instead if you trust it."), status=status)
     error = data.get("error") if isinstance(data, dict) else None
     error = error if isinstance(error, dict) else {"message": error}
-    said = one_line(str(error.get("message") or f"HTTP status {status}"))
+    reason = one_line(str(error.get("message") or f"HTTP status {status}"))
     hints = {
         401: message(
             "The API key is wrong: `mtp-launcher status --json` shows the right one.",
@@ -102,7 +102,7 @@ def llama_server_error(data: object, status: int | None, where: str, location: s
             window="Shorten the prompt, or increase the context in the cockpit.",
         )
     return Refused(
-        message("The server refused the request: {said}.", said=said.rstrip(".")), hint, status=status, where=where
+        message("The server refused the request: {said}.", said=reason.rstrip(".")), hint, status=status, where=where
     )
 
 
@@ -185,7 +185,7 @@ class LoopbackClient:
         """POST `body` and yield the parsed JSON of each server-sent event until `[DONE]`.
 
         Leaving the block closes the connection, which makes llama-server cancel the request. The server sends a ping
-        every 30 s; after 75 s of silence (two missed pings) it counts as hung. So do response headers after 75 s.
+        every 30 s; after 75 s without data (two missed pings) or without response headers it counts as hung.
         """
         timeout = httpx.Timeout(_REPLY_S, connect=self._connect_s, read=_SILENCE_S)
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
@@ -370,10 +370,7 @@ def error_for_status(url: str, head: ResponseHead) -> Refused:
 
 
 def parse_retry_after(text: str) -> float | None:
-    """Return the seconds to wait by a Retry-After header (RFC 9110, 10.2.3), which has seconds or a date.
-
-    None if it has neither.
-    """
+    """Return the seconds to wait by a Retry-After header (RFC 9110, 10.2.3): a number or a date. None if invalid."""
     if text.strip().isdecimal():
         return float(text)
     try:

@@ -34,7 +34,7 @@ class RangeReader:
         self._token = token
         self._limit = limit_bytes
         self._deadline_s = time.monotonic() + timeout_s
-        self._ahead = _FIRST_RANGE
+        self._range_bytes = _FIRST_RANGE
         self._data = bytearray()
         self._position = 0
         self._known: tuple[int, str] | None = None  # the file's size and ETag
@@ -51,7 +51,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connection."""
-        self._hang_up()
+        self._close_response()
         self._client.close()
 
     @property
@@ -87,21 +87,21 @@ class RangeReader:
                         message("{url} sends too slowly.", url=host_name(self._url)), message("Try again later.")
                     )
                 if self._response is None:
-                    self._ask(max(end, len(self._data) + self._ahead))
-                    self._ahead = min(2 * self._ahead, _LARGEST_RANGE)
+                    self._request_range(max(end, len(self._data) + self._range_bytes))
+                    self._range_bytes = min(2 * self._range_bytes, _LARGEST_RANGE)
                 piece = next(self._body, b"")
                 self._data += piece
                 if len(self._data) > self._body_end:
-                    raise self._odd(message("sent more than was requested"))
+                    raise self._bad_response(message("sent more than was requested"))
                 if not piece and len(self._data) < self._body_end:
                     raise Unreachable(
                         message("{url} closed the connection in the middle of the file.", url=host_name(self._url)),
                         message("Try again."),
                     )
                 if len(self._data) == self._body_end:
-                    self._hang_up()
+                    self._close_response()
 
-    def _ask(self, end: int) -> None:
+    def _request_range(self, end: int) -> None:
         """Request the range from the end of the fetched data up to `end`."""
         begin = len(self._data)
         headers = {"Range": f"bytes={begin}-{min(end, self._limit) - 1}", **bearer_header(self._token)}
@@ -112,38 +112,42 @@ class RangeReader:
         if url_origin(str(request.url)) != url_origin(str(response.url)):
             self._token = None
         self._url = str(response.url)  # the next range goes directly to the redirect target
-        size, self._body_end = self._extent(response, begin)
+        size, self._body_end = self._parse_extent(response, begin)
         known = size, response.headers.get("ETag", "")
         if (begin and response.status_code == httpx.codes.OK) or self._known not in (None, known):
-            raise self._odd(message("changed the file during the download"))
+            raise self._bad_response(message("changed the file during the download"))
         self._known = known
         self._body = response.iter_raw()
 
-    def _extent(self, response: httpx.Response, begin: int) -> tuple[int, int]:
+    def _parse_extent(self, response: httpx.Response, begin: int) -> tuple[int, int]:
         """Return the file's size and the offset at which the response ends."""
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._odd(message("sent the file compressed"))
-        told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            raise self._bad_response(message("sent the file compressed"))
+        content_range = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         match response.status_code:
             case httpx.codes.PARTIAL_CONTENT:
-                if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
-                    raise self._odd(message("sent a different part of the file than requested"))
-                return int(told["size"]), int(told["last"]) + 1
+                if not content_range or not content_range["first"]:
+                    raise self._bad_response(message("sent a different part of the file than requested"))
+                first, last = int(content_range["first"]), int(content_range["last"])
+                if first != begin or last < first:
+                    raise self._bad_response(message("sent a different part of the file than requested"))
+                return int(content_range["size"]), last + 1
             case httpx.codes.OK:
                 length = response.headers.get("Content-Length", "")
                 if not length.isdecimal():
-                    raise self._odd(message("does not say how large the file is"))
+                    raise self._bad_response(message("does not say how large the file is"))
                 return int(length), int(length)
-            case httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE if told and told["size"] == "0":
+            case httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE if content_range and content_range["size"] == "0":
                 return 0, 0
         raise error_for_status(self._url, ResponseHead(response.status_code, response.headers))
 
-    def _hang_up(self) -> None:
+    def _close_response(self) -> None:
         if self._response is not None:
             self._response.close()
             self._response = None
 
-    def _odd(self, what: str) -> Refused:
+    def _bad_response(self, what: str) -> Refused:
+        """Return the error of a server that sent something wrong. `what` completes the sentence about the server."""
         return Refused(
             message("{url} {what}.", url=host_name(self._url), what=what),
             message("Try again. If that does not help, download it from another server."),

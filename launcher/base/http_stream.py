@@ -1,4 +1,4 @@
-"""Reading a range of a remote file in its own thread at full speed; another thread can abort it at any time.
+"""Reading a range of a remote file at full speed, in a thread; another thread can abort it at any time.
 
 Uses http.client, which reads a body straight from the socket in pieces of any size. httpx passes every 64 KiB through a
 parser in Python, which takes longer than hashing.
@@ -44,8 +44,8 @@ class RangeStream:
         self._connection: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None
         self._answer: http.client.HTTPResponse | None = None
-        self._left: int | None = None
-        self._primed = False  # True after the first read: that emptied the header buffer, so larger reads bypass it
+        self._left: int | None = None  # bytes of the body that have not been read; None if unknown
+        self._header_buffer_empty = False  # after the first read: larger reads then bypass the buffer
         self._aborted = False
         self.host = host_name(url)
         """The host that answered, which after a redirect is not the host of the URL."""
@@ -65,7 +65,7 @@ class RangeStream:
             answer = self._get(url, headers)
             location = answer.headers.get("Location")
             if location is None or answer.status not in (301, 302, 303, 307, 308):
-                return self._begin(answer)
+                return self._begin_body(answer)
             self.close()
             url = redirect_target(url, location)
         raise Refused(
@@ -74,18 +74,19 @@ class RangeStream:
         )
 
     def readinto(self, view: memoryview) -> int:
-        """Read at least one byte into `view`, and more if it has arrived. Returns the count, 0 at the end of the
-        answer.
+        """Read at least one byte into `view`, and more if it has arrived.
+
+        Returns the number of bytes, 0 at the end of the answer.
         """
         n_bytes = self._read_once(view)
-        while 0 < n_bytes < min(len(view), _PIECE) and self._more_at_once():
+        while 0 < n_bytes < min(len(view), _PIECE) and self._more_has_arrived():
             try:
-                further = self._read_once(view[n_bytes:])
+                n_more = self._read_once(view[n_bytes:])
             except Unreachable:
-                break  # return the bytes that arrived; the next call meets the same error
-            if not further:
+                break  # return the bytes that arrived; the next call raises the same error
+            if not n_more:
                 break
-            n_bytes += further
+            n_bytes += n_more
         return n_bytes
 
     def _read_once(self, view: memoryview) -> int:
@@ -97,10 +98,10 @@ class RangeStream:
                 data = answer.read1(len(view))
                 view[: len(data)] = data
                 return len(data)
-            most = len(view) if self._primed else io.DEFAULT_BUFFER_SIZE
+            most = len(view) if self._header_buffer_empty else io.DEFAULT_BUFFER_SIZE
             wanted = min(most, len(view) if self._left is None else self._left)
             n_bytes: int = answer.fp.readinto1(view[:wanted]) if wanted else 0
-            self._primed = True
+            self._header_buffer_empty = True
         except TimeoutError as error:
             raise Unreachable(
                 message("{host} has sent nothing for {silence_s:g} s.", host=self.host, silence_s=self._silence_s),
@@ -112,8 +113,8 @@ class RangeStream:
             self._left -= n_bytes
         return n_bytes
 
-    def _more_at_once(self) -> bool:
-        """Return True if more data has arrived. TLS delivers 16 KiB at a time, too little for a write each."""
+    def _more_has_arrived(self) -> bool:
+        """Return True if more data has arrived. TLS delivers 16 KiB at a time, too little for a write to disk."""
         sock = self._socket
         return sock is not None and sock.fileno() >= 0 and bool(wait([sock], 0))
 
@@ -173,31 +174,33 @@ class RangeStream:
             extra["Authorization"] = _basic_auth(parts.username, parts.password)
         proxy = find_proxy(url)
         if proxy:
-            way = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-            if way.scheme != "http" or not way.hostname:
+            proxy_parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+            if proxy_parts.scheme != "http" or not proxy_parts.hostname:
                 raise BadOption(
                     message(
                         "The proxy {proxy} uses {scheme}, which is not supported.",
                         proxy=host_name(proxy),
-                        scheme=way.scheme,
+                        scheme=proxy_parts.scheme,
                     ),
                     message("Set HTTPS_PROXY to one that begins with http://."),
                 )
-            to_proxy = {"Proxy-Authorization": _basic_auth(way.username, way.password)} if way.username else {}
+            proxy_host, proxy_port = proxy_parts.hostname, proxy_parts.port or 80
+            login = {}
+            if proxy_parts.username:
+                login["Proxy-Authorization"] = _basic_auth(proxy_parts.username, proxy_parts.password)
             if parts.scheme == "http":
-                plain = http.client.HTTPConnection(way.hostname, way.port or 80, timeout=_CONNECT_S)
+                plain = http.client.HTTPConnection(proxy_host, proxy_port, timeout=_CONNECT_S)
                 netloc = parts.netloc.rpartition("@")[2]
-                return plain, f"http://{netloc}{target}", extra | to_proxy
-            tunnel = http.client.HTTPSConnection(
-                way.hostname, way.port or 80, timeout=_CONNECT_S, context=make_tls_context()
-            )
-            tunnel.set_tunnel(host, port or 443, to_proxy)
+                return plain, f"http://{netloc}{target}", extra | login
+            tunnel = http.client.HTTPSConnection(proxy_host, proxy_port, timeout=_CONNECT_S, context=make_tls_context())
+            tunnel.set_tunnel(host, port or 443, login)
             return tunnel, target, extra
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=_CONNECT_S), target, extra
         return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=make_tls_context()), target, extra
 
-    def _begin(self, answer: http.client.HTTPResponse) -> ResponseHead:
+    def _begin_body(self, answer: http.client.HTTPResponse) -> ResponseHead:
+        """Check the headers of the final answer and return them with the status."""
         headers = {name.lower(): value for name, value in answer.headers.items()}
         if headers.get("content-encoding", "identity") != "identity":
             raise Refused(message("{host} sent the file compressed.", host=self.host), message("Use another server."))

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 _PLACEHOLDER = re.compile(r"\{[a-z]\w*(?:![rs])?(?::\+?(?:0\d)?,?(?:\.\d)?[defgx%]?)?\}|\{\{|\}\}")
-"""Placeholders allowed in a template from a file: a wide or nested format could exhaust memory, an attribute could leak
-data.
+"""Placeholders allowed in a template from a file: a wide or nested format could exhaust memory, and an attribute could
+leak data.
 """
 _OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 _NAME = re.compile(r"\{(\w+)")
@@ -94,8 +94,9 @@ def fill_template(template: str, facts: Mapping[str, object], *, window: str = "
 
 
 def as_message(text: str) -> Message:
-    """Return a text of a data file, such as a note in the catalogue, as a message; it has a translation if the file is
-    ours.
+    """Return a text of a data file, such as a note in the catalogue, as a message.
+
+    It is translated if the file ships with the program.
     """
     return _make_message(text.replace("{", "{{").replace("}", "}}"), "", "", {})
 
@@ -123,9 +124,9 @@ def message_from_json(text: str, data: object) -> Message:
 def add_message_data(tree: Any) -> Any:  # noqa: ANN401 -- JSON
     """Return a JSON value in which each object with messages describes them by key under "messages"."""
     if isinstance(tree, Mapping):
-        found = {name: described for name, value in tree.items() if (described := _describe(value)) is not None}
+        descriptions = {name: data for name, value in tree.items() if (data := _describe_value(value)) is not None}
         plain = {name: add_message_data(value) for name, value in tree.items()}
-        return plain | {_MESSAGES_KEY: found} if found else plain
+        return plain | {_MESSAGES_KEY: descriptions} if descriptions else plain
     return [add_message_data(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
@@ -135,11 +136,11 @@ def restore_messages(tree: Any) -> Any:  # noqa: ANN401 -- JSON
         return [restore_messages(each) for each in tree]
     if not isinstance(tree, dict):
         return tree
-    beside = tree.get(_MESSAGES_KEY)
-    if not isinstance(beside, dict):
+    descriptions = tree.get(_MESSAGES_KEY)
+    if not isinstance(descriptions, dict):
         return {name: restore_messages(value) for name, value in tree.items()}
     return {
-        name: _restore(value, beside[name]) if name in beside else restore_messages(value)
+        name: _restore_value(value, descriptions[name]) if name in descriptions else restore_messages(value)
         for name, value in tree.items()
         if name != _MESSAGES_KEY
     }
@@ -147,22 +148,22 @@ def restore_messages(tree: Any) -> Any:  # noqa: ANN401 -- JSON
 
 def _make_message(text: str, many: str, window: str, facts: Mapping[str, object]) -> Message:
     known = {name: _as_fact(value) for name, value in facts.items()}
-    made = Message(_fill_placeholders(many if many and known["n"] != 1 else text, known))
-    made.template, made.facts, made.many, made.window = text, known, many, window
-    return made
+    filled = Message(_fill_placeholders(many if many and known["n"] != 1 else text, known))
+    filled.template, filled.facts, filled.many, filled.window = text, known, many, window
+    return filled
 
 
 def _fill_placeholders(template: str, facts: Mapping[str, object]) -> str:
     if "[" in template:
-        left = _OPTIONAL.sub(
+        kept = _OPTIONAL.sub(
             lambda part: part[1] if all(facts.get(name) is not None for name in _NAME.findall(part[1])) else "",
             template,
         )
-        # The optional part at the beginning was dropped.
-        if template.startswith("[") and not left.startswith(template[1]):
-            left = left.lstrip()
-            left = left[:1].upper() + left[1:]
-        template = left
+        # If an optional part at the beginning was dropped, the next word begins the sentence.
+        if template.startswith("[") and not kept.startswith(template[1]):
+            kept = kept.lstrip()
+            kept = kept[:1].upper() + kept[1:]
+        template = kept
     return template.format(**facts)
 
 
@@ -180,20 +181,21 @@ def _fact_as_json(fact: object) -> object:
     return {"text": str(fact), **fact.as_json()} if isinstance(fact, Message) else fact
 
 
-def _describe(value: object) -> object:
-    """Return the description of a message, or a list of them; None for anything else."""
+def _describe_value(value: object) -> object:
+    """Return the description of a message, or of those in a list; None for anything else."""
     if isinstance(value, Message):
         return value.as_json() if value.template or value.parts else None
     if isinstance(value, list | tuple) and any(isinstance(each, Message) for each in value):
-        return [_describe(each) for each in value]
+        return [_describe_value(each) for each in value]
     return None
 
 
-def _restore(value: object, described: object) -> Any:  # noqa: ANN401 -- JSON
+def _restore_value(value: object, description: object) -> Any:  # noqa: ANN401 -- JSON
+    """Return a text, or the texts in a list, as described messages."""
     if isinstance(value, str):
-        return message_from_json(value, described)
-    if isinstance(value, list) and isinstance(described, list) and len(value) == len(described):
-        return [_restore(each, how) for each, how in zip(value, described, strict=True)]
+        return message_from_json(value, description)
+    if isinstance(value, list) and isinstance(description, list) and len(value) == len(description):
+        return [_restore_value(each, data) for each, data in zip(value, description, strict=True)]
     return value
 
 
@@ -203,20 +205,20 @@ def _parse_message(text: str, data: object, depth: int = 0) -> Message | None:
         return None
     match data:
         case {"parts": list(parts), "separator": str(separator)}:
-            made = join_messages(*(str(_parse_fact(part, depth)) for part in parts), separator=separator)
+            restored = join_messages(*(str(_parse_fact(part, depth)) for part in parts), separator=separator)
         case {"message": str(template), "facts": dict(facts)}:
             many, window = str(data.get("many", "")), str(data.get("window", ""))
             if not all(_is_harmless(each) for each in (template, many, window)):
                 return None
             known = {str(name): _parse_fact(fact, depth) for name, fact in facts.items()}
             try:
-                made = _make_message(template, many, window, known)
-                _fill_placeholders(window, made.facts)
+                restored = _make_message(template, many, window, known)
+                _fill_placeholders(window, restored.facts)  # raises if a fact is missing
             except (KeyError, IndexError, ValueError):
                 return None
         case _:
             return None
-    return made if made == text else None
+    return restored if restored == text else None
 
 
 def _parse_fact(fact: object, depth: int) -> object:

@@ -118,28 +118,26 @@ def setup_error(error: Exception, url: str | None = None) -> Unreachable:
 def connection_error(url: str, error: BaseException, *, connecting: bool = False) -> Unreachable:
     """Return the error for a failed connection to `url`; `connecting` if it failed before it was established."""
     host, proxy = host_name(url), find_proxy(url)
-    way = (
-        message("The connection uses the proxy {proxy}.", proxy=host_name(proxy))
-        if proxy
-        else message("Check the internet connection.")
-    )
+    hint = message("Check the internet connection.")
+    if proxy:
+        hint = message("The connection uses the proxy {proxy}.", proxy=host_name(proxy))
     cause: BaseException = error
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, ssl.SSLError):
         why = getattr(cause, "verify_message", "") or cause.reason or cause
-        clock = message("Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate.")
+        hint = message("Check the clock; behind an inspecting proxy, set SSL_CERT_FILE to its certificate.")
         kind = Untrusted if isinstance(cause, ssl.SSLCertVerificationError) else Unreachable
-        return kind(message("Cannot make a secure connection to {host}: {why}.", host=host, why=why), clock)
+        return kind(message("Cannot make a secure connection to {host}: {why}.", host=host, why=why), hint)
     if isinstance(cause, socket.gaierror):
-        return Unreachable(message("The host name {host} cannot be resolved.", host=host), way)
+        return Unreachable(message("The host name {host} cannot be resolved.", host=host), hint)
     if isinstance(cause, TimeoutError):
-        return Unreachable(message("{host} did not respond in time.", host=host), way)
+        return Unreachable(message("{host} did not respond in time.", host=host), hint)
     if connecting:
-        return Unreachable(message("{host} cannot be reached: {words}.", host=host, words=_error_text(cause)), way)
+        return Unreachable(message("{host} cannot be reached: {words}.", host=host, words=_error_text(cause)), hint)
     return Unreachable(
         message("The connection to {host} was lost: {words}.", host=host, words=_error_text(error)),
-        join_messages(message("Try again."), way),
+        join_messages(message("Try again."), hint),
     )
 
 

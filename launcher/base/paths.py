@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def shipped_file(*parts: str) -> Path:
-    """Return the path of a file that ships with the program, such as `shipped("presets", "demo.toml")`.
+    """Return the path of a file that ships with the program, such as `shipped_file("presets", "demo.toml")`.
 
     In an installed wheel the data lies inside the package, in a checkout beside it.
     """
@@ -124,15 +124,15 @@ def _free_bytes(folder: Path) -> float:
     """Return the free bytes on a folder's disk, also if the folder does not exist yet; infinite if unknown."""
     import shutil  # 4 ms, which most commands never need
 
-    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     try:
-        return shutil.disk_usage(there).free
+        return shutil.disk_usage(existing).free
     except OSError:
         return math.inf
 
 
 def _overlaps(path: Path, folder: Path) -> bool:
-    """Return True if a path lies in a folder, or is a parent of it that could not be created."""
+    """Return True if one of two paths lies in the other: a folder's parent may be what could not be created."""
     return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 
@@ -159,7 +159,7 @@ def cache_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """Return the folder for downloads: engines and models."""
+    """Return the folder for data that is to be kept: engines, models, measurements."""
     return _user_folder("data")
 
 
@@ -175,5 +175,5 @@ def state_dir() -> Path:
 
 
 def runtime_dir() -> Path:
-    """Return the folder of the registry of running servers, one per computer for a shared home."""
+    """Return the folder of the registry of running servers. It is named after the computer, as homes may be shared."""
     return state_dir() / "run" / (platform.node() or "localhost")

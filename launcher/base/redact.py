@@ -28,11 +28,11 @@ _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 
 
 def redact_text(text: str, secrets: Iterable[str] = (), *, home: Path | None = None, user: str | None = None) -> str:
-    """Return `text` without `secrets`, and without what looks like a key or a token.
+    """Return `text` without `secrets`, and without anything that looks like a key or a token.
 
-    Those are known by their format, or by the name that they are assigned to. Also hidden: passwords and queries in
-    URLs, e-mail addresses, IP addresses of other computers, and the user's name and home folder (`user` and `home`;
-    None: those of the current user). All other words stay.
+    Those are recognised by their format, or by the name that they are assigned to. Also hidden are passwords and
+    queries in URLs, e-mail addresses, IP addresses of other computers, and the user's name and home folder (`user` and
+    `home`; None: those of the current user).
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         if len(secret) >= _MIN_SECRET_LENGTH:
@@ -50,26 +50,27 @@ def redact_text(text: str, secrets: Iterable[str] = (), *, home: Path | None = N
 def _hide_value(found: "re.Match[str]") -> str:
     """Hide the value in a match of _ASSIGNMENT, unless it is a word after "token" in a sentence, or a count."""
     name, between, value = found.groups()
-    option = name.startswith("-")  # after an option follows its value, with or without "="
-    if not option and not _ASSIGNS.search(between):
-        return found[0]
-    if not option and ((value.isdecimal() and len(value) < _MIN_SECRET_LENGTH * 2) or len(value) < _MIN_SECRET_LENGTH):
-        return found[0]  # a count, such as "n_token: 42"
+    if not name.startswith("-"):  # the word after an option is always its value
+        if not _ASSIGNS.search(between):
+            return found[0]
+        shortest = 2 * _MIN_SECRET_LENGTH if value.isdecimal() else _MIN_SECRET_LENGTH
+        if len(value) < shortest:
+            return found[0]  # a count, such as "n_token: 42"
     return f"{name}{between}{HIDDEN}"
 
 
 def _hide_address(found: "re.Match[str]") -> str:
     parts = [int(part) for part in found[0].split(".")]
-    # A version number, this computer or a broadcast.
+    # Harmless are version numbers, this computer and broadcasts.
     harmless = max(parts) > 255 or parts[0] in (0, 127) or parts == [255, 255, 255, 255]
     return found[0] if harmless else "[address]"
 
 
 def _hide_user(text: str, home: Path | None, user: str | None) -> str:
     folder = str(home) if home is not None else _find_home()
-    # As it is, as in JSON, and as some programs on Windows write it.
+    # As it is, as JSON escapes it, and as some programs on Windows write it.
     for written in (folder, folder.replace("\\", "\\\\"), folder.replace("\\", "/")):
-        if len(written) > len("/x"):  # no home folder of one letter or none
+        if len(written) > len("/x"):  # a folder of one letter or none is not personal
             text = re.sub(rf"{re.escape(written)}(?![\w-])", "~", text)
     name = user if user is not None else _find_user()
     if len(name) >= 3 and name not in ("root", "user", "admin"):  # else it would match names of other folders

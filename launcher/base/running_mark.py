@@ -1,7 +1,7 @@
 """Named objects of Windows by which the setup program sees that a copy runs, and asks all copies to end.
 
-Their names also stand in installer/windows/setup.nsi. "Local" limits them to this user's session, so copies of other
-users are not seen.
+installer/windows/setup.nsi uses the same names. "Local" limits them to this user's session, so copies of other users
+are not found.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 RUNNING_MUTEX = r"Local\MTP Launcher"
-"""Name of a mutex that every process of the program holds open. While it exists, a copy runs."""
+"""Name of a mutex that every process of the program keeps open. While it exists, a copy runs."""
 
 END_EVENT = r"Local\MTP Launcher: end"
 """Name of an event. When setup sets it, all copies end as by Ctrl-C."""

@@ -35,8 +35,7 @@ _warned_paths: set[Path] = set()
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """A kept file that could not be used. `why` is the cause; `kept_as` is its new path, None if it could not be
-    moved."""
+    """A kept file that could not be used. `why` is the cause, `kept_as` its new path, None if it was not moved."""
 
     path: Path
     why: str
@@ -49,10 +48,10 @@ class KeptFile(Generic[Value]):
 
     `what` begins the sentence about a damaged file, such as "The list of settings", and `then` ends it with the
     consequence. `parse` may raise anything in `PARSE_ERRORS`; a LauncherError, as for a file of a newer version,
-    reaches the caller. A `private` file is restricted to its owner, and one that others can read is fixed. A `copied`
-    file has a second copy. Of a `cached` file, which can be recreated, only the last damaged one is kept. With `told`
-    the caller reports the damage and no warning is logged. `former` is the file's name in earlier versions: such a file
-    is copied when there is none by the new name, and stays, so that an earlier version still finds it.
+    reaches the caller. A `private` file is restricted to its owner. A `copied` file has a second copy. A `cached` file
+    can be recreated, so only the last damaged one is kept. With `quiet` no warning is logged, because the caller
+    reports the damage. `former` is the file's name in earlier versions: if there is no file with the new name, that
+    one is copied and stays, so that an earlier version still finds it.
     """
 
     what: str
@@ -61,21 +60,21 @@ class KeptFile(Generic[Value]):
     private: bool = False
     copied: bool = False
     cached: bool = False
-    told: bool = False
-    then: str = "it is begun anew"
+    quiet: bool = False
+    then: str = "a new one was created"
     former: str = ""
     most_bytes: int = MAX_FILE_BYTES
 
     def load(self, path: Path) -> Value:
-        """Return the file's content, the default if there is no file. Raises OSError: see `inspect`."""
-        return self.inspect(path)[0]
+        """Return the file's content, the default if there is no file. Raises OSError: see `load_with_damage`."""
+        return self.load_with_damage(path)[0]
 
-    def inspect(self, path: Path) -> tuple[Value, FileDamage | None]:
+    def load_with_damage(self, path: Path) -> tuple[Value, FileDamage | None]:
         """Return the file's content and the damage, if any.
 
         Raises OSError only for causes outside the file, such as too many open files; the file then stays in place.
         """
-        self._take_over(path)
+        self._copy_former(path)
         for _ in range(_TRIES):
             before = _file_identity(path)
             try:
@@ -90,9 +89,9 @@ class KeptFile(Generic[Value]):
                 why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             if before == _file_identity(path):  # otherwise another process has repaired it meanwhile, so read again
                 break
-        return self._survive(path, why)
+        return self._recover(path, why)
 
-    def _take_over(self, path: Path) -> None:
+    def _copy_former(self, path: Path) -> None:
         """Copy the file of an earlier version, if there is one that can be read."""
         if not self.former or os.path.lexists(path):
             return
@@ -109,7 +108,8 @@ class KeptFile(Generic[Value]):
     def _read(self, path: Path) -> bytes:
         return (read_private_file if self.private else read_file)(path, self.most_bytes)
 
-    def _survive(self, path: Path, why: str) -> tuple[Value, FileDamage]:
+    def _recover(self, path: Path, why: str) -> tuple[Value, FileDamage]:
+        """Set a damaged file aside, and return its second copy or the default in its place."""
         if self.copied:
             try:
                 data = self._read(_second_copy_path(path))
@@ -121,7 +121,7 @@ class KeptFile(Generic[Value]):
                 with suppress(OSError):
                     write_atomically(path, data)
                 return value, FileDamage(path, why, bad)
-        bad = set_aside(path, self.what, self.then, again=not self.cached, told=self.told)
+        bad = set_aside(path, self.what, self.then, keep_earlier=not self.cached, quiet=self.quiet)
         return self.default(), FileDamage(path, why, bad)
 
 
@@ -138,16 +138,16 @@ def hold_file_lock(path: Path, limit_s: float) -> Iterator[None]:
 
 
 def set_aside(
-    path: Path, what: str, then: str = "it is begun anew", *, again: bool = True, told: bool = False
+    path: Path, what: str, then: str = "a new one was created", *, keep_earlier: bool = True, quiet: bool = False
 ) -> Path | None:
     """Rename a damaged file to .bad and log a warning.
 
-    `what` begins the sentence, such as "The list of settings", and `then` ends it with the consequence. With `again`
-    earlier .bad files stay, too; with `told` no warning is logged. Returns the new path, None if the file cannot be
-    renamed.
+    `what` begins the sentence, such as "The list of settings", and `then` ends it with the consequence. With
+    `keep_earlier`, earlier .bad files stay; with `quiet` no warning is logged. Returns the new path, None if the file
+    cannot be renamed.
     """
     bad = path.with_name(f"{path.name}.bad")
-    if again or bad.is_dir() or path.is_dir():
+    if keep_earlier or bad.is_dir() or path.is_dir():
         bad = free_bad_path(path)
     try:
         replace_file(path, bad)
@@ -156,7 +156,7 @@ def set_aside(
             _warned_paths.add(path)
             _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", what, path, error.strerror or error)
         return None
-    if not told:
+    if not quiet:
         _log.warning("%s was damaged: %s, and the damaged file is kept as %s.", what, then, bad)
     return bad
 
@@ -176,15 +176,15 @@ def _second_copy_path(path: Path) -> Path:
 
 def _file_identity(path: Path) -> tuple[int, ...] | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 # Copies of files as they were before another version of this program changed them. There is one per file; after a
-# downgrade two, because the one from before the update stays. A copy lies beside its file as NAME.old-VERSION: the
-# schema version if the file counts one, such as v2, else the version of the program that wrote it last.
+# downgrade two, because the one from before the update stays. A copy is in the folder of its file and is named
+# NAME.old-VERSION: the schema version if the file has one, such as v2, else the version of the program that wrote it.
 
 _COPY = re.compile(r"(?P<name>.+)\.old-(?P<version>v?\d+(?:\.\d+)*)")
 
@@ -194,14 +194,14 @@ def copy_path(path: Path, version: str) -> Path:
     return path.with_name(f"{path.name}.old-{version}")
 
 
-def copy_version(path: Path, version: str, *, beside: bool = False) -> None:
-    """Copy a file as a version has written it, if it exists, replacing other copies unless `beside`.
+def copy_version(path: Path, version: str, *, keep_others: bool = False) -> None:
+    """Copy a file as a version has written it, if it exists. Deletes other copies unless `keep_others`.
 
     Raises OSError.
     """
     with suppress(FileNotFoundError):
         write_atomically(copy_path(path, version), read_private_file(path))
-        if not beside:
+        if not keep_others:
             delete_other_copies(copy_path(path, version), path)
 
 
@@ -215,8 +215,8 @@ def delete_other_copies(copy: Path, path: Path) -> None:
 
 def find_copies(folders: Iterable[Path]) -> list[Path]:
     """Return the copies that lie directly in some folders, sorted by path."""
-    found = (each for folder in folders for each in folder.glob("*.old-*"))
-    return sorted(each for each in found if _COPY.fullmatch(each.name))
+    candidates = (each for folder in folders for each in folder.glob("*.old-*"))
+    return sorted(each for each in candidates if _COPY.fullmatch(each.name))
 
 
 def original_path(copy: Path) -> Path:

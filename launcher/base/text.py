@@ -8,11 +8,11 @@ Terminals obey control characters: they can set the clipboard, the title or hidd
 import json
 import re
 
-_ACTING = re.compile(
-    r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0, DEL and C1, but for tabs and ends of lines
+_CONTROL = re.compile(
+    r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0, DEL and C1, except tabs and line ends
     r"\u202a-\u202e\u2066-\u2069"  # bidirectional embeddings, overrides and isolates
     r"\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"  # invisible; tags
-    r"\ud800-\udfff\ufffe\uffff]"  # halves of characters, and no characters
+    r"\ud800-\udfff\ufffe\uffff]"  # surrogates and noncharacters
 )
 _BREAKS = re.compile(r"\r\n|[\n\r\t\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -23,11 +23,11 @@ def make_visible(text: str) -> str:
 
     Joiners and direction marks, which scripts and emoji need, stay, and so do tabs.
     """
-    return _ACTING.sub(_visible_form, text) if _ACTING.search(text) else text
+    return _CONTROL.sub(_visible_form, text) if _CONTROL.search(text) else text
 
 
 def visible_reply(text: str) -> str:
-    """Return a reply or a part of one as `make_visible` does, but without carriage returns, which overwrite a line."""
+    """Return a reply, or a part of one, as `make_visible` does, but without carriage returns, which overwrite lines."""
     return make_visible(text.replace("\r", "").replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
@@ -39,7 +39,7 @@ def one_line(text: str, most: int = 400) -> str:
 
 def escape_json(text: str) -> str:
     r"""Return an equivalent JSON document with control and invisible characters written as \uXXXX."""
-    return _ACTING.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _visible_form(found: "re.Match[str]") -> str:

@@ -10,8 +10,7 @@ T = TypeVar("T")
 
 
 async def wait_to_end(future: asyncio.Future[T]) -> T:
-    """Return a future's result, and wait for it even when cancelled, so that nothing is written after this has
-    ended."""
+    """Return a future's result. Waits for it even when cancelled, so that its work is over when this returns."""
     try:
         await asyncio.wait([future])
     finally:
@@ -22,7 +21,7 @@ async def wait_to_end(future: asyncio.Future[T]) -> T:
 def run_in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
     """Run `work` in its own daemon thread and return its result as a future of the running loop.
 
-    Cancelling the future does not stop the work. With asyncio.to_thread the program could not end before the work does.
+    Cancelling the future does not stop the work. Unlike with asyncio.to_thread, the program can end before the work.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -30,7 +29,7 @@ def run_in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
     # Marks an exception as retrieved, in case nobody awaits the future.
     future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
-    def settle(result: T | None, error: Exception | None) -> None:
+    def set_outcome(result: T | None, error: Exception | None) -> None:
         if future.done():
             return
         if error is None:
@@ -42,10 +41,10 @@ def run_in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
         result, error = None, None
         try:
             result = work()
-        except Exception as met:  # noqa: BLE001 -- reported by the future
-            error = met
+        except Exception as exception:  # noqa: BLE001 -- reported by the future
+            error = exception
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(set_outcome, result, error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future

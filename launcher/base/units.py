@@ -1,4 +1,4 @@
-"""Formats and parses numbers for people, with an en dash for an unknown value; also the age of the process."""
+"""Formats and parses numbers for users, with an en dash for an unknown value; also the age of the process."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 def format_percent(share: float | None) -> str:
     """Return a share as "82 %", or an en dash if it is unknown."""
-    return "–" if share is None else f"{100 * share:.0f} %"  # noqa: RUF001 -- the sign for an unknown value
+    return "–" if share is None else f"{100 * share:.0f} %"  # noqa: RUF001 -- an en dash is intended
 
 
 def format_rate(tokens_per_second: float | None) -> str:

@@ -68,7 +68,7 @@ class QueueStore:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or state_dir() / "downloads"
         self.path = self._folder / "queue.json"
-        self._file = KeptFile("The list of downloads", self._parse, lambda: _ParsedQueue(JobList()), told=True)
+        self._file = KeptFile("The list of downloads", self._parse, lambda: _ParsedQueue(JobList()), quiet=True)
 
     def stamp(self) -> Stamp | None:
         """Return a value that differs after each change of the file; None if there is no file."""
@@ -115,7 +115,7 @@ class QueueStore:
         return self._folder / f"running-{job_id}.json"
 
     def _load(self) -> tuple[JobList, tuple[QueueDamage, ...]]:
-        read, damage = self._file.inspect(self.path)
+        read, damage = self._file.load_with_damage(self.path)
         if damage is not None:
             return JobList(), (QueueDamage(damage.kept_as, None),)
         if not read.lost:

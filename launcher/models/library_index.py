@@ -100,7 +100,7 @@ def find_origin(file: Path) -> Record | None:
 
 def _read(path: Path) -> tuple[Index, str | None]:
     try:
-        index, damage = _FILE.inspect(path)
+        index, damage = _FILE.load_with_damage(path)
     except OSError as error:
         return Index(), _unreadable(path, error.strerror)
     return index, _unreadable(path, "it does not hold what was written to it") if damage else None

@@ -43,7 +43,7 @@ def keep_copies() -> None:
         if _is_version(before):
             back = _version_numbers(before) > _version_numbers(__version__)
             for path in list_copied_files():
-                copy_version(path, before, beside=back)
+                copy_version(path, before, keep_others=back)
         write_atomically(noted, f"{__version__}\n".encode())
     except OSError as error:
         if before:  # otherwise there was nothing to copy

@@ -459,7 +459,7 @@ def _locked_state() -> Iterator[_State]:
 
 
 def _load_state() -> tuple[_State, str | None]:
-    state, damage = _STATE_FILE.inspect(_state_file())
+    state, damage = _STATE_FILE.load_with_damage(_state_file())
     if damage is None:
         return state, None
     return state, message("The engine list was damaged, so the selected engine is unknown. None is selected now.")
