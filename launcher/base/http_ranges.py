@@ -126,12 +126,11 @@ class RangeReader:
         content_range = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         match response.status_code:
             case httpx.codes.PARTIAL_CONTENT:
-                if not content_range or not content_range["first"]:
-                    raise self._bad_response(message("sent a different part of the file than requested"))
-                first, last = int(content_range["first"]), int(content_range["last"])
-                if first != begin or last < first:
-                    raise self._bad_response(message("sent a different part of the file than requested"))
-                return int(content_range["size"]), last + 1
+                if content_range and content_range["first"]:
+                    first, last = int(content_range["first"]), int(content_range["last"])
+                    if begin == first <= last:
+                        return int(content_range["size"]), last + 1
+                raise self._bad_response(message("sent a different part of the file than requested"))
             case httpx.codes.OK:
                 length = response.headers.get("Content-Length", "")
                 if not length.isdecimal():
