@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not chosen.only_engine:
         for title, text in (
-            ("Parts, as engines told them", report.logs()),
+            ("Parts, as reported by engines", report.logs()),
             ("Totals", report.totals()),
             ("Growth", report.steps()),
             ("Earlier predictions", report.presets()),
