@@ -10,18 +10,18 @@ _INTRO = """# Settings
 
 Made by `just generate` from launcher/app/settings_declared.py.
 
-The window's Settings page and `mtp-launcher settings` show and change the same. They are kept in `settings.toml` in
-the config folder (`mtp-launcher settings` says where), which may be edited by hand: `window.theme` is the
-key `theme` under `[window]`. What is not named there is as usual; unknown keys are left in place, and a value
-that cannot be used is said and not used. A damaged file is kept as `.bad`.
+The window's Settings page and `mtp-launcher settings` show and change the same settings. They are saved in
+`settings.toml` in the config folder (`mtp-launcher settings` prints the path), which you may edit: `window.theme`
+is the key `theme` under `[window]`. Missing settings have their default; unknown keys are left in place, and an
+invalid value is reported and ignored. A damaged file is kept as `.bad`.
 
-What a command line says goes before the environment, and that before the file. Sharing with the network is no setting:
-see [security.md](security.md). The hub's token is read from where its own tools keep it, or from `HF_TOKEN`; it is
-never shown nor kept here.
+The command line overrides environment variables, and these override the file. Sharing with the network is not a
+setting: see [security.md](security.md). The hub's token is read from where its own tools store it, or from
+`HF_TOKEN`; it is never shown or saved here.
 """
 _APPLIES = {
-    "now": "at once",
-    "next window": "to the next window",
+    "now": "immediately",
+    "next window": "in the next window",
     "next download": "to the next download",
     "next login": "at the next login",
 }
@@ -31,20 +31,22 @@ def rendered() -> str:
     """Return the text of the document."""
     parts = [_INTRO]
     for group, declared in groupby(SETTINGS, key=lambda each: each.group):
-        parts.append(f"\n## {group}\n\n| name | what it is | values | as usual | applies |\n|---|---|---|---|---|\n")
+        parts.append(f"\n## {group}\n\n| name | description | values | default | applies |\n|---|---|---|---|---|\n")
         parts += [_line(each) for each in declared]
     return "".join(parts)
 
 
 def _line(declared: Setting) -> str:
-    what = f"{declared.title}: {declared.sentence}"
+    description = f"{declared.title}: {declared.sentence}"
     if declared.variable:
-        what += f" The environment's `{declared.variable}` goes before it."
-    values = {"switch": "on or off", "folder": "the whole path of a folder"}.get(declared.kind, declared.limits)
-    return f"| `{declared.name}` | {what} | {values} | {_usual(declared)} | {_APPLIES[declared.applies]} |\n"
+        description += f" The environment variable `{declared.variable}` overrides it."
+    values = {"switch": "on or off", "folder": "the absolute path of a folder"}.get(declared.kind, declared.limits)
+    return (
+        f"| `{declared.name}` | {description} | {values} | {_default_text(declared)} | {_APPLIES[declared.applies]} |\n"
+    )
 
 
-def _usual(declared: Setting) -> str:
+def _default_text(declared: Setting) -> str:
     if declared.kind == "switch":
         return "on" if declared.default else "off"
     if declared.kind == "folder":
