@@ -148,8 +148,8 @@ class _CurveMeasurement:
             if not repeats_left or not any(run.spoilt for run in runs):
                 break
             discarded += runs
-        error = next((run.error for run in runs if run.error is not None), None)
-        return RoundPoint(self.number, round_index, start.series, place, runs, span_s, discarded, error)
+        failure = next((run.error for run in runs if run.error is not None), None)
+        return RoundPoint(self.number, round_index, start.series, place, runs, span_s, discarded, failure)
 
     def _record_point(self, point: RoundPoint) -> None:
         self.number += 1

@@ -86,9 +86,9 @@ def row_from_run(run: Run) -> RunRow:
 def run_from_row(row: RunRow, settings: Settings) -> Run:
     """Return the run of a row of RUN_COLUMNS, with its `settings`, which the caller parses once for many runs."""
     prompt, _, *measured = row[:_DRAFTED]
-    drafted, accepted, positions, *sensed = row[_DRAFTED:]
+    drafted, accepted, positions, *sensors = row[_DRAFTED:]
     acceptance = None
     if drafted is not None:
         drafted_by_position, accepted_by_position = json.loads(positions)
         acceptance = Acceptance(drafted, accepted, tuple(drafted_by_position), tuple(accepted_by_position))
-    return Run(prompt, settings, *measured, acceptance, *sensed)
+    return Run(*(prompt, settings, *measured, acceptance, *sensors))

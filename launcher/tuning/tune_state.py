@@ -121,5 +121,5 @@ def _run(data: Mapping[str, Any]) -> Run:
     drafts = data["acceptance"]
     if not drafts:
         return Run(**data)
-    counts = {name: value if isinstance(value, int) else tuple(value) for name, value in drafts.items()}
+    counts: dict[str, Any] = {name: value if isinstance(value, int) else tuple(value) for name, value in drafts.items()}
     return Run(**{**data, "acceptance": Acceptance(**counts)})
