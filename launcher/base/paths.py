@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 def shipped_file(*parts: str) -> Path:
     """Return the path of a file that ships with the program, such as `shipped_file("presets", "demo.toml")`.
 
-    In an installed wheel the data lies inside the package, in a checkout beside it.
+    In an installed wheel the data is inside the package, in a checkout next to it.
     """
     installed = _PACKAGE / "_data"
     return (installed if installed.is_dir() else _PACKAGE.parent).joinpath(*parts)

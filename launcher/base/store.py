@@ -162,7 +162,7 @@ def set_aside(
 
 
 def free_bad_path(path: Path) -> Path:
-    """Return the first free .bad name beside a file."""
+    """Return the first unused .bad name for a file, in its folder."""
     number, bad = 1, path.with_name(f"{path.name}.bad")
     while os.path.lexists(bad):
         number += 1

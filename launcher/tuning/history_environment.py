@@ -152,7 +152,7 @@ def join_clauses(differences: Sequence[str]) -> str:
 def model_facts(header: GgufModel, *, compute: bool = False) -> ModelFacts:
     """Return the facts of a model on this machine, from its header and the library's index.
 
-    With `compute`, unknown SHA-256 sums are computed and kept; this may raise OSError.
+    With `compute`, unknown SHA-256 sums are computed and stored in that index; this may raise OSError.
     """
     from launcher.models.library import quant_of
     from launcher.models.library_index import find_hash, read_index

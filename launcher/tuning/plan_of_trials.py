@@ -16,7 +16,7 @@ WARM_UP_TOKENS = 24
 MOST_PASSES = 2
 """Most repetitions of each prompt in one trial."""
 MOST_CANDIDATES = 2
-"""Most candidates beside the baseline: the best with MTP and the best without."""
+"""Most candidates to compare with the baseline: the best with MTP and the best without."""
 _MOST_EXPLORED = 4
 """Most exploring trials, as a multiple of the usual number."""
 _LEAST_GRACE_S, _GRACE = 60.0, 0.1

@@ -88,8 +88,8 @@ def tokens_per_step(rates: Sequence[float], draft: int) -> float:
 # The logarithm of the cost is a sum of effects: of MTP, of the draft length (a line and a bend), of each other setting,
 # smaller interactions of these with MTP, with the draft length and with each other, and a separate one for each
 # measured setting. Each effect has a normal prior of mean 0 whose spread is typical of such effects on real machines.
-# Measurements also have noise within a start, noise between starts, and a drift whose values at two times are the more
-# similar the nearer the times are. (Equivalent: a Gaussian process with additive kernels, Rasmussen and Williams 2006,
+# Measurements also have noise within a start, noise between starts, and a slow drift, whose correlation decays with the
+# time between two measurements. (Equivalent: a Gaussian process with additive kernels, Rasmussen and Williams 2006,
 # chapter 2.)
 #
 # It only chooses what to measure next and makes the forecasts; the verdict rests on comparisons in pairs.
