@@ -5,7 +5,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePath
@@ -18,6 +18,7 @@ from launcher.base.messages import message
 
 _PART = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """The names of split files (llama_split_path in llama.cpp)."""
+_BLOCK = re.compile(r"blk\.(\d+)\.")
 _MAX_NAME = 120
 _MAX_NAMED_PARTS = 1_000
 
@@ -213,6 +214,39 @@ def _parts_error(first: GgufHeader, why: str) -> ModelBroken:
         message("Download all of them again, from one revision of one repository."),
         path=str(first.path),
     )
+
+
+def is_head_alone(model: GgufModel) -> bool:
+    """Return whether a file holds an MTP head and not the blocks of its model (`convert_hf_to_gguf.py --mtp`)."""
+    trunk = (model.block_count or 0) - model.promised_heads
+    own_blocks = any(tensor.name.startswith("blk.0.") for tensor in model.tensors)
+    return model.mtp_head is MtpHead.PRESENT and trunk > 0 and not own_blocks
+
+
+def isolate_head(model: GgufModel) -> GgufModel:
+    """Return a head without its model as a model of the head's layers, which all have attention; any other unchanged.
+
+    As a draft in a file of its own it takes what such a model would take.
+    """
+    if not is_head_alone(model):
+        return model
+    heads, arch = model.promised_heads, model.architecture
+    trunk = (model.block_count or 0) - heads
+    metadata = {
+        key: value[trunk:] if isinstance(value, tuple) and len(value) == trunk + heads else value
+        for key, value in model.metadata.items()
+    }
+    metadata |= {
+        f"{arch}.block_count": heads,
+        f"{arch}.nextn_predict_layers": 0,
+        f"{arch}.full_attention_interval": 1,
+    }
+
+    def renamed(tensor: Tensor) -> Tensor:
+        block = _BLOCK.match(tensor.name)
+        return replace(tensor, name=f"blk.{int(block[1]) - trunk}.{tensor.name[block.end() :]}") if block else tensor
+
+    return replace(model, metadata=metadata, tensors=tuple(map(renamed, model.tensors)))
 
 
 # Element types of tensors, and their sizes.
@@ -591,6 +625,8 @@ __all__ = [
     "MtpHead",
     "Tensor",
     "check_complete",
+    "is_head_alone",
+    "isolate_head",
     "read_header",
     "read_model",
     "read_raw_header",

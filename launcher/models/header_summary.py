@@ -19,7 +19,7 @@ from launcher.base.store import KeptFile
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.catalogue_load import build_dataclass
 from launcher.models.geometry import Geometry, read_geometry
-from launcher.models.gguf import GgufHeader, GgufModel, read_model
+from launcher.models.gguf import GgufHeader, GgufModel, isolate_head, read_model
 from launcher.models.memory import DraftModel
 from launcher.models.weights import Weights, read_weights, weights_by_rules
 
@@ -111,7 +111,7 @@ def _summarise_local(path: Path) -> HeaderSummary | None:
 @lru_cache(maxsize=16)
 def _read_once(path: Path, _size: int, _modified_ns: int) -> HeaderSummary | None:
     try:
-        return _summarise(read_model(path))
+        return _summarise(isolate_head(read_model(path)))
     except LauncherError:
         return None
 

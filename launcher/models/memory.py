@@ -248,7 +248,7 @@ def estimate_memory(
     parts = MemoryParts(
         weights=device + (host - weights.shared if on_cpu else 0) + _draft_weights(beside, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
-        recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp else 0),
+        recurrent=recurrent_bytes(geometry, slots=setting.slots, draft=setting.draft if mtp or beside else 0),
         draft_kv=(draft_kv_bytes(geometry, setting) if mtp else 0)
         + (_draft_model_kv_bytes(beside.geometry, setting) if beside else 0),
         compute=compute.target,

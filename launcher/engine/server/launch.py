@@ -24,7 +24,7 @@ from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.fitting import choose_host_limits
 from launcher.models.geometry import read_geometry
-from launcher.models.gguf import GgufModel, check_complete, read_model
+from launcher.models.gguf import GgufModel, check_complete, isolate_head, read_model
 from launcher.models.limits import no_head_error, training_warning
 from launcher.models.memory import KV_TYPES, DraftModel, PlanSettings, check_kv, estimate_memory
 from launcher.models.read_situation import situation_of
@@ -164,7 +164,7 @@ def read_draft_model(path: Path | None) -> DraftModel | None:
     if path is None:
         return None
     try:
-        header = read_model(path)
+        header = isolate_head(read_model(path))
         geometry = read_geometry(header)
         return DraftModel(geometry, read_weights(header, geometry))
     except (LauncherError, OSError):
