@@ -80,7 +80,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(HOME_VARIABLE, str(folder))
     monkeypatch.setenv("MTP_LAUNCHER_RELEASES", "http://127.0.0.1:1")  # no window looks for newer versions elsewhere
     for name in list(os.environ):
-        if name.startswith(("LLAMA_", "FAKE_")) or name == "COLUMNS":  # which workers of pytest-xdist have
+        foreign = name.startswith(("LLAMA_", "FAKE_", "OLLAMA_", "JAN_"))
+        if foreign or name == "COLUMNS":  # which workers of pytest-xdist have
             monkeypatch.delenv(name)
     return folder
 

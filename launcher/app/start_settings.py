@@ -442,6 +442,8 @@ def _find_subject(
     else:
         subject = select_model(model, catalogue)
     options = make_options(subject.local_path)
+    if subject.stored_name and options.alias is None:  # the file itself may be called by its SHA-256
+        options = replace(options, alias=subject.stored_name)
     if subject.file is not None and not subject.entry.has_head(subject.file):
         options = _choose_drafting(options, subject.entry)
     return subject, options

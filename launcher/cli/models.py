@@ -10,6 +10,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import BadOption
+from launcher.base.text import one_line
 from launcher.cli import models_local
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.models.hub_figures import RefreshResult
     from launcher.models.preset import Note as ModelNote
     from launcher.models.preset import QualityNote, Sampling
+    from launcher.models.stores import StoreScan
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _GB = 1e9
@@ -62,9 +64,13 @@ async def run(options: argparse.Namespace) -> Result | int:
         {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
     )
     data |= {"problems": [asdict(problem) for problem in catalogue.problems]}
-    return Result(
-        data, chain(_describe_problems(catalogue), _describe_model(chosen) if chosen else _format_list(catalogue))
-    )
+    if chosen:
+        return Result(data, chain(_describe_problems(catalogue), _describe_model(chosen)))
+    from launcher.models.library import list_found
+
+    found = await asyncio.to_thread(list_found)
+    data["found"] = [{"name": each.name, "path": str(each.path), "store": each.store.value} for each in found.models]
+    return Result(data, chain(_describe_problems(catalogue), _format_list(catalogue), _format_found(found)))
 
 
 def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
@@ -146,6 +152,15 @@ def _format_list(catalogue: Catalogue) -> Iterator[str]:
     ]
     yield from format_table([head, *rows], right={2, 3}, indent="")
     yield "\n`mtp-launcher models ID` shows one in detail, `mtp-launcher models list` those on this machine."
+
+
+def _format_found(found: StoreScan) -> Iterator[str]:
+    """Yield the models of other programs, by the names that `plan` and `serve` take."""
+    if found.models:
+        yield "\nOn this machine in other programs' folders, used in place"
+        yield from format_table([("NAME", "STORE"), *((each.name, each.store.title) for each in found.models)])
+    for problem in found.problems:
+        yield Note(one_line(problem.reason, 4_096))
 
 
 def _format_sizes(model: ModelEntry) -> str:

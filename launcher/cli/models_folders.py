@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.text import one_line
 from launcher.cli.bar import format_size
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
@@ -35,8 +36,11 @@ async def run(options: argparse.Namespace) -> Result:
             raise BadOption(f"{text} is not in the list.", "`mtp-launcher models folders` shows it.", path=text)
         changed += [text] if done else []
         lines.append(f"{text}: {_describe_change(action, done=done)}")
+        if action == "add":
+            lines += await asyncio.to_thread(_describe_store, Path(text))
     added = await asyncio.to_thread(read_added_places)
-    folders = [{"path": str(path), "kind": kind, "there": path.exists()} for path, kind in _list_folders(added)]
+    listed = await asyncio.to_thread(_list_folders, added)
+    folders = [{"path": str(path), "kind": kind, "there": path.exists()} for path, kind in listed]
     rows = [(str(each["kind"]), "" if each["there"] else "not there now", str(each["path"])) for each in folders]
     table = format_table([("WHOSE", "", "FOLDER"), *rows], indent="")
     return Result({"folders": folders, **({"changed": changed} if places else {})}, lines if places else table)
@@ -48,15 +52,29 @@ def _describe_change(action: str, *, done: bool) -> str:
     return "taken out of the list; its files stay."
 
 
-def _list_folders(added: Sequence[Path]) -> list[tuple[Path, str]]:
-    from launcher.base.paths import models_dir
-    from launcher.fetch.hub_cache import cache_roots
+def _describe_store(folder: Path) -> list[str]:
+    """Return lines about a folder that is another program's, and the models in it; none for any other folder."""
+    from launcher.models.library import describe_store
 
-    return [
-        (models_dir(), "ours"),
-        *((root, "the hub's cache") for root in cache_roots()),
-        *((path, "added") for path in added),
+    described = describe_store(folder)
+    if described is None:
+        return []
+    words, scan = described
+    names = (f"  {one_line(each.name, 4_096)}" for each in scan.models)
+    return [words, *names, *(wrap_text(one_line(each.reason, 4_096)) for each in scan.problems)]
+
+
+def _list_folders(added: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Return the folders that are searched: of other programs' stores those that exist or that a setting names."""
+    from launcher.base.paths import models_dir
+    from launcher.models.library import is_worth_showing
+    from launcher.models.stores import Store, find_store_folders
+
+    stores = [
+        (each.path, "the hub's cache" if each.store is Store.HUB else each.store.title)
+        for each in filter(is_worth_showing, find_store_folders())
     ]
+    return [(models_dir(), "ours"), *stores, *((path, "added") for path in added)]
 
 
 def leftover_json(left: Leftover) -> dict[str, Any]:

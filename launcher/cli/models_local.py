@@ -89,15 +89,20 @@ async def run(options: argparse.Namespace) -> Result | int:
     if verb == "remove" and not which:
         raise BadOption("Which model should be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
     library = await asyncio.to_thread(list_library, load_catalogue())
-    if library.notice:
-        print(f"Note: {library.notice}", file=sys.stderr)
+    for note in filter(None, (library.notice, *(each.reason for each in library.problems))):
+        print(wrap_text(one_line(note, 4_096), "Note: "), file=sys.stderr)
+    models = library.models
+    if verb == "remove" and "all" in which:  # meant are those that may be removed
+        models = tuple(each for each in models if each.store is None)
+        if stay := len(library.models) - len(models):
+            print(f"Note: {stay} of other programs stay{'s' if stay == 1 else ''}.", file=sys.stderr)
     left = await asyncio.to_thread(find_leftovers) if verb != "verify" else ()
     meant = {text: select_leftovers(left, text) for text in which}
     chosen = [
         each
         for text in which or ["all"]
         if not meant.get(text) and text != "leftovers"
-        for each in (select_models(library.models, text) if which or library.models else [])
+        for each in (select_models(models, text) if which or models else [])
     ]
     chosen = list(dict.fromkeys(chosen))
     its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
@@ -111,7 +116,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
     record = local.record
     return {
-        "name": record.label,
+        "name": local.label,
         "kind": record.kind,
         "model": record.model,
         "quant": record.quant,
@@ -123,6 +128,7 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
         "verified_s": local.verified_s,
         "used_s": used.get(str(local.path)),
         "place": local.place.value,
+        "store": local.store.value if local.store else None,
         "repo": record.repo,
         "revision": record.revision,
         "file": record.file,
@@ -148,7 +154,7 @@ def _format_list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Iter
     head = ("MODEL", "QUANT", "SIZE", "MTP HEAD", "VERIFIED", "FROM", "FILE")
     rows = [
         (
-            local.record.model or _PART.sub("", local.path.stem),
+            local.record.model or (local.stored.name if local.stored else _PART.sub("", local.path.stem)),
             _kind_or_quant(local),
             format_size(local.record.bytes),
             _describe_head(local),
@@ -199,6 +205,8 @@ def _describe_origin(local: LocalModel) -> str:
     from launcher.models.library import Place
 
     record = local.record
+    if local.place is Place.STORE and local.store is not None:
+        return local.store.title
     origin = record.repo or (record.url or "").split("?")[0] or "found here"
     return f"{origin} (the hub's cache)" if local.place is Place.CACHE else origin
 
@@ -247,11 +255,11 @@ def _verified_json(local: LocalModel, each: VerifiedFile) -> dict[str, Any]:
 
 
 def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
-    from launcher.models.library import Outcome, Place
+    from launcher.models.library import Outcome
 
     again = "`mtp-launcher models remove` it and pull it again."
-    if local.place is Place.CACHE:
-        again = "It is in another program's cache: delete it there, then pull it again."
+    if local.store is not None:
+        again = f"It belongs to {local.store.title}: delete it there, then get it again."
     sha256, expected = (each.sha256 or "")[:12], (each.expected or "")[:12]
     words = {
         Outcome.CHANGED: f"The file is not as expected: its SHA-256 is {sha256}…, not {expected}…. {again}",
@@ -267,18 +275,13 @@ async def _remove_models(
     models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool
 ) -> Result | int:
     """Delete models and leftovers after asking. Exit code 1 if the user declines."""
-    from launcher.base.errors import BadOption, ModelInUse
+    from launcher.base.errors import ModelInUse
     from launcher.engine.server.in_use import server_using
     from launcher.models.leftovers import remove_leftover
-    from launcher.models.library import Place, remove_model
+    from launcher.models.library import Place, check_removable, remove_model
 
     for local in models:
-        if local.place is Place.CACHE:
-            raise BadOption(
-                f"{local.record.label} is in another program's cache: {local.path}.",
-                "Delete it with the program that downloaded it, for example `hf cache`.",
-                path=str(local.path),
-            )
+        check_removable(local)
         if user := await asyncio.to_thread(server_using, local.record.paths):
             raise ModelInUse(
                 f"The server at {user.url} uses {local.record.label}.",

@@ -75,10 +75,10 @@ def find_cached_files(repo: str, files: Sequence[str], revision: str | None = No
         yield from _if_complete([flat_cache_root() / naming(file) for file in files])
 
 
-def list_cached_models() -> Iterator[CachedFile]:
-    """Yield every GGUF file in the caches; a file shared by several commits only once."""
+def list_cached_models(roots: Sequence[Path] | None = None) -> Iterator[CachedFile]:
+    """Yield every GGUF file in the caches (default: all); a file shared by several commits only once."""
     seen: set[Path] = set()
-    for root in cache_roots():
+    for root in cache_roots() if roots is None else roots:
         for repository in _list_folder(root):
             if not repository.name.startswith(_REPOSITORY):
                 continue

@@ -9,7 +9,7 @@ from launcher.base.files import make_folder, write_atomically
 from launcher.base.messages import message
 from launcher.base.paths import config_dir, expand_user, models_dir
 from launcher.base.store import hold_file_lock
-from launcher.fetch.hub_cache import is_in_cache
+from launcher.models.stores import find_store_folders, recognise_store
 
 _HEAD = "# Folders and GGUF files that MTP Launcher lists beside its own, one a line.\n"
 _LOCK_S = 5.0
@@ -72,7 +72,15 @@ def find_added_place(path: Path) -> Path | None:
 
 
 def _is_covered(path: Path) -> bool:
-    return path.is_relative_to(models_dir()) or is_in_cache(path) or find_added_place(path) is not None
+    if path.is_relative_to(models_dir()) or find_added_place(path) is not None:
+        return True
+    return any(_contains(each.path, path) for each in find_store_folders())
+
+
+def _contains(store: Path, path: Path) -> bool:
+    """Return whether the models in a folder are listed with a store: it lies in it, or is the program's own folder."""
+    its = recognise_store(path)
+    return path.is_relative_to(store) or (its is not None and its.path == store)
 
 
 def _change(change: Callable[[tuple[Path, ...]], tuple[Path, ...]]) -> None:

@@ -11,6 +11,7 @@ from launcher.fetch import journal
 from launcher.fetch.part import count_unfinished_bytes, journal_path
 from launcher.fetch.transfer import discard_download
 from launcher.models.added_places import read_added_places
+from launcher.models.stores import recognise_store
 
 _PART, _BAD = ".part", ".bad"
 _MOST_REASON = 2_000
@@ -47,10 +48,11 @@ def find_leftovers() -> tuple[Leftover, ...]:
     """Return the leftovers in the models folder and in the folders that the user added, largest first.
 
     In the user's folders only files with our journal or reason file beside them count: others may be another program's.
+    Folders of another program's store are left out.
     """
     found: dict[Path, Leftover] = {}
     ours = models_dir()
-    for folder in (ours, *(each for each in read_added_places() if each.is_dir())):
+    for folder in (ours, *(each for each in read_added_places() if each.is_dir() and recognise_store(each) is None)):
         for path in _files(folder):
             left = _read_leftover(path, surely=not path.is_relative_to(ours))
             if left is not None:

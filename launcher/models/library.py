@@ -1,25 +1,30 @@
 """The library: all model files on this machine.
 
-These are downloaded files, other files in the models folder or in folders that the user added, and files in the caches
-of the hub's tools and of llama.cpp.
+These are downloaded files, other files in the models folder or in folders that the user added, and files in the stores
+of other programs (see `stores`), which are used in place and never changed.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
+from itertools import chain
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 
-from launcher.base.errors import LauncherError, ModelMissing, ModelUnknown
-from launcher.base.messages import message
-from launcher.base.paths import models_dir
+from launcher.base.errors import BadOption, LauncherError, ModelMissing, ModelUnknown
+from launcher.base.messages import message, plural_message
+from launcher.base.paths import expand_user, models_dir
 from launcher.fetch.digest import hash_file
-from launcher.fetch.hub_cache import claimed_sha256, find_cached_files, is_in_cache, list_cached_models
+from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.fetch.names import local_path
-from launcher.models.added_places import find_added_place, read_added_places
+from launcher.models.added_places import read_added_places
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
-from launcher.models.gguf import part_names, read_model
+from launcher.models.gguf import GgufModel, is_head_alone, part_names, read_model
 from launcher.models.library_index import (
+    FileHash,
     Index,
     Kind,
     Record,
@@ -30,9 +35,23 @@ from launcher.models.library_index import (
     store_hash,
 )
 from launcher.models.received import describe_differences
+from launcher.models.stores import (
+    Store,
+    StoredModel,
+    StoreFolder,
+    StoreProblem,
+    StoreScan,
+    find_store_folders,
+    recognise_store,
+    scan_stores,
+)
 
 _QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _NO_MODELS = ("imatrix",)
+_OLLAMAS_TENSORS = ("a.", "mm.", "mtp.", "s.", "v.")
+_OLLAMAS_OWN = message("It is in a format of Ollama's own, which llama.cpp does not load. Get it from Hugging Face.")
+_LISTS_BESIDE = (Store.OLLAMA, Store.JAN, Store.LLAMA_CPP)
+"""Stores that list the files beside a model; elsewhere the folder tells."""
 
 
 class State(Enum):
@@ -46,10 +65,12 @@ class State(Enum):
 
 
 class Place(Enum):
-    """The location of a model: OURS is the models folder, CACHE a cache of the hub's tools or of llama.cpp."""
+    """The location of a model: OURS is the models folder, CACHE a cache of the hub's tools or of llama.cpp, STORE the
+    folder of another program's models."""
 
     OURS = "ours"
     CACHE = "cache"
+    STORE = "store"
     ELSEWHERE = "elsewhere"
 
 
@@ -57,26 +78,107 @@ class Place(Enum):
 class LocalModel:
     """A model on this machine with its current state.
 
-    `verified_s` is when its files were verified, of several the earliest; in seconds since the epoch.
+    `verified_s` is when its files were verified, of several the earliest; in seconds since the epoch. `store` is the
+    program that it belongs to, None for ours and the user's own; `stored` is that program's entry, if it was read.
     """
 
     record: Record
     state: State
     place: Place
     verified_s: float | None
+    store: Store | None = None
+    stored: StoredModel | None = None
 
     @property
     def path(self) -> Path:
         """The first file, which the engine loads."""
         return self.record.path
 
+    @property
+    def label(self) -> str:
+        """The name to show: that of the catalogue, else of its own program, else REPO:FILE or the path."""
+        if self.stored is not None and not self.record.model and self.record.kind == "model":
+            return self.stored.name
+        return self.record.label
+
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """All local models. `notice` is a message for the user if the index was damaged."""
+    """All local models. `notice` is a message for the user if the index was damaged.
+
+    `problems` are what cannot be used in the stores of other programs, `stores` their folders that exist or are named.
+    """
 
     models: tuple[LocalModel, ...]
     notice: str | None
+    problems: tuple[StoreProblem, ...] = ()
+    stores: tuple[StoreFolder, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The folders with models at one moment: ours, those that the user added, and the stores of other programs."""
+
+    ours: Path = field(default_factory=models_dir)
+    added: tuple[Path, ...] = field(default_factory=read_added_places)
+
+    @cached_property
+    def stores(self) -> tuple[StoreFolder, ...]:
+        return find_store_folders(self.added)
+
+    @cached_property
+    def store_texts(self) -> Sequence[tuple[str, Store]]:
+        """The stores' folders as texts, the innermost first: paths are compared with them for every model."""
+        return sorted(((_folder_text(each.path), each.store) for each in self.stores), key=lambda each: -len(each[0]))
+
+    @cached_property
+    def scan(self) -> StoreScan:
+        return scan_stores(self.stores)
+
+    def known_stored(self, path: Path) -> StoredModel | None:
+        """Return the model in a store at a path if the stores were scanned."""
+        return self.stored.get(path) if "scan" in self.__dict__ else None
+
+    @cached_property
+    def stored(self) -> Mapping[Path, StoredModel]:
+        """The models in the stores, by path."""
+        return {model.path: model for model in self.scan.models}
+
+    def find_store(self, record: Record) -> Store | None:
+        """Return the store that a model belongs to; None for ours and the user's own.
+
+        Where our folder lies inside a store, what we downloaded is ours, and what was there before is not.
+        """
+        path, ours = _folder_text(record.path), _folder_text(self.ours)
+        if record.received_s is not None and path.startswith(ours):
+            return None
+        nearest = next(((folder, store) for folder, store in self.store_texts if path.startswith(folder)), None)
+        if nearest is None or (path.startswith(ours) and not ours.startswith(nearest[0])):
+            return None
+        return nearest[1]
+
+    def find_place(self, record: Record) -> Place:
+        """Return the kind of place that a model lies in."""
+        store = self.find_store(record)
+        if store is not None:
+            return Place.CACHE if store in (Store.HUB, Store.LLAMA_CPP) else Place.STORE
+        return Place.OURS if record.path.is_relative_to(self.ours) else Place.ELSEWHERE
+
+    def is_away(self, path: Path) -> bool:
+        """Return whether a path lies in a folder that is not there now, as when its disk is not connected."""
+        homes = (*self.added, *(each.path for each in self.stores if each.named))
+        return any(path.is_relative_to(each) and not each.exists() for each in homes)
+
+    def is_covered(self, record: Record) -> bool:
+        """Return whether a model still lies where models are searched."""
+        if self.find_place(record) is not Place.ELSEWHERE or record.path in self.stored:
+            return True
+        return any(record.path.is_relative_to(each) for each in self.added)
+
+
+def _folder_text(path: Path) -> str:
+    """Return a path as a text that is the beginning of those of all paths below it."""
+    return os.path.normcase(path) + os.sep
 
 
 def list_library(catalogue: Catalogue) -> Library:
@@ -86,28 +188,62 @@ def list_library(catalogue: Catalogue) -> Library:
     written.
     """
     index, notice = read_index()
+    places = _Places()
     known = {path: record for record in index.records for path in record.paths}
-    found = list(_scan_folders(catalogue, known))
-    if found or any(map(_is_obsolete, index.records)) or notice:
+    found = list(_scan_folders(catalogue, known, places))
+    if found or any(_is_obsolete(each, places) for each in index.records) or notice:
         with edit_index() as index:
             received = {each.path for each in index.records if each.received_s is not None}  # also by a pull meanwhile
             new = [each for each in found if each.path not in received]
             old = {each.path for each in new}
-            kept = [each for each in index.records if each.path not in old and not _is_obsolete(each)]
+            kept = [each for each in index.records if each.path not in old and not _is_obsolete(each, places)]
             index.records[:] = [*kept, *new]
     records = sorted(index.records, key=lambda each: (each.model or "~", each.kind != "model", str(each.path)))
-    return Library(tuple(_make_local_model(record, index) for record in records), notice)
+    verified = _hashes_by_path(index)
+    shown = (each for each in records if each.received_s is not None or each.path.exists())
+    models = tuple(_make_local_model(record, verified, places) for record in shown)
+    return Library(models, notice, places.scan.problems, tuple(filter(is_worth_showing, places.stores)))
 
 
-def _is_obsolete(record: Record) -> bool:
-    """Return whether a record is obsolete: its file was found, not downloaded, and is deleted or no longer covered."""
-    if (
-        record.received_s is None
-        and _find_place(record.path) is Place.ELSEWHERE
-        and find_added_place(record.path) is None
-    ):
+def is_worth_showing(folder: StoreFolder) -> bool:
+    """Return whether a store's folder exists or is named by a setting; the hub's cache is always shown."""
+    return folder.store is Store.HUB or folder.named or folder.path.exists()
+
+
+def list_found() -> StoreScan:
+    """Return the models in the stores of other programs, without the files beside them. No header is read."""
+    scan = _Places().scan
+    return replace(scan, models=tuple(each for each in scan.models if not _is_beside(each.path.name)))
+
+
+def describe_store(folder: Path) -> tuple[str, StoreScan] | None:
+    """Return, in words, what another program's folder is, and the models in it; None for any other folder."""
+    path = expand_user(folder).absolute()
+    known = find_store_folders()
+    its = recognise_store(path) or next((each for each in known if path.is_relative_to(each.path)), None)
+    if its is None:
+        return None
+    scan = scan_stores((replace(its, named=True),))
+    models = tuple(each for each in scan.models if not _is_beside(each.path.name))
+    words = plural_message(
+        "It is {store}'s: its model is used in place and never changed.",
+        "It is {store}'s: its {n} models are used in place and never changed.",
+        len(models),
+        store=its.store.title,
+    )
+    return words, replace(scan, models=models)
+
+
+def _is_obsolete(record: Record, places: _Places) -> bool:
+    """Return whether a record is obsolete: its file was found, not downloaded, and is deleted or no longer covered.
+
+    What lies on a disk that is not connected is kept: with it go its header's facts, and the expected SHA-256.
+    """
+    if places.is_away(record.path):
+        return False
+    if record.received_s is None and not places.is_covered(record):
         return True
-    return not record.path.exists() and (record.received_s is None or is_in_cache(record.path))
+    return not record.path.exists() and (record.received_s is None or places.find_store(record) is not None)
 
 
 def find_local_model(entry: ModelEntry, quant: str | None = None) -> LocalModel | None:
@@ -152,13 +288,16 @@ def _candidates(
     index, _ = read_index()
     quants = {file.quant: file for file in files}
     kept = [each for each in index.records if each.kind == "model" and each.model == entry.id and each.quant in quants]
+    verified, places = _hashes_by_path(index), _Places()
     for record in _newest_first(kept):
         if all(path.is_file() for path in record.paths):
-            yield quants[record.quant or ""], _make_local_model(record, index)
+            yield quants[record.quant or ""], _make_local_model(record, verified, places)
     for file in files:
-        paths = _find_paths(entry.repo, _repo_names(file), entry.revision, None if any_size else file.size_bytes)
+        size = None if any_size else file.size_bytes
+        paths = _find_paths(entry.repo, _repo_names(file), entry.revision, size, file.sha256, places)
         if paths:
-            yield file, _make_local_model(_make_record(paths, entry.repo, file.file, entry, file), index)
+            record = _make_record(paths, entry.repo, file.file, entry, file)
+            yield file, _make_local_model(record, verified, places)
 
 
 def describe_mismatch(entry: ModelEntry, file: ModelFile, paths: Sequence[Path]) -> str:
@@ -178,11 +317,55 @@ def find_file(repo: str, file: str) -> LocalModel | None:
     """Return the local model whose (first) file is `file` of `repo`, or None."""
     index, _ = read_index()
     kept = [each for each in index.records if (each.repo, each.file) == (repo, file)]
+    verified, places = _hashes_by_path(index), _Places()
     for record in _newest_first(kept):
         if all(path.is_file() for path in record.paths):
-            return _make_local_model(record, index)
-    paths = _find_paths(repo, split_names(file), None, None)
-    return _make_local_model(_make_record(paths, repo, file, None, None), index) if paths else None
+            return _make_local_model(record, verified, places)
+    paths = _find_paths(repo, split_names(file), None, None, None, places)
+    return _make_local_model(_make_record(paths, repo, file, None, None), verified, places) if paths else None
+
+
+def find_stored(text: str) -> tuple[LocalModel, ...]:
+    """Return the models in the stores of other programs that `text` names, as their program does: see `stored_names`.
+
+    Several files may share a name, such as that of their repository.
+    """
+    places = _Places()
+    wanted = text.casefold()
+    models = [each for each in places.scan.models if not _is_beside(each.path.name)]
+    exact = [each for each in models if each.name.casefold() == wanted]
+    found = exact or [each for each in models if wanted in {name.casefold() for name in stored_names(each)}]
+    index, _ = read_index()
+    verified, known = _hashes_by_path(index), {each.path: each for each in index.records}
+    return tuple(
+        _make_local_model(
+            known.get(each.path) or _make_record(_part_paths(each.path), each.repo, each.file, None, None),
+            verified,
+            places,
+        )
+        for each in found
+    )
+
+
+def find_beside(path: Path) -> tuple[Path, ...]:
+    """Return the draft and the projector that a model's store lists for it, () for all others."""
+    places = _Places()
+    text = _folder_text(path)
+    if not any(text.startswith(folder) for folder, store in places.store_texts if store in _LISTS_BESIDE):
+        return ()
+    stored = places.stored.get(path)
+    return stored.beside if stored else ()
+
+
+def stored_names(stored: StoredModel) -> tuple[str, ...]:
+    """Return the names of a model in another program's store: what that shows, and for one from the hub REPO:FILE,
+    REPO:QUANT and REPO."""
+    names = [stored.name, *stored.aliases]
+    if stored.repo:
+        names.append(stored.repo)
+        quant = quant_of(stored.path.name)
+        names += [f"{stored.repo}:{each}" for each in (stored.file, quant) if each]
+    return tuple(dict.fromkeys(names))
 
 
 def find_entry(catalogue: Catalogue, path: Path) -> tuple[ModelEntry, ModelFile] | None:
@@ -199,10 +382,17 @@ def find_entry(catalogue: Catalogue, path: Path) -> tuple[ModelEntry, ModelFile]
         for file in entry.files:
             if entry.repo is None and path in [Path(name) for name in _repo_names(file)]:
                 return entry, file
-    for there, repo, name in _walk_files():
+    for there, repo, name, sha256 in _walk_files(_Places()):
+        if there == path and sha256 is not None:
+            return _find_by_sha256(catalogue, sha256)
         if there == path and name is not None:
-            return _matching_entry(catalogue, repo, name, [path.with_name(each) for each in split_names(path.name)])
+            return _matching_entry(catalogue, repo, name, _part_paths(path))
     return None
+
+
+def _find_by_sha256(catalogue: Catalogue, sha256: str) -> tuple[ModelEntry, ModelFile] | None:
+    """Return the catalogue's model and file with a checksum, as Ollama names its files by theirs, or None."""
+    return next(((entry, file) for entry in catalogue.models for file in entry.files if file.sha256 == sha256), None)
 
 
 def _matching_entry(
@@ -219,14 +409,17 @@ def find_companion(entry: ModelEntry, companion: CompanionFile) -> Path | None:
     for record in index.records:
         if (record.repo, record.file) == (repo, companion.file) and record.path.is_file():
             return record.path
-    paths = _find_paths(repo, (companion.file,), entry.revision if repo == entry.repo else None, companion.size_bytes)
+    revision = entry.revision if repo == entry.repo else None
+    paths = _find_paths(repo, (companion.file,), revision, companion.size_bytes, companion.sha256, _Places())
     return paths[0] if paths else None
 
 
 def find_damaged(path: Path) -> LocalModel | None:
     """Return the model that `path` belongs to if it is known to be damaged, else None."""
     index, _ = read_index()
-    locals_ = (_make_local_model(record, index) for record in index.records if path in record.paths)
+    records = [record for record in index.records if path in record.paths]
+    verified, places = _hashes_by_path(index), _Places()
+    locals_ = (_make_local_model(record, verified, places) for record in records)
     return next((local for local in locals_ if local.state is State.DAMAGED), None)
 
 
@@ -240,7 +433,8 @@ def select_models(models: Iterable[LocalModel], text: str) -> list[LocalModel]:
 
     def meant(local: LocalModel) -> bool:
         record = local.record
-        names = {record.label, f"{record.repo}:{record.file}", record.model, record.path.name}
+        names = {local.label, record.label, f"{record.repo}:{record.file}", record.model, record.path.name}
+        names |= set(stored_names(local.stored) if local.stored else ())
         return path in record.paths or text.casefold() in {name.casefold() for name in names if name}
 
     chosen = models if text == "all" else [each for each in models if meant(each)]
@@ -280,7 +474,7 @@ async def verify_model(local: LocalModel, on_bytes: Callable[[int], None] | None
     `on_bytes` is called with the number of bytes read so far, over all files. Raises OSError if a file cannot be read.
     """
     results, before = [], 0
-    for path, expected in zip(local.record.paths, _expected_hashes(local.record), strict=True):
+    for path, expected in zip(local.record.paths, _expected_hashes(local.record, local.store), strict=True):
         if not path.is_file():
             results.append(VerifiedFile(path, Outcome.MISSING, None, expected))
             continue
@@ -315,11 +509,33 @@ def list_hashes(local: LocalModel) -> tuple[str | None, ...]:
     return tuple(each.sha256 if each else None for each in kept)
 
 
+def check_removable(local: LocalModel) -> None:
+    """Raise BadOption for a model that belongs to another program, which may need it."""
+    if local.store is None:
+        return
+    command = {
+        Store.OLLAMA: message("`ollama rm {name}` deletes it there.", name=local.label),
+        Store.HUB: message("Delete it with the program that downloaded it, such as `hf cache`."),
+    }
+    raise BadOption(
+        message(
+            "{name} belongs to {store} and is not deleted here: {path}.",
+            name=local.label,
+            store=local.store.title,
+            path=local.path,
+        ),
+        command.get(local.store, message("Delete it in {store}.", store=local.store.title)),
+        path=str(local.path),
+    )
+
+
 def remove_model(local: LocalModel) -> int:
     """Delete a model's files and the folders of ours that become empty; return the bytes freed.
 
-    The caller must have asked the user, and checked that no server uses them. Raises OSError.
+    The caller must have asked the user, and checked that no server uses them. Raises OSError, and BadOption for a model
+    of another program.
     """
+    check_removable(local)
     freed = 0
     for path in local.record.paths:
         if path.is_file():
@@ -341,43 +557,90 @@ def _newest_first(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda each: -(each.received_s or 0))
 
 
-def _make_local_model(record: Record, index: Index) -> LocalModel:
+def _hashes_by_path(index: Index) -> dict[Path, FileHash]:
+    return {each.path: each for each in index.hashes}
+
+
+def _make_local_model(record: Record, hashes: Mapping[Path, FileHash], places: _Places) -> LocalModel:
+    store = places.find_store(record)
     states, verified = [], []
-    for path, expected in zip(record.paths, _expected_hashes(record), strict=True):
-        kept = find_hash(index, path)
-        if not path.is_file():
+    for path, expected in zip(record.paths, _expected_hashes(record, store), strict=True):
+        kept = hashes.get(path)
+        try:
+            stat = path.stat()
+        except OSError:
+            stat = None
+        if stat is None or not S_ISREG(stat.st_mode):
             states.append(State.MISSING)
-        elif kept is not None:
+        elif kept is None:
+            states.append(State.UNVERIFIED)
+        elif (kept.bytes, kept.modified_ns) != (stat.st_size, stat.st_mtime_ns):
+            states.append(State.TOUCHED)
+        else:
             states.append(State.GOOD if expected in (None, kept.sha256) else State.DAMAGED)
             verified.append(kept.verified_s)
-        else:
-            states.append(State.TOUCHED if any(each.path == path for each in index.hashes) else State.UNVERIFIED)
     order = [State.MISSING, State.DAMAGED, State.TOUCHED, State.UNVERIFIED, State.GOOD]
-    return LocalModel(record, min(states, key=order.index), _find_place(record.path), min(verified, default=None))
+    return LocalModel(
+        record,
+        min(states, key=order.index),
+        places.find_place(record),
+        min(verified, default=None),
+        store,
+        places.known_stored(record.path) if store else None,
+    )
 
 
-def _expected_hashes(record: Record) -> tuple[str | None, ...]:
-    """Return the expected SHA-256 of each file: as recorded, else as the hub cache names its blob, else None."""
+def _expected_hashes(record: Record, store: Store | None) -> tuple[str | None, ...]:
+    """Return the expected SHA-256 of each file: as recorded, else as its store names its blob, else None."""
     recorded = record.sha256 or (None,) * len(record.paths)
     return tuple(
-        sha256 or (claimed_sha256(path) if is_in_cache(path) else None)
+        sha256 or (claimed_sha256(path) if store in (Store.HUB, Store.LLAMA_CPP) else _blob_sha256(path, store))
         for path, sha256 in zip(record.paths, recorded, strict=True)
     )
 
 
-def _find_place(path: Path) -> Place:
-    if path.is_relative_to(models_dir()):
-        return Place.OURS
-    return Place.CACHE if is_in_cache(path) else Place.ELSEWHERE
+def _blob_sha256(path: Path, store: Store | None) -> str | None:
+    return path.name.removeprefix("sha256-") if store is Store.OLLAMA and path.name.startswith("sha256-") else None
 
 
-def _find_paths(repo: str | None, names: Sequence[str], revision: str | None, size: int | None) -> tuple[Path, ...]:
+def find_store_copies(repo: str, names: Sequence[str], sha256: str | None) -> Iterator[tuple[Path, ...]]:
+    """Yield the files of a repository as LM Studio keeps them, by their names, and Ollama, by their SHA-256.
+
+    The content is not checked.
+    """
+    yield from _find_store_copies(repo, names, sha256, _Places())
+
+
+def _find_store_copies(
+    repo: str, names: Sequence[str], sha256: str | None, places: _Places
+) -> Iterator[tuple[Path, ...]]:
+    for each in places.stores:
+        if each.store is Store.LM_STUDIO:
+            paths = tuple(each.path.joinpath(*repo.split("/"), *name.split("/")) for name in names)
+        elif each.store is Store.OLLAMA and sha256 and len(names) == 1:
+            paths = (each.path / "blobs" / f"sha256-{sha256}",)
+        else:
+            continue
+        if all(path.is_file() for path in paths):
+            yield paths
+
+
+def _find_paths(
+    repo: str | None,
+    names: Sequence[str],
+    revision: str | None,
+    size: int | None,
+    sha256: str | None,
+    places: _Places,
+) -> tuple[Path, ...]:
     """Return the paths of files that are not in the index; () if they do not exist or do not have `size` bytes."""
+    candidates: Iterable[tuple[Path, ...]]
     if repo is None:
         candidates = [tuple(Path(name) for name in names)]
     else:
-        ours = tuple(local_path(models_dir(), f"{repo}/{name}") for name in names)
-        candidates = [ours, *find_cached_files(repo, names, revision)]
+        ours = tuple(local_path(places.ours, f"{repo}/{name}") for name in names)
+        others = (find_cached_files(repo, names, revision), _find_store_copies(repo, names, sha256, places))
+        candidates = chain([ours], *others)
     for paths in candidates:
         whole = all(path.is_absolute() and path.is_file() for path in paths)
         if whole and size in (None, _total_size(paths)):
@@ -397,9 +660,13 @@ def split_names(file: str) -> tuple[str, ...]:
     return tuple(str(path.with_name(name)) for name in names) if names else (file,)
 
 
-def _scan_folders(catalogue: Catalogue, known: dict[Path, Record]) -> Iterator[Record]:
+def _part_paths(path: Path) -> tuple[Path, ...]:
+    return tuple(path.with_name(name) for name in split_names(path.name))
+
+
+def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _Places) -> Iterator[Record]:
     """Yield records of the files in the folders that are new, or changed in size; their headers are read."""
-    for path, repo, file in _walk_files():
+    for path, repo, file, sha256 in _walk_files(places):
         names = split_names(path.name)
         record = known.get(path)
         if path.name != names[0] or any(word in path.name for word in _NO_MODELS):
@@ -407,7 +674,8 @@ def _scan_folders(catalogue: Catalogue, known: dict[Path, Record]) -> Iterator[R
         if record is not None and (record.received_s is not None or record.bytes == _total_size(record.paths)):
             continue
         paths = tuple(path.with_name(name) for name in names)
-        entry, its = find_catalogue_file(catalogue, repo, file)
+        by_sha256 = _find_by_sha256(catalogue, sha256) if sha256 else None
+        entry, its = by_sha256 or find_catalogue_file(catalogue, repo, file)
         new = _make_record(paths, repo, file, entry, its)
         try:
             model = read_model(path)
@@ -416,25 +684,40 @@ def _scan_folders(catalogue: Catalogue, known: dict[Path, Record]) -> Iterator[R
         else:
             if entry is not None and its is not None and describe_mismatch(entry, its, paths):  # another under its name
                 new = new.model_copy(update={"model": None, "sha256": ()})
-            yield new.model_copy(update={"kind": _kind(path.name, model.architecture), "head": model.mtp_head.value})
+            problem = _OLLAMAS_OWN if sha256 and _is_ollamas_own(model) else None
+            kind = _kind(path.name, model)
+            yield new.model_copy(update={"kind": kind, "head": model.mtp_head.value, "problem": problem})
 
 
-def _walk_files() -> Iterator[tuple[Path, str | None, str | None]]:
-    """Yield every GGUF file in the models folder, the caches and the user's folders.
+def _is_ollamas_own(model: GgufModel) -> bool:
+    """Return whether a model is in Ollama's format, with encoders or a head under names that llama.cpp does not know.
 
-    Its repository and its name there follow from the folder names, and are None where they cannot.
+    Ollama changes such files while it loads them (llama/compat/README.md); llama.cpp refuses tensors that it has no use
+    for.
     """
-    ours = models_dir()
+    return any(tensor.name.startswith(_OLLAMAS_TENSORS) for tensor in model.tensors)
+
+
+def _walk_files(places: _Places) -> Iterator[tuple[Path, str | None, str | None, str | None]]:
+    """Yield every GGUF file in the models folder, the stores and the user's folders, once.
+
+    Its repository and its name there follow from the folder names or the store, its SHA-256 from the store; each is
+    None where it does not.
+    """
+    ours = places.ours
     for path in sorted(ours.rglob("*.gguf")) if ours.is_dir() else ():
         parts = path.relative_to(ours).parts
         if path.is_file():
-            yield path, "/".join(parts[:2]) if len(parts) > 2 else None, "/".join(parts[2:]) or None
-    for cached in list_cached_models():
-        yield cached.path, cached.repo, cached.file
-    for place in read_added_places():
+            yield path, "/".join(parts[:2]) if len(parts) > 2 else None, "/".join(parts[2:]) or None, None
+    for path, stored in places.stored.items():
+        if not path.is_relative_to(ours):
+            yield path, stored.repo, stored.file, stored.sha256
+    for place in places.added:
+        if place.is_dir() and recognise_store(place):
+            continue
         for path in sorted(place.rglob("*.gguf")) if place.is_dir() else (place,) if place.is_file() else ():
-            if path.is_file():
-                yield path, None, None
+            if path.is_file() and path not in places.stored:
+                yield path, None, None, None
 
 
 def _make_record(
@@ -469,10 +752,16 @@ def quant_of(name: str) -> str | None:
     return found[1] if found else None
 
 
-def _kind(name: str, architecture: str) -> Kind:
-    if architecture == "clip" or "mmproj" in name:
+def _is_beside(name: str) -> bool:
+    """Return whether a file's name is that of a draft or a projector, which is loaded beside a model."""
+    return "mmproj" in name.lower() or name.lower().startswith(("mtp-", *_NO_MODELS))
+
+
+def _kind(name: str, model: GgufModel) -> Kind:
+    if model.architecture == "clip" or "mmproj" in name:
         return "mmproj"
-    return "draft" if name.startswith("mtp-") or architecture.endswith("-assistant") else "model"
+    is_draft = name.startswith("mtp-") or model.architecture.endswith("-assistant") or is_head_alone(model)
+    return "draft" if is_draft else "model"
 
 
 def _total_size(paths: Sequence[Path]) -> int:

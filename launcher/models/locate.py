@@ -1,6 +1,6 @@
 """Resolves a model that the user names (catalogue ID, file on the hub, or path) to its local files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.base.errors import ModelBroken, ModelMissing, ModelUnexpected, ModelUnknown
@@ -10,10 +10,9 @@ from launcher.fetch.hub import HubFile, is_hub_file
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.download_target import find_catalogue_model
 from launcher.models.file_entry import describe_file
-from launcher.models.gguf import read_model
+from launcher.models.gguf import GgufModel, is_head_alone, read_model
 from launcher.models.library import (
     LocalModel,
-    Place,
     State,
     describe_mismatch,
     find_catalogue_file,
@@ -22,7 +21,10 @@ from launcher.models.library import (
     find_file,
     find_local_model,
     find_misnamed,
+    find_stored,
 )
+
+_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ def refuse_damaged(path: Path) -> None:
 def _damage_error(local: LocalModel, command: str) -> ModelBroken:
     path = local.path
     remove = f"`mtp-launcher models remove {path}`"
-    if local.place is Place.CACHE:
-        remove = "Delete it in the cache where it lies"
+    if local.store is not None:
+        remove = message("Delete it in {store}", store=local.store.title)
     return ModelBroken(
         message("{path} is damaged: its SHA-256 does not match.", path=path),
         message(
@@ -96,14 +98,44 @@ def _damage_error(local: LocalModel, command: str) -> ModelBroken:
 
 
 def find_named(text: str, catalogue: Catalogue) -> NamedModel | None:
-    """Resolve ID[:QUANT] or OWNER/NAME:FILE to a model; return None if `text` is a path.
+    """Resolve ID[:QUANT], OWNER/NAME:FILE or a name in another program's store; return None if `text` is a path.
 
-    Raises ModelUnknown for an ID that resembles a known one, or a quantisation that the model does not have;
-    ModelBroken for the path of a file that is known to be damaged.
+    Raises ModelUnknown for an ID that resembles a known one, for a quantisation that the model does not have, and for
+    a name of several files; ModelBroken for the path of a file that is known to be damaged.
     """
     if expand_user(text).exists():
         refuse_damaged(expand_user(text))
         return None
+    try:
+        named = _find_listed(text, catalogue)
+    except ModelUnknown:
+        stored = _find_stored(text)
+        if stored is None:
+            raise
+        return stored
+    if named is not None and (named.local or named.entry):
+        return named
+    return _find_stored(text) or named
+
+
+def _find_stored(text: str) -> NamedModel | None:
+    """Resolve the name of a model in the store of another program, such as Ollama's qwen3.5:9b."""
+    found = find_stored(text)
+    if not found:
+        return None
+    if len(found) > 1:
+        names = sorted(each.label for each in found)
+        raise ModelUnknown(
+            message("{text} is the name of {count} files.", text=text, count=len(found)),
+            message("Write one of {shown}.", shown=", ".join(names[:_SHOWN])),
+            wanted=text,
+            near=names,
+        )
+    return NamedModel(None, None, found[0], "get it again there")
+
+
+def _find_listed(text: str, catalogue: Catalogue) -> NamedModel | None:
+    """Resolve ID[:QUANT] or OWNER/NAME:FILE; return None if `text` has another form. Raises ModelUnknown."""
     if is_hub_file(text):
         file = HubFile.parse(text)
         entry, its = find_catalogue_file(catalogue, file.repo, file.path)
@@ -153,6 +185,12 @@ class ModelSelection:
     names_file: bool = True
 
     @property
+    def stored_name(self) -> str | None:
+        """The name in another program's store that it was named by; None for all others."""
+        stored = self.named.local.stored if self.named and self.named.local else None
+        return stored.name if stored else None
+
+    @property
     def local_path(self) -> Path:
         """The first local file. Raises the errors of Named.path."""
         if self.path is not None:
@@ -177,16 +215,35 @@ def select_model(text: str, catalogue: Catalogue) -> ModelSelection:
         return ModelSelection(catalogue, named.entry, named.file, path, named, ":" in text)
     if named is None and not expand_user(text).exists() and not text.lower().endswith(".gguf"):
         catalogue.find(text)  # raises ModelUnknown, with similar ids
-    return select_file(named.path if named else expand_user(text), catalogue)
+    if named is None:
+        return select_file(expand_user(text), catalogue)
+    stored = named.local.stored if named.local else None
+    return replace(select_file(named.path, catalogue, stored.name if stored else None), named=named)
 
 
-def select_file(path: Path, catalogue: Catalogue) -> ModelSelection:
-    """Return the model of a file: that of the catalogue, else one described by its header.
+def select_file(path: Path, catalogue: Catalogue, name: str | None = None) -> ModelSelection:
+    """Return the model of a file: that of the catalogue, else one described by its header, called `name` if given.
 
-    Raises ModelMissing or ModelBroken.
+    Raises ModelMissing or ModelBroken, and ModelUnexpected for a file that only goes with a model.
     """
     found = find_entry(catalogue, path)
     if found is not None:
         return ModelSelection(catalogue, *found, path)
-    entry = describe_file(read_model(path))
+    model = read_model(path)
+    _refuse_side_file(model)
+    entry = describe_file(model, name)
     return ModelSelection(Catalogue((entry,)), entry, entry.files[0], path)
+
+
+def _refuse_side_file(model: GgufModel) -> None:
+    if model.architecture == "clip":
+        what = message("a vision projector")
+    elif is_head_alone(model) or model.architecture.endswith("-assistant"):
+        what = message("an MTP head without its model")
+    else:
+        return
+    raise ModelUnexpected(
+        message("{name} is {what}.", name=model.path.name, what=what),
+        message("Name the model that it belongs to. What lies beside that is found by itself."),
+        path=str(model.path),
+    )

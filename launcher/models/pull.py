@@ -26,7 +26,7 @@ from launcher.fetch.transfer import (
 )
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
 from launcher.models.folders import make_download_folder
-from launcher.models.library import quant_of
+from launcher.models.library import find_store_copies, quant_of
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
 from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
@@ -304,12 +304,17 @@ class _Download:
         return local_target(known.piece, self._wanted.folder, to=self._to)
 
     async def _find_in_cache(self, kind: Kind, known: Sequence[_ResolvedFile]) -> list[PulledFile] | None:
-        """Return the files in a cache of the hub's tools if their SHA-256 match, else None."""
+        """Return the files in a cache or another program's store if their SHA-256 match, else None."""
         hubs = [each.piece.hub for each in known if each.piece.hub]
         if not hubs:
             return None
         names = [hub.path for hub in hubs]
-        for paths in await asyncio.to_thread(lambda: list(find_cached_files(hubs[0].repo, names, known[0].revision))):
+
+        def find_copies() -> list[tuple[Path, ...]]:
+            cached = find_cached_files(hubs[0].repo, names, known[0].revision)
+            return [*cached, *find_store_copies(hubs[0].repo, names, known[0].sha256)]
+
+        for paths in await asyncio.to_thread(find_copies):
             wanted = [each.sha256 or claimed_sha256(path) for each, path in zip(known, paths, strict=True)]
             sizes = [path.stat().st_size for path in paths]
             if None in wanted or any(each.bytes not in (None, size) for each, size in zip(known, sizes, strict=True)):

@@ -360,7 +360,7 @@ class TestAfterwards:
         (local,) = lines("models", "list")[0]["models"]
         assert local["place"] == "cache"
         refused = lines("models", "remove", f"{REPO}:{FILE}", "--yes", code=1)[-1]["error"]
-        assert "another program's cache" in refused["message"]
+        assert "belongs to Hugging Face and is not deleted here" in refused["message"]
         assert path.exists()
 
     @pytest.mark.parametrize(

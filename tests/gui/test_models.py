@@ -1,6 +1,7 @@
 """The Models page: what lies here, what is done with it, and the downloads, on the real library and queue."""
 
 import hashlib
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.part import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.table import ModelTable
+from launcher.gui.models.words import display_name, place_text
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 from launcher.runtime import WorkHandle
@@ -102,6 +104,26 @@ def test_files_are_listed_with_what_is_known(
     assert "Architecture" in said
     assert "qwen35moe" in said
     assert "not computed yet; use Verify" in said
+
+
+def test_another_programs_model_is_listed_and_left_to_it(
+    open_page: Callable[[], ModelsPage], put: Callable[..., Path], tmp_path: Path, qtbot: QtBot
+) -> None:
+    store = tmp_path / ".ollama" / "models"
+    put(store / "blobs" / f"sha256-{'a' * 64}")
+    manifest = store / "manifests" / "registry.ollama.ai" / "library" / "tiny" / "1b"
+    manifest.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}", "size": 1}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    page = open_page()
+    qtbot.waitUntil(lambda: len(page.table.rows) == 1, timeout=WAIT)
+    (local,) = page.table.rows
+    assert (display_name(local), place_text(local)) == ("tiny:1b", "Ollama")
+    assert page.shelf is not None
+    assert page.shelf.stores[store] == ("Ollama", "")
+    page.table.choose(local)
+    assert page.details.start.isVisible()
+    assert not page.details.delete.isVisible()
 
 
 def test_verifying_shows_how_far_it_is_and_what_came_of_it(

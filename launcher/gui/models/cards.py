@@ -131,6 +131,7 @@ class DetailCard(Card):
         if local is not None:
             self.start.setVisible(local.record.kind == "model")
             self.start.setEnabled(local.state.value not in ("damaged", "missing"))
+            self.delete.setVisible(local.store is None)
             self._show_delete()
 
     def show_details(self, local: LocalModel, details: ModelDetails) -> None:
@@ -285,9 +286,11 @@ class FoldersPanel(Card):
                 show_button,
             )
         )
-        self._folders.addWidget(
-            _FolderRow("ring", "secondary", tr("Hugging Face cache"), tr("Belongs to other programs. Read only."), None)
-        )
+        for path, (program, problem) in shelf.stores.items():
+            title = tr("Hugging Face cache") if program == "Hugging Face" else f"{program} · {display_path(path)}"
+            state = problem or tr("Belongs to other programs. Read only.")
+            glyph, role = ("triangle", "attention") if problem else ("ring", "secondary")
+            self._folders.addWidget(_FolderRow(glyph, role, title, state, None))
         for path, exists in shelf.folders.items():
             button = _make_button_with_tip(
                 tr("Remove"),

@@ -18,7 +18,7 @@ from launcher.gui.models.columns import file_columns
 from launcher.gui.models.queue_host import QueueRunner
 from launcher.gui.models.shelf import LocalModels, delete_model, read_details, read_local_models, read_offers
 from launcher.gui.models.table import ModelTable
-from launcher.gui.translation import ntr, tr
+from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead, Segmented
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class ModelsPage(QWidget):
         local = self.table.row
         if local is not None:
             record = local.record
-            self._controller.start(record.label if record.model and record.quant else str(local.path))
+            known = record.label if record.model and record.quant else None
+            self._controller.start(known or (local.stored.name if local.stored else str(local.path)))
             self._controller.show_page("cockpit")
 
     @Slot()
@@ -117,14 +118,17 @@ class ModelsPage(QWidget):
     def add_place(self, path: Path) -> None:
         """Add a model folder, or list a single file."""
 
-        async def work(_tell: object) -> bool:
+        async def work(_tell: object) -> tuple[bool, str]:
             from launcher.models.added_places import add_place
+            from launcher.models.library import describe_store
 
-            return await asyncio.to_thread(add_place, path)
+            fresh = await asyncio.to_thread(add_place, path)
+            described = await asyncio.to_thread(describe_store, path)
+            return fresh, described[0] if described else ""
 
         self._wanted = path if path.suffix.lower() == ".gguf" else None
         self._controller.bridge.run(
-            work, done=lambda fresh: self._show_added(path, fresh=fresh), failed=self._show_error
+            work, done=lambda added: self._show_added(path, fresh=added[0], store=added[1]), failed=self._show_error
         )
 
     def download(self, what: str) -> None:
@@ -147,8 +151,8 @@ class ModelsPage(QWidget):
         self.empty = EmptyState(
             tr("No models are on this computer yet"),
             tr(
-                "Download a model that fits, add your models folder, or drop a .gguf file here. Models in "
-                "the Hugging Face cache are found automatically."
+                "Download a model that fits, add your models folder, or drop a .gguf file here. Models of "
+                "Ollama, LM Studio, Jan, llama.cpp and the Hugging Face cache are found automatically."
             ),
             ((tr("Download one"), lambda: self.show_view(_OFFERS)), (tr("Add a folder …"), self.add_folder)),
         )
@@ -307,13 +311,13 @@ class ModelsPage(QWidget):
         self.banner.show_message(tr("{name} deleted, {size} freed.", name=name, size=words.format_size(freed)), "good")
         self.refresh()
 
-    def _show_added(self, path: Path, *, fresh: bool) -> None:
+    def _show_added(self, path: Path, *, fresh: bool, store: str = "") -> None:
         text = (
             tr("{name} was added to the list.", name=path.name)
             if fresh
             else tr("{name} is already in the list.", name=path.name)
         )
-        self.banner.show_message(text, "good" if fresh else "information")
+        self.banner.show_message(f"{text} {render(store)}".rstrip(), "good" if fresh else "information")
         self.refresh()
 
     def _drop_place(self, path: Path) -> None:

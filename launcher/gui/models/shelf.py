@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.errors import BadOption, LauncherError, ModelInUse
+from launcher.base.errors import LauncherError, ModelInUse
 from launcher.gui.start.text import count_stopping_servers, unknown_memory_text
 from launcher.gui.translation import ntr, render, tr
 
@@ -33,6 +33,8 @@ class LocalModels:
     ours: Path
     free_bytes: int | None
     notice: str | None
+    stores: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
+    """Folders of other programs' models: the program, and what cannot be used in its store, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,18 @@ def _read_local_models() -> LocalModels:
     ours = models_dir()
     there = next(each for each in (ours, *ours.parents) if each.exists())
     folders = {path: path.exists() for path in read_added_places()}
-    return LocalModels(found.models, left, load_last_uses(), folders, ours, shutil.disk_usage(there).free, found.notice)
+    lacking: dict[str, str] = {}
+    for each in found.problems:
+        title = each.store.title
+        lacking[title] = f"{lacking.get(title, '')}\n{render(each.reason)}".strip()
+    stores = {
+        store.path: (store.store.title, lacking.get(store.store.title, ""))
+        for store in found.stores
+        if store.path not in folders
+    }
+    return LocalModels(
+        found.models, left, load_last_uses(), folders, ours, shutil.disk_usage(there).free, found.notice, stores
+    )
 
 
 async def read_details(local: LocalModel) -> ModelDetails:
@@ -236,13 +249,9 @@ async def delete_model(local: LocalModel) -> int:
     Raises BadOption for files of other programs, ModelInUse while a server of ours uses the file, and OSError.
     """
     from launcher.engine.server.in_use import server_using
-    from launcher.models.library import Place, remove_model
+    from launcher.models.library import check_removable, remove_model
 
-    if local.place is Place.CACHE:
-        raise BadOption(
-            tr("This file is in the cache of other programs, which may need it."),
-            tr("Delete it with the program that downloaded it, such as `hf cache`."),
-        )
+    check_removable(local)
     user = await asyncio.to_thread(server_using, local.record.paths)
     if user is not None:
         raise ModelInUse(tr("The server at {url} uses this file.", url=user.url), tr("Stop it first."))

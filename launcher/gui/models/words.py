@@ -51,7 +51,7 @@ def format_date(time_s: float | None) -> str:
 
 def display_name(local: LocalModel) -> str:
     """Return a file's display name."""
-    return local.record.model or local.path.stem
+    return local.record.model or (local.stored.name if local.stored else local.path.stem)
 
 
 def quant_text(local: LocalModel) -> str:
@@ -87,7 +87,9 @@ def file_state(local: LocalModel) -> tuple[str, str, str]:
 
 
 def place_text(local: LocalModel) -> str:
-    """Return the place of a file, as text."""
+    """Return the place of a file, as text: the program that it belongs to, if that is another one."""
+    if local.place.value == "store" and local.store is not None:
+        return local.store.title
     return {
         "ours": tr("our folder"),
         "cache": tr("Hugging Face cache"),
