@@ -447,13 +447,19 @@ def setting_for(model: GgufModel, wish: PlanCriteria, situation: Situation) -> P
 
 
 def estimate_by_formula(source: ModelSource, setting: PlanSettings) -> MemoryEstimate:
-    """Return the formula's estimate for a model whose header was read. Raises GeometryUnknown."""
+    """Return the formula's estimate for a model whose header was read, with the head found in a file of its own.
+
+    Raises GeometryUnknown.
+    """
+    from launcher.models.file_entry import describe_file
     from launcher.models.geometry import read_geometry
+    from launcher.models.header_summary import read_draft_model
     from launcher.models.memory import estimate_memory
     from launcher.models.weights import read_weights
 
     geometry = read_geometry(source.model)
-    return estimate_memory(geometry, read_weights(source.model, geometry), setting)
+    beside = read_draft_model(describe_file(source.model)) if setting.draft_model_bytes else None
+    return estimate_memory(geometry, read_weights(source.model, geometry), setting, beside)
 
 
 def drafts_from_own_file(source: ModelSource, setting: PlanSettings) -> bool:

@@ -1,4 +1,4 @@
-"""Builds a catalogue entry from the header of a model file that is not in the catalogue."""
+"""Builds a catalogue entry from the header of a model file that is not in the catalogue, and the files beside it."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,6 +8,7 @@ from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.geometry import Geometry, read_geometry
 from launcher.models.gguf import GgufModel
 from launcher.models.library import quant_of
+from launcher.models.side_files import find_side_files
 
 _FILE_TYPES = {
     # enum llama_ftype in llama.h (build 11434).
@@ -51,9 +52,11 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
     """Return a catalogue entry for a model file: one quantisation, no presets, and its path as the id.
 
     `name` is what another program's store calls it, where that is known; else its header has its name.
-    The geometry is None if the header lacks a number that the memory estimate needs.
+    It drafts with the head inside or, without one, with the head that was found in a file of its own. The geometry is
+    None if the header lacks a number that the memory estimate needs.
     """
     path = Path(model.parts[0].path).absolute()
+    beside = find_side_files(model)
     file = ModelFile(
         quant=quant_of(path.name) or _quant_of_header(model) or path.stem or path.name,
         file=str(path),
@@ -64,7 +67,9 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
         id=str(path),
         name="".join(filter(str.isprintable, name or "")) or model.name,
         native_context=model.trained_context or None,
-        speculation="mtp",
+        speculation="draft-file" if beside.head else "mtp",
+        draft=beside.head,
+        mmproj=beside.projectors,
         geometry=_geometry_or_none(model),
         files=(file,),
     )

@@ -1,0 +1,153 @@
+"""Pairs a model with the files that belong beside it, by their headers: its MTP head in a file of its own, and vision
+projectors.
+
+A head is made for one model: it has that model's architecture, hidden size, vocabulary and number of blocks, but not
+its blocks (`convert_hf_to_gguf.py --mtp`); Gemma's assistants have an architecture of their own, and name the hidden
+size of their model. A projector's output is as wide as its model's hidden size. Names only say which files to read
+first.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from launcher.base.errors import LauncherError
+from launcher.base.paths import models_dir
+from launcher.models.catalogue import CompanionFile
+from launcher.models.gguf import GgufModel, MtpHead, is_head_alone, part_names, read_model
+from launcher.models.library import find_beside, quant_of
+from launcher.models.library_index import read_index
+
+_PROJECTOR, _ASSISTANT = "clip", "-assistant"
+_BY_NAME = re.compile(r"mmproj|(^|[-_.])(mtp|nextn|draft|assistant)([-_.]|$)", re.IGNORECASE)
+_FEW = 4
+"""Files without a telling name that are read in a folder; in one with more of them, it would take too long."""
+_USUAL_HEAD_QUANT = "Q8_0"
+
+
+@dataclass(frozen=True, slots=True)
+class SideFiles:
+    """The files that were paired with a model, as companions of its catalogue entry."""
+
+    head: CompanionFile | None = None
+    projectors: tuple[CompanionFile, ...] = ()
+
+
+def find_side_files(trunk: GgufModel) -> SideFiles:
+    """Return the head and the projectors for a local model: those that its store lists, or that lie beside it or in its
+    repository's folder. No head is looked for if the model's own file has one.
+    """
+    if not isinstance(trunk.path, Path):  # its header came from the hub
+        return SideFiles()
+    path = trunk.path.absolute()
+    heads: list[GgufModel] = []
+    projectors: list[GgufModel] = []
+    for each in _read_candidates(path, trunk.file_bytes):
+        if is_projector_of(each, trunk):
+            projectors.append(each)
+        elif trunk.mtp_head is not MtpHead.PRESENT and is_head_of(each, trunk):
+            heads.append(each)
+    head = min(heads, key=lambda each: _preference(each, quant_of(path.name)), default=None)
+    named = trunk.metadata.get("general.basename")
+    projectors.sort(key=lambda each: each.metadata.get("general.basename") != named)  # stable: then by name
+    return SideFiles(_as_companion(head) if head else None, tuple(map(_as_companion, projectors)))
+
+
+def is_head_of(side: GgufModel, trunk: GgufModel) -> bool:
+    """Return whether a file is an MTP head that was made for a model, and nothing more."""
+    if not _same(side.vocabulary, trunk.vocabulary) or not trunk.count("embedding_length"):
+        return False
+    if side.architecture == f"{trunk.architecture}{_ASSISTANT}":
+        return side.count("embedding_length_out") == trunk.count("embedding_length")
+    return (
+        is_head_alone(side)
+        and side.architecture == trunk.architecture
+        and side.count("embedding_length") == trunk.count("embedding_length")
+        and _count_blocks(side) == _count_blocks(trunk)
+    )
+
+
+def is_projector_of(side: GgufModel, trunk: GgufModel) -> bool:
+    """Return whether a file is a projector whose output has a model's hidden size."""
+    hidden = trunk.count("embedding_length")
+    if side.architecture != _PROJECTOR or trunk.architecture == _PROJECTOR or not hidden:
+        return False
+    widths = (side.metadata.get(f"clip.{kind}.projection_dim") for kind in ("vision", "audio"))
+    if hidden in widths:
+        return True
+    # LLaVA's key has the encoder's own width.
+    return any(tensor.name.startswith("mm.") and hidden in tensor.dimensions for tensor in side.tensors)
+
+
+def _count_blocks(model: GgufModel) -> int:
+    """Return the number of a model's blocks without those of its heads."""
+    return (model.block_count or 0) - model.promised_heads
+
+
+def _same(one: int | None, other: int | None) -> bool:
+    """Return whether two counts are equal, or one is unknown: a head may do without the vocabulary."""
+    return None in (one, other) or one == other
+
+
+def _preference(head: GgufModel, quant: str | None) -> tuple[bool, bool, int]:
+    """Return the order of heads: the model's own quantisation, then the usual one, then the smallest."""
+    its = quant_of(head.path.name)
+    return its != quant, its != _USUAL_HEAD_QUANT, head.file_bytes
+
+
+def _as_companion(model: GgufModel) -> CompanionFile:
+    return CompanionFile(file=str(model.path), size_bytes=model.file_bytes)
+
+
+def _read_candidates(path: Path, trunk_bytes: int) -> Iterator[GgufModel]:
+    """Yield the headers of the files that may belong to a model; files that cannot be read are left out."""
+    listed = find_beside(path)
+    for each in listed or _find_candidates(path, trunk_bytes):
+        try:
+            stat = each.stat()
+            yield _read_once(each, stat.st_size, stat.st_mtime_ns)
+        except (OSError, LauncherError):
+            continue
+
+
+@lru_cache(maxsize=32)
+def _read_once(path: Path, _size: int, _modified_ns: int) -> GgufModel:
+    return read_model(path)
+
+
+def _find_candidates(path: Path, trunk_bytes: int) -> list[Path]:
+    """Return the files beside a model that are drafts or projectors by the index or their names, or that are few."""
+    its = part_names(path.name) or (path.name,)
+    others = [each for each in _list_files(path) if each.name not in its]
+    index, _ = read_index()
+    kinds = {record.path: record.kind for record in index.records if record.problem is None}
+    telling = [each for each in others if kinds.get(each) in ("draft", "mmproj") or _BY_NAME.search(each.stem)]
+    silent = [each for each in others if each not in kinds and each not in telling and part_names(each.name) is None]
+    smaller = [each for each in silent if _size(each) < trunk_bytes] if len(silent) <= _FEW else []
+    return [*telling, *smaller]
+
+
+def _list_files(path: Path) -> Iterable[Path]:
+    """Return the GGUF files in a model's folder, and in its repository's where it lies in one."""
+    folder = _repository_folder(path)
+    try:
+        return sorted(folder.rglob("*.gguf") if folder else path.parent.glob("*.gguf"))
+    except OSError:
+        return ()
+
+
+def _repository_folder(path: Path) -> Path | None:
+    """Return the folder of a repository's files: OWNER/NAME in ours, or a commit in the hub's layout."""
+    ours = models_dir()
+    if path.is_relative_to(ours) and len(path.relative_to(ours).parts) > 2:
+        return ours.joinpath(*path.relative_to(ours).parts[:2])
+    return next((each for each in path.parents if each.parent.name == "snapshots"), None)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

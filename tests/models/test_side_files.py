@@ -1,0 +1,200 @@
+"""Side files: a head in a file of its own and projectors are paired with their model by headers, not by names."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gguf import GGUFWriter
+
+from launcher.app.planner import options_for_plan
+from launcher.app.start_settings import options_for
+from launcher.base.errors import ModelUnexpected
+from launcher.base.paths import models_dir
+from launcher.engine.serve_options import ServeOptions
+from launcher.models.catalogue import Catalogue
+from launcher.models.geometry import read_geometry
+from launcher.models.gguf import isolate_head, read_model
+from launcher.models.library import list_library
+from launcher.models.locate import select_model
+from launcher.models.plan import PlanCriteria, make_plans
+from launcher.models.side_files import find_side_files, is_head_of
+from launcher.models.situation import describe_machine
+from tools.sparse_models.models import Model
+from tools.sparse_models.models import model as made
+from tools.sparse_models.write import write
+
+NOTHING = Catalogue(())
+WHOLE = made("qwen35-27b-q4_k_m")
+HEAD = Model(
+    WHOLE.architecture,
+    WHOLE.metadata,
+    {name: its for name, its in WHOLE.tensors.items() if name.startswith("blk.64.") or not name.startswith("blk.")},
+)
+TRUNK = WHOLE.without_head()
+
+
+@pytest.fixture(autouse=True)
+def _no_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[str, Model], Path]:
+    """Write a model into a folder."""
+
+    def make(name: str, model: Model) -> Path:
+        path = tmp_path / "models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, path.stem, model)
+        return path
+
+    return make
+
+
+def projector(path: Path, width: int, key: str = "clip.vision.projection_dim") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = GGUFWriter(path, "clip")
+    writer.add_uint32(key, width)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def head_beside(trunk: Path) -> Path | None:
+    head = find_side_files(read_model(trunk)).head
+    return Path(head.file) if head else None
+
+
+Put = Callable[[str, Model], Path]
+
+
+def test_a_head_beside_its_model_drafts(put: Put) -> None:
+    trunk, head = put("trunk-Q4_K_M.gguf", TRUNK), put("mtp-trunk-Q4_0.gguf", HEAD)
+    chosen = select_model(str(trunk), NOTHING)
+    assert (chosen.entry.speculation, chosen.entry.draft and chosen.entry.draft.file) == ("draft-file", str(head))
+    (plan,) = make_plans(chosen.catalogue, describe_machine(24), PlanCriteria(model=chosen.entry.id))
+    assert plan.setting.draft == 2
+    assert plan.estimate.drafts_counted
+    options = options_for_plan(plan)
+    assert (options.draft_file, options.spec_type) == (head, "draft-mtp")
+    started = options_for(str(trunk), ServeOptions)
+    assert (started.draft_file, started.spec_type) == (head, "draft-mtp")
+
+
+def test_it_takes_what_the_same_head_takes_inside(put: Put) -> None:
+    """But for its own copies of the embedding, and of the matrix of the logits."""
+    put("mtp-trunk.gguf", HEAD)
+    wish = PlanCriteria(context=32_768, draft=3)
+
+    def planned(path: Path) -> dict[str, int]:
+        chosen = select_model(str(path), NOTHING)
+        (plan,) = make_plans(chosen.catalogue, describe_machine(32), replace(wish, model=chosen.entry.id))
+        return plan.estimate.parts.as_dict()
+
+    apart, inside = planned(put("trunk.gguf", TRUNK)), planned(put("whole/whole.gguf", WHOLE))
+    assert apart["draft_kv"] == inside["draft_kv"]
+    assert apart["recurrent"] == inside["recurrent"]
+    output = read_model(put("whole/whole.gguf", WHOLE))
+    of_output = sum(each.n_bytes or 0 for each in output.tensors if each.name.startswith("output"))
+    assert apart["weights"] - inside["weights"] == of_output
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"embedding_length": 4_096},
+        {"vocab_size": 1_000},
+        {"block_count": 49},
+    ],
+)
+def test_a_head_of_another_model_is_not_paired(put: Put, wrong: dict[str, int]) -> None:
+    blocks = wrong.get("block_count", 65)
+    tensors = {name.replace("blk.64.", f"blk.{blocks - 1}."): its for name, its in HEAD.tensors.items()}
+    put("mtp-trunk-Q8_0.gguf", Model(HEAD.architecture, {**HEAD.metadata, **wrong}, tensors))
+    assert head_beside(put("trunk.gguf", TRUNK)) is None
+
+
+def test_names_do_not_matter(put: Put) -> None:
+    head = put("one.gguf", HEAD)
+    trunk = put("two.gguf", TRUNK)
+    put("three.gguf", made("llama-8b-q4_k"))
+    assert head_beside(trunk) == head
+    assert not is_head_of(read_model(trunk), read_model(trunk))
+
+
+def test_a_model_with_its_own_head_needs_none(put: Put) -> None:
+    put("mtp-whole.gguf", HEAD)
+    assert head_beside(put("whole.gguf", WHOLE)) is None
+
+
+def test_of_several_the_models_own_quantisation_then_the_usual_one(put: Put) -> None:
+    usual, own = put("mtp-x-Q8_0.gguf", HEAD), put("mtp-x-Q4_K_M.gguf", HEAD)
+    put("mtp-x-BF16.gguf", HEAD)
+    trunk = put("x-Q4_K_M.gguf", TRUNK)
+    assert head_beside(trunk) == own
+    own.unlink()
+    assert head_beside(trunk) == usual
+
+
+def test_gemmas_assistant(put: Put) -> None:
+    draft = put("gemma-assistant.gguf", made("gemma4-31b-draft-q8_0"))
+    assert head_beside(put("gemma.gguf", made("gemma4-31b-iq4_xs"))) == draft
+    assert head_beside(put("other/gemma3.gguf", made("gemma3-12b-q4_k"))) is None
+
+
+def test_in_a_repositorys_folder_they_may_lie_deeper() -> None:
+    folder = models_dir() / "owner" / "Some-GGUF"
+    for name, model in (("UD/x-Q4_K_M.gguf", TRUNK), ("MTP/mtp-x.gguf", HEAD)):
+        (folder / name).parent.mkdir(parents=True)
+        write(folder / name, "x", model)
+    other = projector(folder / "mmproj-F16.gguf", 5_120)
+    found = find_side_files(read_model(folder / "UD" / "x-Q4_K_M.gguf"))
+    assert found.head is not None
+    assert Path(found.head.file) == folder / "MTP" / "mtp-x.gguf"
+    assert [Path(each.file) for each in found.projectors] == [other]
+
+
+def test_projectors_are_paired_by_the_hidden_size(put: Put) -> None:
+    trunk = put("x.gguf", TRUNK)
+    right = projector(trunk.with_name("mmproj-x-BF16.gguf"), 5_120)
+    better = projector(trunk.with_name("mmproj-x-F16.gguf"), 5_120)
+    projector(trunk.with_name("mmproj-y-F16.gguf"), 4_096)
+    chosen = select_model(str(trunk), NOTHING)
+    assert [Path(each.file) for each in chosen.entry.mmproj] == [right, better]
+    (plan,) = make_plans(
+        chosen.catalogue, describe_machine(32), PlanCriteria(model=chosen.entry.id, vision=True, context=8_192)
+    )
+    assert options_for_plan(plan).mmproj == better
+
+
+def test_what_goes_with_a_model_is_no_model(put: Put) -> None:
+    head = put("mtp-x.gguf", HEAD)
+    with pytest.raises(ModelUnexpected, match="is an MTP head without its model"):
+        select_model(str(head), NOTHING)
+    with pytest.raises(ModelUnexpected, match="is a vision projector"):
+        select_model(str(projector(head.with_name("v.gguf"), 8)), NOTHING)
+
+
+def test_the_library_knows_a_head_by_its_tensors() -> None:
+    path = models_dir() / "something.gguf"
+    path.parent.mkdir(parents=True)
+    write(path, "x", HEAD)
+    (local,) = list_library(NOTHING).models
+    assert local.record.kind == "draft"
+
+
+def test_a_head_alone_is_a_model_of_its_own_layers(put: Put) -> None:
+    geometry = read_geometry(isolate_head(read_model(put("mtp-x.gguf", HEAD))))
+    assert (geometry.layers, geometry.attention_layers, geometry.mtp_layers) == (1, 1, 0)
+    whole = read_model(put("whole.gguf", WHOLE))
+    assert isolate_head(whole) is whole
+
+
+def test_damaged_files_beside_it_are_passed_over(put: Put) -> None:
+    trunk = put("x.gguf", TRUNK)
+    trunk.with_name("mtp-x.gguf").write_bytes(b"GGUF, but cut")
+    assert head_beside(trunk) is None
