@@ -1,0 +1,57 @@
+"""Lists the models of a user whom Ollama and LM Studio left 500 of, each time in a new process."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.measure import summary
+from benchmarks.reference import Interpreter
+from benchmarks.report import Row
+from benchmarks.workplace import ROOT
+from launcher.engine.demo import unpack_demo_model
+
+_MODELS = 500
+_LIMIT = 37
+
+
+def run(*, quick: bool) -> Iterator[Row]:
+    """Make the stores, and list them: first the headers are read and kept, then they are known."""
+    bare, known = Interpreter(), []
+    with tempfile.TemporaryDirectory(prefix="mtp-benchmark-", dir=os.environ["MTP_LAUNCHER_HOME"]) as folder:
+        _make_stores(Path(folder))
+        first_s = _list(folder)
+        for _ in range(5 if quick else 20):
+            bare.start()
+            known.append(_list(folder))
+    yield bare.row(f"{_MODELS} models in two stores listed, their headers known", known, "s", 3, _LIMIT)
+    yield Row("the same the first time, with their headers", summary([first_s], "s", 2))
+
+
+def _make_stores(home: Path) -> None:
+    """Write the stores, whose files are links to one model."""
+    model = unpack_demo_model()
+    ollama, studio = home / ".ollama" / "models", home / ".lmstudio" / "models"
+    manifests = ollama / "manifests" / "registry.ollama.ai" / "library"
+    (ollama / "blobs").mkdir(parents=True)
+    for number in range(_MODELS // 2):
+        digest = f"{number:064x}"
+        os.link(model, ollama / "blobs" / f"sha256-{digest}")
+        layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": 1}
+        path = manifests / f"model{number}" / "latest"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"schemaVersion": 2, "layers": [layer]}), "utf-8")
+        path = studio / f"publisher{number // 10}" / f"Model{number}-GGUF" / f"Model{number}-Q4_K_M.gguf"
+        path.parent.mkdir(parents=True)
+        os.link(model, path)
+
+
+def _list(home: str) -> float:
+    """Return the seconds that a process took for its list."""
+    child = [sys.executable, "-m", "benchmarks.stores_child", str(_MODELS)]
+    environment = {**os.environ, "HOME": home, "HF_HOME": f"{home}/hf"}
+    told = subprocess.run(child, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
+    return float(told.stdout)
