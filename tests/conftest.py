@@ -1,8 +1,11 @@
 """What all tests share: a home of their own, the demo model, engines, and the proof that nothing is left running."""
 
 import importlib.util
-import json
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read with numpy; what is small gains nothing by more threads
+
+import json
 import shlex
 import signal
 import subprocess

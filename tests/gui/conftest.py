@@ -29,6 +29,20 @@ def nothing_left_of_windows() -> Iterator[None]:
 
 
 @pytest.fixture
+def usual_theme(qapp: QApplication) -> Iterator[None]:
+    """Put theme, scale and motion back once the windows of a test, which is to ask for this first, are gone.
+
+    A style sheet that is set earlier is worked out for each of their widgets, which takes half a second.
+    """
+    yield
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    theme.set_scale(100)
+    theme.set_motion(None)
+    theme.choose(None)
+    theme.apply(qapp, theme.current())
+
+
+@pytest.fixture
 def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
     """The window on the Cockpit, painted; closed at the end, which must leave nothing running."""
     theme.apply(qapp, theme.current())

@@ -72,7 +72,9 @@ def cut_on_pages(window: Window, qtbot: QtBot) -> dict[str, list[str]]:
 
 
 @pytest.fixture(params=[80, 100, 200])
-def scaled(request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, home: object) -> Iterator[Window]:
+def scaled(
+    request: pytest.FixtureRequest, usual_theme: None, qtbot: QtBot, qapp: QApplication, home: object
+) -> Iterator[Window]:
     """The window on a small screen, at a scale of the text."""
     theme.set_scale(request.param)
     theme.apply(qapp, theme.current())
@@ -87,8 +89,6 @@ def scaled(request: pytest.FixtureRequest, qtbot: QtBot, qapp: QApplication, hom
         assert window.controller.bridge.close()
     finally:
         window.deleteLater()
-        theme.set_scale(100)
-        theme.apply(qapp, theme.current())
 
 
 def test_no_text_is_clipped_at_any_size_nor_while_it_serves(scaled: Window, qtbot: QtBot) -> None:

@@ -81,7 +81,20 @@ def test_a_picture_is_taken_and_says_when_the_window_was_painted(tmp_path: Path,
 def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     still, live = tmp_path / "still.png", tmp_path / "live.png"
     gui("--screenshot", str(still), "--size", "1100x700")
-    told = gui("--screenshot", str(live), "--size", "1100x700", "--demo")
+    code = (
+        "from launcher.gui import screenshot\n"
+        "screenshot._SAMPLES_FOR_LIVE = 25\n"
+        "from launcher.entry import run\n"
+        "run()\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, "gui", "--screenshot", str(live), "--size", "1100x700", "--demo"],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env=os.environ | OFFSCREEN,
+    )
     assert told.returncode == 0, told.stdout + told.stderr
     answer = json.loads(told.stdout)
     assert "problem" not in answer

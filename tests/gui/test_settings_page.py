@@ -34,7 +34,7 @@ SECRET = "hf_abcdefghijklmnop"
 
 @pytest.fixture
 def page(
-    window: Window, qtbot: QtBot, qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usual_theme: None, window: Window, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SettingsPage]:
     """The page, told how all stand; the theme is put back."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -44,8 +44,6 @@ def page(
     monkeypatch.setattr(settings, "_taken", {})
     yield show(window, qtbot)
     os.environ.pop(MODELS_VARIABLE, None)
-    theme.choose(None)
-    theme.apply(qapp, theme.current())
 
 
 def show(window: Window, qtbot: QtBot) -> SettingsPage:
@@ -275,7 +273,13 @@ def test_nothing_moves_when_a_setting_is_changed(page: SettingsPage, qtbot: QtBo
 
 @pytest.mark.parametrize("percent", [80, 200])
 def test_no_text_is_clipped(
-    percent: int, qtbot: QtBot, qapp: QApplication, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    percent: int,
+    usual_theme: None,
+    qtbot: QtBot,
+    qapp: QApplication,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
@@ -297,6 +301,3 @@ def test_no_text_is_clipped(
         assert window.controller.bridge.close()
     finally:
         window.deleteLater()
-        theme.set_scale(100)
-        theme.choose(None)
-        theme.apply(qapp, theme.current())

@@ -1,6 +1,6 @@
 """What is chosen in the settings is what the window does: each setting with who reads it, on the real engine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,13 +47,6 @@ def chosen(home: Path) -> None:
     settings.change_setting(SYSTEM_PROMPT, " Be brief.\n")
     settings.change_setting(KEEP, False)
     settings.change_setting(APPLY, CANCEL)
-
-
-@pytest.fixture
-def still(qapp: QApplication) -> Iterator[None]:
-    yield
-    theme.set_motion(None)
-    theme.apply(qapp, theme.current())
 
 
 def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
@@ -161,7 +154,7 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
 
 
 def test_with_motion_off_nothing_moves(
-    window: Window, qtbot: QtBot, qapp: QApplication, still: None, monkeypatch: pytest.MonkeyPatch
+    usual_theme: None, window: Window, qtbot: QtBot, qapp: QApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def duration_ms() -> int:
         hint = QStyle.StyleHint.SH_Widget_Animation_Duration
