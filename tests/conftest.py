@@ -25,6 +25,7 @@ from launcher.base.files import write_atomically
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.demo import unpack_demo_model
 from tests import forked
+from tests.remembered import remember_answers
 from tools.fault_matrix.server import FileServer, serving
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("steady", deadline=None)  # how fast this machine is just now is not what is tested
 settings.load_profile("steady")
+remember_answers()
 
 FAKES = Path(__file__).parent / "fakes"
 QUICK_ROOMS = ("base", "conversations", "export", "fetch", "machine", "updates")

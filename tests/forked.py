@@ -9,6 +9,7 @@ like the path of its libraries, a fork cannot have otherwise; a command that dif
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import gc
 import importlib
@@ -25,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, NoReturn, Self
 
 ROOT = Path(__file__).parents[1]
@@ -234,8 +235,22 @@ def _import_all() -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if not name.startswith(_NOT_IMPORTED):
             importlib.import_module(name)
+    _learn_answers()
     gc.collect()
     gc.freeze()  # what is never looked at stays shared
+
+
+def _learn_answers() -> None:
+    from launcher.base.paths import HOME_VARIABLE
+    from launcher.engine.builds.probe import probe_engine
+    from launcher.engine.demo import unpack_demo_model
+    from tests.remembered import remember_answers
+
+    remember_answers()
+    with TemporaryDirectory() as home:
+        os.environ[HOME_VARIABLE] = home
+        asyncio.run(probe_engine(None))
+        unpack_demo_model()
 
 
 def _end(ended: SystemExit) -> NoReturn:

@@ -193,6 +193,16 @@ def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
     assert f"models: {tmp_path / 'models'}" in run("--models", str(tmp_path / "models"))
 
 
+@pytest.fixture(scope="module")
+def no_cursors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with libraries for cursors that the linker does not take; what commands are forked from looks there."""
+    folder = tmp_path_factory.mktemp("no-cursors")
+    for soname in ("libxcb-cursor.so.0", "libwayland-cursor.so.0"):
+        (folder / soname).touch()
+    with forked.prepared(LD_LIBRARY_PATH=str(folder)):
+        yield folder
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no library of the system's is looked for")
 @pytest.mark.parametrize(
     ("displays", "named"),
@@ -204,11 +214,9 @@ def test_the_models_folder_is_the_one_that_was_named(tmp_path: Path) -> None:
     ],
 )
 def test_the_libraries_of_the_display_that_would_be_used_are_named(
-    tmp_path: Path, displays: dict[str, str], named: str
+    no_cursors: Path, displays: dict[str, str], named: str
 ) -> None:
-    for soname in ("libxcb-cursor.so.0", "libwayland-cursor.so.0"):
-        (tmp_path / soname).touch()  # which the linker does not take
-    told = report(**{"LD_LIBRARY_PATH": str(tmp_path), "DISPLAY": "", "WAYLAND_DISPLAY": ""} | displays)
+    told = report(**{"LD_LIBRARY_PATH": str(no_cursors), "DISPLAY": "", "WAYLAND_DISPLAY": ""} | displays)
     assert [each["soname"] for each in told["missing_libraries"] if "-cursor" in each["soname"]] == [named]
 
 

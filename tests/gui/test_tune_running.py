@@ -85,7 +85,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert [row.setting for row in page.table.rows] == [row.setting for row in rows]
     # The history takes two starts in a row with the same settings for one, which weighs their replies otherwise.
     known = [(now.rate, before.rate) for now, before in zip(page.table.rows, rows, strict=True) if before.rate]
-    assert all(now == pytest.approx(before, rel=0.1) for now, before in known)
+    assert all(now == pytest.approx(before, rel=0.5) for now, before in known)
 
 
 def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, work: Path, qtbot: QtBot) -> None:

@@ -71,7 +71,7 @@ class World:
         os.environ.update(variables)
         folder = self.home / "fake"
         folder.mkdir(exist_ok=True)
-        engine = self.program(folder / "llama-server", sys.executable, str(_FAKES / "llama_server.py"))
+        engine = self.program(folder / "llama-server", sys.executable, "-S", str(_FAKES / "llama_server.py"))
         return ServeOptions(model=self.model, engine=engine, draft=DRAFT)
 
     def real_program(self) -> Path:
