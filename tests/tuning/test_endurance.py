@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from scipy import stats
+import scipy
 
 from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.endurance import (
@@ -189,7 +189,7 @@ def test_the_strongest_change_is_the_one_of_all_stretches_with_the_most_between_
     for _ in range(20):
         n = dice.randint(10, 24)
         values = [round(dice.gauss(100, 5)) + (4.0 if n / 3 < i < 2 * n / 3 else 0.0) for i in range(n)]  # with ties
-        ranks = stats.rankdata(values)
+        ranks = scipy.stats.rankdata(values)
         squares = {}
         for begin in range(n):
             for end in range(begin + 5, n):
@@ -262,7 +262,7 @@ async def test_the_thirds_are_compared_as_welch_does() -> None:
         return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
 
     late, early = blocks(rates[-third:]), blocks(rates[:third])
-    theirs = stats.ttest_ind(late, early, equal_var=False)
+    theirs = scipy.stats.ttest_ind(late, early, equal_var=False)
     told_interval = told.thirds
     assert isinstance(told_interval, Interval)
     assert math.log(told_interval.estimate) == pytest.approx(sum(late) / 10 - sum(early) / 10)

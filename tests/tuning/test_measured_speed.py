@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-import scipy.stats  # type: ignore[import-untyped]
+import scipy
 
 from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from launcher.tuning.records import Run, Settings
 from launcher.tuning.report import (
@@ -35,7 +35,7 @@ def test_a_figure_is_the_mean_its_interval_and_its_spread() -> None:
     assert found is not None
     assert (found.n, found.least, found.most, found.span) == (4, 49.5, 52.0, 2.5)
     assert found.stdev == pytest.approx(statistics.stdev(BASE))
-    low, high = stats.t.interval(0.95, 3, statistics.fmean(BASE), stats.sem(BASE))
+    low, high = scipy.stats.t.interval(0.95, 3, statistics.fmean(BASE), scipy.stats.sem(BASE))
     assert [found.low, found.high] == pytest.approx([low, high])
     assert Figure.from_values([None]) is None
     one = Figure.from_values([5.0])
@@ -125,7 +125,7 @@ def test_runs_of_different_computers_are_compared_as_scipy_does(one: list[float]
     logs = [list(map(math.log, each)) for each in (other, one)]
     if min(map(statistics.pstdev, logs)) < 1e-6:  # scipy warns of what it cannot compute precisely
         return
-    theirs = cast("Any", stats.ttest_ind(*logs, equal_var=False))
+    theirs = cast("Any", scipy.stats.ttest_ind(*logs, equal_var=False))
     limits = theirs.confidence_interval(0.95)
     assert math.log(found.estimate) == pytest.approx(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
     assert math.log(found.low) <= limits.low + 1e-9  # its degrees of freedom are not whole: never narrower
@@ -239,7 +239,7 @@ def test_starts_are_counted_and_not_the_runs_of_each() -> None:
     assert on.decode is not None
     assert off.decode.n == 16
     one = math.sqrt(50.0 * 60.0)  # with the same settings one after the other a server is not started anew
-    low, high = stats.t.interval(0.95, 2, 0.0, stats.sem(list(map(math.log, [one, 40.0, 55.0]))))
+    low, high = scipy.stats.t.interval(0.95, 2, 0.0, scipy.stats.sem(list(map(math.log, [one, 40.0, 55.0]))))
     low, high = (off.decode.mean * math.exp(end) for end in (low, high))
     assert off.decode.high - off.decode.low == pytest.approx(high - low, rel=0.001)  # type: ignore[operator]
     assert on.speedup is not None

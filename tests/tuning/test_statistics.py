@@ -6,9 +6,9 @@ import statistics
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from launcher.tuning.statistics import (
     Interval,
@@ -26,12 +26,14 @@ from launcher.tuning.statistics import (
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 29, 150, 5_000])
 @pytest.mark.parametrize("probability", [0.001, 0.3, 0.5, 0.6, 0.9, 0.975, 0.98, 0.995, 0.99999])
 def test_quantiles_of_t_are_scipys(probability: float, freedom: int) -> None:
-    assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9, abs=1e-12)
+    assert t_quantile(probability, freedom) == pytest.approx(
+        scipy.stats.t.ppf(probability, freedom), rel=1e-9, abs=1e-12
+    )
 
 
 @given(st.floats(-60, 60), st.integers(1, 500))
 def test_tails_of_t_are_scipys(t: float, freedom: int) -> None:
-    assert t_two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
+    assert t_two_sided(t, freedom) == pytest.approx(2 * scipy.stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
 
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0.0, 3), (1.0, 3), (0.5, 0)])
@@ -46,7 +48,9 @@ def test_the_interval_of_a_mean_is_scipys(values: list[float]) -> None:
     assert found.estimate == pytest.approx(statistics.fmean(values))
     assert found.n == len(values)
     if statistics.stdev(values) > 1e-6:
-        low, high = stats.t.interval(0.95, len(values) - 1, loc=statistics.fmean(values), scale=stats.sem(values))
+        low, high = scipy.stats.t.interval(
+            0.95, len(values) - 1, loc=statistics.fmean(values), scale=scipy.stats.sem(values)
+        )
         assert (found.low, found.high) == pytest.approx((low, high))
 
 
@@ -61,7 +65,7 @@ def test_one_value_says_nothing_about_its_spread() -> None:
 def test_a_paired_comparison_is_scipys_on_logarithms() -> None:
     before, after = [50.1, 49.2, 51.7, 48.8, 50.3], [71.0, 69.9, 72.5, 70.2, 68.8]
     found = paired_speedup(list(zip(before, after, strict=True)))
-    test = stats.ttest_rel([math.log(x) for x in after], [math.log(x) for x in before])
+    test = scipy.stats.ttest_rel([math.log(x) for x in after], [math.log(x) for x in before])
     low, high = test.confidence_interval(0.95)
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((low, high))
     assert found.estimate == pytest.approx(statistics.geometric_mean(b / a for a, b in zip(before, after, strict=True)))
@@ -70,8 +74,8 @@ def test_a_paired_comparison_is_scipys_on_logarithms() -> None:
 def test_a_crossover_is_the_regression_on_effect_and_order() -> None:
     first, second = [0.31, 0.28, 0.35, 0.30], [0.22, 0.19, 0.24, 0.26]
     found = crossover_interval(first, second)
-    line = stats.linregress([0.5] * 4 + [-0.5] * 4, first + second)  # the order's effect is its slope
-    reach = stats.t.ppf(0.975, 6) * line.intercept_stderr
+    line = scipy.stats.linregress([0.5] * 4 + [-0.5] * 4, first + second)  # the order's effect is its slope
+    reach = scipy.stats.t.ppf(0.975, 6) * line.intercept_stderr
     assert (found.low, found.estimate, found.high) == pytest.approx(
         (line.intercept - reach, line.intercept, line.intercept + reach)
     )
@@ -128,7 +132,7 @@ def test_comparisons_of_the_same_rounds_share_the_residual_of_a_two_way_layout()
     residual = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
     variance, freedom = (residual**2).sum() / 6, 6
     found = speedup_among(pairs[0], pairs)
-    reach = stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / 4)
+    reach = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(2 * variance / 4)
     effect = (logs[:, 1] - logs[:, 0]).mean()
     assert math.log(found.low) == pytest.approx(effect - reach)
     assert math.log(found.high) == pytest.approx(effect + reach)
