@@ -116,7 +116,7 @@ async def looks(engine: Engine, guard: Guard, seconds: float, each: Callable[[],
 
 
 async def test_an_idle_server_is_left_in_peace(engine: Engine) -> None:
-    assert await looks(engine, engine.guard(), 600) is None
+    assert await looks(engine, engine.guard(), 240) is None
     assert engine.told == []
 
 
@@ -190,7 +190,7 @@ async def test_a_held_engine_is_told_and_not_ended(engine: Engine) -> None:
         os.sched_yield()
     engine.answers = False
     engine.quiet_since = engine.clocks.mono
-    assert await looks(engine, guard, 600) is None
+    assert await looks(engine, guard, 240) is None
     assert engine.codes == ["paused"]
     assert f"kill -CONT {engine.process.pid}" in engine.told[0].text
     os.kill(engine.process.pid, signal.SIGCONT)
@@ -212,7 +212,7 @@ async def test_a_computer_that_slept_owes_nothing(engine: Engine, way: str) -> N
     assert "slept for 3.0 h" in engine.told[0].text
     assert "does not respond yet" in engine.told[0].text
     engine.answers, engine.quiet_since = True, None
-    assert await looks(engine, guard, 600) is None
+    assert await looks(engine, guard, 240) is None
     assert engine.codes == ["slept"]
 
 
