@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.bar import Reporter
 from launcher.cli.key_options import add_key_options, key_or_ours
-from launcher.cli.output import Result, parse_number, print_result, round_figure
-from launcher.cli.quantities import parse_rounds
+from launcher.cli.output import Result, print_result, round_figure
+from launcher.cli.quantities import parse_number, parse_rounds
 
 if TYPE_CHECKING:
     from launcher.app.attach import AttachedServer, ServerOffer

@@ -15,8 +15,8 @@ from launcher.base.units import format_percent
 from launcher.cli.bar import Reporter, StateLine
 from launcher.cli.key_options import add_key_options, key_or_ours
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.output import Note, Result, parse_number, round_figure
-from launcher.cli.quantities import parse_minutes, parse_rounds
+from launcher.cli.output import Note, Result, round_figure
+from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
 from launcher.cli.subject_options import (
     add_engine,
     add_model,

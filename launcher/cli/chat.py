@@ -6,8 +6,8 @@ from typing import Any
 
 from launcher.base.text import visible_reply
 from launcher.cli.key_options import add_key_options, key_for
-from launcher.cli.output import Note, Result, parse_number, round_figure
-from launcher.cli.quantities import parse_int
+from launcher.cli.output import Note, Result, round_figure
+from launcher.cli.quantities import parse_int, parse_number
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

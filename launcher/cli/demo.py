@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from launcher.base.units import format_percent, format_rate
-from launcher.cli.output import Result, parse_number, round_figure
+from launcher.cli.output import Result, round_figure
+from launcher.cli.quantities import parse_number
 
 if TYPE_CHECKING:  # imported by the verb itself, so that --help stays fast
     from launcher.app.demonstration import DemoReport

@@ -14,7 +14,8 @@ from launcher.base.errors import BadOption
 from launcher.base.text import one_line, visible_reply
 from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.output import Result, parse_count
+from launcher.cli.output import Result
+from launcher.cli.quantities import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,7 +5,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from launcher.cli.output import Result, parse_count, print_result
+from launcher.cli.output import Result, print_result
+from launcher.cli.quantities import parse_count
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.output import parse_number
-from launcher.cli.quantities import parse_card, parse_gib, parse_gpus, parse_int, parse_mib, parse_tokens, parse_workers
+from launcher.cli.quantities import (
+    parse_card,
+    parse_gib,
+    parse_gpus,
+    parse_int,
+    parse_mib,
+    parse_number,
+    parse_tokens,
+    parse_workers,
+)
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:

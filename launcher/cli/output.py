@@ -1,10 +1,9 @@
-"""Prints what verbs find and what fails, as text or as JSON; and numbers for both."""
+"""Prints results and errors of verbs, as text or as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -75,29 +74,3 @@ def add_extra_arguments(parser: argparse.ArgumentParser) -> None:
 def round_figure(value: float | None, digits: int = 1) -> float | None:
     """Round a number for --json; None stays None."""
     return None if value is None else round(value, digits)
-
-
-def parse_number(text: str) -> float:
-    """Parse a number for argparse; NaN and infinity are rejected."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number')
-    return value
-
-
-def parse_seconds(text: str) -> float:
-    """Parse a number of seconds for argparse, 0 or more."""
-    value = parse_number(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
-
-
-def parse_count(text: str) -> int:
-    """Parse a count for argparse, 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a number, 0 or more")
-    return int(text)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.cli.bar import Reporter, format_duration, format_share, format_size
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import Note, parse_number, round_figure
+from launcher.cli.output import Note, round_figure
+from launcher.cli.quantities import parse_number
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress

@@ -1,12 +1,38 @@
-"""Parsers for amounts on the command line, for argparse: 128K tokens, 16GB of memory, ctx=64K."""
+"""Parsers for values on the command line, for argparse: numbers, 128K tokens, 16GB of memory, ctx=64K."""
 
 import argparse
+import math
 
 from launcher.base.units import TOKEN_UNITS, parse_amount
-from launcher.cli.output import parse_number
 
 _MIB = {"M": 1, "MB": 1, "MIB": 1, "G": 1_024, "GB": 1_024, "GIB": 1_024, "T": 2**20, "TB": 2**20, "TIB": 2**20}
 """Memory is sold in powers of two, whatever the unit is called: a 16 GB card has 16 GiB."""
+
+
+def parse_number(text: str) -> float:
+    """Parse a number for argparse; NaN and infinity are rejected."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number')
+    return value
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds for argparse, 0 or more."""
+    value = parse_number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def parse_count(text: str) -> int:
+    """Parse a count for argparse, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a number, 0 or more")
+    return int(text)
 
 
 def parse_tokens(text: str) -> int:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import wrap_text
-from launcher.cli.output import Note, Result, parse_seconds
+from launcher.cli.output import Note, Result
+from launcher.cli.quantities import parse_seconds
 from launcher.cli.subject_options import add_changes
 from launcher.models.server_settings import ROWS, format_settings
 

@@ -2,7 +2,8 @@
 
 import argparse
 
-from launcher.cli.output import Result, parse_seconds
+from launcher.cli.output import Result
+from launcher.cli.quantities import parse_seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import serve_options_of
-from launcher.cli.output import Note, Result, parse_number
-from launcher.cli.quantities import parse_pair
+from launcher.cli.output import Note, Result
+from launcher.cli.quantities import parse_number, parse_pair
 from launcher.models.server_settings import ROWS
 
 if TYPE_CHECKING:
