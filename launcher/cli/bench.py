@@ -91,7 +91,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.app.session import Session
     from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import LauncherError
-    from launcher.cli.action_commands import actions_json, print_failure
+    from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
 
     if options.list:

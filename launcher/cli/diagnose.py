@@ -7,9 +7,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from launcher.cli.action_commands import actions_json, format_fixes
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Result
+from launcher.cli.suggested_fixes import actions_json, format_fixes
 
 if TYPE_CHECKING:
     from pathlib import Path

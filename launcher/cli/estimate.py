@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.paths import expand_user
+from launcher.cli.engine_comparison import MODEL_ALONE, verdict_json, verdict_text
 from launcher.cli.layout import text_columns, wrap_text
 from launcher.cli.machine_options import add_machine_options, add_setting_options, machine_wish, wish_of
 from launcher.cli.output import Result
 from launcher.cli.plan import parts_json, size_text
-from launcher.cli.verdict import MODEL_ALONE, verdict_json, verdict_text
 
 if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineWish, ModelSource

@@ -204,7 +204,7 @@ async def run(options: argparse.Namespace) -> Result:
     verdict = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
     data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
     if verdict is not None:
-        from launcher.cli.verdict import verdict_json
+        from launcher.cli.engine_comparison import verdict_json
 
         data[0] |= verdict_json(verdict)
 
@@ -489,7 +489,7 @@ def _describe_plan(
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
     yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{caveats}")
     if verdict is not None:
-        from launcher.cli.verdict import MODEL_ALONE, verdict_text
+        from launcher.cli.engine_comparison import MODEL_ALONE, verdict_text
 
         alone = "" if _drafts_inside(plan) or not setting.draft else MODEL_ALONE
         yield _format_row("engine", verdict_text(verdict, plan.estimate) + alone)

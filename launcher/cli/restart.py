@@ -50,8 +50,8 @@ async def run(options: argparse.Namespace) -> Result | int:
     from launcher.app.running import preview as preview_restart
     from launcher.app.running import restart
     from launcher.base.errors import LauncherError
-    from launcher.cli.action_commands import print_failure
     from launcher.cli.bar import Reporter
+    from launcher.cli.suggested_fixes import print_failure
 
     if options.dry_run:
         preview = await preview_restart(options.url, dict(options.changes))

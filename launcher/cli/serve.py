@@ -74,8 +74,8 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.start_settings import resolve_start
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
-    from launcher.cli.action_commands import actions_json, print_failure
     from launcher.cli.bar import StateLine
+    from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.started import require_last_model, save_last_start
 
     model = require_last_model() if options.last else options.what or options.model
