@@ -1,12 +1,12 @@
-"""The command `mtp-launcher`: the command line for its verbs, the window without one."""
+"""Entry point of `mtp-launcher`: runs the verb that is given, or opens the window."""
 
 import signal
 import sys
 
-# Until a verb runs there is nothing to clean up: Ctrl-C ends the process at once, also during imports, and also where
-# it is ignored, as in the background of a script.
+# Until a verb runs there is nothing to clean up, so Ctrl-C ends the process at once, also during imports. This also
+# holds in the background of a script, where the shell makes processes ignore the signal.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-if sys.platform != "win32":  # ./start blocks the signal until here, because Python prints a traceback while it starts
+if sys.platform != "win32":  # ./start blocks the signal until here: while Python starts, it would print a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 import argparse  # noqa: E402

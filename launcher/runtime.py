@@ -25,19 +25,19 @@ class WorkHandle(Generic[_T]):
         self.cancel_requested = True
         self._future.cancel()
 
-    def when_done(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call `tell` in any thread when the work has ended, with its error or None.
+    def when_done(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Call `callback` in any thread when the work has ended, with its error or None.
 
-        Cancelling is no error; it is reported at once, while the clean-up still runs.
+        Cancelled work counts as ended without an error at once, even while its clean-up still runs.
         """
 
-        def ended(future: "Future[_T]") -> None:
+        def report_end(future: "Future[_T]") -> None:
             try:
-                tell(future.exception())
+                callback(future.exception())
             except FutureCancelled:
-                tell(None)
+                callback(None)
 
-        self._future.add_done_callback(ended)
+        self._future.add_done_callback(report_end)
 
 
 class Runtime:
@@ -55,10 +55,10 @@ class Runtime:
         # initialized module"), because its modules import each other: they are imported before there are two threads.
         for name in ("pydantic.main", "pydantic.type_adapter"):
             import_module(name)
-        made: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(target=self._run, args=(made,), name="launcher-core", daemon=True)
+        created: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run_loop, args=(created,), name="launcher-core", daemon=True)
         self._thread.start()
-        self._loop = made.result()
+        self._loop = created.result()
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> WorkHandle[_T]:
         """Run `work` on the loop; thread-safe."""
@@ -66,11 +66,11 @@ class Runtime:
         return WorkHandle(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def close(self, timeout_s: float = 15.0) -> bool:
-        """End everything; return True if that took no longer than `timeout_s` seconds."""
+        """Cancel all work and end the thread. Returns False if that takes longer than `timeout_s` seconds."""
         if self._thread.is_alive():
             if not self._closing:
                 self._closing = True
-                asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
+                asyncio.run_coroutine_threadsafe(self._cancel_and_stop(), self._loop)
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -78,31 +78,32 @@ class Runtime:
         self,
         loop: asyncio.AbstractEventLoop,
         work: Any,  # noqa: ANN401 -- asyncio's argument type differs between Python versions
-        **given: Any,  # noqa: ANN401 -- asyncio's keyword arguments
+        **options: Any,  # noqa: ANN401 -- asyncio's keyword arguments
     ) -> "asyncio.Task[Any]":
-        """Keep a reference to a task until it is done: a task that waits for a pipe has no other and would be
-        collected.
+        """Create a task and keep a reference until it is done.
+
+        Without one, a task that waits for a pipe would be garbage-collected.
         """
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **given)
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _wind_up(self) -> None:
-        work = [task for task in asyncio.all_tasks() if task.get_coro() in self._submitted]
-        for task in work:
+    async def _cancel_and_stop(self) -> None:
+        submitted = [task for task in asyncio.all_tasks() if task.get_coro() in self._submitted]
+        for task in submitted:
             task.cancel()
-        if work:
-            await asyncio.wait(work)
+        if submitted:
+            await asyncio.wait(submitted)
         self._loop.stop()
 
-    def _run(self, made: "Future[asyncio.AbstractEventLoop]") -> None:
+    def _run_loop(self, created: "Future[asyncio.AbstractEventLoop]") -> None:
         try:  # in this thread: on Windows a loop made on the main thread takes over the window's wake-up for Ctrl-C
             loop = asyncio.new_event_loop()
         except OSError as error:
-            made.set_exception(error)
+            created.set_exception(error)
             return
         loop.set_task_factory(self._make_task)
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            made.set_result(runner.get_loop())
+            created.set_result(runner.get_loop())
             loop.run_forever()

@@ -22,7 +22,7 @@ def test_the_command_line_never_loads_qt() -> None:
 
 
 def test_the_version_costs_nothing_that_it_does_not_need() -> None:
-    loaded = modules_after("import launcher.cli.main as m; m._parser(['--version'])")
+    loaded = modules_after("import launcher.cli.main as m; m._build_parser(['--version'])")
     assert not {"asyncio", "pydantic", "psutil", "httpx", "platformdirs"} & loaded
 
 

@@ -46,7 +46,7 @@ def _parse_size(text: str) -> str:
     return text
 
 
-def shows() -> bool:
+def can_show_window() -> bool:
     """Return True if a window can be shown."""
     from launcher.machine.host import is_display_reachable
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
     platform = os.environ.get(_PLATFORM) or None
     if platform is None:
         os.environ.pop(_PLATFORM, None)
-    if not shows():
+    if not can_show_window():
         if options.screenshot is None:
             raise LauncherError("No display is available for the window.", "Run `mtp-launcher demo` in the terminal.")
         os.environ[_PLATFORM] = platform = "offscreen"

@@ -18,8 +18,8 @@ from launcher.cli.terminal import guard_output
 if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
 
-INTERRUPTED, TERMINATED = 130, 143
-"""Exit codes after Ctrl-C and SIGTERM."""
+INTERRUPTED, TERMINATED, _BROKEN_PIPE = 130, 143, 141
+"""Exit codes after SIGINT (Ctrl-C), SIGTERM and SIGPIPE: 128 and the number of the signal, as in a shell."""
 VERBS = {
     "gui": "open the window (the default without a command)",
     "demo": "try everything with the small built-in model",
@@ -54,17 +54,16 @@ VERBS = {
     "versions": "list the versions of all parts, for a bug report",
     "update": "check for a newer version of this program, and install it",
 }
-_ANSWERING = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export")
-"""The verbs that only print, so that a failed output is an error."""
-_BROKEN_PIPE = 141
+_PRINTING_VERBS = ("plan", "estimate", "models", "doctor", "versions", "status", "diagnose", "export")
+"""Verbs that do nothing but print, so that a failed output is an error."""
 
 OpenWindow = Callable[[argparse.Namespace], int]
 
 
 def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` opens the window."""
-    closed = sys.stdout is None  # closed by the caller, or this is pythonw
-    if closed:
+    is_closed = sys.stdout is None  # closed by the caller, or this is pythonw
+    if is_closed:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- open for the life of the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -78,7 +77,7 @@ def run(open_window: OpenWindow) -> NoReturn:
     try:
         code = main(sys.argv[1:], open_window)
         sys.stdout.flush()
-        if closed and code == 0 and sys.argv[1:2] and sys.argv[1] in _ANSWERING:
+        if is_closed and code == 0 and sys.argv[1:2] and sys.argv[1] in _PRINTING_VERBS:
             raise OSError("it is closed")
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -94,31 +93,32 @@ def run(open_window: OpenWindow) -> NoReturn:
 
 
 def main(arguments: list[str], open_window: OpenWindow) -> int:
-    """Run one command line and return its exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
+    """Run one command line. Returns the exit code: 0 for success, 1 after a reported error, 2 for wrong usage."""
     extra: list[str] = []
     if arguments[:1] in (["serve"], ["plan"], ["export"]) and "--" in arguments:
-        cut = arguments.index("--")
-        arguments, extra = arguments[:cut], arguments[cut + 1 :]
-    parser = _parser(arguments)
-    if arguments[:1] != ["chat"] and (what := _find_empty_value(arguments)):  # `chat` reports an empty prompt itself
-        parser.error(f"{what} is empty: give it a value, or leave it out")
+        separator = arguments.index("--")
+        arguments, extra = arguments[:separator], arguments[separator + 1 :]
+    parser = _build_parser(arguments)
+    if arguments[:1] != ["chat"] and (empty := _find_empty_value(arguments)):  # `chat` reports an empty prompt itself
+        parser.error(f"{empty} is empty: give it a value, or leave it out")
     options = parser.parse_args(arguments)
     if extra:
         options.extra = extra
     if options.verb is None:
-        if not gui.shows():
-            _parser([]).print_help()
+        if not gui.can_show_window():
+            _build_parser([]).print_help()
             return 2
-        options = _parser(["gui"]).parse_args(["gui"])
-    if options.verb == "demo" and gui.shows() and not (options.headless or options.json or options.seconds):
-        options = _parser(["gui"]).parse_args(["gui", "--demo"])
+        options = _build_parser(["gui"]).parse_args(["gui"])
+    in_terminal = options.verb == "demo" and (options.headless or options.json or options.seconds)
+    if options.verb == "demo" and not in_terminal and gui.can_show_window():
+        options = _build_parser(["gui"]).parse_args(["gui", "--demo"])
     if options.verb == "gui":
-        return _run_explained(options, lambda: gui.run(options, open_window))
-    return _run_explained(options, lambda: _run_interruptible(lambda: _run_verb(options)))
+        return _run_and_report(options, lambda: gui.run(options, open_window))
+    return _run_and_report(options, lambda: _run_interruptible(lambda: _run_verb(options)))
 
 
 async def _run_verb(options: argparse.Namespace) -> int:
-    """Run a verb, print its result, and return its exit code. Verbs that print while they run return only the code."""
+    """Run a verb and print its result, unless it printed all itself. Returns the exit code."""
     from launcher.cli.output import print_result
 
     outcome = await options.run(options)
@@ -128,70 +128,71 @@ async def _run_verb(options: argparse.Namespace) -> int:
 def _run_interruptible(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a verb in its own event loop and return its exit code.
 
-    Ctrl-C or SIGTERM cancels it; the code is then 130 or 143, unless the verb treats that as its normal end. A second
-    Ctrl-C ends the process at once with 130, and its engine with it, through its keeper or its job. Signals are handled
-    between two steps of the loop, so no step is interrupted halfway and no KeyboardInterrupt has to propagate.
+    Ctrl-C or SIGTERM cancels the verb; the code is then 130 or 143, unless the verb treats that as its normal end. A
+    second Ctrl-C ends the process at once with 130; its engine ends with it, through the keeper or the job object.
+    Signals are handled between two steps of the loop, so no step is interrupted halfway by a KeyboardInterrupt.
     """
     import asyncio
 
-    got: list[int] = []
+    received: list[int] = []
 
-    async def interruptible() -> int:
+    async def run_until_signal() -> int:
         loop, running = asyncio.get_running_loop(), asyncio.ensure_future(verb())
 
-        def end(number: int) -> None:
-            if number == signal.SIGINT and signal.SIGINT in got:
+        def cancel_verb(number: int) -> None:
+            if number == signal.SIGINT and signal.SIGINT in received:
                 os._exit(INTERRUPTED)
-            got.append(number)
+            received.append(number)
             running.cancel()
 
-        def end_soon(number: int, _frame: object) -> None:
+        def cancel_verb_soon(number: int, _frame: object) -> None:
             with suppress(RuntimeError):  # the loop is closed: the verb has ended
-                loop.call_soon_threadsafe(end, number)
+                loop.call_soon_threadsafe(cancel_verb, number)
 
-        if sys.platform == "win32":
-            signal.signal(signal.SIGINT, end_soon)
+        if sys.platform == "win32":  # its loop has no add_signal_handler
+            signal.signal(signal.SIGINT, cancel_verb_soon)
         else:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, end, number)
+                loop.add_signal_handler(number, cancel_verb, number)
         return await running
 
     try:
-        return asyncio.run(interruptible())
+        return asyncio.run(run_until_signal())
     except asyncio.CancelledError:
-        return TERMINATED if signal.SIGTERM in got else INTERRUPTED
+        return TERMINATED if signal.SIGTERM in received else INTERRUPTED
 
 
 def _find_empty_value(arguments: list[str]) -> str | None:
-    """Return the argument that has an empty value, as from an unset variable; no option accepts one."""
+    """Return the name of an argument with an empty value, as from an unset shell variable; no option accepts one."""
     for before, word in pairwise(["", *arguments]):
         if not word.strip():
             return f"argument {before}" if before.startswith("--") and "=" not in before else "an argument"
-        if word.startswith("--") and not word.partition("=")[2].strip() and "=" in word:
-            return f"argument {word.partition('=')[0]}"
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and equals and not value.strip():
+            return f"argument {name}"
     return None
 
 
-def _parser(arguments: list[str]) -> argparse.ArgumentParser:
-    """Build the parser. Only the named verb's module is imported, to keep start-up fast."""
+def _build_parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """Build the parser, with the options of the verb in `arguments` only: importing the others would take long."""
     parser = argparse.ArgumentParser(
         prog="mtp-launcher", description="Run llama.cpp's llama-server with MTP speculative decoding, and watch it."
     )
     parser.add_argument("--version", action="version", version=f"mtp-launcher {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for name, summary in VERBS.items():
-        sub = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        verb_parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name in arguments:
             module = importlib.import_module(f"launcher.cli.{name}")
-            module.configure(sub)
-            sub.set_defaults(run=module.run, json=False)
+            module.configure(verb_parser)
+            verb_parser.set_defaults(run=module.run, json=False)
             if name != "gui":
-                sub.add_argument("--json", action="store_true", help="print JSON for programs")
+                verb_parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
 
 
-def _run_explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
-    """Run a verb; print its errors as a sentence and return exit code 1."""
+def _run_and_report(options: argparse.Namespace, verb: Callable[[], int]) -> int:
+    """Run a verb and return its exit code; 1 after an error, which is printed."""
     from launcher.app.settings import fill_options
     from launcher.base.errors import LauncherError
     from launcher.base.paths import check_home, explain_os_error
@@ -209,19 +210,20 @@ def _run_explained(options: argparse.Namespace, verb: Callable[[], int]) -> int:
         if options.verb == "gui":
             _show_dialog(error)
     except OSError as error:
-        unnamed = error.filename is None and not isinstance(error, TimeoutError)  # a timeout is a lock's
-        if isinstance(error, BrokenPipeError) or (unnamed and options.verb in _ANSWERING):
-            raise  # the output itself cannot be written
-        print_error(_without_proc() or explain_os_error(error), as_json=options.json)
-    except Exception:
-        if (why := _without_proc()) is None:
+        # An error without a file comes from the output, except for a timeout, which comes from a lock.
+        has_no_file = error.filename is None and not isinstance(error, TimeoutError)
+        if isinstance(error, BrokenPipeError) or (has_no_file and options.verb in _PRINTING_VERBS):
             raise
-        print_error(why, as_json=options.json)
+        print_error(_find_missing_proc() or explain_os_error(error), as_json=options.json)
+    except Exception:
+        if (missing_proc := _find_missing_proc()) is None:
+            raise
+        print_error(missing_proc, as_json=options.json)
     return 1
 
 
-def _without_proc() -> "LauncherError | None":
-    """Return the error for a missing /proc on Linux, without which psutil fails in many ways; None if it is mounted."""
+def _find_missing_proc() -> "LauncherError | None":
+    """Return the error for a missing /proc on Linux, None if it is mounted. Without it psutil fails in many ways."""
     if sys.platform != "linux":
         return None
     import psutil
@@ -237,7 +239,7 @@ def _without_proc() -> "LauncherError | None":
 
 
 def _show_dialog(error: "LauncherError") -> None:
-    """Show an error of the window in a dialog if nobody sees the output."""
+    """Show an error of the window in a dialog if it was started from a menu, where nobody sees the output."""
     from launcher.cli import error_dialog
 
     if error_dialog.is_started_from_menu():
