@@ -19,37 +19,37 @@ def add_actions(
     return subparsers.choices
 
 
-def add_target(action: argparse.ArgumentParser) -> None:
+def add_output_file(action: argparse.ArgumentParser) -> None:
     """Declare the option for the file to write."""
     action.add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
 
 
-def add_deletion(action: argparse.ArgumentParser, about: str) -> None:
+def add_deletion_arguments(action: argparse.ArgumentParser, about: str) -> None:
     """Declare the arguments of a deletion: IDs or "all"."""
     action.add_argument("ids", nargs="+", metavar="ID", help=about)
     action.add_argument("--yes", action="store_true", help='delete "all" without asking')
 
 
-def is_all(options: argparse.Namespace) -> bool:
+def deletes_all(options: argparse.Namespace) -> bool:
     """Return True if everything is to be deleted."""
     return bool(options.ids == ["all"])
 
 
-async def may_delete(options: argparse.Namespace, what: str) -> bool:
+async def confirm_deletion(options: argparse.Namespace, what: str) -> bool:
     """Return True if the deletion may go on; deleting everything needs consent. Raises BadOption if nobody can be
     asked.
     """
     from launcher.base.errors import BadOption
     from launcher.cli.terminal import can_ask, confirm
 
-    if options.yes or not is_all(options):
+    if options.yes or not deletes_all(options):
         return True
     if options.json or not can_ask():
         raise BadOption(f"This deletes all {what}.", "Confirm with --yes.")
     return await confirm(f"Delete all {what}?")
 
 
-def write_new(file: Path, text: str) -> None:
+def write_new_file(file: Path, text: str) -> None:
     """Write a new file. Raises BadOption if it exists or its folder does not; and OSError."""
     from launcher.base.errors import BadOption
     from launcher.base.files import write_atomically

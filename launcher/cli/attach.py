@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.bar import Reporter
-from launcher.cli.key_options import add_key_options, key_or_ours
+from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.output import Result, print_result, round_figure
 from launcher.cli.quantities import parse_number, parse_rounds
 
@@ -54,7 +54,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     address = parse_address(options.url)
     if options.bench and address.local:
         await asyncio.to_thread(check_no_tune)
-    key = await key_or_ours(options.url, options)
+    key = await find_api_key(options.url, options)
     async with attach_server(address, key) as server:
         if options.bench:
             return await _measure_server(

@@ -185,7 +185,7 @@ def _list_fields(
     done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> list[str]:
     parts = [f"{100 * done // total} %"] if total else []
-    parts.append(format_share(done, total))
+    parts.append(format_done_bytes(done, total))
     if note:
         return [*parts, note]
     if speed:
@@ -206,7 +206,7 @@ def _fit_fields(what: str, fields: list[str], columns: int, *, keep_last: bool) 
     return f"{one_line(what, max(columns - len(after + kept[0]), 1))}{after}{kept[0]}"[:columns]
 
 
-def format_share(done: int, total: int | None) -> str:
+def format_done_bytes(done: int, total: int | None) -> str:
     """Return bytes done of a total as text that differs until all are done: `all but 12 kB of 8.6 MB`."""
     if not total:
         return format_size(done)

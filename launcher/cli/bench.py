@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.bar import Reporter, StateLine
-from launcher.cli.key_options import add_key_options, key_or_ours
+from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
 from launcher.cli.subject_options import (
-    add_engine,
-    add_model,
+    add_engine_option,
+    add_model_argument,
     add_price_options,
-    add_settings,
-    price_runs,
-    prices_of,
-    resolve_served,
+    add_start_options,
+    cost_of_runs,
+    read_prices,
+    resolve_serve_options,
 )
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 
@@ -44,7 +44,7 @@ _WITHIN, _BUDGET_MIN = 3.0, 5.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    add_model(parser)
+    add_model_argument(parser)
     parser.add_argument(
         "--workload", metavar="W", help="what to ask: see --list, or a file of your own prompts (default: code)"
     )
@@ -60,8 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=parse_minutes, metavar="MIN", help=f"but no longer (default {_BUDGET_MIN:g}; none with --runs)"
     )
-    add_settings(parser)
-    add_engine(parser)
+    add_start_options(parser)
+    add_engine_option(parser)
     parser.add_argument("--url", help="which server, when more than one runs")
     parser.add_argument(
         "--against",
@@ -97,12 +97,12 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.list:
         workloads = shipped_workloads()
         return Result([_workload_json(each) for each in workloads], _format_workloads(workloads))
-    prices_of(options)  # reports invalid prices before anything is measured
+    read_prices(options)  # reports invalid prices before anything is measured
     work = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
     await asyncio.to_thread(check_no_tune)
     entry = await _find_running_server(options)
     for url in options.against:
-        await check_server(url, await key_or_ours(url, options))
+        await check_server(url, await find_api_key(url, options))
     with closing(Reporter(as_json=options.json)) as reporter:
         if entry is not None:
             await _check_served_as_is(entry, options)
@@ -111,7 +111,7 @@ async def run(options: argparse.Namespace) -> Result | int:
                 return await _measure_target(target, work, options, reporter)
         session = Session(on_event=None if options.json else StateLine().show_event)
         try:
-            named, served = await resolve_served(options, reporter)
+            named, served = await resolve_serve_options(options, reporter)
             target = await serve_target(session, served, named, work)
             return await _measure_target(target, work, options, reporter)
         except LauncherError as error:
@@ -130,12 +130,12 @@ async def _measure_target(
     from launcher.tuning.measured_speed import EndReason
     from launcher.tuning.server_comparison import ROUNDS
 
-    prices = prices_of(options)
+    prices = read_prices(options)
     if not options.against:
         request = _make_request(options, work)
         benchmark = await run_benchmark(target, request, partial(reporter.show_round, of=request.runs))
         speed = benchmark.measured
-        cost, cost_text = price_runs(speed.answered, prices)
+        cost, cost_text = cost_of_runs(speed.answered, prices)
         return Result(
             {**benchmark_json(benchmark), **cost},
             _format_benchmark(benchmark, cost_text),
@@ -143,12 +143,12 @@ async def _measure_target(
         )
     rounds = options.runs or ROUNDS
     async with AsyncExitStack() as stack:
-        others = [other_target(url, await key_or_ours(url, options)) for url in options.against]
+        others = [other_target(url, await find_api_key(url, options)) for url in options.against]
         targets = [target, *[await stack.enter_async_context(other) for other in others]]
         standings = await compare_targets(
             targets, work, rounds, lambda _, run, number: reporter.show_round(run, number, of=rounds)
         )
-    costs = [price_runs(each.measured.answered if each.measured else (), prices) for each in standings]
+    costs = [cost_of_runs(each.measured.answered if each.measured else (), prices) for each in standings]
     servers = [
         {**standing_json(standing, each), **cost}
         for standing, each, (cost, _) in zip(standings, targets, costs, strict=True)

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from launcher.base.text import visible_reply
-from launcher.cli.key_options import add_key_options, key_for
+from launcher.cli.key_options import add_key_options, read_api_key
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.quantities import parse_int, parse_number
 
@@ -72,7 +72,7 @@ async def run(options: argparse.Namespace) -> Result:
             sys.stdout.write(visible_reply(delta.content) if sys.stdout.isatty() else delta.content)
             sys.stdout.flush()
 
-    key = key_for(options.url, options)
+    key = read_api_key(options.url, options)
     reply = await chat(request, url=options.url, api_key=key, on_delta=show)
     timings, drafts = reply.timings, reply.acceptance
     data = {

@@ -11,7 +11,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line, visible_reply
-from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
+from launcher.cli.actions import (
+    add_actions,
+    add_deletion_arguments,
+    add_output_file,
+    confirm_deletion,
+    deletes_all,
+    write_new_file,
+)
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
 
@@ -35,13 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name in ("show", "export"):
         actions[name].add_argument("id", metavar="ID", help="as `chats` shows it, or its beginning")
     actions["search"].add_argument("words", nargs="+", metavar="TEXT", help="parts of words")
-    add_target(actions["export"])
-    add_deletion(actions["delete"], 'as `chats` shows them, or "all"')
+    add_output_file(actions["export"])
+    add_deletion_arguments(actions["delete"], 'as `chats` shows them, or "all"')
 
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`. Exit code 1 if a search found nothing or the user declined."""
-    if options.action == "delete" and not await may_delete(options, "conversations"):
+    if options.action == "delete" and not await confirm_deletion(options, "conversations"):
         return 1
     return await asyncio.to_thread(_run_action, options)
 
@@ -103,7 +110,7 @@ def _export_conversation(conversations: Conversations, options: argparse.Namespa
 
     write = find_writer(options.to)
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
-    write_new(options.to, write(conversation))
+    write_new_file(options.to, write(conversation))
     count = len(conversation.messages)
     line = f"Wrote {count} messages to {one_line(str(options.to), 4_096)}."
     return Result({"id": conversation.id, "path": str(options.to), "messages": count}, [line])
@@ -112,7 +119,7 @@ def _export_conversation(conversations: Conversations, options: argparse.Namespa
 def _delete_conversations(conversations: Conversations, options: argparse.Namespace) -> Result:
     ids = (
         [each.id for each in conversations.list_all()]
-        if is_all(options)
+        if deletes_all(options)
         else [conversations.resolve_id(id_) for id_ in options.ids]
     )
     count = conversations.delete(list(dict.fromkeys(ids)))

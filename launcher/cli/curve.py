@@ -16,10 +16,10 @@ from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
-    cost_words,
+    describe_cost,
     measure_subject,
-    prices_of,
-    subject_for,
+    prepare_subject,
+    read_prices,
 )
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 
@@ -91,7 +91,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.sweeps import run_sweep
     from launcher.tuning.curves import build_curve
 
-    prices = prices_of(options)
+    prices = read_prices(options)
     reporter = Reporter(as_json=options.json)
     sweep = await _plan_sweep(options, reporter)
     points: list[RoundPoint] = []
@@ -104,7 +104,7 @@ async def run(options: argparse.Namespace) -> int:
         if not points:
             return None
         curve = build_curve(sweep.axis, [*sweep.gaps, *points])
-        costs = {at: cost_words(groups, prices) for at, groups in _group_runs(curve, points).items()}
+        costs = {at: describe_cost(groups, prices) for at, groups in _group_runs(curve, points).items()}
         data, lines = _curve_json(curve, points, costs, prices), _format_curve(curve, costs, prices)
         return Result(data, lines, exit_code=0 if any(each.counts for each in points) else 1)
 
@@ -124,7 +124,7 @@ async def _plan_sweep(options: argparse.Namespace, reporter: Reporter) -> Sweep:
     from launcher.tuning.workloads import load_workload
 
     work = await asyncio.to_thread(load_workload, options.workload)
-    subject = await subject_for(options, () if options.draft is None else (0, *options.draft), reporter)
+    subject = await prepare_subject(options, () if options.draft is None else (0, *options.draft), reporter)
     given = {CurveAxis.FILL: options.fill, CurveAxis.CONTEXT: options.context, CurveAxis.STREAMS: options.streams}
     axis, places = next(
         ((axis, places) for axis, places in given.items() if places is not None), (CurveAxis.FILL, _USUAL)

@@ -15,10 +15,10 @@ from launcher.cli.quantities import parse_int, parse_minutes
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
+    cost_of_runs,
     measure_subject,
-    price_runs,
-    prices_of,
-    subject_for,
+    prepare_subject,
+    read_prices,
 )
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.tuning.endurance import judge_endurance
     from launcher.tuning.workloads import load_workload
 
-    prices = prices_of(options)
+    prices = read_prices(options)
     work = await asyncio.to_thread(load_workload, options.workload)
     reporter = Reporter(as_json=options.json)
-    subject = await subject_for(options, () if options.draft is None else (options.draft,), reporter)
+    subject = await prepare_subject(options, () if options.draft is None else (options.draft,), reporter)
     usual = options.draft is None and len(subject.drafts) > 1
     draft = subject.options.draft if usual else subject.drafts[0]
     runs: list[Run] = []
@@ -67,7 +67,7 @@ async def run(options: argparse.Namespace) -> int:
         if not runs:
             return None
         verdict = judge_endurance(runs)
-        cost, cost_text = price_runs(runs, prices)
+        cost, cost_text = cost_of_runs(runs, prices)
         data = {**verdict.as_json(), "draft": draft, **cost}
         return Result(data, _format_verdict(verdict, cost_text), exit_code=1 if verdict.answer == "ended" else 0)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.base.paths import expand_user
 from launcher.cli.engine_comparison import MODEL_ALONE, verdict_json, verdict_text
 from launcher.cli.layout import text_columns, wrap_text
-from launcher.cli.machine_options import add_machine_options, add_setting_options, machine_wish, wish_of
+from launcher.cli.machine_options import add_machine_options, add_setting_options, read_machine_wish, read_plan_criteria
 from launcher.cli.output import Result
 from launcher.cli.plan import parts_json, size_text
 
@@ -58,7 +58,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app import planner
     from launcher.base.errors import GeometryUnknown, LauncherError
 
-    wish, machine = wish_of(options), machine_wish(options)
+    wish, machine = read_plan_criteria(options), read_machine_wish(options)
     situation = await planner.read_situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
     setting = await _settings_for_start(options.model, source, wish, situation)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line, visible_reply
-from launcher.cli.actions import add_actions, add_deletion, add_target, is_all, may_delete, write_new
+from launcher.cli.actions import (
+    add_actions,
+    add_deletion_arguments,
+    add_output_file,
+    confirm_deletion,
+    deletes_all,
+    write_new_file,
+)
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
 from launcher.cli.quantities import parse_count
@@ -45,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name in ("show", "export", "share"):
         actions[name].add_argument("id", metavar="ID", help=_WHAT)
     for name in ("export", "share"):
-        add_target(actions[name])
-    add_deletion(actions["delete"], 'as `history` shows them, or "all", with all counts of use')
+        add_output_file(actions[name])
+    add_deletion_arguments(actions["delete"], 'as `history` shows them, or "all", with all counts of use')
 
 
 def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
@@ -81,7 +88,7 @@ def _parse_since(text: str) -> float:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.action`."""
-    if options.action == "delete" and not await may_delete(options, "measurements, and all counts of use"):
+    if options.action == "delete" and not await confirm_deletion(options, "measurements, and all counts of use"):
         return 1
     return await asyncio.to_thread(_run_action, options)
 
@@ -197,13 +204,13 @@ def _write_measurement(
         raise BadOption(
             f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
         )
-    write_new(options.to, write(session))
+    write_new_file(options.to, write(session))
     line = f"Wrote {len(session.runs)} runs to {one_line(str(options.to), 4_096)}."
     return Result({"id": session.id, "path": str(options.to), "runs": len(session.runs)}, [line])
 
 
 def _delete_measurements(history: History, options: argparse.Namespace) -> Result:
-    everything = is_all(options)
+    everything = deletes_all(options)
     ids = [each.id for each in history.find()] if everything else [history.resolve_id(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))
     if everything:

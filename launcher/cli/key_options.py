@@ -20,7 +20,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--key-file", type=Path, metavar="FILE", help="the file with its API key in the first line")
 
 
-def key_for(url: str | None, options: argparse.Namespace) -> str | None:
+def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
     """Return the key that the options name, None if they name none; warn if it would travel to `url` unencrypted.
 
     Raises BadOption for a variable that is not set, an unreadable file, and an invalid key.
@@ -49,16 +49,16 @@ def key_for(url: str | None, options: argparse.Namespace) -> str | None:
     return key
 
 
-async def key_or_ours(url: str, options: argparse.Namespace) -> str | None:
+async def find_api_key(url: str, options: argparse.Namespace) -> str | None:
     """Return the key that the options name, else that of a running server of this program.
 
-    Raises the errors of `key_for` and `listener.verified_api_key`.
+    Raises the errors of `read_api_key` and `listener.verified_api_key`.
     """
     from launcher.app.attach import parse_address
     from launcher.engine.server import registry
     from launcher.engine.server.listener import verified_api_key
 
-    key = key_for(url, options)
+    key = read_api_key(url, options)
     if key is not None:
         return key
     address = parse_address(url).url.replace("//localhost:", "//127.0.0.1:")

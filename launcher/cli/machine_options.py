@@ -71,11 +71,11 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that fix server settings."""
     group = parser.add_argument_group("server settings", "Given values are kept, the others are recommended.")
     for row in ROWS.values():
-        add_setting(group, row)
+        add_setting_option(group, row)
     group.add_argument("--no-mtp", action="store_true", help="MTP off")
 
 
-def add_setting(parser: argparse._ActionsContainer, row: ServerSetting, *, default: str = "") -> None:
+def add_setting_option(parser: argparse._ActionsContainer, row: ServerSetting, *, default: str = "") -> None:
     """Declare the option of a server setting; `default` is shown as its default value."""
     help_text = f"{row.help} (default: {default})" if default else row.help
     if row.kind == "switch":
@@ -84,12 +84,12 @@ def add_setting(parser: argparse._ActionsContainer, row: ServerSetting, *, defau
         parser.add_argument(row.option, type=_READ[row.kind], metavar=row.metavar, help=help_text)
 
 
-def settings_given(options: argparse.Namespace) -> dict[str, Value]:
+def given_settings(options: argparse.Namespace) -> dict[str, Value]:
     """Return the server settings given in the options."""
     return {name: value for name in ROWS if (value := getattr(options, name)) is not None}
 
 
-def machine_wish(options: argparse.Namespace) -> MachineWish:
+def read_machine_wish(options: argparse.Namespace) -> MachineWish:
     """Return the machine that the options describe."""
     from launcher.app.planner import MachineWish
 
@@ -106,14 +106,14 @@ def machine_wish(options: argparse.Namespace) -> MachineWish:
     )
 
 
-def wish_of(options: argparse.Namespace) -> PlanCriteria:
+def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
     """Return the plan request in the options. Raises BadOption if they contradict each other."""
     from launcher.base.errors import BadOption
     from launcher.models.plan import PlanCriteria
 
     if options.no_mtp and options.draft:
         raise BadOption("--no-mtp and --draft cannot be combined.", "Give one of them.")
-    given = settings_given(options) | ({"draft": 0} if options.no_mtp else {})
+    given = given_settings(options) | ({"draft": 0} if options.no_mtp else {})
     return PlanCriteria(
         model=getattr(options, "model", None),
         intent=getattr(options, "intent", "balanced"),
@@ -123,7 +123,7 @@ def wish_of(options: argparse.Namespace) -> PlanCriteria:
     )
 
 
-def serve_options_of(options: argparse.Namespace, model: Path) -> ServeOptions:
+def make_serve_options(options: argparse.Namespace, model: Path) -> ServeOptions:
     """Return the serve options of a verb for a model file, without its server settings."""
     from launcher.engine.builds.build import BUILT_IN
     from launcher.engine.serve_options import ServeOptions

@@ -10,7 +10,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.machine_options import INTENTS, add_machine_options, add_setting_options, machine_wish, wish_of
+from launcher.cli.machine_options import (
+    INTENTS,
+    add_machine_options,
+    add_setting_options,
+    read_machine_wish,
+    read_plan_criteria,
+)
 from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
 from launcher.models.server_settings import format_settings
 
@@ -173,7 +179,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
 
-    wish, machine = wish_of(options), machine_wish(options)
+    wish, machine = read_plan_criteria(options), read_machine_wish(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
     if problems and not options.json:  # at once: one of them may be why the model that was asked for is missing

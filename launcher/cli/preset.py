@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
-from launcher.cli.actions import add_actions, add_target, write_new
+from launcher.cli.actions import add_actions, add_output_file, write_new_file
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
 
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser, _ACTIONS)
     for name in ("export", "forget"):
         actions[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
-    add_target(actions["export"])
+    add_output_file(actions["export"])
     actions["import"].add_argument("file", type=Path, metavar="FILE", help="a file of `preset export`")
 
 
@@ -81,7 +81,7 @@ async def _export_preset(options: argparse.Namespace) -> Result:
     from launcher.tuning.machine_preset import load_preset_by_name
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
-    await asyncio.to_thread(write_new, options.to, preset.export_text())
+    await asyncio.to_thread(write_new_file, options.to, preset.export_text())
     line = f"Wrote the preset for {one_line(preset.model.label_with_quant)} to {one_line(str(options.to), 4_096)}."
     return Result({"model": preset.model.label_with_quant, "path": str(options.to)}, [line])
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.bar import Reporter, format_duration, format_share, format_size
+from launcher.cli.bar import Reporter, format_done_bytes, format_duration, format_size
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, round_figure
 from launcher.cli.quantities import parse_number
@@ -155,7 +155,7 @@ def _progress_json(progress: Progress) -> dict[str, Any]:
 def _describe_pause(done: int, total: int | None) -> Note:
     if not done:
         return Note("Stopped before any data was received.")
-    return Note(f"Paused: {format_share(done, total)} are kept. The same command resumes.")
+    return Note(f"Paused: {format_done_bytes(done, total)} are kept. The same command resumes.")
 
 
 def _describe_result(pulled: PullResult) -> Iterator[str]:

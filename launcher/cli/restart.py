@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.quantities import parse_seconds
-from launcher.cli.subject_options import add_changes
+from launcher.cli.subject_options import add_set_option
 from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PREVIEW_S = 10.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    add_changes(
+    add_set_option(
         parser,
         f"the setting to change: {', '.join(row.spelling for row in ROWS.values())} or extra (your own arguments for"
         " llama-server, as one line); may be given more than once",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import health_line, wrap_text
-from launcher.cli.machine_options import add_setting, serve_options_of, settings_given
+from launcher.cli.machine_options import add_setting_option, given_settings, make_serve_options
 from launcher.cli.output import Note, Result, add_extra_arguments, print_result
 from launcher.cli.quantities import parse_int, parse_workers
 from launcher.models.server_settings import ROWS, format_settings
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
     )
     for row in ROWS.values():
-        add_setting(parser, row, default=row.default)
+        add_setting_option(parser, row, default=row.default)
     parser.add_argument("--mmproj", type=Path, metavar="FILE", help="a vision projector, for images")
     parser.add_argument(
         "--chat-template-file", type=Path, metavar="FILE", help="a chat template in place of the model's own"
@@ -82,8 +82,8 @@ async def run(options: argparse.Namespace) -> int:
     try:
         resolved = await resolve_start(
             model,
-            settings_given(options),
-            lambda path: serve_options_of(options, path),
+            given_settings(options),
+            lambda path: make_serve_options(options, path),
             use_kept=not options.defaults,
             use_tuned=not options.no_preset,
         )

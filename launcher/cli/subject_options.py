@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
-from launcher.cli.machine_options import serve_options_of
+from launcher.cli.machine_options import make_serve_options
 from launcher.cli.output import Note, Result
 from launcher.cli.quantities import parse_number, parse_pair
 from launcher.models.server_settings import ROWS
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 USUAL_WORKLOAD = "code"
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the argument for the model to measure."""
     parser.add_argument(
         "model", nargs="?", metavar="ID[:QUANT] | FILE", help='a model that is here, or "demo" (default: the last one)'
     )
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
+def add_engine_option(parser: argparse.ArgumentParser) -> None:
     """Declare the option for the engine."""
     parser.add_argument(
         "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
     )
 
 
-def add_changes(parser: argparse.ArgumentParser, about: str) -> None:
+def add_set_option(parser: argparse.ArgumentParser, about: str) -> None:
     """Declare the option for settings given as KEY=VALUE."""
     parser.add_argument(
         "--set", action="append", default=[], type=parse_pair, metavar="KEY=VALUE", dest="changes", help=about
     )
 
 
-def add_settings(parser: argparse.ArgumentParser, *without: str) -> None:
+def add_start_options(parser: argparse.ArgumentParser, *without: str) -> None:
     """Declare the options for server settings, except those in `without`, and for ignoring tuned settings."""
-    add_changes(
+    add_set_option(
         parser,
         f"serve it with this setting: {', '.join(row.spelling for row in ROWS.values() if row.name not in without)} or"
         " extra; may be given more than once",
@@ -61,9 +61,9 @@ def add_settings(parser: argparse.ArgumentParser, *without: str) -> None:
 
 def add_subject_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options for what `curve` and `endure` measure."""
-    add_model(parser)
-    add_settings(parser, "draft")
-    add_engine(parser)
+    add_model_argument(parser)
+    add_start_options(parser, "draft")
+    add_engine_option(parser)
     parser.add_argument(
         "--workload",
         metavar="W",
@@ -87,7 +87,7 @@ def add_price_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def prices_of(options: argparse.Namespace) -> Prices | None:
+def read_prices(options: argparse.Namespace) -> Prices | None:
     """Return the prices, None if none is given. Raises BadOption for invalid ones."""
     from launcher.base.errors import BadOption
     from launcher.tuning.cost import Prices
@@ -99,7 +99,7 @@ def prices_of(options: argparse.Namespace) -> Prices | None:
     return Prices(options.price_kwh, options.cloud_price, options.watts)
 
 
-def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | None) -> tuple[Cost | None, str]:
+def describe_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | None) -> tuple[Cost | None, str]:
     """Return the cost of replies and a sentence about it: the reason if unknown, empty without a price."""
     from launcher.tuning.cost import Cost, cost_of
 
@@ -109,13 +109,13 @@ def cost_words(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | N
     return (cost, cost.sentence) if isinstance(cost, Cost) else (None, cost)
 
 
-def price_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, Any], str]:
+def cost_of_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, Any], str]:
     """Return the cost of replies that came one after another, as JSON and as text; both empty without a price."""
-    cost, text = cost_words([((run,), run.wall_s) for run in runs], prices)
+    cost, text = describe_cost([((run,), run.wall_s) for run in runs], prices)
     return {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": text}, text
 
 
-async def resolve_served(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:
+async def resolve_serve_options(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:
     """Return the model's name, and its settings as for `serve`, changed by --set.
 
     Reports tuned settings that are used.
@@ -129,7 +129,7 @@ async def resolve_served(options: argparse.Namespace, reporter: Reporter) -> tup
     extra = asked.pop(EXTRA, None)
 
     def with_extra(path: Path) -> ServeOptions:
-        serve_options = serve_options_of(options, path)
+        serve_options = make_serve_options(options, path)
         return serve_options if extra is None else change_settings(serve_options, {EXTRA: extra})
 
     start = await resolve_start(named, asked, with_extra, use_tuned=not options.no_preset)
@@ -138,7 +138,7 @@ async def resolve_served(options: argparse.Namespace, reporter: Reporter) -> tup
     return named, start.options
 
 
-async def subject_for(options: argparse.Namespace, drafts: Sequence[int], reporter: Reporter) -> SweepModel:
+async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], reporter: Reporter) -> SweepModel:
     """Return the model to measure, served as for `serve`, changed by the given settings.
 
     Prints a note about other running servers. Raises TuneUnderWay while a tune runs.
@@ -152,7 +152,7 @@ async def subject_for(options: argparse.Namespace, drafts: Sequence[int], report
     await asyncio.to_thread(check_no_tune)
     if "draft" in parse_settings(dict(options.changes)):
         raise BadOption("The draft length is what is compared here, so it is not a setting.", "Use --draft.")
-    named, served = await resolve_served(options, reporter)
+    named, served = await resolve_serve_options(options, reporter)
     for entry in await asyncio.to_thread(registry.list_running):
         beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
         print(wrap_text(beside), file=sys.stderr, flush=True)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.bar import Reporter
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.machine_options import serve_options_of
+from launcher.cli.machine_options import make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.quantities import parse_minutes as budget
 from launcher.cli.quantities import parse_tokens
-from launcher.cli.subject_options import add_engine, add_model
+from launcher.cli.subject_options import add_engine_option, add_model_argument
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ AIMS = ("speed", "answer", "energy")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    add_model(parser)
+    add_model_argument(parser)
     parser.add_argument(
         "--goal", choices=AIMS, help="tokens/s, time to the whole answer, or tokens per joule (default: speed)"
     )
@@ -255,7 +255,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ctx", type=parse_tokens, metavar="N", help="context in tokens (default: as in its last start)"
     )
-    add_engine(parser)
+    add_engine_option(parser)
     parser.add_argument(
         "--continue",
         dest="go_on",
@@ -388,7 +388,7 @@ async def _prepare_tune(options: argparse.Namespace, kept: SavedTune | None) -> 
     except ModelMissing as error:
         raise ModelMissing(error.title, "Name one: `mtp-launcher tune MODEL`.") from None
     usual = await resolve_start(
-        model, {"ctx": options.ctx}, lambda path: serve_options_of(options, path), use_tuned=False
+        model, {"ctx": options.ctx}, lambda path: make_serve_options(options, path), use_tuned=False
     )
     vary = None if options.vary is None else _parse_names(options.vary)
     asked = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from launcher.base.progress import Progress
-from launcher.cli.bar import ProgressBar, Reporter, format_share
+from launcher.cli.bar import ProgressBar, Reporter, format_done_bytes
 from launcher.cli.output import Note
 
 WHY = "models.example did not answer within 30 seconds. Next try in 4 s."
@@ -63,9 +63,9 @@ def test_a_narrow_terminal_drops_whole_fields(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_missing_is_told_where_rounding_would_hide_it() -> None:
-    assert format_share(8_612_000, 8_640_000) == "all but 28 kB of 8.6 MB"
-    assert format_share(8_640_000, 8_640_000) == "8.6 MB of 8.6 MB"
-    assert format_share(5, None) == "5 bytes"
+    assert format_done_bytes(8_612_000, 8_640_000) == "all but 28 kB of 8.6 MB"
+    assert format_done_bytes(8_640_000, 8_640_000) == "8.6 MB of 8.6 MB"
+    assert format_done_bytes(5, None) == "5 bytes"
 
 
 def test_programs_are_told_at_once_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.cli.key_options import key_for
+from launcher.cli.key_options import read_api_key
 from tests import forked
 from tests.conftest import FAKES
 
@@ -191,7 +191,7 @@ class TestAttach:
         self, url: str, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("THE_KEY", "k" * 20)
-        assert key_for(url, argparse.Namespace(api_key_env="THE_KEY", key_file=None)) == "k" * 20
+        assert read_api_key(url, argparse.Namespace(api_key_env="THE_KEY", key_file=None)) == "k" * 20
         assert ("Without https" in capsys.readouterr().err) == warned
 
     def test_status_shows_the_key_when_it_is_asked_for(self, served: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli.bar import Reporter
-from launcher.cli.subject_options import add_engine, add_model, add_settings, resolve_served
+from launcher.cli.subject_options import add_engine_option, add_model_argument, add_start_options, resolve_serve_options
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.settings import save_settings
 from launcher.models.gguf import read_model
@@ -16,9 +16,9 @@ from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
 
 def asked(*words: str) -> Namespace:
     parser = ArgumentParser()
-    add_model(parser)
-    add_settings(parser, "ctx")
-    add_engine(parser)
+    add_model_argument(parser)
+    add_start_options(parser, "ctx")
+    add_engine_option(parser)
     return parser.parse_args(words)
 
 
@@ -49,7 +49,9 @@ async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
     p_min: float | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    named, served = await resolve_served(asked(str(model), "--engine", "built-in", *words), Reporter(as_json=False))
+    named, served = await resolve_serve_options(
+        asked(str(model), "--engine", "built-in", *words), Reporter(as_json=False)
+    )
     assert named == str(model)
     assert (served.draft, served.threads, served.context) == settings
     assert served.built_in

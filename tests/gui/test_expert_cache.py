@@ -9,7 +9,7 @@ import pytest
 from launcher.app.preview import Previewer
 from launcher.app.tuner_space import VARIED
 from launcher.cli import serve
-from launcher.cli.machine_options import settings_given
+from launcher.cli.machine_options import given_settings
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.settings import change_settings, load_settings, parse_settings, save_settings
@@ -23,7 +23,7 @@ from tests.app.test_preview import described
 def test_a_row_is_an_option_a_setting_an_argument_memory_a_slider_and_an_axis() -> None:
     parser = argparse.ArgumentParser()
     serve.configure(parser)
-    assert settings_given(parser.parse_args(["m.gguf", "--moe-cache-mib", "2GB"]))["moe_cache_mib"] == 2_048
+    assert given_settings(parser.parse_args(["m.gguf", "--moe-cache-mib", "2GB"]))["moe_cache_mib"] == 2_048
     settings = parse_settings({"moe-cache-mib": "2048"})
     save_settings(Path("/m.gguf"), settings)
     assert load_settings(Path("/m.gguf")) == settings == {"moe_cache_mib": 2_048}
