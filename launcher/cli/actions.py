@@ -1,4 +1,4 @@
-"""Shared by verbs with actions: declaring actions, confirming deletions, and writing a new file."""
+"""Helpers for verbs with actions, such as `history list`: their parsers, deletions, and files to write."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def add_actions(
-    parser: argparse.ArgumentParser, actions: Mapping[str, str], *, usual: str = "list"
-) -> Mapping[str, argparse.ArgumentParser]:
-    """Declare actions by name with a summary; `usual` is the default. Each has --json."""
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> Mapping[str, argparse.ArgumentParser]:
+    """Declare actions, given by name and summary, and return their parsers. The default action is `list`."""
     subparsers = parser.add_subparsers(dest="action", metavar="ACTION")
     for name, summary in actions.items():
         action = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON for programs")
-    parser.set_defaults(action=usual)
+    parser.set_defaults(action="list")
     return subparsers.choices
 
 
 def add_output_file(action: argparse.ArgumentParser) -> None:
     """Declare the option for the file to write."""
-    action.add_argument("--to", required=True, type=Path, metavar="FILE", help="must not exist yet")
+    action.add_argument("--to", required=True, type=Path, metavar="FILE", help="the new file, which must not exist yet")
 
 
-def add_deletion_arguments(action: argparse.ArgumentParser, about: str) -> None:
+def add_deletion_arguments(action: argparse.ArgumentParser, ids_help: str) -> None:
     """Declare the arguments of a deletion: IDs or "all"."""
-    action.add_argument("ids", nargs="+", metavar="ID", help=about)
+    action.add_argument("ids", nargs="+", metavar="ID", help=ids_help)
     action.add_argument("--yes", action="store_true", help='delete "all" without asking')
 
 
@@ -35,9 +33,10 @@ def deletes_all(options: argparse.Namespace) -> bool:
     return bool(options.ids == ["all"])
 
 
-async def confirm_deletion(options: argparse.Namespace, what: str) -> bool:
-    """Return True if the deletion may go on; deleting everything needs consent. Raises BadOption if nobody can be
-    asked.
+async def confirm_deletion(options: argparse.Namespace, things: str) -> bool:
+    """Return True if the deletion may go on: the user is asked before all `things` are deleted.
+
+    Raises BadOption if nobody can be asked.
     """
     from launcher.base.errors import BadOption
     from launcher.cli.terminal import can_ask, confirm
@@ -45,12 +44,12 @@ async def confirm_deletion(options: argparse.Namespace, what: str) -> bool:
     if options.yes or not deletes_all(options):
         return True
     if options.json or not can_ask():
-        raise BadOption(f"This deletes all {what}.", "Confirm with --yes.")
-    return await confirm(f"Delete all {what}?")
+        raise BadOption(f"This deletes all {things}.", "Confirm with --yes.")
+    return await confirm(f"Delete all {things}?")
 
 
 def write_new_file(file: Path, text: str) -> None:
-    """Write a new file. Raises BadOption if it exists or its folder does not; and OSError."""
+    """Write a new file. Raises BadOption if the file exists or its folder does not, and OSError."""
     from launcher.base.errors import BadOption
     from launcher.base.files import write_atomically
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.bar import Reporter, StateLine
-from launcher.cli.key_options import add_key_options, find_api_key
+from launcher.cli.key_options import add_key_options, find_api_key, registry_url
 from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.machine_options import add_engine_option
 from launcher.cli.output import Note, Result, round_figure
 from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
 from launcher.cli.subject_options import (
-    add_engine_option,
     add_model_argument,
     add_price_options,
     add_start_options,
@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _parse_share(text: str) -> float:
     value = parse_number(text)
     if not 0 < value <= 50:
-        raise argparse.ArgumentTypeError("it is a percentage, above 0 and up to 50")
+        raise argparse.ArgumentTypeError("must be a percentage above 0, up to 50")
     return value / 100
 
 
@@ -172,7 +172,6 @@ def _make_request(options: argparse.Namespace, work: Workload) -> BenchmarkReque
 
 async def _find_running_server(options: argparse.Namespace) -> Entry | None:
     """Return the running server to measure, other than those it is compared with; None if there is none."""
-    from launcher.app.attach import parse_address
     from launcher.base.errors import BadOption, SeveralServers
     from launcher.engine.server import registry
 
@@ -182,7 +181,7 @@ async def _find_running_server(options: argparse.Namespace) -> Entry | None:
         raise BadOption("An API key is for a single --against server.", "Leave it out, or name one server.")
     if options.url is not None:
         return await asyncio.to_thread(registry.find_server, options.url)
-    others = {parse_address(url).url.replace("//localhost:", "//127.0.0.1:") for url in options.against}
+    others = {registry_url(url) for url in options.against}
     entries = [entry for entry in await asyncio.to_thread(registry.list_running) if entry.url not in others]
     if len(entries) > 1:
         names = ", ".join(entry.url for entry in entries)

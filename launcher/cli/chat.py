@@ -39,9 +39,9 @@ def _parse_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError("it holds bytes that are no UTF-8") from error
+        raise argparse.ArgumentTypeError("must be UTF-8 text") from error
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty")
+        raise argparse.ArgumentTypeError("must not be empty")
     return text
 
 

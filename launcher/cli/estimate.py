@@ -58,10 +58,10 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app import planner
     from launcher.base.errors import GeometryUnknown, LauncherError
 
-    wish, machine = read_plan_criteria(options), read_machine_wish(options)
+    criteria, machine = read_plan_criteria(options), read_machine_wish(options)
     situation = await planner.read_situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
-    setting = await _settings_for_start(options.model, source, wish, situation)
+    setting = await _settings_for_start(options.model, source, criteria, situation)
     if options.mmproj:
         size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
@@ -88,7 +88,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 async def _settings_for_start(
-    target: str, source: ModelSource, wish: PlanCriteria, situation: Situation
+    target: str, source: ModelSource, criteria: PlanCriteria, situation: Situation
 ) -> PlanSettings:
     """Return the server settings of a start: those of the model's plan, or for a file not on this machine its
     defaults."""
@@ -101,8 +101,8 @@ async def _settings_for_start(
     subject = None
     with suppress(LauncherError):  # for a file on the hub, its header has been read instead
         subject = await asyncio.to_thread(select_model, target, load_catalogue())
-    plan = await plan_for_start(subject, situation, wish) if subject else None
-    return plan.setting if plan else planner.setting_for(source.model, wish, situation)
+    plan = await plan_for_start(subject, situation, criteria) if subject else None
+    return plan.setting if plan else planner.setting_for(source.model, criteria, situation)
 
 
 def _list_warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list[str]:

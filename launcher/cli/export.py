@@ -94,19 +94,19 @@ async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
         return await recipes.recipe_of_running(options.url, backend=options.backend)
     if options.url is not None:
         raise BadOption("--model and --url cannot be combined.", "--url names a running server.")
-    wish = read_plan_criteria(options)
+    criteria = read_plan_criteria(options)
     named = recipes.parse_catalogue_name(options.model)
     if named is not None and options.engine is None:
         model, quant = named
-        wish = replace(wish, model=model, quant=options.quant or quant)
-        return await recipes.recipe_of_plan(wish, read_machine_wish(options), options.extra, port=options.port)
+        criteria = replace(criteria, model=model, quant=options.quant or quant)
+        return await recipes.recipe_of_plan(criteria, read_machine_wish(options), options.extra, port=options.port)
     _check_this_machine(options, is_file=named is None)
     model = options.model if named is None or options.quant is None else f"{named[0]}:{options.quant}"
 
     def served(path: Path) -> ServeOptions:
         return replace(make_serve_options(options, path), no_gpu=options.backend == "cpu")
 
-    start = await resolve_start(model, wish.chosen(), served, intent=options.intent)
+    start = await resolve_start(model, criteria.chosen(), served, intent=options.intent)
     return await recipes.recipe_of_options(start.options, port=options.port, backend=options.backend)
 
 

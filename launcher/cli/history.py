@@ -71,7 +71,7 @@ def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> Non
 
 def _parse_most(text: str) -> int:
     if not (most := parse_count(text)):
-        raise argparse.ArgumentTypeError("it is 1 or more")
+        raise argparse.ArgumentTypeError("must be 1 or more")
     return most
 
 

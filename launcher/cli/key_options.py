@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
-"""Characters that an HTTP header allows in a token."""
+_API_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+"""Visible ASCII, which an HTTP header can carry."""
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +21,10 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
-    """Return the key that the options name, None if they name none; warn if it would travel to `url` unencrypted.
+    """Return the API key from the variable or the file in the options, None if they have neither.
 
-    Raises BadOption for a variable that is not set, an unreadable file, and an invalid key.
+    Prints a warning if the key would travel to `url` unencrypted. Raises BadOption for a variable that is not set, an
+    unreadable file, and an invalid key.
     """
     from launcher.app.attach import parse_address
     from launcher.base.errors import BadOption
@@ -42,7 +43,7 @@ def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
     else:
         return None
     key = text.strip()
-    if not _KEY.fullmatch(key):
+    if not _API_KEY.fullmatch(key):
         raise BadOption(f"{where} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
     if url is not None and parse_address(url).open_key:
         print("Without https, anyone on the network path can read the API key.", file=sys.stderr)
@@ -50,18 +51,24 @@ def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
 
 
 async def find_api_key(url: str, options: argparse.Namespace) -> str | None:
-    """Return the key that the options name, else that of a running server of this program.
+    """Return the API key in the options, else the key of the running server of this program at `url`, if there is one.
 
     Raises the errors of `read_api_key` and `listener.verified_api_key`.
     """
-    from launcher.app.attach import parse_address
     from launcher.engine.server import registry
     from launcher.engine.server.listener import verified_api_key
 
     key = read_api_key(url, options)
     if key is not None:
         return key
-    address = parse_address(url).url.replace("//localhost:", "//127.0.0.1:")
-    ours = await asyncio.to_thread(registry.list_running)
-    entry = next((entry for entry in ours if entry.url == address), None)
+    address = registry_url(url)
+    running = await asyncio.to_thread(registry.list_running)
+    entry = next((entry for entry in running if entry.url == address), None)
     return await asyncio.to_thread(verified_api_key, entry) if entry else None
+
+
+def registry_url(url: str) -> str:
+    """Return a server's address as the registry of running servers writes it."""
+    from launcher.app.attach import parse_address
+
+    return parse_address(url).url.replace("//localhost:", "//127.0.0.1:")

@@ -7,10 +7,10 @@ from typing import Any
 
 from launcher.base.text import one_line
 
-_USUAL, _LEAST, _MOST = 100, 40, 120
-"""Default, minimum and maximum columns of text; the default is used if the width is unknown."""
-_ENDLESS = 10_000
-_LONGEST_CELL = 4_096
+_DEFAULT_COLUMNS, _MIN_COLUMNS, _MAX_COLUMNS = 100, 40, 120
+"""Columns of text. The default is used if the width is unknown."""
+_UNLIMITED = 10_000
+_MAX_CELL = 4_096
 """Characters. A cell may be a path, and paths may contain line breaks."""
 
 
@@ -21,7 +21,7 @@ def _terminal_columns() -> int:
 
 def text_columns() -> int:
     """Return the number of columns to fill with text."""
-    return min(max(_terminal_columns() or _USUAL, _LEAST), _MOST)
+    return min(max(_terminal_columns() or _DEFAULT_COLUMNS, _MIN_COLUMNS), _MAX_COLUMNS)
 
 
 def wrap_text(text: str, label: str = "") -> str:
@@ -40,13 +40,13 @@ def wrap_text(text: str, label: str = "") -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  ") -> Iterator[str]:
-    """Yield rows in columns, those in `right` right-aligned; columns that do not fit continue on the next line.
+    """Yield the lines of a table. Columns that do not fit the terminal continue on the next line.
 
-    Output to a file or another program has one line per row.
+    `right` are the numbers of right-aligned columns. Output to a file or another program has one line per row.
     """
-    rows = [[one_line(cell, _LONGEST_CELL) for cell in row] for row in rows]
+    rows = [[one_line(cell, _MAX_CELL) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    groups = list(_group_columns(widths, max(_terminal_columns() or _ENDLESS, _LEAST) - len(indent)))
+    groups = list(_group_columns(widths, max(_terminal_columns() or _UNLIMITED, _MIN_COLUMNS) - len(indent)))
     for row in rows:
         cells = [
             text.rjust(width) if column in right else text.ljust(width)
@@ -75,8 +75,11 @@ def _group_columns(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 
 
 def health_line(finding: Mapping[str, Any], *, cleared: bool = False) -> str:
-    """Return a health finding as a line: its level, its sentence, and the suggested fix."""
-    lead = "Over" if cleared else "Note" if finding.get("level") == "information" else "Warning"
+    """Return a health finding as a line: its level, its sentence, and the suggested fix unless it is over."""
+    sentence = finding.get("sentence", "")
+    if cleared:
+        return f"Over: {sentence}"
+    level = "Note" if finding.get("level") == "information" else "Warning"
     action = finding.get("action")
-    label = action.get("label") if isinstance(action, Mapping) and not cleared else None
-    return f"{lead}: {finding.get('sentence', '')}" + (f" To do: {label}." if label else "")
+    label = action.get("label") if isinstance(action, Mapping) else None
+    return f"{level}: {sentence}" + (f" To do: {label}." if label else "")

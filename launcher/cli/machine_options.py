@@ -1,4 +1,4 @@
-"""Options shared by `plan` and `estimate`: the machine and the server settings."""
+"""Options for the machine and for server settings, shared by `plan`, `estimate`, `export`, `serve` and others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ("cuda", "vulkan", "rocm", "metal", "cpu")
 INTENTS = ("balanced", "long-context", "best-quality", "as-published")
-"""The names of Backend and Intent, kept equal by a test: importing those would slow every --help."""
-_READ: Mapping[str, Callable[[str], object]] = {
+"""The names of Backend and Intent. They are not imported, because that would slow down --help; a test compares them."""
+_PARSERS: Mapping[str, Callable[[str], object]] = {
     "tokens": parse_tokens,
     "count": parse_int,
     "mib": parse_mib,
@@ -56,7 +56,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         "--unified-memory", type=parse_gib, metavar="GIB", help="describe a GPU that shares the host's memory: 128"
     )
     group.add_argument(
-        "--free-memory", type=parse_mib, metavar="MIB", help="free GPU memory (default: read, or usable part)"
+        "--free-memory", type=parse_mib, metavar="MIB", help="free GPU memory (default: as measured, or as estimated)"
     )
     group.add_argument("--headless", action="store_true", help="no display uses the GPU: keep 512 MiB free, not 1,024")
     group.add_argument("--host-memory", type=parse_gib, metavar="GIB", help="size of the host's memory")
@@ -64,15 +64,22 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rpc", type=parse_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
-    group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
+    group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
 
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options that fix server settings."""
-    group = parser.add_argument_group("server settings", "Given values are kept, the others are recommended.")
+    group = parser.add_argument_group("server settings", "Values that you give are kept, the others are recommended.")
     for row in ROWS.values():
         add_setting_option(group, row)
     group.add_argument("--no-mtp", action="store_true", help="MTP off")
+
+
+def add_engine_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the option for the engine to serve with."""
+    parser.add_argument(
+        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
+    )
 
 
 def add_setting_option(parser: argparse._ActionsContainer, row: ServerSetting, *, default: str = "") -> None:
@@ -81,7 +88,7 @@ def add_setting_option(parser: argparse._ActionsContainer, row: ServerSetting, *
     if row.kind == "switch":
         parser.add_argument(row.option, action=argparse.BooleanOptionalAction, help=help_text)
     else:
-        parser.add_argument(row.option, type=_READ[row.kind], metavar=row.metavar, help=help_text)
+        parser.add_argument(row.option, type=_PARSERS[row.kind], metavar=row.metavar, help=help_text)
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Value]:
@@ -107,7 +114,7 @@ def read_machine_wish(options: argparse.Namespace) -> MachineWish:
 
 
 def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
-    """Return the plan request in the options. Raises BadOption if they contradict each other."""
+    """Return the criteria for plans in the options. Raises BadOption if they contradict each other."""
     from launcher.base.errors import BadOption
     from launcher.models.plan import PlanCriteria
 
@@ -124,7 +131,7 @@ def read_plan_criteria(options: argparse.Namespace) -> PlanCriteria:
 
 
 def make_serve_options(options: argparse.Namespace, model: Path) -> ServeOptions:
-    """Return the serve options of a verb for a model file, without its server settings."""
+    """Return the options to serve a model file with, except for server settings."""
     from launcher.engine.builds.build import BUILT_IN
     from launcher.engine.serve_options import ServeOptions
 

@@ -15,13 +15,13 @@ from launcher.base.text import escape_json, one_line
 if TYPE_CHECKING:
     from launcher.fetch.jobs import JobFailure
 
-_MOST = 2_000
-"""The most characters of an error message, which may quote a server or a file."""
+_MAX_MESSAGE = 2_000
+"""Characters of an error message, which may quote a server or a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a verb found: a JSON value, and lines of text. A generator of lines runs only if they are printed."""
+    """The result of a verb: a JSON value, and the same as lines. A generator of lines runs only if they are printed."""
 
     data: Any
     lines: Iterable[str] = ()
@@ -29,7 +29,7 @@ class Result:
 
 
 class Note(str):
-    """A line of text for stderr."""
+    """A line for stderr; other lines of a result go to stdout."""
 
     __slots__ = ()
 
@@ -56,13 +56,13 @@ def error_json(error: LauncherError | JobFailure) -> dict[str, Any]:
 
 
 def print_error(error: LauncherError, *, as_json: bool) -> None:
-    """Print an error: a sentence and the next step on stderr, or one JSON object on stdout."""
+    """Print an error: its title and hint on stderr, or one JSON object on stdout."""
     if as_json:
         print_json({"error": {**error_json(error), "facts": dict(error.facts)}})
         return
-    print(f"Error: {one_line(error.title, _MOST)}", file=sys.stderr)
+    print(f"Error: {one_line(error.title, _MAX_MESSAGE)}", file=sys.stderr)
     if error.hint:
-        print(f"       {one_line(error.hint, _MOST)}", file=sys.stderr)
+        print(f"       {one_line(error.hint, _MAX_MESSAGE)}", file=sys.stderr)
 
 
 def add_extra_arguments(parser: argparse.ArgumentParser) -> None:

@@ -179,7 +179,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
 
-    wish, machine = read_plan_criteria(options), read_machine_wish(options)
+    criteria, machine = read_plan_criteria(options), read_machine_wish(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
     if problems and not options.json:  # at once: one of them may be why the model that was asked for is missing
@@ -193,17 +193,17 @@ async def run(options: argparse.Namespace) -> Result:
         if subject.path is not None:
             check_complete(*(await asyncio.to_thread(read_model, subject.path)).parts)
         catalogue = subject.catalogue
-        quant = wish.quant or (subject.file.quant if subject.file and subject.names_file else None)
-        wish = replace(wish, model=subject.entry.id, quant=quant)
+        quant = criteria.quant or (subject.file.quant if subject.file and subject.names_file else None)
+        criteria = replace(criteria, model=subject.entry.id, quant=quant)
         if quant is None and subject.file and subject.path:
             served = subject.file.quant
     situation = await planner.read_situation(machine)
-    plans, left_out = make_plans(catalogue, situation, wish), list_unplanned(catalogue, situation, wish)
+    plans, left_out = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
     if not situation.described and any(map(planner.downloaded_file, plans)):  # else there is nothing of the user's own
         from launcher.app.start_settings import apply_own_settings
 
         plans, own = await apply_own_settings(
-            plans, catalogue, situation, wish, use_kept=not options.defaults, use_tuned=not options.no_preset
+            plans, catalogue, situation, criteria, use_kept=not options.defaults, use_tuned=not options.no_preset
         )
         plans = tuple(map(_with_kept(own), plans))
     engine = await planner.planned_engine(machine, situation)
@@ -225,7 +225,7 @@ async def run(options: argparse.Namespace) -> Result:
             from launcher.cli.evidence import format_evidence
 
             yield from format_evidence(plans[0].entry, plans[0].evidence)
-        yield from _format_unplanned(left_out, named=wish.model is not None)
+        yield from _format_unplanned(left_out, named=criteria.model is not None)
 
     possible = any(plan.status is not Status.TOO_BIG for plan in plans)
     return Result(

@@ -31,7 +31,7 @@ def parse_seconds(text: str) -> float:
 def parse_count(text: str) -> int:
     """Parse a count for argparse, 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a number, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of 0 or more")
     return int(text)
 
 
@@ -90,10 +90,10 @@ def parse_pair(text: str) -> tuple[str, str]:
 
 
 def parse_minutes(text: str) -> float:
-    """Parse a number of minutes, up to a day."""
+    """Parse a number of minutes, above 0 and up to a day."""
     value = parse_number(text)
     if not 0 < value <= 24 * 60:
-        raise argparse.ArgumentTypeError("it is a number of minutes, up to a day")
+        raise argparse.ArgumentTypeError("must be a number of minutes above 0, up to a day")
     return value
 
 
@@ -108,5 +108,5 @@ def parse_int(text: str) -> int:
 def parse_rounds(text: str) -> int:
     """Parse a number of rounds, 1 to 100."""
     if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError("it is a number from 1 to 100")
+        raise argparse.ArgumentTypeError("must be a whole number from 1 to 100")
     return int(text)

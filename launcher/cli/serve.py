@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cli.layout import health_line, wrap_text
-from launcher.cli.machine_options import add_setting_option, given_settings, make_serve_options
+from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
 from launcher.cli.output import Note, Result, add_extra_arguments, print_result
 from launcher.cli.quantities import parse_int, parse_workers
 from launcher.models.server_settings import ROWS, format_settings
@@ -39,9 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
     model.add_argument("--last", action="store_true", help="the model that was served last")
-    parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
-    )
+    add_engine_option(parser)
     for row in ROWS.values():
         add_setting_option(parser, row, default=row.default)
     parser.add_argument("--mmproj", type=Path, metavar="FILE", help="a vision projector, for images")

@@ -1,16 +1,15 @@
-"""Options shared by `bench`, `tune`, `curve` and `endure`: model, settings, electricity prices; and how these run."""
+"""Options and steps shared by `bench`, `tune`, `curve` and `endure`. The subject is the model that they measure."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.layout import wrap_text
-from launcher.cli.machine_options import make_serve_options
+from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result
 from launcher.cli.quantities import parse_number, parse_pair
 from launcher.models.server_settings import ROWS
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from launcher.tuning.cost import Cost, Prices
     from launcher.tuning.records import Run
 
-USUAL_WORKLOAD = "code"
+_DEFAULT_WORKLOAD = "code"
+"""That of tuning.workloads, which is not imported, because that would slow down --help."""
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -35,60 +35,50 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_engine_option(parser: argparse.ArgumentParser) -> None:
-    """Declare the option for the engine."""
-    parser.add_argument(
-        "--engine", type=Path, metavar="PATH", help="a llama-server, an installed engine, or built-in (default: in use)"
-    )
-
-
-def add_set_option(parser: argparse.ArgumentParser, about: str) -> None:
+def add_set_option(parser: argparse.ArgumentParser, help_text: str) -> None:
     """Declare the option for settings given as KEY=VALUE."""
     parser.add_argument(
-        "--set", action="append", default=[], type=parse_pair, metavar="KEY=VALUE", dest="changes", help=about
+        "--set", action="append", default=[], type=parse_pair, metavar="KEY=VALUE", dest="changes", help=help_text
     )
 
 
 def add_start_options(parser: argparse.ArgumentParser, *without: str) -> None:
     """Declare the options for server settings, except those in `without`, and for ignoring tuned settings."""
-    add_set_option(
-        parser,
-        f"serve it with this setting: {', '.join(row.spelling for row in ROWS.values() if row.name not in without)} or"
-        " extra; may be given more than once",
-    )
+    names = ", ".join(row.spelling for row in ROWS.values() if row.name not in without)
+    add_set_option(parser, f"serve it with this setting: {names} or extra; may be given more than once")
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
 
 
 def add_subject_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options for what `curve` and `endure` measure."""
+    """Declare the options of `curve` and `endure` for the model and the prompt to measure with."""
     add_model_argument(parser)
     add_start_options(parser, "draft")
     add_engine_option(parser)
     parser.add_argument(
         "--workload",
         metavar="W",
-        default=USUAL_WORKLOAD,
-        help=f"whose first prompt is asked: see `bench --list`, or a file of your own (default {USUAL_WORKLOAD})",
+        default=_DEFAULT_WORKLOAD,
+        help=f"measure with its first prompt: see `bench --list`, or a file of your own (default: {_DEFAULT_WORKLOAD})",
     )
 
 
 def add_price_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options for electricity and cloud prices."""
-    prices = parser.add_argument_group("cost", "Prices have your currency.")
+    prices = parser.add_argument_group("cost", "Prices are in your currency.")
     prices.add_argument("--price-kwh", type=parse_number, metavar="P", help="price of a kilowatt-hour, such as 0.30")
     prices.add_argument(
-        "--cloud-price", type=parse_number, metavar="P", help="price of a million reply tokens elsewhere"
+        "--cloud-price", type=parse_number, metavar="P", help="a cloud's price of a million reply tokens, to compare"
     )
     prices.add_argument(
         "--watts",
         type=parse_number,
         metavar="W",
-        help="power of the computer by a meter (default: the GPU's own sensor)",
+        help="power of the whole computer, read from a meter (default: the GPU's own sensor)",
     )
 
 
 def read_prices(options: argparse.Namespace) -> Prices | None:
-    """Return the prices, None if none is given. Raises BadOption for invalid ones."""
+    """Return the prices in the options, None if there are none. Raises BadOption for invalid ones."""
     from launcher.base.errors import BadOption
     from launcher.tuning.cost import Prices
 
@@ -100,7 +90,10 @@ def read_prices(options: argparse.Namespace) -> Prices | None:
 
 
 def describe_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | None) -> tuple[Cost | None, str]:
-    """Return the cost of replies and a sentence about it: the reason if unknown, empty without a price."""
+    """Return the cost of replies and a sentence about it, which is the reason if the cost is unknown.
+
+    Without prices the sentence is empty.
+    """
     from launcher.tuning.cost import Cost, cost_of
 
     if prices is None:
@@ -110,38 +103,38 @@ def describe_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices 
 
 
 def cost_of_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, Any], str]:
-    """Return the cost of replies that came one after another, as JSON and as text; both empty without a price."""
+    """Return the cost of replies that were generated one after another, as JSON and as text; empty without prices."""
     cost, text = describe_cost([((run,), run.wall_s) for run in runs], prices)
     return {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": text}, text
 
 
 async def resolve_serve_options(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:
-    """Return the model's name, and its settings as for `serve`, changed by --set.
+    """Return the model's name, and the options with which `serve` would start it, changed by --set.
 
-    Reports tuned settings that are used.
+    Shows a note if tuned settings are used.
     """
     from launcher.app.start_settings import resolve_start
     from launcher.engine.server.started import require_last_model
     from launcher.engine.settings import EXTRA, change_settings, parse_settings
 
-    asked = parse_settings(dict(options.changes))
-    named = options.model or await asyncio.to_thread(require_last_model)
-    extra = asked.pop(EXTRA, None)
+    settings = parse_settings(dict(options.changes))
+    model = options.model or await asyncio.to_thread(require_last_model)
+    extra = settings.pop(EXTRA, None)
 
-    def with_extra(path: Path) -> ServeOptions:
+    def make_options(path: Path) -> ServeOptions:
         serve_options = make_serve_options(options, path)
         return serve_options if extra is None else change_settings(serve_options, {EXTRA: extra})
 
-    start = await resolve_start(named, asked, with_extra, use_tuned=not options.no_preset)
+    start = await resolve_start(model, settings, make_options, use_tuned=not options.no_preset)
     if start.preset_line:
         reporter.show_event(None, [Note(wrap_text(start.preset_line, "Preset: "))])
-    return named, start.options
+    return model, start.options
 
 
 async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], reporter: Reporter) -> SweepModel:
-    """Return the model to measure, served as for `serve`, changed by the given settings.
+    """Return the model to measure, with the options of `resolve_serve_options` and draft lengths.
 
-    Prints a note about other running servers. Raises TuneUnderWay while a tune runs.
+    Shows a note about each running server. Raises TuneUnderWay while a tune runs, BadOption for --set draft.
     """
     from launcher.app.sweeps import prepare_model
     from launcher.app.tuner_kept import check_no_tune
@@ -152,11 +145,11 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
     await asyncio.to_thread(check_no_tune)
     if "draft" in parse_settings(dict(options.changes)):
         raise BadOption("The draft length is what is compared here, so it is not a setting.", "Use --draft.")
-    named, served = await resolve_serve_options(options, reporter)
+    model, serve_options = await resolve_serve_options(options, reporter)
     for entry in await asyncio.to_thread(registry.list_running):
-        beside = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
-        print(wrap_text(beside), file=sys.stderr, flush=True)
-    return await prepare_model(served, named, drafts)
+        note = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
+        reporter.show_event(None, [Note(wrap_text(note))])
+    return await prepare_model(serve_options, model, drafts)
 
 
 async def measure_subject(
@@ -166,23 +159,24 @@ async def measure_subject(
 ) -> int:
     """Measure on a new session, print the result and return its exit code, 1 if nothing was measured.
 
-    `measure` passes on the measurement's id in the history. If it ends early, what was measured until then is printed.
+    `measure` calls its second argument with the measurement's ID in the history. If it is interrupted, the result so
+    far is printed.
     """
     from launcher.app.session import Session
 
     session = Session()
-    kept: list[str] = []
+    ids: list[str] = []
     complete = False
     try:
-        await measure(session, kept.append)
+        await measure(session, ids.append)
         complete = True
     finally:
         reporter.close()
         await session.stop()
         if (result := make_result()) is not None:
-            data = _round_significant({**result.data, "complete": complete, "kept": kept[0]})
+            data = _round_significant({**result.data, "complete": complete, "kept": ids[0]})
             interrupted = "" if complete else "Interrupted: this is what was measured until then. "
-            where = f"{interrupted}Kept as {kept[0]}: `mtp-launcher history show {kept[0]}`."
+            where = f"{interrupted}Kept as {ids[0]}: `mtp-launcher history show {ids[0]}`."
             reporter.show_event(data, [*result.lines, wrap_text(where)])
     return 1 if result is None else result.exit_code
 

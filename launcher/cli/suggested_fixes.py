@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.fix_command import FixCommand
 
-_SHOWN = 3
-_MOST = 2_000
+_MAX_FIXES = 3
+_MAX_CHARACTERS = 2_000
 
 
 def actions_json(actions: Iterable[Action], command_for: Callable[[Action], FixCommand]) -> list[dict[str, Any]]:
@@ -28,12 +28,13 @@ def actions_json(actions: Iterable[Action], command_for: Callable[[Action], FixC
 def format_fixes(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield lines for the first fixes: the label, and below it the command or the link.
 
-    Fixes with neither are covered by the error's hint, unless an empty `set` says that they are already applied.
+    A fix with neither is left out, because the error's hint covers it; but it is shown if its `set` is empty: the
+    server has gone back to settings that include it.
     """
     offered = (each for each in actions if each["command"] or each.get("link") or each.get("set") == {})
-    for number, action in enumerate(islice(offered, _SHOWN)):
-        done = " (so it runs already)" if action.get("set") == {} else ""
-        yield f"{'Or' if number else 'To do'}: {one_line(str(action['label']), _MOST)}{done}"
+    for number, action in enumerate(islice(offered, _MAX_FIXES)):
+        applied = " (the server runs this way already)" if action.get("set") == {} else ""
+        yield f"{'Or' if number else 'To do'}: {one_line(str(action['label']), _MAX_CHARACTERS)}{applied}"
         if command := action["command"] or action.get("link"):
             yield f"  {command}"
 
@@ -45,6 +46,6 @@ def print_failure(error: LauncherError, actions: list[dict[str, Any]], *, as_jso
         return
     print_error(error, as_json=False)
     if line := error.facts.get("line"):
-        print(f"       The log: {one_line(str(line), _MOST)}", file=sys.stderr)
+        print(f"       The log: {one_line(str(line), _MAX_CHARACTERS)}", file=sys.stderr)
     for text in format_fixes(actions):
         print(f"       {text}", file=sys.stderr)

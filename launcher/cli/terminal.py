@@ -1,4 +1,4 @@
-"""Safe output to a terminal, which shows control characters of foreign text instead of obeying them."""
+"""Safe output to a terminal: control characters of foreign text are shown, not obeyed. And questions to the user."""
 
 import io
 import os
@@ -13,7 +13,7 @@ class Terminal(io.TextIOWrapper):
     """A stream to a terminal that makes control characters visible."""
 
     def write(self, text: str, /) -> int:
-        """Write text; see launcher.base.text.visible."""
+        """Write text as `launcher.base.text.make_visible` returns it."""
         super().write(make_visible(text))
         return len(text)
 
@@ -23,7 +23,7 @@ class Terminal(io.TextIOWrapper):
 
 
 def rewrite_line(text: str) -> None:
-    """Write text over the current line on stderr, a terminal."""
+    """Write text over the current line on stderr, which must be a terminal."""
     if isinstance(sys.stderr, Terminal):
         sys.stderr.rewrite(text)
     else:
@@ -43,7 +43,7 @@ def guard_output() -> None:
             setattr(sys, name, Terminal(stream.detach(), encoding, errors, line_buffering=True))
 
 
-# Input that a verb asks for.
+# Questions to the user.
 
 
 def can_ask() -> bool:
@@ -51,14 +51,14 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def confirm(question: str, *, usual: bool = False) -> bool:
-    """Ask a yes-or-no question and return True for yes; Enter alone gives the `usual` answer."""
-    print(f"{question} {'[Y/n]' if usual else '[y/N]'} ", end="", file=sys.stderr, flush=True)
-    answer = (await read_typed_line()).strip().lower()
-    return usual if not answer else answer in (b"y", b"yes")
+async def confirm(question: str, *, default: bool = False) -> bool:
+    """Ask a yes-or-no question and return True for yes; Enter alone gives the default answer."""
+    print(f"{question} {'[Y/n]' if default else '[y/N]'} ", end="", file=sys.stderr, flush=True)
+    answer = (await _read_typed_line()).strip().lower()
+    return default if not answer else answer in (b"y", b"yes")
 
 
-async def read_typed_line() -> bytes:
+async def _read_typed_line() -> bytes:
     """Return a line that the user types. Uses a daemon thread, because Ctrl-C would wait for a thread of the pool."""
     import asyncio  # late: every command imports this module, and few ask
 

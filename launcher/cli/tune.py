@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.cli.bar import Reporter
 from launcher.cli.layout import format_table, wrap_text
-from launcher.cli.machine_options import make_serve_options
+from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.quantities import parse_minutes as budget
 from launcher.cli.quantities import parse_tokens
-from launcher.cli.subject_options import add_engine_option, add_model_argument
+from launcher.cli.subject_options import add_model_argument
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _parse_mix(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError("write tokens of the prompt and of the reply, such as 4K:300")
     mix = parse_tokens(prompt), parse_tokens(reply)
     if min(mix) < 1:
-        raise argparse.ArgumentTypeError("both have at least one token")
+        raise argparse.ArgumentTypeError("both must be at least one token")
     return mix
 
 
@@ -293,7 +293,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     prepared = await _prepare_tune(options, kept)
     plan = await _describe_plan(prepared, kept, names=_parse_names(options.vary or "none"))
     print_result(plan, as_json=options.json)
-    if not (options.yes or options.json or kept) and can_ask() and not await confirm("Begin?", usual=True):
+    if not (options.yes or options.json or kept) and can_ask() and not await confirm("Begin?", default=True):
         return 1
     done = len(kept.state.trials) if kept else 0
     reporter = TrialReporter(prepared, done, as_json=options.json)

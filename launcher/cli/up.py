@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     parser.add_argument("--port", type=parse_int, metavar="P", help="port to listen on (default: the last one)")
-    parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to ask it")
+    parser.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
     parser.epilog = "You can interrupt it at any time: the same command resumes. Ctrl-C stops the server."
 
@@ -106,10 +106,10 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
     if options.model == "demo" or (options.model and named is None):
         return StartRequest(options.model, intent=options.intent, use_tuned=not options.no_preset), None
     entry, file = named or (None, None)
-    wish = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
+    criteria = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
     situation = (await planner.read_situation(planner.MachineWish(wake=options.wake))).with_servers_running()
-    plans = make_plans(catalogue, situation, wish)
-    plans, own = await apply_own_settings(plans, catalogue, situation, wish, use_tuned=not options.no_preset)
+    plans = make_plans(catalogue, situation, criteria)
+    plans, own = await apply_own_settings(plans, catalogue, situation, criteria, use_tuned=not options.no_preset)
     plan = next((plan for plan in plans if plan.status is not Status.TOO_BIG or file), None)
     if plan is None:
         raise NothingFits("No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan`. {_DEMO}")

@@ -58,7 +58,7 @@ def test_a_filter_that_leaves_nothing_says_so(two: tuple[str, str]) -> None:
     assert "is not a day such as 2026-11-21" in wrong.stderr
     none = run("history", "--most", "0")
     assert none.returncode == 2
-    assert "it is 1 or more" in none.stderr
+    assert "must be 1 or more" in none.stderr
 
 
 def test_one_is_shown(two: tuple[str, str]) -> None:

@@ -146,7 +146,7 @@ def test_a_restart_with_an_argument_that_the_engine_refuses_names_the_one_that_d
         (status,) = json.loads(run("mtp-launcher", "status", "--json").stdout)
         assert (status["settings"]["ctx"], status["settings"]["extra"]) == (2_048, [])
         failed = run("mtp-launcher", "restart", "--set", "extra=--warp 9", "--url", status["url"])
-        assert "To do: Start without --warp (so it runs already)\n" in failed.stderr
+        assert "To do: Start without --warp (the server runs this way already)\n" in failed.stderr
 
 
 def test_a_port_that_is_taken() -> None:
