@@ -79,7 +79,7 @@ async def _measure_server(server: AttachedServer, name: str, *, runs: int, as_js
     with closing(Reporter(as_json=as_json)) as reporter:
         reporter.show_event(None, _describe_offer(server.offer))
         async with attached_bench(server) as bench:
-            speed = await measure_attached(bench, work, runs=runs, on_run=partial(reporter.show_round, of=runs))
+            speed = await measure_attached(bench, work, runs=runs, on_run=partial(reporter.show_round, rounds=runs))
     why = unknown_reasons(speed)
     drafts = speed.acceptance
     data = {

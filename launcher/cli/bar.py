@@ -19,26 +19,31 @@ if TYPE_CHECKING:
     from launcher.base.progress import Progress
     from launcher.tuning.records import Run
 
-_LINE_S, _FRAME_S, _EVENT_S = 5.0, 0.2, 0.5
-_LEAST_BAR, _MOST_BAR = 10, 40
-_LONGEST, _LONGEST_NOTE, _LONGEST_STATUS = 200, 2_000, 78
+_LINE_PERIOD_S, _FRAME_PERIOD_S, _JSON_PERIOD_S = 5.0, 0.2, 0.5
+"""Least time between two lines, two pictures of the bar, and two JSON objects."""
+_MIN_BAR, _MAX_BAR = 10, 40
+_MAX_TITLE, _MAX_NOTE, _MAX_STATUS = 200, 2_000, 78
+"""Characters."""
 _GAP = "  "
-_USUAL_TAIL = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
-"""The usual width of the figures, so that the bar keeps its length while they change."""
+_USUAL_FIGURES_WIDTH = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
+"""Room for the figures, so that the bar keeps its length while they change."""
 
 
 class ProgressBar:
     """A progress bar. `close` leaves the cursor on an empty line."""
 
     def __init__(self) -> None:
-        self._moves = sys.stderr.isatty()
-        self._shown_s: float | None = None if self._moves else time.monotonic()
+        self._in_place = sys.stderr.isatty()
+        self._shown_s: float | None = None if self._in_place else time.monotonic()
         self._written = 0
-        self._note = self._above = ""
+        """Characters on the current line."""
+        self._note = ""
+        self._note_above = ""
+        """The note that was printed on a line of its own, above the bar."""
 
     def show_progress(
         self,
-        what: str,
+        title: str,
         done: int,
         total: int | None,
         *,
@@ -46,56 +51,58 @@ class ProgressBar:
         left_s: float | None = None,
         note: str = "",
     ) -> None:
-        """Show bytes done of a total, bytes per second and seconds left. Calls that come too soon show nothing.
+        """Show bytes done of a total, bytes per second and seconds left, unless the last call was a moment ago.
 
-        A new note is shown at once; off a terminal only if there was none before.
+        A new note is shown at once; if the output is no terminal, only if there was none before.
         """
         now_s = time.monotonic()
-        if note and (note != self._note if self._moves else not self._note):
+        is_new_note = note != self._note if self._in_place else not self._note
+        if note and is_new_note:
             self._shown_s = None
         self._note = note
         if not note:
-            self._above = ""
-        if self._shown_s is not None and now_s - self._shown_s < (_FRAME_S if self._moves else _LINE_S):
+            self._note_above = ""
+        period_s = _FRAME_PERIOD_S if self._in_place else _LINE_PERIOD_S
+        if self._shown_s is not None and now_s - self._shown_s < period_s:
             return
         self._shown_s = now_s
-        what = one_line(what, _LONGEST)
-        fields = _list_fields(done, total, speed=speed, left_s=left_s, note=one_line(note, _LONGEST_NOTE))
-        if not self._moves:
-            print(f"{what}: {_GAP.join(fields)}", file=sys.stderr, flush=True)
+        title = one_line(title, _MAX_TITLE)
+        fields = _list_fields(done, total, speed=speed, left_s=left_s, note=one_line(note, _MAX_NOTE))
+        if not self._in_place:
+            print(f"{title}: {_GAP.join(fields)}", file=sys.stderr, flush=True)
             return
         columns = shutil.get_terminal_size().columns - 1
-        above = bool(note) and len(f"{what}: {fields[-1]}") > columns
-        if above:
-            self._print_above(what, fields.pop(), now_s)
-        tail = _GAP.join(fields)
-        room = columns - len(what) - max(len(tail), _USUAL_TAIL) - 4
-        if total and room >= _LEAST_BAR:
-            length = min(room, _MOST_BAR)
+        is_note_too_long = bool(note) and len(f"{title}: {fields[-1]}") > columns
+        if is_note_too_long:
+            self._print_note_above(title, fields.pop(), now_s)
+        figures = _GAP.join(fields)
+        room = columns - len(title) - max(len(figures), _USUAL_FIGURES_WIDTH) - 4
+        if total and room >= _MIN_BAR:
+            length = min(room, _MAX_BAR)
             full = min(length * done // total, length)
-            line = f"{what} [{'#' * full}{'.' * (length - full)}] {tail}"
+            line = f"{title} [{'#' * full}{'.' * (length - full)}] {figures}"
         else:
-            line = _fit_fields(what, fields, columns, keep_last=bool(note) and not above)
+            line = _fit_fields(title, fields, columns, keep_last=bool(note) and not is_note_too_long)
         rewrite_line(f"{line}{' ' * (self._written - len(line))}")
         self._written = len(line)
 
-    def _print_above(self, what: str, note: str, now_s: float) -> None:
+    def _print_note_above(self, title: str, note: str, now_s: float) -> None:
         """Print a note that does not fit on the line; the bar goes on below it."""
-        if note != self._above:
+        if note != self._note_above:
             self.close()
-            print(wrap_text(f"{what}: {note}"), file=sys.stderr)
-            self._above, self._shown_s = note, now_s
+            print(wrap_text(f"{title}: {note}"), file=sys.stderr)
+            self._note_above, self._shown_s = note, now_s
 
     def show_status(self, text: str) -> None:
-        """Show text in place of the bar, cut to its length; off a terminal nothing."""
-        if self._moves:
-            line = one_line(text, _LONGEST_STATUS)
+        """Show text in place of the bar, cut to the line; nothing if the output is no terminal."""
+        if self._in_place:
+            line = one_line(text, _MAX_STATUS)
             rewrite_line(line.ljust(self._written))
             self._written = len(line)
 
     def close(self) -> None:
         """Clear the bar, so that the next output begins on its own line."""
-        if self._moves and self._written:
+        if self._in_place and self._written:
             rewrite_line(" " * self._written)
             rewrite_line("")
             self._shown_s = None
@@ -114,15 +121,15 @@ class Reporter:
         data: Mapping[str, Any] | None,
         lines: Iterable[str] = (),
         *,
-        about: str = "",
+        topic: str = "",
         state: object = None,
     ) -> None:
-        """Print an event; `data` None prints nothing for programs.
+        """Print an event: its `lines`, or with --json its `data` unless that is None.
 
-        Of frequent events `about` the same thing, lines are printed when their `state` changes, and JSON then and
-        every half second.
+        Events that come often have a `topic`. Of those with the same topic, only one with a new `state` is printed;
+        with --json also one every half second.
         """
-        if about and not self._is_news(about, state):
+        if topic and not self._should_show(topic, state):
             return
         if self._bar is None:
             if data is not None:
@@ -132,13 +139,13 @@ class Reporter:
             print_result(Result(None, lines), as_json=False)
 
     def show_progress(
-        self, what: str, progress: Progress, data: Mapping[str, Any] | None, *, state: object = None
+        self, title: str, progress: Progress, data: Mapping[str, Any] | None, *, state: object = None
     ) -> None:
-        """Show progress in bytes, which is added to `data`."""
+        """Show progress in bytes; with --json it is added to `data`, and `state` is as for `show_event`."""
         done, total = progress.done_bytes, progress.bytes
         speed, left_s = progress.bytes_per_second, progress.seconds_left
         if self._bar is not None:
-            self._bar.show_progress(what, done, total, speed=speed, left_s=left_s, note=progress.note)
+            self._bar.show_progress(title, done, total, speed=speed, left_s=left_s, note=progress.note)
             return
         figures = {
             "done_bytes": done,
@@ -147,25 +154,27 @@ class Reporter:
             "seconds_left": round_figure(left_s),
             "note": progress.note or None,
         }
-        self.show_event(data and {**data, **figures}, about=what, state=(state, bool(progress.note)))
+        self.show_event(data and {**data, **figures}, topic=title, state=(state, bool(progress.note)))
 
     def show_status(self, text: str) -> None:
-        """Show what is being done, in place on a terminal; elsewhere nothing."""
+        """Show what is being done, in place on a terminal; nothing with --json or if the output is no terminal."""
         if self._bar is not None:
             self._bar.show_status(text)
 
-    def show_round(self, run: Run, number: int, *, of: int | None) -> None:
-        """Show the latest reply of a measurement as status. `of` None: the number of rounds is open."""
-        which = "warm-up" if not number else f"round {number}" if of is None else f"round {number} of {of}"
+    def show_round(self, run: Run, number: int, *, rounds: int | None) -> None:
+        """Show the latest reply of a measurement as status. Round 0 is the warm-up; `rounds` is None if open."""
+        label = "warm-up"
+        if number:
+            label = f"round {number}" if rounds is None else f"round {number} of {rounds}"
         speed = run.error or run.spoilt or (f"{run.decode_rate:.1f} tokens/s" if run.decode_rate else "too short")
-        self.show_status(f"{which}, {run.prompt}: {speed}")
+        self.show_status(f"{label}, {run.prompt}: {speed}")
 
-    def _is_news(self, about: str, state: object) -> bool:
-        last, shown_s = self._shown.get(about, (None, -math.inf))
+    def _should_show(self, topic: str, state: object) -> bool:
+        last_state, shown_s = self._shown.get(topic, (None, -math.inf))
         now_s = time.monotonic()
-        if state == last and (self._bar is not None or now_s - shown_s < _EVENT_S):
+        if state == last_state and (self._bar is not None or now_s - shown_s < _JSON_PERIOD_S):
             return False
-        self._shown[about] = state, now_s
+        self._shown[topic] = state, now_s
         return True
 
     def close(self) -> None:
@@ -195,19 +204,22 @@ def _list_fields(
     return parts
 
 
-def _fit_fields(what: str, fields: list[str], columns: int, *, keep_last: bool) -> str:
-    """Return as many whole fields as fit; with `keep_last` the last one has priority."""
-    kept = list(fields)
-    while len(kept) > 1 and len(f"{what} {_GAP.join(kept)}") > columns:
-        kept.pop(-2 if keep_last else -1)
-    if len(kept) > 1:
-        return f"{what} {_GAP.join(kept)}"
-    after = ": " if keep_last else " "
-    return f"{one_line(what, max(columns - len(after + kept[0]), 1))}{after}{kept[0]}"[:columns]
+def _fit_fields(title: str, fields: list[str], columns: int, *, keep_last: bool) -> str:
+    """Return the title and as many fields as fit. If only one fits, it is the first, with `keep_last` the last."""
+    fitting = list(fields)
+    while len(fitting) > 1 and len(f"{title} {_GAP.join(fitting)}") > columns:
+        fitting.pop(-2 if keep_last else -1)
+    if len(fitting) > 1:
+        return f"{title} {_GAP.join(fitting)}"
+    separator = ": " if keep_last else " "
+    return f"{one_line(title, max(columns - len(separator + fitting[0]), 1))}{separator}{fitting[0]}"[:columns]
 
 
 def format_done_bytes(done: int, total: int | None) -> str:
-    """Return bytes done of a total as text that differs until all are done: `all but 12 kB of 8.6 MB`."""
+    """Return bytes done of a total as text, such as `1.2 GB of 8.6 GB`.
+
+    Where rounding would hide that some are missing, it names those: `all but 12 kB of 8.6 MB`.
+    """
     if not total:
         return format_size(done)
     if done < total and format_size(done) == format_size(total):
@@ -231,9 +243,9 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-# The states of a starting server on stderr.
+# The states of a server on stderr.
 
-_WORDS = {
+_STATE_LABELS = {
     ServerState.PREPARING: "Preparing",
     ServerState.LOADING: "Loading the model",
     ServerState.WARMING_UP: "Warming up",
@@ -246,27 +258,27 @@ _WORDS = {
 
 
 class StateLine:
-    """Prints each state of a server once; on a terminal the percentage changes in place."""
+    """Prints each new state of a server on a line; on a terminal with a percentage that changes in place."""
 
     def __init__(self) -> None:
-        self._last: ServerState | None = None
-        self._moves = sys.stderr.isatty()
+        self._last_state: ServerState | None = None
+        self._in_place = sys.stderr.isatty()
 
     def show_event(self, event: ServerEvent) -> None:
         """Print an event of the supervisor."""
         if isinstance(event, Notice):
-            self._last = None
-            sys.stderr.write(f"{one_line(event.text, 2_000)}\n")
+            self._last_state = None
+            sys.stderr.write(f"{one_line(event.text, _MAX_NOTE)}\n")
             sys.stderr.flush()
-        if not isinstance(event, ServerStatus) or event.state not in _WORDS:
+        if not isinstance(event, ServerStatus) or event.state not in _STATE_LABELS:
             return
-        if event.state is self._last:
-            if self._moves and event.percent is not None:
-                rewrite_line(f"{_WORDS[event.state]} {event.percent:.0f} %")
+        if event.state is self._last_state:
+            if self._in_place and event.percent is not None:
+                rewrite_line(f"{_STATE_LABELS[event.state]} {event.percent:.0f} %")
             return
-        self._last = event.state
-        line = f"{_WORDS[event.state]:<24}\n"
-        if self._moves:
+        self._last_state = event.state
+        line = f"{_STATE_LABELS[event.state]:<24}\n"
+        if self._in_place:
             rewrite_line(line)
         else:
             sys.stderr.write(line)

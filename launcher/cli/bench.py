@@ -133,7 +133,7 @@ async def _measure_target(
     prices = read_prices(options)
     if not options.against:
         request = _make_request(options, work)
-        benchmark = await run_benchmark(target, request, partial(reporter.show_round, of=request.runs))
+        benchmark = await run_benchmark(target, request, partial(reporter.show_round, rounds=request.runs))
         speed = benchmark.measured
         cost, cost_text = cost_of_runs(speed.answered, prices)
         return Result(
@@ -146,7 +146,7 @@ async def _measure_target(
         others = [other_target(url, await find_api_key(url, options)) for url in options.against]
         targets = [target, *[await stack.enter_async_context(other) for other in others]]
         standings = await compare_targets(
-            targets, work, rounds, lambda _, run, number: reporter.show_round(run, number, of=rounds)
+            targets, work, rounds, lambda _, run, number: reporter.show_round(run, number, rounds=rounds)
         )
     costs = [cost_of_runs(each.measured.answered if each.measured else (), prices) for each in standings]
     servers = [

@@ -217,7 +217,7 @@ def _show_install(reporter: Reporter, progress: Progress) -> None:
         reporter.show_event({"event": "step", "text": progress.item}, [Note(f"{progress.item} ...")])
         return
     text = f"Downloading {progress.item}"
-    reporter.show_event(None, [Note(f"{text} ...")], about="step", state=text)
+    reporter.show_event(None, [Note(f"{text} ...")], topic="step", state=text)
     data = {"event": "progress", "phase": progress.phase.value, "text": text}
     reporter.show_progress(progress.phase.value.capitalize(), progress, data)
 

@@ -62,7 +62,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     def show_state(state: str, _percent: float | None) -> None:
         nonlocal begun
         begun = True
-        reporter.show_event(None, [Note(state.capitalize())], about="state", state=state)
+        reporter.show_event(None, [Note(state.capitalize())], topic="state", state=state)
 
     if options.changes and (warning := await _too_big(options)):
         print(wrap_text(warning, "Note: "), file=sys.stderr, flush=True)

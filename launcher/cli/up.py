@@ -178,7 +178,7 @@ def _show_step(reporter: Reporter, step: StepProgress) -> None:
     lines = []
     if result and step.stage in (Stage.RUNNING, Stage.DONE):
         lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (step.subject, result)))}")]
-    reporter.show_event(data, lines, about=name, state=(*state, step.progress.note))
+    reporter.show_event(data, lines, topic=name, state=(*state, step.progress.note))
 
 
 def _step_json(step: StepProgress) -> dict[str, Any]:

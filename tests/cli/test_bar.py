@@ -78,7 +78,7 @@ def test_programs_are_told_at_once_why_it_waits(capsys: pytest.CaptureFixture[st
 def test_lines_are_printed_when_something_changed(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(as_json=False)
     for percent in (1, 1, 2):
-        reporter.show_event({"percent": percent}, [f"{percent} %"], about="loading", state=percent)
+        reporter.show_event({"percent": percent}, [f"{percent} %"], topic="loading", state=percent)
     assert capsys.readouterr().out == "1 %\n2 %\n"
 
 
