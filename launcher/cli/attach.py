@@ -23,28 +23,32 @@ if TYPE_CHECKING:
     from launcher.tuning.statistics import Figure
     from launcher.tuning.workloads import Workload
 
-_PERIOD_S = 2.0
-_WORKLOAD = "mixed"
+_SAMPLE_PERIOD_S = 2.0
+_DEFAULT_WORKLOAD = "mixed"
+_DEFAULT_RUNS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("url", metavar="URL", help="its address, such as http://192.168.1.20:8080")
     add_key_options(parser)
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="show what it is, and do not watch it")
-    how.add_argument("--seconds", type=parse_number, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
-    how.add_argument("--bench", action="store_true", help="measure its speed with the prompts of a workload")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="show what the server offers, and do not watch it")
+    mode.add_argument("--seconds", type=parse_number, metavar="N", help="watch for N seconds (default: until Ctrl-C)")
+    mode.add_argument("--bench", action="store_true", help="measure its speed with the prompts of a workload")
     parser.add_argument(
-        "--runs", type=parse_rounds, metavar="N", help="with --bench: ask each prompt N times (default 3)"
+        "--runs",
+        type=parse_rounds,
+        metavar="N",
+        help=f"with --bench: ask each prompt N times (default {_DEFAULT_RUNS})",
     )
     parser.add_argument(
-        "--workload", metavar="W", help=f"with --bench: the prompts, see `bench --list` (default {_WORKLOAD})"
+        "--workload", metavar="W", help=f"with --bench: the prompts, see `bench --list` (default {_DEFAULT_WORKLOAD})"
     )
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Print the server's capabilities, then watch it; exit code 1 when it stops answering."""
+    """Print what the server offers, then watch or measure it. Exit code 1 if it stops answering."""
     from launcher.app.attach import attach_server, parse_address
     from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import BadOption
@@ -58,44 +62,47 @@ async def run(options: argparse.Namespace) -> Result | int:
     async with attach_server(address, key) as server:
         if options.bench:
             return await _measure_server(
-                server, options.workload or _WORKLOAD, runs=options.runs or 3, as_json=options.json
+                server,
+                options.workload or _DEFAULT_WORKLOAD,
+                runs=options.runs or _DEFAULT_RUNS,
+                as_json=options.json,
             )
-        offer = Result(_offer_json(server.offer), _describe_offer(server.offer))
+        result = Result(_offer_json(server.offer), _describe_offer(server.offer))
         if options.once:
-            return offer
-        print_result(offer, as_json=options.json)
+            return result
+        print_result(result, as_json=options.json)
         try:
             return await _watch_server(server, seconds=options.seconds, as_json=options.json)
         except asyncio.CancelledError:
-            return 0  # Ctrl-C is the usual way to end it
+            return 0  # Ctrl-C is the usual end of watching
 
 
-async def _measure_server(server: AttachedServer, name: str, *, runs: int, as_json: bool) -> Result:
-    """Measure the server."""
+async def _measure_server(server: AttachedServer, workload_name: str, *, runs: int, as_json: bool) -> Result:
     from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
     from launcher.tuning.workloads import load_workload
 
-    work = load_workload(name)
+    workload = load_workload(workload_name)
     with closing(Reporter(as_json=as_json)) as reporter:
         reporter.show_event(None, _describe_offer(server.offer))
         async with attached_bench(server) as bench:
-            speed = await measure_attached(bench, work, runs=runs, on_run=partial(reporter.show_round, rounds=runs))
-    why = unknown_reasons(speed)
+            show_round = partial(reporter.show_round, rounds=runs)
+            speed = await measure_attached(bench, workload, runs=runs, on_run=show_round)
+    reasons = unknown_reasons(speed)
     drafts = speed.acceptance
     data = {
         "url": server.offer.url,
         "model": server.offer.model,
-        "workload": work.name,
+        "workload": workload.name,
         "clock": speed.clock,
         "prefill_per_second": _figure_json(speed.prefill),
         "decode_per_second": _figure_json(speed.decode),
-        "first_token_s": speed.first_token and {"mean": round_figure(speed.first_token.mean, 4)},
-        "draft_n": drafts and drafts.drafted,
-        "draft_n_accepted": drafts and drafts.accepted,
+        "first_token_s": {"mean": round_figure(speed.first_token.mean, 4)} if speed.first_token else None,
+        "draft_n": drafts.drafted if drafts else None,
+        "draft_n_accepted": drafts.accepted if drafts else None,
         "acceptance": round_figure(drafts.rate, 4) if drafts else None,
-        "unknown": why,
+        "unknown": reasons,
     }
-    return Result(data, _describe_speed(speed, work, why))
+    return Result(data, _describe_speed(speed, workload, reasons))
 
 
 def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
@@ -104,14 +111,18 @@ def _figure_json(figure: Figure | None) -> dict[str, float | int | None] | None:
     return {"mean": round_figure(figure.mean), "stdev": round_figure(figure.stdev), "runs": figure.n}
 
 
-def _describe_speed(speed: MeasuredSpeed, work: Workload, why: Mapping[str, str]) -> Iterator[str]:
+def _describe_speed(speed: MeasuredSpeed, workload: Workload, reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each figure; `reasons` say why figures are unknown."""
     clock = "the server" if speed.clock == "engine" else "this computer, with the time on the network"
-    yield f"\nTimed by {clock}; {work.title.lower()} prompts, the first reply is left out."
-    for key, figure in (("prefill", speed.prefill), ("decode", speed.decode)):
-        yield f"  {key:<12} {_format_rate(figure) if figure else why[key]}"
-    yield f"  {'first token':<12} {f'{speed.first_token.mean:.3f} s' if speed.first_token else why['first_token']}"
-    rate = speed.acceptance.rate if speed.acceptance else None
-    yield f"  {'drafts':<12} {why.get('acceptance') if rate is None else f'{100 * rate:.1f} % accepted'}"
+    yield f"\nTimed by {clock}; {workload.title.lower()} prompts, the first reply is left out."
+    acceptance = speed.acceptance.rate if speed.acceptance else None
+    rows = {
+        "prefill": _format_rate(speed.prefill) if speed.prefill else reasons["prefill"],
+        "decode": _format_rate(speed.decode) if speed.decode else reasons["decode"],
+        "first token": f"{speed.first_token.mean:.3f} s" if speed.first_token else reasons["first_token"],
+        "drafts": reasons.get("acceptance") if acceptance is None else f"{100 * acceptance:.1f} % accepted",
+    }
+    yield from (f"  {label:<12} {text}" for label, text in rows.items())
 
 
 def _format_rate(figure: Figure) -> str:
@@ -123,10 +134,11 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
     from launcher.engine.server.state import ServerState
     from launcher.monitor.monitor import Monitor
 
-    latest: list[MonitorSnapshot] = []
+    latest: MonitorSnapshot | None = None
 
-    def keep_latest(sample: MonitorSnapshot) -> None:
-        latest[:] = [sample]
+    def keep_latest(snapshot: MonitorSnapshot) -> None:
+        nonlocal latest
+        latest = snapshot
 
     if not server.offer.counts and server.offer.healthy is None:
         if not as_json:
@@ -137,12 +149,14 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
     began_s = time.monotonic()
     try:
         while seconds is None or time.monotonic() - began_s < seconds:
-            left_s = _PERIOD_S if seconds is None else min(_PERIOD_S, seconds - (time.monotonic() - began_s))
-            await asyncio.sleep(max(0.0, left_s))
+            pause_s = _SAMPLE_PERIOD_S
+            if seconds is not None:
+                pause_s = min(pause_s, seconds - (time.monotonic() - began_s))
+            await asyncio.sleep(max(0.0, pause_s))
             status = server.status
             if status.state is ServerState.FAILED and status.error is not None:
                 raise status.error
-            print_result(_sample_result(status.state, latest[0] if latest else None, server.offer), as_json=as_json)
+            print_result(_make_sample(status.state, latest, server.offer), as_json=as_json)
     finally:
         await monitor.end()
     return 0
@@ -165,7 +179,7 @@ def _offer_json(offer: ServerOffer) -> dict[str, Any]:
 
 def _describe_offer(offer: ServerOffer) -> Iterator[str]:
     unknown = "not reported"
-    drafts = unknown if offer.drafts is None else "on" if offer.drafts else "off"
+    drafts = {True: "on", False: "off", None: unknown}[offer.drafts]
     yield f"{offer.url}/v1  {_name_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
     yield f"  models       {one_line(', '.join(offer.models)) or unknown}"
     yield f"  context      {unknown if offer.context is None else f'{offer.context:,} tokens a slot'}"
@@ -179,9 +193,9 @@ def _name_kind(offer: ServerOffer) -> str:
     return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
 
 
-def _sample_result(state: str, sample: MonitorSnapshot | None, offer: ServerOffer) -> Result:
-    readings = sample.readings if sample and offer.counts else {}
-    rate, share = (
+def _make_sample(state: str, snapshot: MonitorSnapshot | None, offer: ServerOffer) -> Result:
+    readings = snapshot.readings if snapshot and offer.counts else {}
+    rate, percent = (
         reading.value if (reading := readings.get(name)) else None
         for name in ("tokens_per_second", "acceptance_percent")
     )
@@ -190,7 +204,7 @@ def _sample_result(state: str, sample: MonitorSnapshot | None, offer: ServerOffe
         parts.append("tokens/s not reported")
     elif rate is not None:
         parts.append(f"{rate:.1f} tokens/s")
-        if share is not None:
-            parts.append(f"{share:.0f} % of drafts accepted")
-    data = {"state": state, "tokens_per_second": round_figure(rate), "acceptance_percent": round_figure(share)}
+        if percent is not None:
+            parts.append(f"{percent:.0f} % of drafts accepted")
+    data = {"state": state, "tokens_per_second": round_figure(rate), "acceptance_percent": round_figure(percent)}
     return Result(data, ["  ".join(parts)])

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("what", choices=("on", "off", "status"), nargs="?", default="status", help="default: status")
+    parser.add_argument(
+        "action", choices=("on", "off", "status"), nargs="?", default="status", help="(default: status)"
+    )
     parser.add_argument(
         "--model", metavar="ID[:QUANT] | FILE", help="with on: the model to serve (default: the last one)"
     )
@@ -25,19 +27,22 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app import autostart
     from launcher.base.errors import BadOption
 
-    if options.model is not None and options.what != "on":
+    if options.model is not None and options.action != "on":
         raise BadOption("--model goes with `autostart on` only.", "Leave it out.")
-    if options.what == "off":
+    if options.action == "off":
         removed = autostart.switch_off()
-        lines = ["No server starts at login any more. Removed:", *removed] if removed else ["It was off."]
+        lines = ["No server starts at login any more. Removed:", *removed] if removed else ["It was off already."]
         return Result({"on": False, "removed": removed}, lines)
-    state = autostart.switch_on(_resolve_model(options.model)) if options.what == "on" else autostart.read_autostart()
+    state = autostart.switch_on(_resolve_model(options.model)) if options.action == "on" else autostart.read_autostart()
     data = {"on": state.on, "places": state.places, "command": state.command}
     return Result(data, _format_state(state))
 
 
 def _resolve_model(name: str | None) -> str | None:
-    """Return the model's name in a form that works from another folder. Raises the errors of naming it for `serve`."""
+    """Return the model's name, or its absolute path, because autostart runs in another folder.
+
+    Raises the errors of `serve` for a model that it cannot serve.
+    """
     from launcher.app.start_settings import options_for
     from launcher.base.paths import expand_user
     from launcher.engine.serve_options import ServeOptions
@@ -56,6 +61,6 @@ def _format_state(state: Autostart) -> Iterator[str]:
         return
     yield "On: at login this starts:"
     yield f"  {state.command}"
-    yield "It is written here:"
+    yield "Registered in:"
     for place in state.places:
         yield f"  {place}"

@@ -36,29 +36,32 @@ if TYPE_CHECKING:
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.records import Run
     from launcher.tuning.server_comparison import ServerStanding
-    from launcher.tuning.statistics import Figure
     from launcher.tuning.workloads import Workload
 
-_WITHIN, _BUDGET_MIN = 3.0, 5.0
+_DEFAULT_PRECISION_PERCENT, _DEFAULT_BUDGET_MIN = 3.0, 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_model_argument(parser)
     parser.add_argument(
-        "--workload", metavar="W", help="what to ask: see --list, or a file of your own prompts (default: code)"
+        "--workload", metavar="W", help="the prompts: see --list, or a file of your own (default: code)"
     )
     parser.add_argument("--list", action="store_true", help="list the workloads, and measure nothing")
-    how_long = parser.add_mutually_exclusive_group()
-    how_long.add_argument("--runs", type=parse_rounds, metavar="N", help="ask each prompt exactly N times")
-    how_long.add_argument(
+    rounds = parser.add_mutually_exclusive_group()
+    rounds.add_argument("--runs", type=parse_rounds, metavar="N", help="ask each prompt exactly N times")
+    rounds.add_argument(
         "--within",
         type=_parse_share,
         metavar="PERCENT",
-        help=f"go on until the mean is known this well: half of its 95 %% interval (default {_WITHIN:g})",
+        help="measure until half of the mean's 95 %% interval is no more than this"
+        f" (default {_DEFAULT_PRECISION_PERCENT:g})",
     )
     parser.add_argument(
-        "--budget", type=parse_minutes, metavar="MIN", help=f"but no longer (default {_BUDGET_MIN:g}; none with --runs)"
+        "--budget",
+        type=parse_minutes,
+        metavar="MIN",
+        help=f"time limit in minutes (default {_DEFAULT_BUDGET_MIN:g}; none with --runs)",
     )
     add_start_options(parser)
     add_engine_option(parser)
@@ -68,13 +71,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="ask this server (Ollama, vLLM, another llama-server) the same in turns; may be given more than once",
+        help="compare with this server (Ollama, vLLM, another llama-server) in turns; may be given more than once",
     )
     add_key_options(parser)
     add_price_options(parser)
     parser.epilog = (
-        "When a server of this program runs, that is asked as it is. Else the model is served as `serve` does it,"
-        " measured, and stopped. The result goes into the history."
+        "A running server of this program is measured as it is. Otherwise the model is served as by `serve`, measured,"
+        " and stopped. The result goes into the history."
     )
 
 
@@ -86,7 +89,7 @@ def _parse_share(text: str) -> float:
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Measure and return the result; exit code 1 if a server failed before the end."""
+    """Measure and return the result. Exit code 1 if a server failed before the end."""
     from launcher.app.benchmark import check_server, running_target, serve_target
     from launcher.app.session import Session
     from launcher.app.tuner_kept import check_no_tune
@@ -97,23 +100,24 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.list:
         workloads = shipped_workloads()
         return Result([_workload_json(each) for each in workloads], _format_workloads(workloads))
-    read_prices(options)  # reports invalid prices before anything is measured
-    work = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
+    read_prices(options)  # so that invalid prices are reported before anything is measured
+    workload = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
     await asyncio.to_thread(check_no_tune)
-    entry = await _find_running_server(options)
+    _check_comparison(options)
+    server = await _find_target_server(options)
     for url in options.against:
         await check_server(url, await find_api_key(url, options))
     with closing(Reporter(as_json=options.json)) as reporter:
-        if entry is not None:
-            await _check_served_as_is(entry, options)
-            reporter.show_event(None, [Note(f"Asking {entry.url} ({one_line(entry.model)}).")])
-            async with running_target(entry) as target:
-                return await _measure_target(target, work, options, reporter)
+        if server is not None:
+            await _check_no_changes(server, options)
+            reporter.show_event(None, [Note(f"Asking {server.url} ({one_line(server.model)}).")])
+            async with running_target(server) as target:
+                return await _measure_target(target, workload, options, reporter)
         session = Session(on_event=None if options.json else StateLine().show_event)
         try:
-            named, served = await resolve_serve_options(options, reporter)
-            target = await serve_target(session, served, named, work)
-            return await _measure_target(target, work, options, reporter)
+            model, serve_options = await resolve_serve_options(options, reporter)
+            target = await serve_target(session, serve_options, model, workload)
+            return await _measure_target(target, workload, options, reporter)
         except LauncherError as error:
             reporter.close()
             print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
@@ -123,16 +127,16 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _measure_target(
-    target: BenchmarkTarget, work: Workload, options: argparse.Namespace, reporter: Reporter
+    target: BenchmarkTarget, workload: Workload, options: argparse.Namespace, reporter: Reporter
 ) -> Result:
-    """Measure a target, alone or against others."""
+    """Measure a target, alone or in turns with the servers of --against."""
     from launcher.app.benchmark import compare_targets, other_target, run_benchmark
     from launcher.tuning.measured_speed import EndReason
     from launcher.tuning.server_comparison import ROUNDS
 
     prices = read_prices(options)
     if not options.against:
-        request = _make_request(options, work)
+        request = _make_request(options, workload)
         benchmark = await run_benchmark(target, request, partial(reporter.show_round, rounds=request.runs))
         speed = benchmark.measured
         cost, cost_text = cost_of_runs(speed.answered, prices)
@@ -146,7 +150,7 @@ async def _measure_target(
         others = [other_target(url, await find_api_key(url, options)) for url in options.against]
         targets = [target, *[await stack.enter_async_context(other) for other in others]]
         standings = await compare_targets(
-            targets, work, rounds, lambda _, run, number: reporter.show_round(run, number, rounds=rounds)
+            targets, workload, rounds, lambda _, run, number: reporter.show_round(run, number, rounds=rounds)
         )
     costs = [cost_of_runs(each.measured.answered if each.measured else (), prices) for each in standings]
     servers = [
@@ -154,53 +158,57 @@ async def _measure_target(
         for standing, each, (cost, _) in zip(standings, targets, costs, strict=True)
     ]
     return Result(
-        {"workload": {"name": work.name, "version": work.version}, "rounds": rounds, "servers": servers},
-        format_standings(standings, targets, work, [text for _, text in costs]),
+        {"workload": {"name": workload.name, "version": workload.version}, "rounds": rounds, "servers": servers},
+        format_standings(standings, targets, workload, [text for _, text in costs]),
         exit_code=1 if any(each.error for each in standings) else 0,
     )
 
 
-def _make_request(options: argparse.Namespace, work: Workload) -> BenchmarkRequest:
+def _make_request(options: argparse.Namespace, workload: Workload) -> BenchmarkRequest:
     from launcher.app.benchmark import BenchmarkRequest
 
-    fixed = options.runs or (work.runs if options.within is None else None)
-    budget = options.budget or (None if fixed else _BUDGET_MIN)
-    return BenchmarkRequest(
-        work, fixed, options.within or _WITHIN / 100, float("inf") if budget is None else 60 * budget
-    )
+    runs = options.runs or (workload.runs if options.within is None else None)
+    budget_min = options.budget or (float("inf") if runs else _DEFAULT_BUDGET_MIN)
+    return BenchmarkRequest(workload, runs, options.within or _DEFAULT_PRECISION_PERCENT / 100, 60 * budget_min)
 
 
-async def _find_running_server(options: argparse.Namespace) -> Entry | None:
-    """Return the running server to measure, other than those it is compared with; None if there is none."""
-    from launcher.base.errors import BadOption, SeveralServers
-    from launcher.engine.server import registry
+def _check_comparison(options: argparse.Namespace) -> None:
+    """Raise BadOption for options that do not go with the number of --against servers."""
+    from launcher.base.errors import BadOption
 
     if options.against and (options.within or options.budget):
         raise BadOption("--within and --budget are for one server.", "With --against use --runs.")
     if (options.api_key_env or options.key_file) and len(options.against) != 1:
         raise BadOption("An API key is for a single --against server.", "Leave it out, or name one server.")
+
+
+async def _find_target_server(options: argparse.Namespace) -> Entry | None:
+    """Return the running server to measure, other than those of --against; None if there is none."""
+    from launcher.base.errors import SeveralServers
+    from launcher.engine.server import registry
+
     if options.url is not None:
         return await asyncio.to_thread(registry.find_server, options.url)
     others = {registry_url(url) for url in options.against}
-    entries = [entry for entry in await asyncio.to_thread(registry.list_running) if entry.url not in others]
-    if len(entries) > 1:
-        names = ", ".join(entry.url for entry in entries)
-        raise SeveralServers(f"{len(entries)} servers are running: {names}.", "Choose one with --url.")
-    return entries[0] if entries else None
+    servers = [server for server in await asyncio.to_thread(registry.list_running) if server.url not in others]
+    if len(servers) > 1:
+        names = ", ".join(server.url for server in servers)
+        raise SeveralServers(f"{len(servers)} servers are running: {names}.", "Choose one with --url.")
+    return servers[0] if servers else None
 
 
-async def _check_served_as_is(entry: Entry, options: argparse.Namespace) -> None:
-    """Raise BadOption for options that would change a running server, or for another model."""
+async def _check_no_changes(server: Entry, options: argparse.Namespace) -> None:
+    """Raise BadOption if the options name other settings than a running server has, or another model."""
     from launcher.base.errors import BadOption
 
     if options.changes or options.engine:
         raise BadOption(
-            f"A server runs at {entry.url} and is measured as it is: --set and --engine do not apply to it.",
+            f"A server runs at {server.url} and is measured as it is: --set and --engine do not apply to it.",
             "Change its settings with `mtp-launcher restart --set`, or stop it first.",
         )
-    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != entry.model:
+    if options.model is not None and await asyncio.to_thread(_read_model_name, options) != server.model:
         raise BadOption(
-            f"The server at {entry.url} has {one_line(entry.model)}, and no other model can be measured beside it.",
+            f"The server at {server.url} has {one_line(server.model)}, and no other model can be measured beside it.",
             "Leave the model out to measure that one, or stop it first: `mtp-launcher stop`.",
         )
 
@@ -218,15 +226,15 @@ def _read_model_name(options: argparse.Namespace) -> str:
 _UNKNOWN = "not known"
 
 
-def _workload_json(work: Workload) -> dict[str, Any]:
+def _workload_json(workload: Workload) -> dict[str, Any]:
     return {
-        "name": work.name,
-        "title": work.title,
-        "about": work.about,
-        "version": work.version,
-        "prompts": len(work.prompts),
-        "reply_tokens": work.reply_tokens,
-        "runs": work.runs,
+        "name": workload.name,
+        "title": workload.title,
+        "about": workload.about,
+        "version": workload.version,
+        "prompts": len(workload.prompts),
+        "reply_tokens": workload.reply_tokens,
+        "runs": workload.runs,
     }
 
 
@@ -236,11 +244,11 @@ def _format_workloads(workloads: Sequence[Workload]) -> Iterator[str]:
 
 
 def _format_benchmark(benchmark: Benchmark, cost: str) -> Iterator[str]:
-    speed, work = benchmark.measured, benchmark.workload
+    speed, workload = benchmark.measured, benchmark.workload
     settings = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in benchmark.settings.items())
     model = one_line(benchmark.environment.model.label_with_quant)
     engine = one_line(f"{benchmark.environment.engine} {benchmark.environment.engine_version}")
-    yield wrap_text(f"{work.title} (version {work.version}) on {model}, engine {engine}, {settings}.")
+    yield wrap_text(f"{workload.title} (version {workload.version}) on {model}, engine {engine}, {settings}.")
     rows = {
         "decode": _describe_decode(speed),
         "prompts": _describe_prompts(speed.counted),
@@ -263,15 +271,16 @@ def _describe_decode(speed: MeasuredSpeed) -> str:
     decode, interval = speed.decode, speed.interval
     if decode is None:
         return _UNKNOWN
-    whose = "" if speed.clock == "engine" else ", by the clock here"
+    clock = "" if speed.clock == "engine" else ", by the clock here"
     text = f"{decode.mean:.1f} tokens/s"
     if interval is not None and interval.n > 1:
-        reach = plus_minus(interval)
-        text += reach
-        if "±" in reach:
-            text += f" (95 % interval of the mean of {interval.n} rounds{whose})"
-    spread = f"; standard deviation {decode.stdev:.1f}" if decode.stdev is not None else ""
-    return f"{text}{spread} over {decode.n} replies"
+        spread = plus_minus(interval)
+        text += spread
+        if "±" in spread:
+            text += f" (95 % interval of the mean of {interval.n} rounds{clock})"
+    if decode.stdev is not None:
+        text += f"; standard deviation {decode.stdev:.1f}"
+    return f"{text} over {decode.n} replies"
 
 
 def _describe_prompts(counted: tuple[Run, ...]) -> str:
@@ -286,23 +295,22 @@ def _describe_drafts(speed: MeasuredSpeed) -> str:
     if drafts is None:
         return "none"
     by_position = ", ".join(format_percent(share) for share in drafts.rates_by_position)
-    whole = f"{format_percent(drafts.rate)} accepted ({drafts.accepted:,} of {drafts.drafted:,}"
+    total = f"{format_percent(drafts.rate)} accepted ({drafts.accepted:,} of {drafts.drafted:,}"
     step = f"each step of the engine writes {drafts.mean_length:.2f} tokens, without MTP 1"
-    return f"{whole}; by position {by_position}); {step}"
+    return f"{total}; by position {by_position}); {step}"
 
 
 def _describe_power(speed: MeasuredSpeed) -> str:
-    power: Figure | None = speed.power
-    if power is None:
+    if speed.power is None:
         return ""
     energy = f", {speed.tokens_per_joule:.2f} tokens a joule" if speed.tokens_per_joule else ""
     heat = f", up to {speed.hottest_c:.0f} °C" if speed.hottest_c is not None else ""
-    return f"{power.mean:.0f} W{energy}{heat}"
+    return f"{speed.power.mean:.0f} W{energy}{heat}"
 
 
 def _describe_left_out(speed: MeasuredSpeed) -> str:
-    why = [each.error or each.spoilt or "" for each in speed.runs if each.error or each.spoilt]
-    return f"{len(why)} replies: {' '.join(dict.fromkeys(why))}" if why else ""
+    reasons = [each.error or each.spoilt or "" for each in speed.runs if each.error or each.spoilt]
+    return f"{len(reasons)} replies: {' '.join(dict.fromkeys(reasons))}" if reasons else ""
 
 
 def _describe_end(speed: MeasuredSpeed) -> str:
@@ -310,13 +318,13 @@ def _describe_end(speed: MeasuredSpeed) -> str:
 
     if speed.ended is EndReason.BUDGET and speed.interval is not None:
         share = speed.interval.half_width / speed.interval.estimate
-        known = f"to {100 * share:.1f} %" if speed.interval.n > 1 else "from one round only"
-        return f"The time was up: the mean is known {known}. "
+        precision = f"to {100 * share:.1f} %" if speed.interval.n > 1 else "from one round only"
+        return f"The time was up: the mean is known {precision}. "
     return "The server failed before the end. " if speed.ended is EndReason.FAILED else ""
 
 
 def benchmark_json(benchmark: Benchmark) -> dict[str, Any]:
-    """Return the measurement of one server with its runs as JSON, rounded to significant digits."""
+    """Return the measurement of one server with its runs as JSON, with rounded figures."""
     figures = benchmark.as_json()
     interval = figures.pop("interval") or {}
     shares = {name: round_figure(figures[name], 4) for name in ("acceptance", "first_token_s", "tokens_per_joule")}
@@ -337,8 +345,8 @@ def _run_json(run: Run) -> dict[str, Any]:
         "tokens_per_second": round_figure(run.decode_rate, 3),
         "prefill_per_second": round_figure(run.prefill_rate, 3),
         "first_token_s": round_figure(run.first_token_s, 4),
-        "draft_n": drafts and drafts.drafted,
-        "draft_n_accepted": drafts and drafts.accepted,
+        "draft_n": drafts.drafted if drafts else None,
+        "draft_n_accepted": drafts.accepted if drafts else None,
         "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position] if drafts else [],
         "power_w": round_figure(run.power_w),
         "temperature_c": round_figure(run.temperature_c),
@@ -349,13 +357,13 @@ def _run_json(run: Run) -> dict[str, Any]:
 
 
 def format_standings(
-    standings: Sequence[ServerStanding], targets: Sequence[BenchmarkTarget], work: Workload, costs: Sequence[str]
+    standings: Sequence[ServerStanding], targets: Sequence[BenchmarkTarget], workload: Workload, costs: Sequence[str]
 ) -> Iterator[str]:
     """Yield a table of servers, each compared with the first. `costs` are sentences, empty without a price."""
     by_url = {target.url: target for target in targets}
     clock = next(each.measured.clock for each in standings if each.measured)
-    whose = "the servers' own timings" if clock == "engine" else "the clock here: one of them gives no timings"
-    yield wrap_text(f"{work.title} (version {work.version}), asked in turns, by {whose}.")
+    timings = "the servers' own timings" if clock == "engine" else "the clock here: one of them gives no timings"
+    yield wrap_text(f"{workload.title} (version {workload.version}), asked in turns, by {timings}.")
     head = ("SERVER", "MODEL", "TOKENS/S", "FIRST TOKEN", "ACCEPTED", "AGAINST THE FIRST")
     rows = [_standing_cells(each, by_url[each.name], first=each is standings[0]) for each in standings]
     yield from format_table([head, *rows], right=(2, 3, 4))
@@ -368,14 +376,17 @@ def _standing_cells(each: ServerStanding, target: BenchmarkTarget, *, first: boo
     speed = each.measured
     decode, interval = (speed.decode, speed.interval) if speed else (None, None)
     spread = plus_minus(interval) if interval else ""
-    began = speed.first_token if speed else None
-    drafts = speed.acceptance if speed else None
+    first_token = speed.first_token if speed else None
+    if speed and speed.acceptance:
+        acceptance = format_percent(speed.acceptance.rate)
+    else:
+        acceptance = _UNKNOWN if speed and speed.clock == "wall" else "no drafts"
     return (
         f"{each.name} ({target.environment.engine})",
         one_line(target.environment.model.label_with_quant),
         f"{decode.mean:.1f}{spread}" if decode else _UNKNOWN,
-        f"{began.mean:.3f} s" if began else _UNKNOWN,
-        format_percent(drafts.rate) if drafts else _UNKNOWN if speed and speed.clock == "wall" else "no drafts",
+        f"{first_token.mean:.3f} s" if first_token else _UNKNOWN,
+        acceptance,
         "" if first else _describe_ratio(each),
     )
 
