@@ -13,7 +13,7 @@ from launcher.cli.quantities import parse_int, parse_number
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("prompt", type=_parse_prompt, help="what to ask; - reads it from standard input")
-    parser.add_argument("--url", help="which server, when more than one runs; or one that others started")
+    parser.add_argument("--url", help="which server, when more than one runs; or one of another program")
     add_key_options(parser)
     parser.add_argument("--system", type=_parse_text, metavar="TEXT", help="a system prompt")
     parser.add_argument("--max-tokens", type=parse_int, metavar="N", help="end the reply after N tokens")
@@ -46,7 +46,7 @@ def _parse_text(text: str) -> str:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Print the reply as it streams, and return its figures; for --json the text is among them."""
+    """Print the reply while it is generated, and return its figures; with --json the text is one of them."""
     from launcher.app import settings
     from launcher.app.serving import chat
     from launcher.app.settings_declared import SYSTEM_PROMPT
@@ -56,7 +56,7 @@ async def run(options: argparse.Namespace) -> Result:
     messages = [{"role": "system", "content": system}] if system else []
     given = {"max_tokens": options.max_tokens, "temperature": options.temperature, "thinking": options.think}
     sampling: dict[str, Any] = settings.chat_sampling() | {
-        name: each for name, each in given.items() if each is not None
+        name: value for name, value in given.items() if value is not None
     }
     request = ChatRequest(
         [*messages, {"role": "user", "content": options.prompt}],
@@ -66,14 +66,14 @@ async def run(options: argparse.Namespace) -> Result:
         extra=sampling,
     )
 
-    def show(delta: Delta) -> None:
+    def print_delta(delta: Delta) -> None:
         if not options.json:
             sys.stderr.write(visible_reply(delta.reasoning) if sys.stderr.isatty() else delta.reasoning)
             sys.stdout.write(visible_reply(delta.content) if sys.stdout.isatty() else delta.content)
             sys.stdout.flush()
 
     key = read_api_key(options.url, options)
-    reply = await chat(request, url=options.url, api_key=key, on_delta=show)
+    reply = await chat(request, url=options.url, api_key=key, on_delta=print_delta)
     timings, drafts = reply.timings, reply.acceptance
     data = {
         "text": reply.text,

@@ -72,9 +72,9 @@ def _run_action(options: argparse.Namespace) -> Result:
 def _list_conversations(conversations: Conversations, _options: argparse.Namespace) -> Result:
     summaries = conversations.list_all()
     head = ("ID", "CHANGED", "MESSAGES", "TITLE", "MODEL")
-    lines = format_table([head, *map(_format_row, summaries)], right={2}, indent="")
-    none = ["No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none."]
-    return Result({"conversations": [asdict(each) for each in summaries]}, lines if summaries else none)
+    table = format_table([head, *map(_format_row, summaries)], right={2}, indent="")
+    if_empty = ["No conversation is kept here. The window keeps its own; `mtp-launcher chat` keeps none."]
+    return Result({"conversations": [asdict(each) for each in summaries]}, table if summaries else if_empty)
 
 
 def _format_row(each: ConversationSummary) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.tuning.history_records import Session
     from launcher.tuning.report import SessionComparison
 
-_WHAT = (
+_MEASUREMENT_HELP = (
     'a measurement as `history` shows it, "last", published:NAME, or a file that was exported or shared; '
     "with :draft=2,kv=q8_0 only these settings of it"
 )
@@ -26,23 +26,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Settings of one measurement are compared by naming it twice, as in `compare last:draft=0 last:draft=2`. "
         "`mtp-launcher history published` lists published tables."
     )
-    parser.add_argument("first", metavar="A", help=_WHAT)
+    parser.add_argument("first", metavar="A", help=_MEASUREMENT_HELP)
     parser.add_argument("second", metavar="B", help="the same")
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Compare the two; exit code 0 whatever the result."""
-    return await asyncio.to_thread(_compare_named, options)
+    """Compare the two measurements. Exit code 0, whichever is faster."""
+    return await asyncio.to_thread(_compare_measurements, options)
 
 
-def _compare_named(options: argparse.Namespace) -> Result:
+def _compare_measurements(options: argparse.Namespace) -> Result:
     from launcher.tuning.history import History, load_session, parse_session_choice
     from launcher.tuning.report import compare_sessions
 
-    named = [parse_session_choice(text) for text in (options.first, options.second)]
+    first_name, first_settings = parse_session_choice(options.first)
+    second_name, second_settings = parse_session_choice(options.second)
     with History() as history:
-        first, second = (load_session(history, name) for name, _ in named)
-    comparison = compare_sessions(first, second, named[0][1], named[1][1])
+        first, second = load_session(history, first_name), load_session(history, second_name)
+    comparison = compare_sessions(first, second, first_settings, second_settings)
     return Result(comparison.as_json(), _format_comparison(first, second, comparison))
 
 

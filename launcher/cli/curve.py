@@ -1,15 +1,15 @@
-"""`mtp-launcher curve`: measure speed against context fill, context size, or the number of streams."""
+"""`mtp-launcher curve`: measure speed by context fill, context size, or number of parallel requests (streams)."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.bar import Reporter
+from launcher.cli.bar import Reporter, format_duration
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from launcher.app.sweeps import Sweep
     from launcher.tuning.cost import Cost, Prices
     from launcher.tuning.curves import Curve, CurveAxis, CurvePoint, CurveProgress, RoundPoint
+    from launcher.tuning.records import Run
     from launcher.tuning.statistics import Interval
 
-ROUNDS = 3
+_DEFAULT_ROUNDS = 3
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
-_USUAL: tuple[int, ...] = ()
-_TITLES = {"fill": "fill", "context": "context", "streams": "streams"}
+_DEFAULT_PLACES: tuple[int, ...] = ()
+"""Lets `plan_sweep` choose the places of the curve, which are its points on the axis."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,44 +43,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
     axis.add_argument(
         "--fill",
         nargs="?",
-        const=_USUAL,
-        type=_parse_tokens,
+        const=_DEFAULT_PLACES,
+        type=_parse_token_counts,
         metavar="N,...",
-        help="with so many tokens in the context: 0,10000,40000 (default, as far as the context goes)",
+        help="at these numbers of tokens in the context: 0,10000,40000 (default, as far as the context reaches)",
     )
     axis.add_argument(
-        "--context", nargs="?", const=_USUAL, type=_parse_tokens, metavar="N,...", help="with contexts of these sizes"
+        "--context",
+        nargs="?",
+        const=_DEFAULT_PLACES,
+        type=_parse_token_counts,
+        metavar="N,...",
+        help="at these context sizes, in tokens",
     )
     axis.add_argument(
         "--streams",
         nargs="?",
-        const=_USUAL,
-        type=_parse_ints,
+        const=_DEFAULT_PLACES,
+        type=_parse_counts,
         metavar="N,...",
-        help="with so many replies at once: 1,2,4",
+        help="at these numbers of parallel requests: 1,2,4",
     )
     parser.add_argument(
-        "--draft", type=_parse_ints, metavar="N,...", help="draft lengths to compare with no MTP; 0: no MTP alone"
+        "--draft", type=_parse_counts, metavar="N,...", help="draft lengths to compare with MTP off; 0: only MTP off"
     )
     parser.add_argument(
         "--rounds",
         type=parse_rounds,
-        default=ROUNDS,
+        default=_DEFAULT_ROUNDS,
         metavar="N",
-        help=f"measure each point N times (default {ROUNDS})",
+        help=f"measure each point N times (default {_DEFAULT_ROUNDS})",
     )
     add_price_options(parser)
     parser.epilog = (
-        "The model is served again and again, without MTP and with it in turns, on a server of its own. Ctrl-C ends it,"
+        "The model is served repeatedly, in turns without and with MTP, on a server of its own. Ctrl-C ends it,"
         " and shows what was measured until then. The result goes into the history."
     )
 
 
-def _parse_tokens(text: str) -> tuple[int, ...]:
+def _parse_token_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({parse_tokens(word) for word in text.split(",")}))
 
 
-def _parse_ints(text: str) -> tuple[int, ...]:
+def _parse_counts(text: str) -> tuple[int, ...]:
     numbers = tuple(sorted({parse_int(word) for word in text.split(",")}))
     if numbers[0] < 0:
         raise argparse.ArgumentTypeError(f"{numbers[0]} is below 0")
@@ -104,7 +110,7 @@ async def run(options: argparse.Namespace) -> int:
         if not points:
             return None
         curve = build_curve(sweep.axis, [*sweep.gaps, *points])
-        costs = {at: describe_cost(groups, prices) for at, groups in _group_runs(curve, points).items()}
+        costs = {point: describe_cost(groups, prices) for point, groups in _group_runs(curve, points).items()}
         data, lines = _curve_json(curve, points, costs, prices), _format_curve(curve, costs, prices)
         return Result(data, lines, exit_code=0 if any(each.counts for each in points) else 1)
 
@@ -123,14 +129,15 @@ async def _plan_sweep(options: argparse.Namespace, reporter: Reporter) -> Sweep:
     from launcher.tuning.curves import CurveAxis
     from launcher.tuning.workloads import load_workload
 
-    work = await asyncio.to_thread(load_workload, options.workload)
+    workload = await asyncio.to_thread(load_workload, options.workload)
     subject = await prepare_subject(options, () if options.draft is None else (0, *options.draft), reporter)
-    given = {CurveAxis.FILL: options.fill, CurveAxis.CONTEXT: options.context, CurveAxis.STREAMS: options.streams}
-    axis, places = next(
-        ((axis, places) for axis, places in given.items() if places is not None), (CurveAxis.FILL, _USUAL)
-    )
-    grow = not any(name.strip().lower() in ("ctx", "context") for name, _ in options.changes)
-    return plan_sweep(axis, subject, work, places, options.rounds, grow=grow)
+    axis, places = CurveAxis.FILL, options.fill or _DEFAULT_PLACES
+    if options.context is not None:
+        axis, places = CurveAxis.CONTEXT, options.context
+    elif options.streams is not None:
+        axis, places = CurveAxis.STREAMS, options.streams
+    has_fixed_context = any(name.strip().lower() in ("ctx", "context") for name, _ in options.changes)
+    return plan_sweep(axis, subject, workload, places, options.rounds, grow=not has_fixed_context)
 
 
 def _describe_sweep(sweep: Sweep) -> str:
@@ -138,13 +145,13 @@ def _describe_sweep(sweep: Sweep) -> str:
     series = " and ".join(dict.fromkeys(start.series for start in sweep.starts))
     points = sweep.rounds * sum(len(start.places) for start in sweep.starts)
     return (
-        f"{one_line(sweep.subject.named)}, {series}: {_TITLES[sweep.axis]} {', '.join(f'{at:,}' for at in places)};"
+        f"{one_line(sweep.subject.named)}, {series}: {sweep.axis.value} {', '.join(f'{at:,}' for at in places)};"
         f" {points} points in {sweep.rounds} rounds, replies of {sweep.prompt.tokens} tokens."
     )
 
 
 def _describe_step(step: CurveProgress) -> str:
-    left = "" if step.left_s is None else f", about {_format_minutes(step.left_s)} left"
+    left = "" if step.left_s is None else f", about {format_duration(round(step.left_s))} left"
     return f"{step.done + 1} of {step.total}: {step.series} at {step.place:,}{left}"
 
 
@@ -157,30 +164,30 @@ def _describe_point(point: RoundPoint, axis: CurveAxis) -> Note:
     return Note(f"  {point.series} at {point.place:,}: {one_line(text, 200)}")
 
 
-Costs = dict[tuple[str, int], tuple["Cost | None", str]]
+_Costs = dict[tuple[str, int], tuple["Cost | None", str]]
+"""Cost of a point of the curve, by series and place, with its sentence or the reason why it is unknown."""
 
 
-def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int], list[Any]]:
-    """Return the replies that count by point, with the seconds that those of one moment took together."""
-    return {
-        (point.series, point.place): [
-            (each.runs, each.span_s)
-            for each in points
-            if each.counts and (each.series, each.place) == (point.series, point.place)
-        ]
-        for point in curve.points
+def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int], list[tuple[Sequence[Run], float]]]:
+    """Return for each point of the curve the rounds that count: their replies, and the seconds that these took."""
+    groups: dict[tuple[str, int], list[tuple[Sequence[Run], float]]] = {
+        (point.series, point.place): [] for point in curve.points
     }
+    for point in points:
+        if point.counts and (point.series, point.place) in groups:
+            groups[point.series, point.place].append((point.runs, point.span_s))
+    return groups
 
 
-def _curve_json(curve: Curve, points: list[RoundPoint], costs: Costs, prices: Prices | None) -> dict[str, Any]:
+def _curve_json(curve: Curve, points: list[RoundPoint], costs: _Costs, prices: Prices | None) -> dict[str, Any]:
     from launcher.tuning.curves import rate_of_point, summarize_curve
 
     result = curve.as_json()
     if prices is not None:
         for point in result["points"]:
-            cost, why = costs[point["series"], point["at"]]
+            cost, reason = costs[point["series"], point["at"]]
             point["cost"] = cost.as_json() if cost else None
-            point["cost_unknown"] = None if cost else why
+            point["cost_unknown"] = None if cost else reason
     runs = [
         {
             "series": each.series,
@@ -195,22 +202,22 @@ def _curve_json(curve: Curve, points: list[RoundPoint], costs: Costs, prices: Pr
     return {**result, "rounds": runs, "sentences": summarize_curve(curve)}
 
 
-def _format_curve(curve: Curve, costs: Costs, prices: Prices | None) -> Iterator[str]:
+def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterator[str]:
     from launcher.tuning.curves import summarize_curve
 
     others = curve.series[1:]
-    head = [_TITLES[curve.axis], *(f"{name} t/s" for name in curve.series), *("times" for _ in others)]
+    head = [curve.axis.value, *(f"{name} t/s" for name in curve.series), *("times" for _ in others)]
     head += [*("accepted" for _ in others), "read t/s", "first token s"]
     head += [] if prices is None else [f"a million {name}" for name in curve.series]
     rows = [tuple(head)]
     for place in curve.places:
-        here = [curve.point_at(name, place) for name in curve.series]
+        points = [curve.point_at(name, place) for name in curve.series]
         ratios = [curve.ratio_at(name, place) for name in others]
-        cells = [f"{place:,}", *(_format_rate(point) for point in here)]
+        cells = [f"{place:,}", *(_format_rate(point) for point in points)]
         cells += [_format_ratio(ratio.interval) if ratio else _UNKNOWN for ratio in ratios]
-        cells += [format_percent(p.acceptance.rate) if p and p.acceptance else _UNKNOWN for p in here[1:]]
-        cells.append("/".join(_format_figure(point.prefill if point else None, "{:,.0f}") for point in here))
-        cells.append("/".join(_format_figure(point.first_token_s if point else None, "{:.2f}") for point in here))
+        cells += [format_percent(each.acceptance.rate) if each and each.acceptance else _UNKNOWN for each in points[1:]]
+        cells.append("/".join(_format_figure(point.prefill if point else None, "{:,.0f}") for point in points))
+        cells.append("/".join(_format_figure(point.first_token_s if point else None, "{:.2f}") for point in points))
         if prices is not None:
             known_costs = [costs.get((name, place), (None, ""))[0] for name in curve.series]
             cells += [_format_figure(cost.per_million if cost else None, "{:.3g}") for cost in known_costs]
@@ -225,36 +232,29 @@ def _format_curve(curve: Curve, costs: Costs, prices: Prices | None) -> Iterator
     yield from map(wrap_text, [*summarize_curve(curve), *missing, *_describe_costs(costs)])
 
 
-def _describe_costs(costs: Costs) -> list[str]:
-    """Return a sentence for the first point of each series with a known cost, or the reason why there is none."""
+def _describe_costs(costs: _Costs) -> list[str]:
+    """Return a sentence for each series, about its first point with a known cost; if none is known, the reason."""
     by_series = {}
     for (series, place), (cost, _) in costs.items():
         if cost is not None and series not in by_series:
             by_series[series] = f"{series[0].upper()}{series[1:]} at {place:,}: {cost.sentence}"
-    whys = [why for cost, why in costs.values() if cost is None and why]
-    return list(by_series.values()) or whys[:1]
+    reasons = [reason for cost, reason in costs.values() if cost is None and reason]
+    return list(by_series.values()) or reasons[:1]
 
 
 def _format_rate(point: CurvePoint | None) -> str:
     if point is None or point.rate is None:
         return _UNKNOWN
-    reach = plus_minus(point.rate)
-    each = (
-        f" ({point.rate_per_stream:.1f} each)"
-        if point.rate_per_stream is not None and point.replies > point.rate.n
-        else ""
-    )
-    return f"{point.rate.estimate:.1f}{reach}{each}"
+    text = f"{point.rate.estimate:.1f}{plus_minus(point.rate)}"
+    if point.rate_per_stream is not None and point.replies > point.rate.n:
+        text += f" ({point.rate_per_stream:.1f} each)"
+    return text
 
 
 def _format_ratio(ratio: Interval) -> str:
-    sides = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.n > 1 else ""
-    return f"{ratio.estimate:.2f}{sides}"
+    bounds = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.n > 1 else ""
+    return f"{ratio.estimate:.2f}{bounds}"
 
 
-def _format_figure(value: float | None, how: str) -> str:
-    return _UNKNOWN if value is None else how.format(value)
-
-
-def _format_minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+def _format_figure(value: float | None, template: str) -> str:
+    return _UNKNOWN if value is None else template.format(value)
