@@ -1,4 +1,4 @@
-"""`mtp-launcher demo`: run the whole chain on the built-in model, in the terminal."""
+"""`mtp-launcher demo`: serve the demo model with the built-in engine, and chat with it, in the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.base.units import format_percent, format_rate
 from launcher.cli.output import Result, round_figure
 from launcher.cli.quantities import parse_number
 
-if TYPE_CHECKING:  # imported by the verb itself, so that --help stays fast
+if TYPE_CHECKING:
     from launcher.app.demonstration import DemoReport
 
 _TEXT_CHARACTERS = 200
@@ -18,8 +18,8 @@ _TEXT_CHARACTERS = 200
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("--headless", action="store_true", help="stay in the terminal where there is a display")
-    parser.add_argument("--seconds", type=parse_number, metavar="N", help="go on asking for N seconds, in the terminal")
+    parser.add_argument("--headless", action="store_true", help="stay in the terminal, even if there is a display")
+    parser.add_argument("--seconds", type=parse_number, metavar="N", help="ask for N seconds, in the terminal")
 
 
 async def run(options: argparse.Namespace) -> Result:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from launcher.engine.server.registry import Entry
     from launcher.engine.server.started import LastStart
 
-_UNNAMED = "The log shows no known cause."
-_NO_TEXT = "This is not a log: it is not a text file."
-_BEGINNING = ("preparing", "loading", "warming up")
+_NO_KNOWN_CAUSE = "The log shows no known cause."
+_NOT_A_LOG = "This is not a log: it is not a text file."
+_STARTING_STATES = ("preparing", "loading", "warming up")
 _EXIT_CODES = range(-(2**31), 2**32)
 """Exit codes of Windows have 32 bits and are written with or without a sign."""
 
@@ -38,43 +38,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--url", help="the log of the server at this address")
     parser.add_argument(
         "--exit-code",
-        type=_exit_code,
+        type=_parse_exit_code,
         metavar="N",
         help="its exit code, if you know it: negative or 128 + N for signal N",
     )
 
 
-def _exit_code(text: str) -> int:
+def _parse_exit_code(text: str) -> int:
     try:
-        code = int(text)
+        code: int | None = int(text)
     except ValueError:
-        code = _EXIT_CODES.stop
-    if code not in _EXIT_CODES:
+        code = None
+    if code is None or code not in _EXIT_CODES:
         raise argparse.ArgumentTypeError(f"{text} is not an exit code, such as 1, 137 or -11")
     return code
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the first known cause in the log, or the error of a failed start. Exit code 1 if no cause is known."""
+    """Return the first known cause in the log, or the error of the last start. Exit code 1 if no cause is known."""
     from launcher.base.threads import run_in_thread
     from launcher.engine.diagnosis.explain import diagnose_log, last_error
     from launcher.engine.diagnosis.log_reading import is_text
 
-    last, begins = await asyncio.to_thread(_last_of, options.log, options.url)
-    asked = options.log is not None or options.exit_code is not None
-    if last is not None and last.why is not None and not last.explained_by_log and not asked:
+    last, starting = await asyncio.to_thread(_find_last_start, options.log, options.url)
+    has_input = options.log is not None or options.exit_code is not None
+    if last is not None and last.why is not None and not last.explained_by_log and not has_input:
         return _make_report(_diagnose_failed_start(last, last.why), last, options)
     name = options.log if options.log is not None or last is None else str(last.log)
-    text = await run_in_thread(
-        lambda: _read_named_log(name), "log"
-    )  # in a thread, because reading a pipe may never end
+    # A thread that may be left behind, because reading a pipe may never end.
+    text = await run_in_thread(lambda: _read_named_log(name), "log")
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
     diagnosis = diagnose_log(text, exit_code=exit_code)
-    if diagnosis is not None and (begins is None or diagnosis.severity == "fatal"):
+    if diagnosis is not None and (starting is None or diagnosis.severity == "fatal"):
         return _make_report(diagnosis, last, options, error_line=diagnosis.line or last_error(text) or "")
-    title, error_line = (_UNNAMED, last_error(text)) if is_text(text) else (_NO_TEXT, None)
-    if begins is not None:
-        title = f"The server at {begins.url} is {begins.state}, and its log shows no failure."
+    title, error_line = (_NO_KNOWN_CAUSE, last_error(text)) if is_text(text) else (_NOT_A_LOG, None)
+    if starting is not None:
+        title = f"The server at {starting.url} is {starting.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
     unknown = dict.fromkeys(("code", "cause", "action"))
     return Result(
@@ -87,7 +86,7 @@ async def run(options: argparse.Namespace) -> Result:
 def _make_report(
     diagnosis: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
 ) -> Result:
-    """Return a cause and the suggested fixes."""
+    """Return the result for a known cause: the cause and the suggested fixes."""
     from launcher.engine.diagnosis.fix_command import command_for
 
     actions = last.actions if last is not None and last.diagnosis == diagnosis.code else diagnosis.actions
@@ -121,19 +120,19 @@ def _describe_source(log: str | None, options: argparse.Namespace) -> list[str]:
 
 
 def _diagnose_failed_start(last: LastStart, why: LauncherError) -> Diagnosis:
-    """Return the diagnosis of a start whose log names no cause, from the error that its user saw."""
+    """Return the error that the user saw as the diagnosis of a start whose log names no cause."""
     from launcher.engine.diagnosis.explain import Diagnosis
 
     title = "The last start failed." if last.log else "The last start failed before an engine was run."
     return Diagnosis(why.code, 0, "fatal", why.code, title, why.title, why.hint, last.actions)
 
 
-def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry | None]:
-    """Return the last start, unless another file is named, and its server while that is starting.
+def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | None, Entry | None]:
+    """Return the start to diagnose, and its server if that is still starting.
 
-    Without a name or an address it is the last attempted start, or if that is unknown, the newest log. Raises
-    ServerNotFound if there is no log, or nothing runs at the address, and SeveralServers if the last start is serving
-    beside others.
+    With the `name` of a log it is the last start if that wrote the log, else None. With a `url` it is the start of that
+    server. Otherwise it is the last start, or if that is unknown, the newest log. Raises ServerNotFound if there is no
+    log, or no server at the address, and SeveralServers if the server of the last start runs beside others.
     """
     from launcher.base.errors import ServerNotFound
     from launcher.base.paths import expand_user
@@ -143,9 +142,9 @@ def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry
 
     last = load_last_start()
     if name is not None:
-        own = last is not None and name != "-" and expand_user(name).absolute() == last.log
-        return (last if own else None), None
-    entry = registry.find_server(url) if url is not None else _server_of(last.log if last else None)
+        wrote_it = last is not None and name != "-" and expand_user(name).absolute() == last.log
+        return (last if wrote_it else None), None
+    entry = registry.find_server(url) if url is not None else _find_server_of_log(last.log if last else None)
     if url is not None and entry is not None:
         log = log_path(entry.port)
         last = last if last is not None and last.log == log else LastStart(None, log)
@@ -153,16 +152,21 @@ def _last_of(name: str | None, url: str | None) -> tuple[LastStart | None, Entry
         last = LastStart(None, files[0].path)
     if last is None:
         raise ServerNotFound("No server has run yet, so there is no log.", "Give the engine's log file.")
-    return last, entry if entry is not None and entry.state in _BEGINNING else None
+    return last, entry if entry is not None and entry.state in _STARTING_STATES else None
 
 
-def _server_of(log: Path | None) -> Entry | None:
-    """Return the running server that writes a log. Raises SeveralServers if it serves beside others."""
+def _find_server_of_log(log: Path | None) -> Entry | None:
+    """Return the running server that writes a log, None if there is none.
+
+    Raises SeveralServers if it is ready and runs beside others: the user may mean any of them.
+    """
     from launcher.engine.server import registry
     from launcher.engine.server.logs import log_path
 
     entry = next((each for each in registry.list_running() if log_path(each.port) == log), None)
-    return registry.find_server(None) if entry is not None and entry.state not in _BEGINNING else entry
+    if entry is not None and entry.state not in _STARTING_STATES:
+        return registry.find_server(None)
+    return entry
 
 
 def _read_named_log(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`mtp-launcher doctor`: report the facts of this machine, and what is missing."""
+"""`mtp-launcher doctor`: report this machine's hardware, drivers and engines, and what is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Report. Exit code 0 if the demo can run here."""
+    """Examine the machine and report. Exit code 1 if the demo cannot run here."""
     if options.copy_wslconfig:
         return _copy_wslconfig()
     from launcher.app.doctor import examine_machine
@@ -48,13 +48,13 @@ def _copy_wslconfig() -> Result:
 
     suggestion = suggested_wslconfig()
     copy_to_clipboard(suggestion)
-    paste = f"It is on the clipboard of Windows. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
-    return Result(asdict(suggestion), [*_format_wslconfig(suggestion), wrap_text(f"{paste} {RESTART_HINT}")])
+    instruction = f"It is on the clipboard of Windows. In Windows, run `notepad {WSLCONFIG_PATH}`, and paste it."
+    return Result(asdict(suggestion), [*_format_wslconfig(suggestion), wrap_text(f"{instruction} {RESTART_HINT}")])
 
 
 def _format_report(report: DoctorReport) -> Iterator[str]:
-    for what, line in _list_facts(report):
-        yield wrap_text(line, f"{what:<11}")
+    for label, line in _list_facts(report):
+        yield wrap_text(line, f"{label:<11}")
     for finding in report.findings:
         yield f"\n{wrap_text(finding.title)}\n{wrap_text(finding.hint, '  ')}"
     if report.wslconfig is not None:
@@ -84,19 +84,20 @@ def _list_facts(report: DoctorReport) -> list[tuple[str, str]]:
     if machine.no_gpu_because:
         lines.append(("GPU", f"none: {machine.no_gpu_because}"))
     if report.situation is not None:
-        lines += [("" if at else "Memory", text) for at, text in enumerate(_describe_model_memory(report.situation))]
+        summary, *notes = _describe_model_memory(report.situation)
+        lines += [("Memory", summary), *(("", note) for note in notes)]
     lines.append(
         ("Engine fit", f"{report.backend.backend or 'unknown'}. {report.backend.reason} {report.backend.better or ''}")
     )
     lines += [("Engine", _describe_engine(engine)) for engine in report.engines]
-    lines += [("Disk", _describe_disk(what, disk)) for what, disk in report.disks.items()]
+    lines += [("Disk", _describe_disk(use, disk)) for use, disk in report.disks.items()]
     lines.append(("Display", host.display or "none"))
-    return [(what, line.rstrip()) for what, line in lines]
+    return [(label, line.rstrip()) for label, line in lines]
 
 
 def _describe_system(host: Host) -> str:
     inside = [f"WSL{host.wsl}" if host.wsl else "", f"in {host.container}" if host.container else ""]
-    power = {True: "on battery", False: "", None: ""}[host.on_battery]
+    power = "on battery" if host.on_battery else ""
     return ", ".join([host.system, *filter(None, [*inside, power])])
 
 
@@ -134,7 +135,7 @@ def _describe_gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
 
 
 def _describe_model_memory(situation: Situation) -> tuple[str, ...]:
-    """Return the memory available for models, as plans count it, and the part that our own servers use."""
+    """Return sentences: the memory available for models, as plans count it, and the part that our own servers use."""
     where = "of host memory" if situation.backend == "cpu" else "of GPU memory"
     summary = f"{situation.free_mib:,} MiB {where} for models, {situation.margin_mib:,} of them to stay free"
     return (summary, *situation.own_notes)
@@ -143,18 +144,19 @@ def _describe_model_memory(situation: Situation) -> tuple[str, ...]:
 def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
     """Return the GPU's current readings and programs, if any are known."""
     readings, activity = report.inspected.get(gpu.id, ({}, None))
-    shown = [
-        ("gpu_temperature_c", "{:.0f} °C"),
-        ("gpu_power_w", "{:.0f} W"),
-        ("gpu_power_limit_w", "limit {:.0f} W"),
-        ("gpu_clock_mhz", "{:,.0f} MHz"),
-        ("gpu_use_percent", "{:.0f} % busy"),
-    ]
+    templates = {
+        "gpu_temperature_c": "{:.0f} °C",
+        "gpu_power_w": "{:.0f} W",
+        "gpu_power_limit_w": "limit {:.0f} W",
+        "gpu_clock_mhz": "{:,.0f} MHz",
+        "gpu_use_percent": "{:.0f} % busy",
+    }
     known = {name: reading.value for name, reading in readings.items() if reading.value is not None}
-    facts = [form.format(known[name]) for name, form in shown if name in known]
+    facts = [template.format(known[name]) for name, template in templates.items() if name in known]
     if activity is not None and activity.throttled_by:
         facts.append(f"held back by: {', '.join(activity.throttled_by)}")
-    for process in activity.processes or () if activity else ():
+    processes = activity.processes if activity is not None else None
+    for process in processes or ():
         used = "memory unknown" if process.used_bytes is None else f"{process.used_bytes / _MIB:,.0f} MiB"
         ours = " (ours)" if report.situation and process.pid in report.situation.own_pids else ""
         facts.append(f"{process.name or 'process'} ({process.pid}){ours}: {used}")
@@ -170,9 +172,9 @@ def _describe_engine(engine: EngineCheck) -> str:
     return f"{engine.place}: {engine.build.version}, {engine.devices_absent or devices}"
 
 
-def _describe_disk(what: str, disk: Disk) -> str:
+def _describe_disk(use: str, disk: Disk) -> str:
     free = disk.absent.get("free_bytes") if disk.free_bytes is None else f"{disk.free_bytes / _GB:,.1f} GB free"
-    return f"{what}: {disk.folder}, {free}" + (f", {disk.file_system}" if disk.file_system else "")
+    return f"{use}: {disk.folder}, {free}" + (f", {disk.file_system}" if disk.file_system else "")
 
 
 def _as_json(report: DoctorReport) -> dict[str, object]:
@@ -201,7 +203,7 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
             }
             for engine in report.engines
         ],
-        "disks": {what: asdict(disk) for what, disk in report.disks.items()},
+        "disks": {use: asdict(disk) for use, disk in report.disks.items()},
         "wsl_settings": [asdict(settings) for settings in report.wsl_settings],
         "wslconfig": None if report.wslconfig is None else asdict(report.wslconfig),
         "missing_libraries": [asdict(library) for library in report.missing],
