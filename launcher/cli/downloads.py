@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.fetch.queue import DownloadQueue, QueueSnapshot
     from launcher.fetch.queue_runner import QueueEvent
 
-# A download as text and as JSON.
+# One download as text and as JSON.
 
 
 def state_word(job: Job) -> str:
@@ -38,21 +38,27 @@ def state_word(job: Job) -> str:
 
 
 def describe_state(job: Job) -> str:
-    """Return a download's state as text, with the error or the kept bytes."""
-    resting = job.state.value in ("paused", "cancelled")
-    kept = f", {format_size(job.done_bytes)} are kept" if job.done_bytes and resting else ""
-    if job.failure is not None:
-        return f"{state_word(job)}: {job.failure.title.rstrip('.')}"
-    return f"{state_word(job)}{kept}"
-
-
-def describe_progress(job: Job, now: Progress | None) -> str:
-    """Return a download's progress; `now` is that of a running one."""
+    """Return a download's state as text, with the error, or the bytes that a paused or cancelled one keeps."""
     from launcher.fetch.jobs import JobState
 
-    if now is not None:
+    if job.failure is not None:
+        return f"{state_word(job)}: {job.failure.title.rstrip('.')}"
+    if job.done_bytes and job.state in (JobState.PAUSED, JobState.CANCELLED):
+        return f"{state_word(job)}, {format_size(job.done_bytes)} are kept"
+    return state_word(job)
+
+
+def describe_progress(job: Job, progress: Progress | None) -> str:
+    """Return a download's progress as text; `progress` is that of a running one."""
+    from launcher.fetch.jobs import JobState
+
+    if progress is not None:
         return format_progress(
-            now.done_bytes, now.bytes, speed=now.bytes_per_second, left_s=now.seconds_left, note=now.note
+            progress.done_bytes,
+            progress.bytes,
+            speed=progress.bytes_per_second,
+            left_s=progress.seconds_left,
+            note=progress.note,
         )
     if job.state is JobState.DONE or not job.done_bytes:
         return format_size(job.bytes) if job.bytes else ""
@@ -68,20 +74,20 @@ def failure_reason(job: Job) -> str:
     return f"{job.failure.title} Trying again in {format_duration(max(job.retry_at_s - time.time(), 0))}."
 
 
-def job_json(job: Job, now: Progress | None) -> dict[str, Any]:
-    """Return a download as JSON; `now` is the progress of a running one."""
+def job_json(job: Job, progress: Progress | None) -> dict[str, Any]:
+    """Return a download as JSON; `progress` is that of a running one."""
     return {
         "id": job.id,
         "kind": job.kind,
         "title": job.title,
         "state": job.state.value,
         "asked": job.wish.value,
-        "done_bytes": now.done_bytes if now else job.done_bytes,
-        "bytes": now.bytes if now and now.bytes is not None else job.bytes,
-        "bytes_per_second": round_figure(now.bytes_per_second) if now else None,
-        "seconds_left": round_figure(now.seconds_left) if now else None,
-        "note": (now.note or None) if now else None,
-        "error": job.failure and error_json(job.failure),
+        "done_bytes": progress.done_bytes if progress else job.done_bytes,
+        "bytes": progress.bytes if progress and progress.bytes is not None else job.bytes,
+        "bytes_per_second": round_figure(progress.bytes_per_second) if progress else None,
+        "seconds_left": round_figure(progress.seconds_left) if progress else None,
+        "note": (progress.note or None) if progress else None,
+        "error": error_json(job.failure) if job.failure else None,
         "retry_at_s": round_figure(job.retry_at_s, 3),
         "result": job.result,
     }
@@ -91,7 +97,10 @@ def job_json(job: Job, now: Progress | None) -> dict[str, Any]:
 
 
 async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> int:
-    """Run the queue to its end."""
+    """Download everything that waits. Exit code 1 if a download failed.
+
+    Raises the reason as a LauncherError if the queue was put on hold.
+    """
     from launcher.fetch.queue_runner import JobFailed, JobFinished, QueueRunner
 
     reporter = Reporter(as_json=options.json)
@@ -107,16 +116,15 @@ async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> in
     try:
         await QueueRunner(downloads, show_event, at_once=options.at_once).run(until_idle=True)
     except asyncio.CancelledError:
-        kept = "Stopped. Received data is kept; `mtp-launcher downloads run` resumes."
-        reporter.show_event(None, [Note(kept)])
+        reporter.show_event(None, [Note("Stopped. Received data is kept; `mtp-launcher downloads run` resumes.")])
         raise
     finally:
         reporter.close()
     hold = (await asyncio.to_thread(downloads.read_snapshot)).jobs.hold
     if hold is not None:
-        held = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` resumes.".strip())
-        held.code = hold.code
-        raise held
+        error = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` resumes.".strip())
+        error.code = hold.code
+        raise error
     lines = []
     if failed:
         lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` shows why.")]
@@ -130,12 +138,12 @@ def _show_event(reporter: Reporter, event: QueueEvent) -> None:
     from launcher.fetch import queue_runner as events
 
     if isinstance(event, events.JobProgressed):
-        more = event.totals.jobs - 1
-        what = event.job.title + (f" (and {more} more)" if more else "")
+        others = event.totals.jobs - 1
+        title = event.job.title + (f" (and {others} more)" if others else "")
         left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
         total = event.job.bytes if event.figures.bytes is None else event.figures.bytes
         data = {"event": "progress", **job_json(event.job, event.figures), "queue": left}
-        reporter.show_progress(what, replace(event.figures, bytes=total), data)
+        reporter.show_progress(title, replace(event.figures, bytes=total), data)
     else:
         reporter.show_event(_event_json(event), _describe_event(event))
 
@@ -209,11 +217,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _configure_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="*", metavar="WHAT", help="a model as `pull` takes it: ID[:QUANT], REPO:FILE, URL"
+        "what", nargs="*", metavar="MODEL", help="a model as `pull` takes it: ID[:QUANT], REPO:FILE, URL"
     )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder for them (default: the one for models)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder to put them in (default: that for models)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
-    parser.add_argument("--sha256", metavar="HEX", help="what the file's SHA-256 must be")
+    parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
     parser.add_argument("--vision", action="store_true", help="with the models' vision projectors")
     parser.add_argument(
         "--engine", nargs="?", const="stable", metavar="TAG", help="a build of llama.cpp (without TAG the stable one)"
@@ -268,63 +276,60 @@ async def _add_downloads(options: argparse.Namespace) -> Result:
         raise BadOption("--sha256 is for a single file.", "Add the files one by one.")
     if options.backend and not options.engine:
         raise BadOption("--backend goes with --engine.", "Add --engine, or leave --backend out.")
-    about = {"to": options.to, "sha256": options.sha256, "revision": options.revision, "vision": options.vision}
-    asked: dict[str, Callable[[], Awaitable[AddedJob]]] = {
-        text: partial(add_pull, text, **about) for text in options.what
+    model_options = {"to": options.to, "sha256": options.sha256, "revision": options.revision, "vision": options.vision}
+    to_add: dict[str, Callable[[], Awaitable[AddedJob]]] = {
+        text: partial(add_pull, text, **model_options) for text in options.what
     }
     if options.engine:
         tag = None if options.engine == "stable" else options.engine
-        asked[f"--engine {options.engine}"] = partial(add_engine, tag, options.backend)
+        to_add[f"--engine {options.engine}"] = partial(add_engine, tag, options.backend)
     added: list[AddedJob] = []
     failed: dict[str, LauncherError] = {}
-    for what, add in asked.items():
+    for name, add_job in to_add.items():
         try:
-            added.append(await add())
+            added.append(await add_job())
         except LauncherError as error:
-            if len(asked) == 1:
+            if len(to_add) == 1:
                 raise
-            failed[what] = error
-    refused = [{"what": what, "error": error_json(each)} for what, each in failed.items()]
-    fresh = [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]
-    data = {"added": fresh, **({"failed": refused} if refused else {})}
+            failed[name] = error
+    data: dict[str, Any] = {"added": [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]}
+    if failed:
+        data["failed"] = [{"what": name, "error": error_json(error)} for name, error in failed.items()]
     return Result(data, _describe_added(added, failed), exit_code=1 if failed else 0)
 
 
 def _describe_added(added: Sequence[AddedJob], failed: Mapping[str, LauncherError]) -> Iterator[str]:
     for each in added:
-        sized = f" ({format_size(each.job.bytes)})" if each.job.bytes else ""
-        place = (
-            f"added as number {each.job.id}{sized}"
-            if each.fresh
-            else f"already in the list: {describe_state(each.job)}"
-        )
-        yield f"{each.job.title}: {place}."
-    for what, wrong in failed.items():
-        yield Note(wrap_text(f"Not added: {wrong.title} {wrong.hint}".rstrip(), f"{one_line(what)}: "))
+        if each.fresh:
+            size = f" ({format_size(each.job.bytes)})" if each.job.bytes else ""
+            yield f"{each.job.title}: added as number {each.job.id}{size}."
+        else:
+            yield f"{each.job.title}: already in the list: {describe_state(each.job)}."
+    for name, error in failed.items():
+        yield Note(wrap_text(f"Not added: {error.title} {error.hint}".rstrip(), f"{one_line(name)}: "))
     if added:
         yield "Start with `mtp-launcher downloads run`."
 
 
 async def _request_state(downloads: DownloadQueue, options: argparse.Namespace) -> Result:
-    """Request a state of downloads; for a running one its process carries it out within half a second."""
+    """Pause, resume, cancel or retry downloads. The process that runs a download obeys within half a second."""
     from launcher.fetch.jobs import QUEUED_STATES, JobState, RequestedState
 
-    wishes: dict[str, tuple[RequestedState, Collection[JobState]]] = {
+    cancelled = RequestedState.DISCARD if getattr(options, "discard", False) else RequestedState.CANCEL
+    # For each action the requested state, and the states of the downloads that "all" means.
+    requests: dict[str, tuple[RequestedState, Collection[JobState]]] = {
         "pause": (RequestedState.PAUSE, QUEUED_STATES),
         "resume": (RequestedState.RUN, (JobState.PAUSED, JobState.WAITING, JobState.RUNNING)),
-        "cancel": (
-            RequestedState.DISCARD if options.action == "cancel" and options.discard else RequestedState.CANCEL,
-            (*QUEUED_STATES, JobState.FAILED),
-        ),
+        "cancel": (cancelled, (*QUEUED_STATES, JobState.FAILED)),
         "retry": (RequestedState.RUN, (JobState.FAILED,)),
     }
-    wish, states = wishes[options.action]
+    requested, states = requests[options.action]
     if "all" in options.which:
-        jobs = await asyncio.to_thread(downloads.request_state_of_all, wish, states)
+        jobs = await asyncio.to_thread(downloads.request_state_of_all, requested, states)
     else:
-        jobs = await asyncio.to_thread(downloads.request_state, wish, *map(_parse_id, options.which))
+        jobs = await asyncio.to_thread(downloads.request_state, requested, *map(_parse_id, options.which))
     lines = [f"{job.id}  {job.title}: {describe_state(job)}." for job in jobs]
-    if jobs and wish is RequestedState.RUN:
+    if jobs and requested is RequestedState.RUN:
         lines += _describe_next_step(await asyncio.to_thread(downloads.read_snapshot))
     return Result({"jobs": [job_json(job, None) for job in jobs]}, lines or [f"There is nothing to {options.action}."])
 
@@ -366,7 +371,7 @@ def _describe_queue(queue: QueueSnapshot) -> Iterator[str]:
 
 
 def _describe_next_step(queue: QueueSnapshot) -> Iterator[str]:
-    """Yield the command that goes on, if nothing downloads now."""
+    """Yield the command that starts the queue, if downloads wait and none is running."""
     from launcher.fetch.jobs import JobState
 
     states = {job.state for job in queue.jobs.jobs}
