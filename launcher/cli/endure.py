@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.tuning.endurance import EnduranceVerdict
     from launcher.tuning.records import Run
 
-USUAL_MIN = 10.0
+_DEFAULT_MINUTES = 10.0
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -33,15 +33,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_subject_options(parser)
     parser.add_argument(
-        "--minutes", type=parse_minutes, default=USUAL_MIN, metavar="N", help=f"how long (default {USUAL_MIN:.0f})"
+        "--minutes",
+        type=parse_minutes,
+        default=_DEFAULT_MINUTES,
+        metavar="N",
+        help=f"how long (default {_DEFAULT_MINUTES:.0f})",
     )
     parser.add_argument(
         "--draft", type=parse_int, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"
     )
     add_price_options(parser)
     parser.epilog = (
-        "The model is served on a server of its own and asked without a pause. Judged are verification steps a second,"
-        " which the text has no part in. Ctrl-C ends it, and judges what was measured until then."
+        "The model is served on a server of its own and asked without a pause. The verdict is about verification steps"
+        " per second, which do not depend on the text. Ctrl-C ends it, and judges what was measured until then."
     )
 
 
@@ -52,11 +56,11 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.tuning.workloads import load_workload
 
     prices = read_prices(options)
-    work = await asyncio.to_thread(load_workload, options.workload)
+    workload = await asyncio.to_thread(load_workload, options.workload)
     reporter = Reporter(as_json=options.json)
     subject = await prepare_subject(options, () if options.draft is None else (options.draft,), reporter)
-    usual = options.draft is None and len(subject.drafts) > 1
-    draft = subject.options.draft if usual else subject.drafts[0]
+    # Without --draft, `prepare_subject` gives several draft lengths to compare; here that of `serve` is the one.
+    draft = subject.options.draft if options.draft is None and len(subject.drafts) > 1 else subject.drafts[0]
     runs: list[Run] = []
 
     def add_run(run: Run) -> None:
@@ -75,7 +79,7 @@ async def run(options: argparse.Namespace) -> int:
     reporter.show_event(None, [Note(f"{one_line(subject.named)}, {mtp}: {options.minutes:g} min of load.")])
     return await measure_subject(
         lambda session, on_begun: run_endurance(
-            session, subject, draft, work, 60 * options.minutes, add_run, on_begun=on_begun
+            session, subject, draft, workload, 60 * options.minutes, add_run, on_begun=on_begun
         ),
         make_result,
         reporter,
@@ -92,10 +96,10 @@ def _describe_run(run: Run, spent_s: float, minutes: float) -> str:
 def _format_verdict(verdict: EnduranceVerdict, cost_text: str) -> Iterator[str]:
     rows = [["from", "tokens/s", "steps/s", "°C", "MHz", "W", ""]]
     for row in verdict.rows:
-        at = f"{row.from_s / 60:.0f} min" if verdict.seconds > 300 else f"{row.from_s:.0f} s"
+        start = f"{row.from_s / 60:.0f} min" if verdict.seconds > 300 else f"{row.from_s:.0f} s"
         rates = [_format_figure(each, 1) for each in (row.tokens_rate, row.steps_rate)]
         sensors = [_format_figure(each, 0) for each in (row.temperature_c, row.clock_mhz, row.power_w)]
-        rows.append([at, *rates, *sensors, one_line(" ".join(row.marks), 200)])
+        rows.append([start, *rates, *sensors, one_line(" ".join(row.marks), 200)])
     yield from format_table(rows, right=range(6))
     yield ""
     yield wrap_text(verdict.sentence)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from launcher.engine.builds.flags import Flag
     from launcher.engine.builds.found import FoundEngine
-    from launcher.engine.builds.installed import EngineStore, InstalledEngine
+    from launcher.engine.builds.installed import EngineStore, InstalledEngine, Manifest
     from launcher.engine.builds.known_bad import KnownFault
     from launcher.engine.builds.offers import Offer
     from launcher.engine.builds.self_test import SelfTestResult
 
 _ACTIONS = {
-    "list": "all engines of this computer: installed, yours, on PATH, in the usual places, built-in",
-    "available": "list the newest official builds, and which of them suit this computer",
+    "list": "list all engines of this computer: installed, yours, on PATH, in the usual places, built-in",
+    "available": "list the newest official builds and their variants for this computer",
     "install": "download an official build, verify it, test it, and put it in use",
     "use": "put an engine in use: a name, auto (the usual choice) or built-in",
     "pin": "keep an engine in use whatever is installed later (the one in use by default)",
@@ -52,12 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 metavar="TAG",
                 help="b11434, v0.7.0, stable or nightly (default: stable, but nothing older than what is in use)",
             )
-            action.add_argument("--anyway", action="store_true", help="also a build that is known to be bad")
+            action.add_argument("--anyway", action="store_true", help="even if the build is known to be bad")
         if name in ("install", "available"):
             action.add_argument(
                 "--backend",
                 metavar="B",
-                help="cuda, cuda-12, vulkan, rocm, sycl, openvino or cpu (default: what suits, else the next)",
+                help="cuda, cuda-12, vulkan, rocm, sycl, openvino or cpu (default: the best for this computer)",
             )
         if name in ("use", "remove"):
             action.add_argument("name", metavar="NAME", help="as `engine list` shows it, or its tag")
@@ -72,11 +72,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Run the action. Exit code 1 if it failed or a test failed, 130 if interrupted."""
+    """Run the action `options.action`. Raises an error if it fails."""
     actions: dict[str, Callable[[argparse.Namespace], Awaitable[Result]]] = {
-        "list": list_engines,
-        "flags": list_flags,
-        "available": list_available,
+        "list": _list_engines,
+        "flags": _list_flags,
+        "available": _list_available,
         "install": _install_engine,
         "add": _add_engine,
         "remove": _remove_engine,
@@ -101,29 +101,29 @@ async def _install_engine(options: argparse.Namespace) -> Result:
             settings=transfer_settings(),
         )
     except asyncio.CancelledError:
-        kept = "Received data is kept; the same command resumes."
-        reporter.show_event({"event": "interrupted"}, [Note(f"Interrupted: nothing was changed. {kept}")])
+        note = "Interrupted: nothing was changed. Received data is kept; the same command resumes."
+        reporter.show_event({"event": "interrupted"}, [Note(note)])
         raise
     finally:
         reporter.close()
     current = read_store().current
     lines = []
     if current != engine.name:
-        lines = [f"{engine.name} is installed; {describe_engine_name(current)} stays in use."]
+        lines = [f"{engine.name} is installed; {_describe_engine_name(current)} stays in use."]
     elif engine.manifest is not None:
         drafts = _describe_drafts(engine.manifest)
         lines = [f"{engine.name} is in use now: `mtp-launcher serve` takes it. {drafts}".rstrip()]
-    return Result({"event": "done", "current": current == engine.name, **engine_json(engine)}, lines)
+    return Result({"event": "done", "current": current == engine.name, **_engine_json(engine)}, lines)
 
 
-def _describe_drafts(manifest: Any) -> str:  # noqa: ANN401 -- a Manifest; importing its module only for this would be slow
+def _describe_drafts(manifest: Manifest) -> str:
     if not manifest.drafted:
         return ""
     return f"Its test: {manifest.accepted} of {manifest.drafted} drafted tokens accepted."
 
 
 async def _change_engine_in_use(options: argparse.Namespace) -> Result:
-    """Use, pin, unpin or roll back."""
+    """Carry out `use`, `pin`, `unpin` or `rollback`."""
     from launcher.engine.builds import installed
 
     before = installed.read_store()
@@ -139,16 +139,18 @@ async def _change_engine_in_use(options: argparse.Namespace) -> Result:
     lines = [_describe_engine_in_use(store)]
     if before.pinned and not store.pinned and options.action != "unpin":
         lines.append(f"{before.current} is no longer pinned; `mtp-launcher engine pin` pins the engine in use.")
-    if fault := find_fault(store):
+    if fault := _find_fault(store):
         lines.append(f"It is known to be bad: {fault.reason} ({fault.source}).")
     return Result({"current": store.current, "previous": store.previous, "pinned": store.pinned}, lines)
 
 
 def _describe_engine_in_use(store: EngineStore) -> str:
-    name = IN_USE_WORDS.get(store.current, store.current)
-    pinned = ", pinned" if store.pinned else ""
-    before = f" Before: {describe_engine_name(store.previous)}." if store.previous else ""
-    return f"In use: {name}{pinned}.{before}"
+    previous = f" Before: {_describe_engine_name(store.previous)}." if store.previous else ""
+    return f"In use: {_describe_current(store)}{previous}"
+
+
+def _describe_current(store: EngineStore) -> str:
+    return f"{_IN_USE_WORDS.get(store.current, store.current)}{', pinned' if store.pinned else ''}."
 
 
 async def _add_engine(options: argparse.Namespace) -> Result:
@@ -160,7 +162,7 @@ async def _add_engine(options: argparse.Namespace) -> Result:
     await probe_engine(program)
     engine = installed.add_engine(program, options.name)
     return Result(
-        engine_json(engine),
+        _engine_json(engine),
         [f"{engine.name}: {engine.program}", f"`mtp-launcher engine use {engine.name}` puts it in use."],
     )
 
@@ -181,34 +183,34 @@ async def _test_engine(options: argparse.Namespace) -> Result:
     from launcher.engine.builds.self_test import check_engine
 
     reporter = Reporter(as_json=options.json)
-    name, passed = await check_engine(
+    name, result = await check_engine(
         options.name, on_step=lambda text: reporter.show_event({"event": "step", "text": text}, [Note(f"{text} ...")])
     )
-    return Result(_passed_json(name, passed), _describe_passed(name, passed))
+    return Result(_test_json(name, result), _describe_test(name, result))
 
 
-def _describe_passed(name: str, passed: SelfTestResult) -> Iterator[str]:
-    devices = ", ".join(f"{device.name} ({device.description})" for device in passed.devices) or "none"
-    rate = f" at {passed.tokens_per_second:,.0f} t/s" if passed.tokens_per_second else ""
+def _describe_test(name: str, result: SelfTestResult) -> Iterator[str]:
+    devices = ", ".join(f"{device.name} ({device.description})" for device in result.devices) or "none"
+    rate = f" at {result.tokens_per_second:,.0f} t/s" if result.tokens_per_second else ""
     yield f"{name} works."
-    yield wrap_text(passed.build.version, "  version  ")
+    yield wrap_text(result.build.version, "  version  ")
     yield wrap_text(devices, "  GPUs     ")
-    yield wrap_text(f"{passed.drafts} on the demo model{rate}, in {passed.seconds:.1f} s", "  MTP      ")
-    for note in passed.notes:
+    yield wrap_text(f"{result.drafts} on the demo model{rate}, in {result.seconds:.1f} s", "  MTP      ")
+    for note in result.notes:
         yield wrap_text(note, "  note     ")
 
 
-def _passed_json(name: str, passed: SelfTestResult) -> dict[str, Any]:
+def _test_json(name: str, result: SelfTestResult) -> dict[str, Any]:
     return {
         "event": "done",
         "name": name,
-        "version": passed.build.version,
-        "devices": [{"name": device.name, "description": device.description} for device in passed.devices],
-        "drafted": passed.drafted,
-        "accepted": passed.accepted,
-        "tokens_per_second": round_figure(passed.tokens_per_second),
-        "seconds": round_figure(passed.seconds, 3),
-        "notes": list(passed.notes),
+        "version": result.build.version,
+        "devices": [{"name": device.name, "description": device.description} for device in result.devices],
+        "drafted": result.drafted,
+        "accepted": result.accepted,
+        "tokens_per_second": round_figure(result.tokens_per_second),
+        "seconds": round_figure(result.seconds, 3),
+        "notes": list(result.notes),
     }
 
 
@@ -229,15 +231,15 @@ def _show_note(reporter: Reporter, text: str) -> None:
 # `mtp-launcher engine list` and `available`, and output shared with the other actions.
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
-IN_USE_WORDS = {
+_IN_USE_WORDS = {
     "auto": "the usual choice (auto): a llama-server on PATH that sees a GPU, else the built-in engine",
     "built-in": "the built-in engine",
 }
-_DAY = 10
-"""The length of a date in ISO 8601."""
+_DATE_LENGTH = 10
+"""Characters of the date at the start of an ISO 8601 timestamp."""
 
 
-async def list_engines(_options: argparse.Namespace) -> Result:
+async def _list_engines(_options: argparse.Namespace) -> Result:
     """List all engines of this computer."""
     from launcher.engine.builds.found import find_engines
 
@@ -257,11 +259,10 @@ def _describe_engines(engines: Sequence[FoundEngine], store: EngineStore) -> Ite
         yield Note(f"Note: {store.notice}")
     yield from format_table([("", "NAME", "FROM", "BACKEND", "MTP", "VERSION"), *map(_format_row, engines)], indent="")
     yield ""
-    name = IN_USE_WORDS.get(store.current, store.current)
-    yield wrap_text(f"{name}{', pinned' if store.pinned else ''}.", "In use: ")
+    yield wrap_text(_describe_current(store), "In use: ")
     if store.previous:
-        yield f"`mtp-launcher engine rollback` goes back to {describe_engine_name(store.previous)}."
-    if store.current not in IN_USE_WORDS and not any(each.current for each in engines):
+        yield f"`mtp-launcher engine rollback` goes back to {_describe_engine_name(store.previous)}."
+    if store.current not in _IN_USE_WORDS and not any(each.current for each in engines):
         yield "It is missing: `mtp-launcher engine rollback`, or `engine use auto`."
     for each in engines:
         if each.error is not None:
@@ -276,12 +277,14 @@ def _format_row(engine: FoundEngine) -> tuple[str, ...]:
     if engine.fault is not None:
         mtp = "bad"
     backends = _UNKNOWN if engine.backends is None else ", ".join(engine.backends)
-    version = engine.build.version if engine.build else "does not work"
-    return mark, engine.name, engine.origin, backends, mtp, version.partition(", commit")[0] + _close_bracket(version)
+    version = _cut_commit(engine.build.version) if engine.build else "does not work"
+    return mark, engine.name, engine.origin, backends, mtp, version
 
 
-def _close_bracket(version: str) -> str:
-    return ")" if ", commit" in version and "(" in version.partition(", commit")[0] else ""
+def _cut_commit(version: str) -> str:
+    """Return a version without its commit: `0.5.0 (build 10745, commit 1a2b3c)` becomes `0.5.0 (build 10745)`."""
+    shown, commit, _ = version.partition(", commit")
+    return f"{shown})" if commit and "(" in shown else shown
 
 
 def _found_json(engine: FoundEngine) -> dict[str, Any]:
@@ -295,11 +298,11 @@ def _found_json(engine: FoundEngine) -> dict[str, Any]:
         "known_bad": None if engine.fault is None else engine.fault.reason,
         "current": engine.current,
         "pinned": engine.pinned,
-        "error": engine.error and error_json(engine.error),
+        "error": error_json(engine.error) if engine.error else None,
     }
 
 
-async def list_available(options: argparse.Namespace) -> Result:
+async def _list_available(options: argparse.Namespace) -> Result:
     """List the newest builds and their variants for this computer."""
     from launcher.base.errors import LauncherError
     from launcher.engine.builds.install import list_available_builds
@@ -333,8 +336,8 @@ def _describe_offers(offers: Sequence[Offer], stable: str | None, installed: set
             yield f"\n{wrap_text(' '.join(first.reasons))}"
         for offer in offers:
             if offer.obstacle is not None:
-                named = offer.obstacle.title.startswith(offer.release.tag)
-                yield wrap_text(offer.obstacle.title, "" if named else f"{offer.release.tag}: ")
+                names_build = offer.obstacle.title.startswith(offer.release.tag)
+                yield wrap_text(offer.obstacle.title, "" if names_build else f"{offer.release.tag}: ")
     else:
         yield "There are no numbered builds among the releases."
     if stable is not None:
@@ -350,8 +353,8 @@ def _offer_row(offer: Offer, stable: str | None, installed: set[str]) -> tuple[s
         f"known to be bad: {offer.fault.reason}" if offer.fault else "",
     ]
     label = offer.choice.build.label if offer.choice else "nothing yet"
-    weight = _UNKNOWN if offer.bytes is None else format_size(offer.bytes)
-    return tag, (offer.release.published or _UNKNOWN)[:_DAY], label, weight, ", ".join(filter(None, marks))
+    size = _UNKNOWN if offer.bytes is None else format_size(offer.bytes)
+    return tag, (offer.release.published or _UNKNOWN)[:_DATE_LENGTH], label, size, ", ".join(filter(None, marks))
 
 
 def _offer_json(offer: Offer, stable: str | None, installed: set[str]) -> dict[str, Any]:
@@ -369,33 +372,33 @@ def _offer_json(offer: Offer, stable: str | None, installed: set[str]) -> dict[s
     }
 
 
-def describe_engine_name(name: str) -> str:
-    """Return an engine's name for use in a sentence."""
+def _describe_engine_name(name: str) -> str:
+    """Return an engine's name for the middle of a sentence."""
     return {"auto": "the usual choice (auto)", "built-in": "the built-in engine"}.get(name, name)
 
 
-def engine_json(engine: InstalledEngine) -> dict[str, Any]:
+def _engine_json(engine: InstalledEngine) -> dict[str, Any]:
     """Return an installed engine as JSON."""
     manifest = engine.manifest.model_dump() if engine.manifest else {}
     return {"name": engine.name, "path": str(engine.program), **manifest}
 
 
-def find_fault(store: EngineStore) -> KnownFault | None:
+def _find_fault(store: EngineStore) -> KnownFault | None:
     """Return the known fault of the engine in use, or None."""
     from launcher.engine.builds.known_bad import find_known_fault
 
     return next((find_known_fault(each.number) for each in store.engines if each.name == store.current), None)
 
 
-async def list_flags(options: argparse.Namespace) -> Result:
+async def _list_flags(options: argparse.Namespace) -> Result:
     """List the flags of the engine that `serve` would use, or of the named one."""
     from launcher.app.planner import installed_build
     from launcher.engine.builds.flags import read_flags
     from launcher.engine.builds.probe import probe_engine
 
-    build = (
-        await probe_engine(options.engine) if options.engine else await installed_build() or await probe_engine(None)
-    )
+    build = None if options.engine else await installed_build()
+    if build is None:
+        build = await probe_engine(options.engine)
     flags = [flag for flag in await read_flags(build) if flag.matches(" ".join(options.search))]
     data = {"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in flags]}
     return Result(data, [f"{build.name} {build.version}: {len(flags)} flags", *map(_describe_flag, flags)])
