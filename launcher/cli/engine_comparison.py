@@ -1,4 +1,4 @@
-"""An engine's own memory figures beside the memory estimate, as JSON and as sentences."""
+"""Comparison of an engine's own memory figures with the memory estimate, as JSON and as sentences."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MIB = 2**20
 MODEL_ALONE = " That is the model alone, without its drafts."
 
 
-def verdict_json(verdict: EngineComparison | LauncherError) -> dict[str, Any]:
-    """Return an engine's figures and their difference from the estimate as JSON, or the error."""
+def comparison_json(comparison: EngineComparison | LauncherError) -> dict[str, Any]:
+    """Return an engine's figures and their difference from the estimate as JSON, or the error of asking it."""
     from launcher.base.errors import LauncherError
 
-    if isinstance(verdict, LauncherError):
-        return {"engine": None, "engine_error": error_json(verdict), "difference_percent": None, "flagged": False}
-    engine = verdict.engine
+    if isinstance(comparison, LauncherError):
+        return {"engine": None, "engine_error": error_json(comparison), "difference_percent": None, "flagged": False}
+    engine = comparison.engine
     return {
         "engine": {
             "name": engine.engine,
@@ -36,37 +36,37 @@ def verdict_json(verdict: EngineComparison | LauncherError) -> dict[str, Any]:
             "seconds": round_figure(engine.seconds, 3),
         },
         "engine_error": None,
-        "difference_percent": round_figure(verdict.difference_percent, 2),
-        "flagged": verdict.flagged,
+        "difference_percent": round_figure(comparison.difference_percent, 2),
+        "flagged": comparison.flagged,
     }
 
 
-def verdict_text(verdict: EngineComparison | LauncherError, estimate: MemoryEstimate | None) -> str:
-    """Return a sentence with an engine's total and its difference from the formula's; or the error."""
+def describe_comparison(comparison: EngineComparison | LauncherError, estimate: MemoryEstimate | None) -> str:
+    """Return sentences with an engine's total and its difference from the formula's; or the error of asking it."""
     from launcher.base.errors import LauncherError
 
-    if isinstance(verdict, LauncherError):
-        return f"could not be asked. {verdict} The formula's figures stand."
-    engine = verdict.engine
+    if isinstance(comparison, LauncherError):
+        return f"could not be asked. {comparison} The formula's figures stand."
+    engine = comparison.engine
     text = f"{engine.total_mib:,} MiB by {engine.engine} ({engine.backend}, asked in {engine.seconds:.1f} s)"
-    percent = verdict.difference_percent
+    percent = comparison.difference_percent
     if percent is None:
         return f"{text}; there is no formula to compare it with."
     text += f"; the formula for {engine.backend} says {abs(percent):.2f} % {'less' if percent < 0 else 'more'}"
-    text += ", too far apart: believe the engine." if verdict.flagged else "."
-    return " ".join(filter(None, (text, _other_backend(verdict, estimate))))
+    text += ", too far apart: believe the engine." if comparison.flagged else "."
+    return " ".join(filter(None, (text, _explain_backends(comparison, estimate))))
 
 
-def _other_backend(verdict: EngineComparison, estimate: MemoryEstimate | None) -> str:
-    """Return a sentence on why the figures differ, if the engine uses another backend than the estimate."""
-    backend = verdict.engine.backend
-    if estimate is None or verdict.formula is None or backend == estimate.setting.backend:
+def _explain_backends(comparison: EngineComparison, estimate: MemoryEstimate | None) -> str:
+    """Return a sentence on why the figures differ, if the engine uses another backend than the estimate, else ""."""
+    backend = comparison.engine.backend
+    if estimate is None or comparison.formula is None or backend == estimate.setting.backend:
         return ""
-    more = verdict.formula.parts.weights - estimate.parts.weights
-    what = "input embedding and experts lie" if estimate.setting.n_cpu_moe else "the input embedding lies"
+    difference = comparison.formula.parts.weights - estimate.parts.weights
     weights = "the weights and the caches are the same"
-    if more:
-        moved = f"{abs(more) / _MIB:,.0f} MiB {'more' if more > 0 else 'less'}"
-        weights = f"its weights are {moved}, because {what} in the host's memory beside a GPU; the caches are the same"
-    own = estimate.setting.backend
-    return f"It computes by {backend}, and these figures are for {own}: {weights}, compute buffers differ."
+    if difference:
+        tensors = "input embedding and experts lie" if estimate.setting.n_cpu_moe else "the input embedding lies"
+        size = f"{abs(difference) / _MIB:,.0f} MiB {'more' if difference > 0 else 'less'}"
+        weights = f"its weights are {size}, because {tensors} in host memory beside a GPU; the caches are the same"
+    estimated = estimate.setting.backend
+    return f"It computes by {backend}, and these figures are for {estimated}: {weights}, compute buffers differ."

@@ -27,20 +27,20 @@ _ERROR_ICON = 0x10
 def is_started_from_menu(environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if a desktop started this process, so that its output goes to no terminal.
 
-    GLib's launchers pass the pid of the process that they start, and others pass a startup token for its window; a
-    terminal started that way passes the token on to the programs inside it.
+    GLib's launchers pass the pid of the process that they start, other launchers a startup token for its window. The
+    pid has priority: a terminal that was started from a menu passes its token on to the programs inside it.
     """
     if sys.platform == "win32":
         return getattr(sys.stderr, "name", "") == os.devnull  # pythonw has no stderr
     if sys.stderr.isatty():
         return False
-    named = environment.get("GIO_LAUNCHED_DESKTOP_FILE_PID")
+    launched_pid = environment.get("GIO_LAUNCHED_DESKTOP_FILE_PID")
     token = environment.get("XDG_ACTIVATION_TOKEN") or environment.get("DESKTOP_STARTUP_ID")
-    return named == str(os.getpid()) if named else bool(token)
+    return launched_pid == str(os.getpid()) if launched_pid else bool(token)
 
 
 def show_dialog(error: LauncherError) -> None:
-    """Show an error in the first available dialog. Returns when that is closed on Windows, elsewhere at once."""
+    """Show an error in the first available dialog. On Windows this waits until the dialog is closed."""
     text = f"{error.title}\n\n{error.hint}".rstrip()
     if sys.platform == "win32":
         import ctypes
@@ -49,5 +49,5 @@ def show_dialog(error: LauncherError) -> None:
         return
     command = next((each for each in _DIALOGS if shutil.which(each[0])), None)
     if command is not None:
-        nothing = subprocess.DEVNULL
-        subprocess.Popen([*command, text], stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
+        null = subprocess.DEVNULL
+        subprocess.Popen([*command, text], stdin=null, stdout=null, stderr=null, start_new_session=True)

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.paths import expand_user
-from launcher.cli.engine_comparison import MODEL_ALONE, verdict_json, verdict_text
+from launcher.cli.engine_comparison import MODEL_ALONE, comparison_json, describe_comparison
 from launcher.cli.layout import text_columns, wrap_text
 from launcher.cli.machine_options import add_machine_options, add_setting_options, read_machine_wish, read_plan_criteria
 from launcher.cli.output import Result
-from launcher.cli.plan import parts_json, size_text
+from launcher.cli.plan import format_file_size, parts_json
 
 if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineWish, ModelSource
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
 
 _MIB = 2**20
-_NAMES = {
+_PART_LABELS = {
     "weights": "weights",
     "kv": "KV cache",
     "recurrent": "recurrent states",
@@ -53,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> Result:
     """Return the memory by part; for a model without a formula, only the engine's figures.
 
-    Exit code 1 if an engine was to be asked and could not be.
+    Exit code 1 if the engine should be asked, and could not be.
     """
     from launcher.app import planner
     from launcher.base.errors import GeometryUnknown, LauncherError
@@ -65,33 +66,35 @@ async def run(options: argparse.Namespace) -> Result:
     if options.mmproj:
         size_bytes = await asyncio.to_thread(planner.projector_bytes, options.mmproj)
         setting = replace(setting, mmproj_bytes=size_bytes)
-    verdict = (
-        await _ask_engine(source, setting, options.engine, machine) if options.ask_engine or options.engine else None
-    )
+    comparison: EngineComparison | LauncherError | None = None
+    if options.ask_engine or options.engine:
+        comparison = await _ask_engine(source, setting, options.engine, machine)
     try:
         estimate, unknown = planner.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
-        if isinstance(verdict, LauncherError):
-            raise GeometryUnknown(error.title, f"The engine could not estimate it either: {verdict}") from verdict
-        if verdict is None:
+        if isinstance(comparison, LauncherError):
+            raise GeometryUnknown(error.title, f"The engine could not estimate it either: {comparison}") from comparison
+        if comparison is None:
             raise
         estimate, unknown = None, error
-    warnings = _list_warnings(source, setting, here=expand_user(options.model).exists())
+    warnings = _list_warnings(source, setting, is_local=expand_user(options.model).exists())
     return Result(
-        _as_json(source, setting, estimate, unknown, situation, verdict) | {"warnings": warnings},
+        _as_json(source, setting, estimate, unknown, situation, comparison) | {"warnings": warnings},
         chain(
-            _format_estimate(source, setting, estimate, unknown, situation, verdict),
+            _format_estimate(source, setting, estimate, unknown, situation, comparison),
             (f"\n{wrap_text(warning, 'Warning: ')}" for warning in warnings),
         ),
-        exit_code=1 if isinstance(verdict, LauncherError) else 0,
+        exit_code=1 if isinstance(comparison, LauncherError) else 0,
     )
 
 
 async def _settings_for_start(
     target: str, source: ModelSource, criteria: PlanCriteria, situation: Situation
 ) -> PlanSettings:
-    """Return the server settings of a start: those of the model's plan, or for a file not on this machine its
-    defaults."""
+    """Return the server settings with which the model would start: those of its plan.
+
+    For a file that is not on this machine they are the defaults for its header.
+    """
     from launcher.app import planner
     from launcher.app.start_settings import plan_for_start
     from launcher.base.errors import LauncherError
@@ -99,14 +102,14 @@ async def _settings_for_start(
     from launcher.models.locate import select_model
 
     subject = None
-    with suppress(LauncherError):  # for a file on the hub, its header has been read instead
+    with suppress(LauncherError):  # a file on the hub cannot be selected; `source` has its header
         subject = await asyncio.to_thread(select_model, target, load_catalogue())
     plan = await plan_for_start(subject, situation, criteria) if subject else None
     return plan.setting if plan else planner.setting_for(source.model, criteria, situation)
 
 
-def _list_warnings(source: ModelSource, setting: PlanSettings, *, here: bool) -> list[str]:
-    """Return warnings: truncated files, here or on the hub, and a context beyond the trained one."""
+def _list_warnings(source: ModelSource, setting: PlanSettings, *, is_local: bool) -> list[str]:
+    """Return warnings about truncated files, on this machine or on the hub, and about a context beyond the trained."""
     from launcher.base.errors import ModelBroken
     from launcher.models.gguf import check_complete
 
@@ -115,7 +118,7 @@ def _list_warnings(source: ModelSource, setting: PlanSettings, *, here: bool) ->
         try:
             check_complete(part)
         except ModelBroken as error:
-            remedy = error.hint if here else "It is incomplete on the hub."
+            remedy = error.hint if is_local else "It is incomplete on the hub."
             warnings.append(f"{error.title} {remedy} The figures are for the complete file.")
     trained = source.model.trained_context
     if trained and setting.slot_context > trained:
@@ -126,7 +129,10 @@ def _list_warnings(source: ModelSource, setting: PlanSettings, *, here: bool) ->
 async def _ask_engine(
     source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineWish
 ) -> EngineComparison | LauncherError:
-    """Ask an engine; return the error if it cannot be asked. Raises EngineMissing if the user named a wrong engine."""
+    """Ask an engine for its figures; return the error if it cannot be asked.
+
+    Raises EngineMissing if the engine that the user named is missing.
+    """
     from launcher.app import planner
     from launcher.base.errors import EngineMissing, LauncherError
     from launcher.base.paths import explain_os_error
@@ -147,7 +153,7 @@ def _as_json(
     estimate: MemoryEstimate | None,
     unknown: LauncherError | None,
     situation: Situation,
-    verdict: EngineComparison | LauncherError | None,
+    comparison: EngineComparison | LauncherError | None,
 ) -> dict[str, object]:
     data: dict[str, object] = {
         "name": source.model.name,
@@ -167,20 +173,22 @@ def _as_json(
         "host_mib": round(estimate.host.at_start / _MIB, 1) if estimate else None,
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
-        "needed_mib": -(-estimate.needed_bytes // _MIB) if estimate else None,
+        "needed_mib": _needed_mib(estimate) if estimate else None,
         "status": _fit_status(estimate, situation) if estimate else None,
         "memory": situation.memory_json(),
         "exact": estimate.exact if estimate else None,
     }
-    return data | (verdict_json(verdict) if verdict else {})
+    return data | (comparison_json(comparison) if comparison else {})
 
 
 def _fit_status(estimate: MemoryEstimate, situation: Situation) -> str:
     from launcher.models.plan import fit_status
 
-    return fit_status(
-        -(-estimate.needed_bytes // _MIB), estimate.setting, situation.free_mib, situation.margin_mib
-    ).value
+    return fit_status(_needed_mib(estimate), estimate.setting, situation.free_mib, situation.margin_mib).value
+
+
+def _needed_mib(estimate: MemoryEstimate) -> int:
+    return ceil(estimate.needed_bytes / _MIB)
 
 
 def _format_estimate(
@@ -189,46 +197,46 @@ def _format_estimate(
     estimate: MemoryEstimate | None,
     unknown: LauncherError | None,
     situation: Situation,
-    verdict: EngineComparison | LauncherError | None,
+    comparison: EngineComparison | LauncherError | None,
 ) -> Iterator[str]:
     from launcher.app.planner import drafts_from_own_file
 
     mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
     split = f" on {setting.gpus} GPUs" if setting.gpus > 1 else ""
-    yield wrap_text(f"{source.model.name}, {source.model.architecture}, {size_text(source.model.file_bytes)}")
+    yield wrap_text(f"{source.model.name}, {source.model.architecture}, {format_file_size(source.model.file_bytes)}")
     settings = (
         f"context {setting.context:,}, KV {setting.kv}, {mtp}, ubatch {setting.ubatch}, {setting.slots}"
         f" slot{'s' if setting.slots > 1 else ''}, {setting.backend}{split}"
     )
     yield f"{wrap_text(settings)}\n"
-    beside = _engine_column(verdict, states=estimate is not None and estimate.parts.recurrent > 0)
+    engine_figures = _list_engine_figures(comparison, has_states=estimate is not None and estimate.parts.recurrent > 0)
     if estimate is None:
         yield wrap_text(unknown.title if unknown else "")
-        for name, figure in beside.items():
-            yield f"  {_NAMES[name]:<24}{figure}"
+        for name, figure in engine_figures.items():
+            yield f"  {_PART_LABELS[name]:<24}{figure}"
     else:
-        yield from format_parts(estimate, situation, beside)
-    if verdict is not None:
+        yield from format_parts(estimate, situation, engine_figures)
+    if comparison is not None:
         alone = "" if not setting.draft or drafts_from_own_file(source, setting) else MODEL_ALONE
-        yield f"\n{wrap_text(f'The engine: {verdict_text(verdict, estimate)}{alone}')}"
+        yield f"\n{wrap_text(f'The engine: {describe_comparison(comparison, estimate)}{alone}')}"
 
 
-def format_parts(estimate: MemoryEstimate, situation: Situation, beside: Mapping[str, str]) -> Iterator[str]:
-    """Yield the memory by part and in total; `beside` are an engine's figures for some parts."""
+def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures: Mapping[str, str]) -> Iterator[str]:
+    """Yield the memory by part and in total, with an engine's own figures for some parts."""
     from launcher.models.memory import ENCODER_MIB
 
     backend, total = estimate.setting.backend, estimate.parts.total
     for name, size in estimate.parts.as_dict().items():
         if size:
-            line = f"  {_NAMES[name]:<24}{size / _MIB:>12,.1f} MiB{beside.get(name, '')}"
-            note = " with the KV cache" if name == "recurrent" and beside else ""
+            line = f"  {_PART_LABELS[name]:<24}{size / _MIB:>12,.1f} MiB{engine_figures.get(name, '')}"
+            note = " with the KV cache" if name == "recurrent" and engine_figures else ""
             yield line + note if len(line + note) <= text_columns() else f"{line}\n{note:>{len(line)}}"
-    yield f"  {'together':<24}{total / _MIB:>12,.1f} MiB"
-    where = "host memory available" if backend == "cpu" else "GPU memory free"
-    lacking = -(-estimate.needed_bytes // _MIB) - situation.free_mib
-    short = f"  {lacking:,} too few" if lacking > 0 else ""
-    yield f"  {where:<24}{situation.free_mib:>10,}   MiB{short}"
-    yield f"  {'verdict':<24}{_fit_status(estimate, situation):>12}"
+    yield f"  {'total':<24}{total / _MIB:>12,.1f} MiB"
+    free_label = "host memory available" if backend == "cpu" else "GPU memory free"
+    missing_mib = _needed_mib(estimate) - situation.free_mib
+    missing = f"  {missing_mib:,} too few" if missing_mib > 0 else ""
+    yield f"  {free_label:<24}{situation.free_mib:>10,}   MiB{missing}"
+    yield f"  {'status':<24}{_fit_status(estimate, situation):>12}"
     if backend != "cpu":
         yield f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB"
     for note in situation.own_notes:
@@ -241,16 +249,19 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, beside: Mapping
         yield f"\n{wrap_text(note)}"
 
 
-def _engine_column(verdict: EngineComparison | LauncherError | None, *, states: bool) -> dict[str, str]:
-    """Return the engine's figures as text, by the last part that each covers; `states` if there is a row for them."""
+def _list_engine_figures(comparison: EngineComparison | LauncherError | None, *, has_states: bool) -> dict[str, str]:
+    """Return the engine's figures as text, by the part beside which each is shown.
+
+    Its figure for the context covers KV cache and recurrent states; it is shown beside the states if there are any.
+    """
     from launcher.app.planner import EngineComparison
 
-    if not isinstance(verdict, EngineComparison):
+    if not isinstance(comparison, EngineComparison):
         return {}
-    engine, context = verdict.engine, "recurrent" if states else "kv"
+    engine = comparison.engine
     figures = {
         "weights": engine.model_mib,
-        context: engine.context_mib,
+        "recurrent" if has_states else "kv": engine.context_mib,
         "draft_kv": engine.draft_context_mib,
         "compute": engine.compute_mib,
         "draft_compute": engine.draft_compute_mib,

@@ -207,18 +207,18 @@ async def run(options: argparse.Namespace) -> Result:
         )
         plans = tuple(map(_with_kept(own), plans))
     engine = await planner.planned_engine(machine, situation)
-    verdict = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
+    comparison = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
     data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
-    if verdict is not None:
-        from launcher.cli.engine_comparison import verdict_json
+    if comparison is not None:
+        from launcher.cli.engine_comparison import comparison_json
 
-        data[0] |= verdict_json(verdict)
+        data[0] |= comparison_json(comparison)
 
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
         if plans:
             yield from _describe_plan(
-                plans[0], engine, options, verdict, served=None if situation.described else served
+                plans[0], engine, options, comparison, served=None if situation.described else served
             )
         yield from _format_others(plans[1:])
         if options.evidence and plans:
@@ -241,7 +241,7 @@ async def run(options: argparse.Namespace) -> Result:
             ),
         },
         format_lines(),
-        exit_code=0 if possible and not isinstance(verdict, LauncherError) else 1,
+        exit_code=0 if possible and not isinstance(comparison, LauncherError) else 1,
     )
 
 
@@ -394,7 +394,7 @@ def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     yield "\nOther plans"
     rows = []
     for plan in plans:
-        size, memory = size_text(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
+        size, memory = format_file_size(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
         here = "here" if planner.downloaded_file(plan) else ""
         rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _describe_briefly(plan), memory, here))
     yield from format_table(rows, right={3, 5})
@@ -454,7 +454,7 @@ def _describe_briefly(plan: Plan) -> str:
     return ", ".join(words)
 
 
-def size_text(size_bytes: int | None) -> str:
+def format_file_size(size_bytes: int | None) -> str:
     """Return a file's size in GiB or MiB."""
     if size_bytes is None:
         return "unknown"
@@ -465,7 +465,7 @@ def _describe_plan(
     plan: Plan,
     engine: PlannedEngine,
     options: argparse.Namespace,
-    verdict: EngineComparison | LauncherError | None,
+    comparison: EngineComparison | LauncherError | None,
     *,
     served: str | None,
 ) -> Iterator[str]:
@@ -476,7 +476,7 @@ def _describe_plan(
     from launcher.models.speed import describe_measurement
 
     setting = plan.setting
-    name = f"{plan.entry.name}, {plan.file.quant}, {size_text(plan.file.size_bytes)}"
+    name = f"{plan.entry.name}, {plan.file.quant}, {format_file_size(plan.file.size_bytes)}"
     yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
@@ -494,11 +494,11 @@ def _describe_plan(
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
     yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{caveats}")
-    if verdict is not None:
-        from launcher.cli.engine_comparison import MODEL_ALONE, verdict_text
+    if comparison is not None:
+        from launcher.cli.engine_comparison import MODEL_ALONE, describe_comparison
 
         alone = "" if _drafts_inside(plan) or not setting.draft else MODEL_ALONE
-        yield _format_row("engine", verdict_text(verdict, plan.estimate) + alone)
+        yield _format_row("engine", describe_comparison(comparison, plan.estimate) + alone)
     yield from _format_rows("why", plan.reasons)
     extra = options.extra
     words, lack = _make_command(plan, engine, [], options.rpc)

@@ -130,7 +130,7 @@ class TestText:
         assert lines[1] == "context 262,144, KV q8_0, draft 2, ubatch 256, 1 slot, cuda"
         table = {line[:26].strip(): line.split()[-2] for line in lines[3:] if line.startswith("  ")}
         assert table["KV cache"] == "2,720.0"
-        assert table["together"].startswith("20,")
+        assert table["total"].startswith("20,")
         assert table["GPU memory free"] == "23,764"
         assert max(map(len, lines)) <= 110
 
