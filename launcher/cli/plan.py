@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
     from launcher.models.speed import SpeedForecast
 
-# The user's own arguments for llama-server, after `--`: those that change the memory are not part of a plan.
+# Arguments for llama-server that the user gives after `--`. The memory estimate of a plan does not include them.
 
-_OPTIONS = {
+_MEMORY_ARGUMENTS = {
     "--ctx-size": "--ctx",
     "--cache-type-k": "--kv",
     "--cache-type-v": "--kv",
@@ -70,7 +70,7 @@ _OPTIONS = {
     "--model": "--model",
 }
 """llama-server's arguments that change the memory, and the plan's own options for them."""
-_SPELLINGS = {
+_ALIASES = {
     "-c": "--ctx-size",
     "-ctk": "--cache-type-k",
     "-ctv": "--cache-type-v",
@@ -117,26 +117,26 @@ _SPELLINGS = {
 
 
 def uncounted_arguments(extra: Sequence[str]) -> list[str]:
-    """Return a sentence about arguments in `extra` that the plan's memory estimate does not include; empty if none."""
-    flags = dict(_memory_flags(extra))
+    """Return a caution about arguments in `extra` that change the memory; an empty list if there are none."""
+    flags = dict(_list_memory_flags(extra))
     if not flags:
         return []
-    ours = dict.fromkeys(filter(None, flags.values()))
-    remedy = f" {_join_words(list(ours))} before the -- would be counted." if ours else ""
+    own_options = dict.fromkeys(filter(None, flags.values()))
+    remedy = f" {_join_words(list(own_options))} before the -- would be counted." if own_options else ""
     be = "is" if len(flags) == 1 else "are"
     return [
         f"Your own {_join_words(list(flags))} {be} not counted in these figures, and can change the memory.{remedy}"
     ]
 
 
-def _memory_flags(extra: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the flags that change the memory as they were written, each with the plan's own option."""
+def _list_memory_flags(extra: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the flags in `extra` that change the memory, as written, each with the plan's own option for it or ""."""
     for word in extra:
         flag = word.partition("=")[0]
         name = flag.replace("_", "-") if flag.startswith("--") else flag  # as llama.cpp reads them
-        name = _SPELLINGS.get(name, name)
-        if name in _OPTIONS:
-            yield flag, _OPTIONS[name]
+        name = _ALIASES.get(name, name)
+        if name in _MEMORY_ARGUMENTS:
+            yield flag, _MEMORY_ARGUMENTS[name]
 
 
 def _join_words(words: Sequence[str]) -> str:
@@ -173,7 +173,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the plans. Exit code 0 if one can be recommended, 1 if all are too big or no engine could be asked."""
+    """Return the plans. Exit code 1 if all are too big, or if the engine should be asked, and could not be."""
     from launcher.app import planner
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
@@ -182,30 +182,31 @@ async def run(options: argparse.Namespace) -> Result:
     criteria, machine = read_plan_criteria(options), read_machine_wish(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
-    if problems and not options.json:  # at once: one of them may be why the model that was asked for is missing
+    if problems and not options.json:  # before anything fails: a problem may be the reason for a missing model
         print_result(Result(None, [Note(f"Left out: {problem}") for problem in problems]), as_json=False)
-    served: str | None = None
-    if named := options.what or options.model:
+    served_quant: str | None = None
+    if model_name := options.what or options.model:
         from launcher.models.gguf import check_complete, read_model
         from launcher.models.locate import select_model
 
-        subject = await asyncio.to_thread(select_model, named, catalogue)
+        subject = await asyncio.to_thread(select_model, model_name, catalogue)
         if subject.path is not None:
             check_complete(*(await asyncio.to_thread(read_model, subject.path)).parts)
         catalogue = subject.catalogue
         quant = criteria.quant or (subject.file.quant if subject.file and subject.names_file else None)
         criteria = replace(criteria, model=subject.entry.id, quant=quant)
         if quant is None and subject.file and subject.path:
-            served = subject.file.quant
+            served_quant = subject.file.quant
     situation = await planner.read_situation(machine)
-    plans, left_out = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
-    if not situation.described and any(map(planner.downloaded_file, plans)):  # else there is nothing of the user's own
+    plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
+    # Only files on this machine can have settings of an earlier start, or tuned ones.
+    if not situation.described and any(map(planner.downloaded_file, plans)):
         from launcher.app.start_settings import apply_own_settings
 
         plans, own = await apply_own_settings(
             plans, catalogue, situation, criteria, use_kept=not options.defaults, use_tuned=not options.no_preset
         )
-        plans = tuple(map(_with_kept(own), plans))
+        plans = tuple(_use_kept_settings(plan, own) for plan in plans)
     engine = await planner.planned_engine(machine, situation)
     comparison = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
     data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
@@ -217,22 +218,21 @@ async def run(options: argparse.Namespace) -> Result:
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
         if plans:
-            yield from _describe_plan(
-                plans[0], engine, options, comparison, served=None if situation.described else served
-            )
+            here = None if situation.described else served_quant
+            yield from _describe_plan(plans[0], engine, options, comparison, served_quant=here)
         yield from _format_others(plans[1:])
         if options.evidence and plans:
             from launcher.cli.evidence import format_evidence
 
             yield from format_evidence(plans[0].entry, plans[0].evidence)
-        yield from _format_unplanned(left_out, named=criteria.model is not None)
+        yield from _format_unplanned(unplanned, in_detail=criteria.model is not None)
 
-    possible = any(plan.status is not Status.TOO_BIG for plan in plans)
+    any_fits = any(plan.status is not Status.TOO_BIG for plan in plans)
     return Result(
         {
             "machine": _machine_json(situation),
             "plans": data,
-            "unplanned": [asdict(each) for each in left_out],
+            "unplanned": [asdict(each) for each in unplanned],
             "problems": [asdict(problem) for problem in problems],
             **(
                 {"runs": [asdict(run) for run in plans[0].entry.measurements] if plans else []}
@@ -241,25 +241,21 @@ async def run(options: argparse.Namespace) -> Result:
             ),
         },
         format_lines(),
-        exit_code=0 if possible and not isinstance(comparison, LauncherError) else 1,
+        exit_code=0 if any_fits and not isinstance(comparison, LauncherError) else 1,
     )
 
 
-def _with_kept(own: Sequence[KeptPlan]) -> Callable[[Plan], Plan]:
-    """Return a function that replaces a plan by the one with the user's own settings, as far as they fit."""
-
-    def replace_plan(plan: Plan) -> Plan:
-        kept = next((each for each in own if each.planned is plan), None)
-        if kept is None or not kept.settings:
-            return plan
-        chosen = kept.kept_plan or plan
-        used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
-        gone = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
-        reasons = [f"As last served: {used}; --defaults ignores that."] if used else []
-        reasons += [f"Your last settings do not fit now: {gone}."] if gone else []
-        return replace(chosen, reasons=(*reasons, *chosen.reasons))
-
-    return replace_plan
+def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
+    """Return the plan with the settings of the model's last start, as far as they fit, and with reasons that say so."""
+    kept = next((each for each in kept_plans if each.planned is plan), None)
+    if kept is None or not kept.settings:
+        return plan
+    new_plan = kept.kept_plan or plan
+    used = format_settings({name: value for name, value in kept.settings.items() if name not in kept.replaced})
+    unused = format_settings({name: value for name, value in kept.settings.items() if name in kept.replaced})
+    reasons = [f"As last served: {used}; --defaults ignores that."] if used else []
+    reasons += [f"Your last settings do not fit now: {unused}."] if unused else []
+    return replace(new_plan, reasons=(*reasons, *new_plan.reasons))
 
 
 async def _ask_engine(plan: Plan, machine: MachineWish) -> EngineComparison | LauncherError:
@@ -278,13 +274,13 @@ async def _ask_engine(plan: Plan, machine: MachineWish) -> EngineComparison | La
         return explain_os_error(error)
 
 
-def _drafts_inside(plan: Plan) -> bool:
+def _drafts_from_own_file(plan: Plan) -> bool:
     """Return True if the drafts come from the model's own file, the only file that an engine is asked about."""
     return plan.entry.speculation in ("mtp", None)
 
 
 def parts_json(parts: dict[str, int]) -> dict[str, float]:
-    """Return parts in MiB with one decimal."""
+    """Return parts of the memory in MiB with one decimal, from bytes."""
     return {name: round(size / _MIB, 1) for name, size in parts.items()}
 
 
@@ -309,7 +305,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
     from launcher.models.speed import comparable_rate, describe_measurement
 
     setting, host = plan.setting, plan.estimate.host
-    words, lack = _make_command(plan, engine, extra, rpc)
+    words, lacks = _make_command(plan, engine, extra, rpc)
     return {
         "model": plan.entry.id,
         "quant": plan.file.quant,
@@ -348,7 +344,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "weights_exact": plan.estimate.weights_exact,
         "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
-        "cautions": [*plan.cautions, *lack, *uncounted_arguments(extra)],
+        "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_measurement(plan.entry, result) for result in plan.evidence],
         "expected": _expected_json(plan),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
@@ -375,7 +371,7 @@ def _expected_json(plan: Plan) -> dict[str, float | None] | None:
 def _make_command(
     plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the command line of a plan, and what the installed build lacks for it."""
+    """Return the command line of a plan, and cautions if the engine in use cannot run it."""
     from launcher.app import planner
     from launcher.base.errors import EngineUnsuitable
 
@@ -401,20 +397,19 @@ def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     yield wrap_text("`--model ID --quant Q` shows one in detail, `--json` all of them.")
 
 
-def _format_unplanned(left_out: tuple[UnplannedFile, ...], *, named: bool) -> Iterator[str]:
-    """Yield each of them if the user has named the model, else all in one sentence."""
-    if not left_out:
+def _format_unplanned(unplanned: tuple[UnplannedFile, ...], *, in_detail: bool) -> Iterator[str]:
+    """Yield files without a plan and the reasons: a paragraph for each with `in_detail`, else all in one sentence."""
+    if not unplanned:
         return
-    if named:
-        for each in left_out:
+    if in_detail:
+        for each in unplanned:
             name = " ".join(filter(None, (each.model, each.quant)))
             yield f"\n{wrap_text(f'Not planned: {name}: {each.reason}. {each.remedy}')}"
         return
-    names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in left_out)
-    ask = (
-        "; `mtp-launcher models --refresh` asks the hub" if any("--refresh" in each.remedy for each in left_out) else ""
-    )
-    yield f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{ask}.')}"
+    names = ", ".join(f"{each.model} {each.quant} ({each.reason})" for each in unplanned)
+    can_refresh = any("--refresh" in each.remedy for each in unplanned)
+    refresh = "; `mtp-launcher models --refresh` asks the hub" if can_refresh else ""
+    yield f"\n{wrap_text(f'Not planned: {names}. `--model ID` says what to do{refresh}.')}"
 
 
 def _describe_machine(situation: Situation) -> Iterator[str]:
@@ -436,16 +431,16 @@ def _describe_machine(situation: Situation) -> Iterator[str]:
         yield wrap_text(note)
 
 
-def _describe_drafts(setting: PlanSettings, none: str) -> str:
+def _describe_drafts(setting: PlanSettings, *, if_off: str) -> str:
     if not setting.draft:
-        return none
+        return if_off
     return "drafts from repeats" if setting.ngrams else f"draft {setting.draft}"
 
 
 def _describe_briefly(plan: Plan) -> str:
     setting = plan.setting
-    words = [f"{setting.context:,}", setting.kv, _describe_drafts(setting, "no MTP")]
-    if setting.ubatch != 512:
+    words = [f"{setting.context:,}", setting.kv, _describe_drafts(setting, if_off="no MTP")]
+    if setting.ubatch != 512:  # llama.cpp's default
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
         words.append(f"{setting.n_cpu_moe} on CPU")
@@ -455,7 +450,7 @@ def _describe_briefly(plan: Plan) -> str:
 
 
 def format_file_size(size_bytes: int | None) -> str:
-    """Return a file's size in GiB or MiB."""
+    """Return a file's size as text, in GiB or MiB."""
     if size_bytes is None:
         return "unknown"
     return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
@@ -467,10 +462,11 @@ def _describe_plan(
     options: argparse.Namespace,
     comparison: EngineComparison | LauncherError | None,
     *,
-    served: str | None,
+    served_quant: str | None,
 ) -> Iterator[str]:
-    """Yield all details of a plan. `served` is the quantisation that `serve ID` would use here, if the ID leaves it
-    open.
+    """Yield all details of a plan.
+
+    `served_quant` is the downloaded quantisation that `serve ID` would start, None if the user named one.
     """
     from launcher.app import planner
     from launcher.models.speed import describe_measurement
@@ -480,11 +476,11 @@ def _describe_plan(
     yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
-    mtp = _describe_drafts(setting, "MTP off")
+    mtp = _describe_drafts(setting, if_off="MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
-    tail = f"ubatch {setting.ubatch}{slots}{experts}{split}"
-    yield _format_row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {tail}")
+    others = f"ubatch {setting.ubatch}{slots}{experts}{split}"
+    yield _format_row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {others}")
     parts = ", ".join(
         f"{name.replace('_', ' ').replace('kv', 'KV')} {size / _MIB:,.0f}"
         for name, size in plan.estimate.parts.as_dict().items()
@@ -497,12 +493,12 @@ def _describe_plan(
     if comparison is not None:
         from launcher.cli.engine_comparison import MODEL_ALONE, describe_comparison
 
-        alone = "" if _drafts_inside(plan) or not setting.draft else MODEL_ALONE
+        alone = "" if _drafts_from_own_file(plan) or not setting.draft else MODEL_ALONE
         yield _format_row("engine", describe_comparison(comparison, plan.estimate) + alone)
     yield from _format_rows("why", plan.reasons)
     extra = options.extra
-    words, lack = _make_command(plan, engine, [], options.rpc)
-    yield from _format_rows("caution", [*plan.cautions, *lack, *uncounted_arguments(extra)])
+    words, lacks = _make_command(plan, engine, [], options.rpc)
+    yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast:
         yield _format_row("speed", _describe_forecast(plan.forecast, setting))
     measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
@@ -517,11 +513,10 @@ def _describe_plan(
         get = f"mtp-launcher pull {plan.entry.id}:{plan.file.quant}"
         yield _format_row("file", f"{plan.entry.repo}:{plan.file.file}")
         yield _format_row("", f"on this machine: {here}" if here else f"`{get}` gets it")
-    if served and served != plan.file.quant:
+    if served_quant and served_quant != plan.file.quant:
         model, quant = plan.entry.id, plan.file.quant
-        yield _format_row(
-            "", f"`mtp-launcher serve {model}` starts {served}, which is here; `serve {model}:{quant}` starts this."
-        )
+        served = f"`mtp-launcher serve {model}` starts {served_quant}, which is here"
+        yield _format_row("", f"{served}; `serve {model}:{quant}` starts this.")
     if setting.mmproj_bytes and (projector := plan.entry.projector) and (repo := projector.repo or plan.entry.repo):
         yield _format_row("", f"{repo}:{projector.file}")
     yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))

@@ -166,7 +166,7 @@ class TestText:
         text = " ".join(run(sparse, "--gpu-memory", "24", "--ask-engine", *options).stdout.split())
         said = text.split("It computes by cpu, and these figures are for cuda: its weights are ")[1]
         assert int(said.split()[0].replace(",", "")) == pytest.approx(more, abs=1)
-        assert said.startswith(f"{said.split()[0]} MiB more, because {what} in the host's memory beside a GPU;")
+        assert said.startswith(f"{said.split()[0]} MiB more, because {what} in host memory beside a GPU;")
         same = run(sparse, "--backend", "cpu", "--host-memory", "64", "--ask-engine").stdout
         assert "It computes by" not in same
 
