@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from launcher.engine.serve_options import ServeOptions
 
 KINDS = ("command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini")
-"""The names in export.render, kept equal by a test: importing that module would slow --help."""
-_FOR_PLANS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory", "headless", "host_memory", "wake")
-"""Options that apply only to plans of catalogue models."""
-_FOR_SHELLS = ("command", "script")
+"""The names in export.render. They are not imported, because that would slow down --help; a test compares them."""
+_PLAN_OPTIONS = ("vision", "gpu", "gpu_memory", "unified_memory", "free_memory", "headless", "host_memory", "wake")
+"""Options that choose among the plans of a catalogue model."""
+_SHELL_KINDS = ("command", "script")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +58,15 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.base.errors import BadOption
     from launcher.export.render import render_export
 
-    if options.shell is not None and options.kind not in _FOR_SHELLS:
-        raise BadOption(f"--shell does not apply to {options.kind}.", f"It is for {' and '.join(_FOR_SHELLS)}.")
-    chosen = await _find_recipe(options)
-    recipe = chosen.recipe if options.with_key else replace(chosen.recipe, api_key=None)
+    if options.shell is not None and options.kind not in _SHELL_KINDS:
+        raise BadOption(f"--shell does not apply to {options.kind}.", f"It is for {' and '.join(_SHELL_KINDS)}.")
+    found = await _find_recipe(options)
+    recipe = found.recipe if options.with_key else replace(found.recipe, api_key=None)
     text = render_export(options.kind, recipe, for_shell=options.shell)
     if options.out is not None:
+        readers = 0o600 if options.with_key else 0o644  # a file with the key is for its owner only
         execute = 0o111 if options.kind == "script" else 0
-        mode = (0o600 | execute & 0o100) if options.with_key else (0o644 | execute)
+        mode = readers | (execute & (readers >> 2))  # who may read a script may execute it
         _write_export(options.out, text, mode=mode, force=options.force)
     data = {
         "kind": options.kind,
@@ -74,11 +75,11 @@ async def run(options: argparse.Namespace) -> Result:
         "model": recipe.name,
         "with_key": options.with_key,
         "file": options.out,
-        "missing": chosen.missing or None,
+        "missing": found.missing or None,
     }
     lines = [text.removesuffix("\n") if options.out is None else f"Wrote {options.out}."]
-    if chosen.missing:
-        lines.append(Note(f"{chosen.missing} is not on this machine yet: `{chosen.command}` gets it."))
+    if found.missing:
+        lines.append(Note(f"{found.missing} is not on this machine yet: `{found.command}` gets it."))
     if options.with_key:
         lines.append(Note("The text contains the API key: anyone who reads it can use the server."))
     return Result(data, lines)
@@ -90,52 +91,52 @@ async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
     from launcher.base.errors import BadOption
 
     if options.model is None:
-        _check_runs_alone(options)
+        _check_no_settings(options)
         return await recipes.recipe_of_running(options.url, backend=options.backend)
     if options.url is not None:
         raise BadOption("--model and --url cannot be combined.", "--url names a running server.")
     criteria = read_plan_criteria(options)
-    named = recipes.parse_catalogue_name(options.model)
-    if named is not None and options.engine is None:
-        model, quant = named
+    catalogue_name = recipes.parse_catalogue_name(options.model)
+    if catalogue_name is not None and options.engine is None:
+        model, quant = catalogue_name
         criteria = replace(criteria, model=model, quant=options.quant or quant)
         return await recipes.recipe_of_plan(criteria, read_machine_wish(options), options.extra, port=options.port)
-    _check_this_machine(options, is_file=named is None)
-    model = options.model if named is None or options.quant is None else f"{named[0]}:{options.quant}"
+    _check_no_plan_options(options, is_file=catalogue_name is None)
+    model = options.model
+    if catalogue_name is not None and options.quant is not None:
+        model = f"{catalogue_name[0]}:{options.quant}"
 
-    def served(path: Path) -> ServeOptions:
+    def make_options(path: Path) -> ServeOptions:
         return replace(make_serve_options(options, path), no_gpu=options.backend == "cpu")
 
-    start = await resolve_start(model, criteria.chosen(), served, intent=options.intent)
+    start = await resolve_start(model, criteria.chosen(), make_options, intent=options.intent)
     return await recipes.recipe_of_options(start.options, port=options.port, backend=options.backend)
 
 
-def _check_runs_alone(options: argparse.Namespace) -> None:
-    """Raise BadOption for settings given with a running server, which has its own."""
+def _check_no_settings(options: argparse.Namespace) -> None:
+    """Raise BadOption for settings without a model: a running server is exported with its own."""
     from launcher.base.errors import BadOption
 
-    given = _first_given(options, (*ROWS, "quant", "engine", "port", *_FOR_PLANS))
+    given = _find_given_option(options, (*ROWS, "quant", "engine", "port", *_PLAN_OPTIONS))
     if given or options.extra:
-        what = given or "What follows --"
-        raise BadOption(f"{what} needs --model: a running server keeps its settings.", "Add --model.")
+        subject = given or "What follows --"
+        raise BadOption(f"{subject} needs --model: a running server keeps its settings.", "Add --model.")
 
 
-def _check_this_machine(options: argparse.Namespace, *, is_file: bool) -> None:
-    """Raise BadOption for options that select among plans, if a model file or an engine is named."""
+def _check_no_plan_options(options: argparse.Namespace, *, is_file: bool) -> None:
+    """Raise BadOption for options that choose among plans: a named model file or engine leaves no choice."""
     from launcher.base.errors import BadOption
 
-    given = _first_given(options, ("quant", *_FOR_PLANS) if is_file else _FOR_PLANS)
+    given = _find_given_option(options, ("quant", *_PLAN_OPTIONS) if is_file else _PLAN_OPTIONS)
+    if given and is_file:
+        hint = "It chooses among the catalogue's models: name one with --model, without --engine."
+        raise BadOption(f"{given} does not apply to a model file.", hint)
     if given:
-        what = "a model file" if is_file else "an engine that is named"
-        raise BadOption(
-            f"{given} does not apply to {what}.",
-            "It chooses among the catalogue's models: name one with --model, without --engine."
-            if is_file
-            else "Leave one of them out.",
-        )
+        raise BadOption(f"{given} does not apply to an engine that is named.", "Leave one of them out.")
 
 
-def _first_given(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+def _find_given_option(options: argparse.Namespace, names: Iterable[str]) -> str | None:
+    """Return the first of the options that the user gave, as it is written; None if none was given."""
     given = (name for name in names if getattr(options, name) not in (None, False))
     return next((f"--{name.replace('_', '-')}" for name in given), None)
 
@@ -146,7 +147,7 @@ def _write_export(path: Path, text: str, *, mode: int, force: bool) -> None:
     from launcher.base.paths import expand_user
 
     path = expand_user(path)
-    if not path.parent.is_dir():  # a misspelt folder would be created, and the file never found
+    if not path.parent.is_dir():  # write_atomically would create a misspelt folder, and the user not find the file
         raise TargetUnusable(f"There is no folder {path.parent}.", "Make it first, or name another.", path=str(path))
     if path.exists() and not force:
         raise FileInTheWay(f"{path} is there already.", "Name another file, or add --force.", path=str(path))
