@@ -24,25 +24,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("file", nargs="?", metavar="FILE", help="a .gguf file to serve")
     parser.add_argument("--demo", action="store_true", help="start the demo at once")
-    parser.add_argument("--theme", choices=("light", "dark"), help="hold to a theme (default: the system's)")
+    parser.add_argument("--theme", choices=("light", "dark"), help="theme of the window (default: the system's)")
     parser.add_argument("--page", choices=PAGES, help="the page to open on (default: the last one)")
     parser.add_argument("--language", choices=tuple(LANGUAGES), help="language of the window (default: the system's)")
-    parser.add_argument(
-        "--scale", type=_parse_scale, metavar="PERCENT", help="size of the text, 80 to 200 (default 100)"
-    )
+    parser.add_argument("--scale", type=_parse_scale, metavar="PERCENT", help="text size, 80 to 200 (default 100)")
     parser.add_argument("--size", type=_parse_size, metavar="WxH", help="size of the window in pixels")
-    parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window and leave")
+    parser.add_argument("--screenshot", metavar="FILE", help="save a picture of the window, and exit")
 
 
 def _parse_scale(text: str) -> int:
     if not text.isdecimal() or not 80 <= int(text) <= 200:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size of text from 80 to 200")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a text size from 80 to 200")
     return int(text)
 
 
 def _parse_size(text: str) -> str:
     if not re.fullmatch(r"[1-9]\d{2,3}x[1-9]\d{2,3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1280x800")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a window size such as 1280x800")
     return text
 
 
@@ -54,7 +52,10 @@ def can_show_window() -> bool:
 
 
 def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace], int]) -> int:
-    """Open the window. Raises LibraryMissing before Qt is loaded, because Qt aborts without a useful message."""
+    """Open the window and return its exit code. Raises LauncherError without a display, unless for a screenshot.
+
+    Raises LibraryMissing before Qt is loaded, because Qt would abort without a useful message.
+    """
     platform = os.environ.get(_PLATFORM) or None
     if platform is None:
         os.environ.pop(_PLATFORM, None)
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
         if options.screenshot is None:
             raise LauncherError("No display is available for the window.", "Run `mtp-launcher demo` in the terminal.")
         os.environ[_PLATFORM] = platform = "offscreen"
-    elif platform is None and os.environ.get("DISPLAY") and _in_wsl():
+    elif platform is None and os.environ.get("DISPLAY") and _is_wsl2():
         os.environ[_PLATFORM] = platform = "xcb"  # Qt's Wayland plugin fails in WSLg (WSL issue 12616)
     if sys.platform == "linux":
         _check_libraries(platform)
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace, open_window: Callable[[argparse.Namespace],
         ) from error
 
 
-def _in_wsl() -> bool:
+def _is_wsl2() -> bool:
     from launcher.machine.surroundings import wsl_version
 
     return wsl_version() == 2
@@ -84,16 +85,16 @@ def _in_wsl() -> bool:
 def _check_libraries(platform: str | None) -> None:
     """Raise LibraryMissing for missing libraries that Qt needs to show a window.
 
-    First all known ones are checked; then Qt's platform plugin is loaded, which reveals any other.
+    If all known ones are there, the dependencies of Qt's platform plugin are checked, which finds any other.
     """
     from launcher.machine.libraries import find_missing_dependency, install_command, missing_libraries
 
-    usual = "xcb" if os.environ.get("DISPLAY") else "wayland"
-    plugin = re.split("[:;]", platform or usual)[0]
+    default = "xcb" if os.environ.get("DISPLAY") else "wayland"
+    plugin = re.split("[:;]", platform or default)[0]
     missing = (*missing_libraries("window"), *missing_libraries(plugin))
     if not missing and (qt := find_spec("PySide6")) is not None:
-        below = (Path(place, "Qt", "plugins", "platforms") for place in qt.submodule_search_locations or ())
-        dependencies = (find_missing_dependency(folder / f"libq{plugin}.so") for folder in below)
+        folders = (Path(place, "Qt", "plugins", "platforms") for place in qt.submodule_search_locations or ())
+        dependencies = (find_missing_dependency(folder / f"libq{plugin}.so") for folder in folders)
         missing = tuple(library for library in dependencies if library is not None)
     if missing:
         names = ", ".join(library.soname for library in missing)

@@ -25,7 +25,8 @@ from launcher.cli.output import Result
 from launcher.cli.quantities import parse_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from launcher.tuning.history import History
     from launcher.tuning.history_records import Session, Summary
@@ -39,18 +40,18 @@ _ACTIONS = {
     "delete": "delete measurements",
     "published": "list the published tables that measurements can be compared with",
 }
-_WHAT = 'as `history` shows it, or its beginning; "last"; published:NAME; or a file that was exported or shared'
-_SENTENCE = 90
+_ID_HELP = 'as `history` shows it, or its beginning; "last"; published:NAME; or a file that was exported or shared'
+_MAX_SENTENCE = 90
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.epilog = "bench, tune, curve and endure put measurements in. `mtp-launcher compare A B` compares two."
+    parser.epilog = "bench, tune, curve and endure add measurements. `mtp-launcher compare A B` compares two."
     _add_filters(parser)
     actions = add_actions(parser, _ACTIONS)
     _add_filters(actions["list"], default=argparse.SUPPRESS)
     for name in ("show", "export", "share"):
-        actions[name].add_argument("id", metavar="ID", help=_WHAT)
+        actions[name].add_argument("id", metavar="ID", help=_ID_HELP)
     for name in ("export", "share"):
         add_output_file(actions[name])
     add_deletion_arguments(actions["delete"], 'as `history` shows them, or "all", with all counts of use')
@@ -58,15 +59,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> None:
     parser.add_argument("--model", metavar="TEXT", default=default, help="only models with this in name or quant")
-    parser.add_argument("--kind", metavar="VERB", default=default, help="only bench, tune, curve or endure")
+    parser.add_argument(
+        "--kind", metavar="VERB", default=default, help="only measurements by bench, tune, curve or endure"
+    )
     parser.add_argument(
         "--since",
         type=_parse_since,
         metavar="DATE",
         default=default,
-        help="only since a day, 2026-11-21, or for days: 7d",
+        help="only since a day, such as 2026-11-21, or of the last days, such as 7d",
     )
-    parser.add_argument("--most", type=_parse_most, metavar="N", default=default, help="no more than N")
+    parser.add_argument("--most", type=_parse_most, metavar="N", default=default, help="the newest N at most")
 
 
 def _parse_most(text: str) -> int:
@@ -76,7 +79,7 @@ def _parse_most(text: str) -> int:
 
 
 def _parse_since(text: str) -> float:
-    """Return a time in seconds since the epoch: the start of a local day, or some days ago."""
+    """Parse a day, or a number of days before now. Returns seconds since the epoch, for a day its start here."""
     if text.lower().endswith("d") and text[:-1].isdecimal():
         days = min(int(text[:-1]), 36_500)
         return (datetime.now(UTC) - timedelta(days=days)).timestamp()
@@ -87,7 +90,7 @@ def _parse_since(text: str) -> float:
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Run the action `options.action`."""
+    """Run the action `options.action`. Exit code 1 if the user declined a deletion."""
     if options.action == "delete" and not await confirm_deletion(options, "measurements, and all counts of use"):
         return 1
     return await asyncio.to_thread(_run_action, options)
@@ -127,19 +130,19 @@ def _format_list(summaries: Sequence[Summary], *, filtered: bool) -> Iterator[st
         yield "Nothing was measured yet. Measure with `mtp-launcher tune`."
 
 
-def _format_row(each: Summary) -> tuple[str, ...]:
+def _format_row(summary: Summary) -> tuple[str, ...]:
     from launcher.tuning.history_environment import ModelFacts
 
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.began_s))
-    rate = "" if each.decode_rate is None else f"{each.decode_rate:.1f}"
-    result = one_line(each.sentence or ("" if each.ended_s else "still measured"), _SENTENCE)
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.began_s))
+    rate = "" if summary.decode_rate is None else f"{summary.decode_rate:.1f}"
+    result = one_line(summary.sentence or ("" if summary.ended_s else "still measured"), _MAX_SENTENCE)
     return (
-        each.id,
+        summary.id,
         when,
-        each.kind,
-        ModelFacts(each.model, each.quant).label_with_quant,
-        each.workload,
-        str(each.runs),
+        summary.kind,
+        ModelFacts(summary.model, summary.quant).label_with_quant,
+        summary.workload,
+        str(summary.runs),
         rate,
         result,
     )
@@ -181,39 +184,41 @@ def _format_session(session: Session, report: Report, sentence: str) -> Iterator
 
 
 def _export_measurement(history: History, options: argparse.Namespace) -> Result:
+    from launcher.tuning.history import load_session
     from launcher.tuning.report_export import writer_for
 
-    return _write_measurement(history, options, writer_for(options.to))
+    make_text = writer_for(options.to)
+    session = load_session(history, options.id)
+    return _write_measurement(session, make_text(session), options.to)
 
 
 def _share_measurement(history: History, options: argparse.Namespace) -> Result:
+    from launcher.tuning.history import load_session
     from launcher.tuning.session_file import anonymous_json
 
     if options.to.suffix.lower() != ".json":
         raise BadOption("A shared measurement is a JSON file.", "End its name in .json.")
-    return _write_measurement(history, options, anonymous_json, least=1)
-
-
-def _write_measurement(
-    history: History, options: argparse.Namespace, write: Callable[[Session], str], *, least: int = 0
-) -> Result:
-    from launcher.tuning.history import load_session
-
     session = load_session(history, options.id)
-    if len(session.runs) < least:
+    if not session.runs:
         raise BadOption(
             f"{session.id} has no runs, so there is nothing to share.", "`mtp-launcher history` lists those that have."
         )
-    write_new_file(options.to, write(session))
-    line = f"Wrote {len(session.runs)} runs to {one_line(str(options.to), 4_096)}."
-    return Result({"id": session.id, "path": str(options.to), "runs": len(session.runs)}, [line])
+    return _write_measurement(session, anonymous_json(session), options.to)
+
+
+def _write_measurement(session: Session, text: str, file: Path) -> Result:
+    write_new_file(file, text)
+    line = f"Wrote {len(session.runs)} runs to {one_line(str(file), 4_096)}."
+    return Result({"id": session.id, "path": str(file), "runs": len(session.runs)}, [line])
 
 
 def _delete_measurements(history: History, options: argparse.Namespace) -> Result:
-    everything = deletes_all(options)
-    ids = [each.id for each in history.find()] if everything else [history.resolve_id(id_) for id_ in options.ids]
+    if deletes_all(options):
+        ids = [each.id for each in history.find()]
+    else:
+        ids = [history.resolve_id(id_) for id_ in options.ids]
     deleted = history.delete(list(dict.fromkeys(ids)))
-    if everything:
+    if deletes_all(options):
         history.forget_use()
     return Result({"deleted": deleted}, [f"Deleted {deleted} {'measurement' if deleted == 1 else 'measurements'}."])
 

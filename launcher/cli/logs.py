@@ -8,24 +8,32 @@ from pathlib import Path
 from launcher.cli.output import Result, print_result
 from launcher.cli.quantities import parse_count
 
+_DEFAULT_LINES = 200
+_MIN_REPORT_LINES = 5_000
+"""Lines to read for a bug report: its diagnosis needs more than the report shows."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("-f", "--follow", action="store_true", help="print new lines, too, until the server ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="also print new lines, until the server ends")
     parser.add_argument(
-        "--lines", type=parse_count, default=200, metavar="N", help="begin with the last N lines (default 200)"
+        "--lines",
+        type=parse_count,
+        default=_DEFAULT_LINES,
+        metavar="N",
+        help=f"begin with the last N lines (default {_DEFAULT_LINES})",
     )
     parser.add_argument("--url", help="which server, when more than one runs")
-    other = parser.add_mutually_exclusive_group()
-    other.add_argument("--files", action="store_true", help="list the log files on this machine")
-    other.add_argument("--file", type=Path, metavar="PATH", help="show this log file")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--files", action="store_true", help="list the log files on this machine")
+    source.add_argument("--file", type=Path, metavar="PATH", help="show this log file")
     parser.add_argument(
         "--report", action="store_true", help="print a text for a bug report, without keys, tokens and names"
     )
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Print the log of the running server, or of the last one; with --json one string per line."""
+    """Print the log of the running server, or of the last one; with --json each line as a string."""
     from launcher.app.running import logs
     from launcher.base.errors import BadOption
 
@@ -38,7 +46,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.report:
         return await _make_report(options)
     if options.file:
-        for line in await asyncio.to_thread(_lines_of, options.file, options.lines):
+        for line in await asyncio.to_thread(_read_lines, options.file, options.lines):
             print_result(Result(line, [line]), as_json=options.json)
         return 0
     async for line in logs(options.url, lines=options.lines, follow=options.follow):
@@ -51,14 +59,16 @@ async def _make_report(options: argparse.Namespace) -> Result:
     from launcher.app.running import logs
 
     if options.file:
-        lines = await asyncio.to_thread(_lines_of, options.file, None)
+        lines = await asyncio.to_thread(_read_lines, options.file)
     else:
-        lines = [line async for line in logs(options.url, lines=max(5_000, options.lines), follow=False)]
-    text = await bug_report(lines, most=options.lines if options.lines != 200 else REPORT_LINES)
+        count = max(_MIN_REPORT_LINES, options.lines)
+        lines = [line async for line in logs(options.url, lines=count, follow=False)]
+    text = await bug_report(lines, most=REPORT_LINES if options.lines == _DEFAULT_LINES else options.lines)
     return Result({"report": text}, [text.removesuffix("\n")])
 
 
-def _lines_of(path: Path, most: int | None) -> list[str]:
+def _read_lines(path: Path, most: int | None = None) -> list[str]:
+    """Return the lines of a log file, the last `most` ones. Raises BadOption if it cannot be read."""
     from launcher.base.errors import BadOption
     from launcher.base.paths import expand_user
     from launcher.base.text import make_visible
