@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("what", nargs="?", choices=("list", "replace"), default="list", help="(default: list)")
+    parser.add_argument("action", nargs="?", choices=("list", "replace"), default="list", help="(default: list)")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--port", type=parse_int, metavar="P", help="replace the key of this port")
     which.add_argument("--all", action="store_true", help="replace the keys of all ports")
@@ -30,10 +30,10 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.engine.server.endpoint import replace_keys, saved_endpoints
 
     endpoints = await asyncio.to_thread(saved_endpoints)
-    replaces = options.what == "replace"
-    if not replaces and (options.port is not None or options.all):
+    replace = options.action == "replace"
+    if not replace and (options.port is not None or options.all):
         raise BadOption("--port and --all say which key to replace.", "Write `mtp-launcher keys replace`.")
-    if replaces:
+    if replace:
         if len(endpoints) > 1 and options.port is None and not options.all:
             ports = ", ".join(str(each.port) for each in endpoints)
             raise BadOption(f"There are keys for the ports {ports}.", "Choose: --port P, or --all.")
@@ -44,8 +44,8 @@ async def run(options: argparse.Namespace) -> Result:
         | ({"api_key": each.api_key} if options.show_key else {})
         for each in endpoints
     ]
-    lines = _format_keys(endpoints, running, replaced=replaces, show_key=options.show_key)
-    return Result({"replaced": replaces, "keys": keys}, lines)
+    lines = _format_keys(endpoints, running, replaced=replace, show_key=options.show_key)
+    return Result({"replaced": replace, "keys": keys}, lines)
 
 
 def _format_keys(
@@ -55,7 +55,8 @@ def _format_keys(
     if not endpoints:
         yield "There are no keys yet: a port gets one with its first server."
     for each in endpoints:
-        about = "replaced" if replaced else "running" if each.port in running else "not running"
-        yield f"{each.url}/v1  {about}{f'  API key  {each.api_key}' if show_key else ''}"
+        state = "running" if each.port in running else "not running"
+        api_key = f"  API key  {each.api_key}" if show_key else ""
+        yield f"{each.url}/v1  {'replaced' if replaced else state}{api_key}"
         if running.get(each.port, each.api_key) != each.api_key:
             yield "  It still uses the old key: `mtp-launcher stop`, then `serve`, starts it with the new one."

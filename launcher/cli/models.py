@@ -33,13 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="ID | list | verify | remove | folders",
-        help="a model's id: its files, presets and measurements; or what to do with the models on this machine",
+        help="a model's ID, to show its files, presets and measurements; or what to do with the models on this machine",
     )
     parser.add_argument(
         "which",
         nargs="*",
         metavar="MODEL",
-        help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, all; add or remove, and folders",
+        help="what to list, verify or remove: ID[:QUANT], REPO:FILE, a path, or all; for folders: add or remove DIR",
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for sizes and checksums, and keep them")
@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Return the list, or the details of one model, with the faults in the user's own files."""
-    if options.model in models_local.VERBS:
+    """Return the catalogue, or one model in detail, with the problems in the user's own catalogue files."""
+    if options.model in models_local.ACTIONS:
         return await models_local.run(options)
     if options.which:
         raise BadOption(
@@ -59,16 +59,15 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.refresh:
         return await _refresh_figures(load_catalogue(hub_figures=False), options)
     catalogue = load_catalogue()
-    chosen = catalogue.find(options.model) if options.model else None
-    data: dict[str, Any] = (
-        {"model": asdict(chosen)} if chosen else {"models": [asdict(model) for model in catalogue.models]}
-    )
-    data |= {"problems": [asdict(problem) for problem in catalogue.problems]}
-    if chosen:
-        return Result(data, chain(_describe_problems(catalogue), _describe_model(chosen)))
+    problems = [asdict(problem) for problem in catalogue.problems]
+    if options.model:
+        model = catalogue.find(options.model)
+        data: dict[str, Any] = {"model": asdict(model), "problems": problems}
+        return Result(data, chain(_describe_problems(catalogue), _describe_model(model)))
     from launcher.models.library import list_found
 
     found = await asyncio.to_thread(list_found)
+    data = {"models": [asdict(model) for model in catalogue.models], "problems": problems}
     data["found"] = [{"name": each.name, "path": str(each.path), "store": each.store.value} for each in found.models]
     return Result(data, chain(_describe_problems(catalogue), _format_list(catalogue), _format_found(found)))
 
@@ -79,7 +78,7 @@ def _describe_problems(catalogue: Catalogue) -> Iterator[str]:
 
 
 async def _refresh_figures(catalogue: Catalogue, options: argparse.Namespace) -> Result:
-    """Ask the hub about one model or all of them. Exit code 1 if any failed."""
+    """Ask the hub for sizes and checksums of one model or all of them. Exit code 1 if it could not answer for one."""
     from launcher.base.errors import LauncherError
     from launcher.models.hub_figures import is_on_hub
 
@@ -96,7 +95,7 @@ async def _refresh_figures(catalogue: Catalogue, options: argparse.Namespace) ->
 
 
 def _ask_hub(model: ModelEntry) -> RefreshResult | LauncherError:
-    """Ask the hub about one model. An error in the user's settings concerns all models, and is raised."""
+    """Ask the hub about one model. Returns errors that concern this model only; others are raised."""
     from launcher.base.errors import ModelMissing, Refused, Unreachable
     from launcher.models.hub_figures import refresh_figures
 
@@ -111,8 +110,8 @@ def _outcome_json(model: ModelEntry, outcome: RefreshResult | LauncherError) -> 
 
     if isinstance(outcome, RefreshResult):
         return asdict(outcome) | {"error": None}
-    nothing: dict[str, Any] = {"revision": None, "learned": [], "differs": [], "missing": []}
-    return {"model": model.id, "repo": model.repo, **nothing, "error": error_json(outcome)}
+    unknown: dict[str, Any] = {"revision": None, "learned": [], "differs": [], "missing": []}
+    return {"model": model.id, "repo": model.repo, **unknown, "error": error_json(outcome)}
 
 
 def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError) -> Iterator[str]:
@@ -121,14 +120,16 @@ def _describe_outcome(model: ModelEntry, outcome: RefreshResult | LauncherError)
     if not isinstance(outcome, RefreshResult):
         yield Note(f"{model.id}: {outcome}")
         return
-    yield f"{model.id}: " + (f"{outcome.repo} at {outcome.revision}" if outcome.repo else "its draft alone is there")
+    yield f"{model.id}: " + (
+        f"{outcome.repo} at {outcome.revision}" if outcome.repo else "only its draft is on the hub"
+    )
     for file, learned in groupby(outcome.learned, lambda each: each.file):
         yield f"  known now  {file}: {', '.join(_format_figure(each.value) for each in learned)}"
     for each in outcome.differs:
         theirs, ours = _format_figure(each.hub), _format_figure(each.catalogue)
-        yield f"  differs    {each.file}: {theirs} there now; the catalogue's {ours} stay, of another upload"
-    for lost in outcome.missing:
-        yield f"  not there  {lost.file}" + ("" if lost.repo == outcome.repo else f" in {lost.repo}")
+        yield f"  differs    {each.file}: {theirs} on the hub now; the catalogue keeps {ours}, of another upload"
+    for missing in outcome.missing:
+        yield f"  not there  {missing.file}" + ("" if missing.repo == outcome.repo else f" in {missing.repo}")
     if not (outcome.learned or outcome.differs or outcome.missing):
         yield "  nothing new"
 
@@ -209,39 +210,45 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
 
 def _format_files(model: ModelEntry) -> Iterator[str]:
     yield "\n" + wrap_text("Files" + (f" (from {model.files_source})" if model.files_source else ""))
-    notes = _Footnotes()
+    footnotes = _Footnotes()
     rows: list[Sequence[str]] = [("QUANT", "GB", "SHA-256", "NAME", "")]
     for file in model.files:
-        sha256 = file.sha256[:12] if file.sha256 else None
-        footnote = notes.number(file.note, file.source)
-        rows.append((file.quant, _format_gb(file.size_bytes), _or_unknown(sha256), file.file, footnote))
+        mark = footnotes.add_note(file.note, file.source)
+        rows.append((file.quant, _format_gb(file.size_bytes), _shorten_sha256(file.sha256), file.file, mark))
     for vision in model.mmproj:
-        sha256 = vision.sha256[:12] if vision.sha256 else None
-        rows.append(
-            ("vision", _format_gb(vision.size_bytes), _or_unknown(sha256), vision.file, notes.number("", vision.source))
-        )
+        mark = footnotes.add_note("", vision.source)
+        rows.append(("vision", _format_gb(vision.size_bytes), _shorten_sha256(vision.sha256), vision.file, mark))
     yield from format_table(rows, right={1})
-    yield from notes.format_lines()
+    yield from footnotes.format_lines()
 
 
 def _format_presets(model: ModelEntry) -> Iterator[str]:
     if not model.presets:
         return
     yield "\nPresets"
-    notes = _Footnotes()
+    footnotes = _Footnotes()
     head = ("GPU", "FOR", "QUANT", "CONTEXT", "KV", "DRAFT", "CPU-MOE", "UBATCH", "SLOTS", "MIB", "HOST", "MARK", "")
     rows: list[Sequence[str]] = [head]
-    for one in model.presets:
-        gpu = f"{one.memory_gb} GB" if one.memory_gb else "any"
-        host = f"{one.host_memory_gb_min} GB" if one.host_memory_gb_min else ""
-        meant = ", ".join((*one.intents, *(() if one.variant == "any" else (one.variant,))))
-        counts = [
-            _format_count(count) for count in (one.draft, one.n_cpu_moe, one.ubatch, one.slots, one.predicted_mib)
-        ]
-        footnote = notes.number(one.note, one.source)
-        rows.append((gpu, meant, one.quant, _format_count(one.ctx), one.kv, *counts, host, one.mark, footnote))
+    for preset in model.presets:
+        gpu = f"{preset.memory_gb} GB" if preset.memory_gb else "any"
+        host = f"{preset.host_memory_gb_min} GB" if preset.host_memory_gb_min else ""
+        purposes = [*preset.intents, *([] if preset.variant == "any" else [preset.variant])]
+        counts = (preset.draft, preset.n_cpu_moe, preset.ubatch, preset.slots, preset.predicted_mib)
+        rows.append(
+            (
+                gpu,
+                ", ".join(purposes),
+                preset.quant,
+                _format_count(preset.ctx),
+                preset.kv,
+                *map(_format_count, counts),
+                host,
+                preset.mark,
+                footnotes.add_note(preset.note, preset.source),
+            )
+        )
     yield from format_table(rows, right={0, 3, 5, 6, 7, 8, 9, 10})
-    yield from notes.format_lines()
+    yield from footnotes.format_lines()
 
 
 def _format_measurements(model: ModelEntry) -> Iterator[str]:
@@ -250,18 +257,19 @@ def _format_measurements(model: ModelEntry) -> Iterator[str]:
 
 
 class _Footnotes:
-    """Footnotes of a table: each text once, with the number that its rows show."""
+    """Footnotes of a table, each text once."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
+        self._marks: dict[str, str] = {}
 
-    def number(self, note: str, source: str) -> str:
-        text = " ".join(filter(None, (note, source and f"Source: {source}.")))
-        return self._texts.setdefault(text, f"[{len(self._texts) + 1}]") if text else ""
+    def add_note(self, note: str, source: str) -> str:
+        """Add a note, and return the mark that refers to it, such as [1]; "" for an empty note."""
+        text = " ".join(filter(None, (note, f"Source: {source}." if source else "")))
+        return self._marks.setdefault(text, f"[{len(self._marks) + 1}]") if text else ""
 
     def format_lines(self) -> Iterator[str]:
-        for text, number in self._texts.items():
-            yield wrap_text(text, f"  {number:>4} ")
+        for text, mark in self._marks.items():
+            yield wrap_text(text, f"  {mark:>4} ")
 
 
 def _format_sampling(sampling: Sampling | None) -> str:
@@ -272,6 +280,10 @@ def _format_sampling(sampling: Sampling | None) -> str:
 
 def _format_gb(size_bytes: int | None) -> str:
     return _UNKNOWN if size_bytes is None else f"{size_bytes / _GB:.2f}"
+
+
+def _shorten_sha256(sha256: str | None) -> str:
+    return sha256[:12] if sha256 else _UNKNOWN
 
 
 def _format_count(count: int | None) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-VERBS = {
+ACTIONS = {
     "list": "show the model files on this machine",
     "verify": "check model files against their checksums",
     "remove": "delete models, or leftovers of downloads, after asking",
@@ -35,7 +35,7 @@ VERBS = {
 
 
 def allow_any_order(parser: argparse.ArgumentParser) -> None:
-    """Let options, none of which takes a value, stand anywhere; and give each of VERBS its own help.
+    """Let options, none of which takes a value, stand anywhere; and give each of ACTIONS its own help.
 
     argparse by itself accepts no more positional arguments after an option among them.
     """
@@ -48,7 +48,7 @@ def allow_any_order(parser: argparse.ArgumentParser) -> None:
         cut = words.index("--") if "--" in words else len(words)
         words[:cut] = sorted(words[:cut], key=lambda word: not word.startswith("-"))
         verb = next((word for word in words if not word.startswith("-")), None)
-        if verb in VERBS and not {"-h", "--help"}.isdisjoint(words[:cut]):
+        if verb in ACTIONS and not {"-h", "--help"}.isdisjoint(words[:cut]):
             _make_help_parser(parser.prog, verb).print_help()
             parser.exit()
         return parse(words, namespace)
@@ -57,7 +57,7 @@ def allow_any_order(parser: argparse.ArgumentParser) -> None:
 
 
 def _make_help_parser(prog: str, verb: str) -> argparse.ArgumentParser:
-    summary = VERBS[verb]
+    summary = ACTIONS[verb]
     helping = argparse.ArgumentParser(prog=f"{prog} {verb}", description=f"{summary[0].upper()}{summary[1:]}.")
     if verb == "folders":
         helping.add_argument(
