@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """List the folders that are searched for models, or add or remove some; files of removed folders stay."""
+    """List the folders that are searched for models, or add or remove some. Removing a folder deletes no file."""
     from launcher.base.errors import BadOption
     from launcher.models.added_places import add_place, read_added_places, remove_place
 
@@ -30,26 +30,28 @@ async def run(options: argparse.Namespace) -> Result:
         )
     changed: list[str] = []
     lines: list[str] = []
-    for text in places:
-        done = await asyncio.to_thread(add_place if action == "add" else remove_place, Path(text))
-        if not done and action == "remove":
-            raise BadOption(f"{text} is not in the list.", "`mtp-launcher models folders` shows it.", path=text)
-        changed += [text] if done else []
-        lines.append(f"{text}: {_describe_change(action, done=done)}")
+    for place in places:
+        is_changed = await asyncio.to_thread(add_place if action == "add" else remove_place, Path(place))
+        if not is_changed and action == "remove":
+            raise BadOption(f"{place} is not in the list.", "`mtp-launcher models folders` shows it.", path=place)
+        if is_changed:
+            changed.append(place)
+        lines.append(f"{place}: {_describe_change(action, is_changed=is_changed)}")
         if action == "add":
-            lines += await asyncio.to_thread(_describe_store, Path(text))
+            lines += await asyncio.to_thread(_describe_store, Path(place))
     added = await asyncio.to_thread(read_added_places)
     listed = await asyncio.to_thread(_list_folders, added)
     folders = [{"path": str(path), "kind": kind, "there": path.exists()} for path, kind in listed]
+    if places:
+        return Result({"folders": folders, "changed": changed}, lines)
     rows = [(str(each["kind"]), "" if each["there"] else "not there now", str(each["path"])) for each in folders]
-    table = format_table([("WHOSE", "", "FOLDER"), *rows], indent="")
-    return Result({"folders": folders, **({"changed": changed} if places else {})}, lines if places else table)
+    return Result({"folders": folders}, format_table([("WHOSE", "", "FOLDER"), *rows], indent=""))
 
 
-def _describe_change(action: str, *, done: bool) -> str:
+def _describe_change(action: str, *, is_changed: bool) -> str:
     if action == "add":
-        return "added." if done else "looked at already."
-    return "taken out of the list; its files stay."
+        return "added." if is_changed else "searched already."
+    return "removed from the list; its files stay."
 
 
 def _describe_store(folder: Path) -> list[str]:
@@ -77,20 +79,20 @@ def _list_folders(added: Sequence[Path]) -> list[tuple[Path, str]]:
     return [(models_dir(), "ours"), *stores, *((path, "added") for path in added)]
 
 
-def leftover_json(left: Leftover) -> dict[str, Any]:
+def leftover_json(leftover: Leftover) -> dict[str, Any]:
     """Return a leftover of a download as JSON."""
     return {
-        "path": str(left.path),
-        "kind": left.kind.value,
-        "bytes": left.bytes,
-        "done_bytes": left.done_bytes,
-        "whole_bytes": left.whole_bytes,
-        "reason": left.reason,
+        "path": str(leftover.path),
+        "kind": leftover.kind.value,
+        "bytes": leftover.bytes,
+        "done_bytes": leftover.done_bytes,
+        "whole_bytes": leftover.whole_bytes,
+        "reason": leftover.reason,
     }
 
 
 def format_leftovers(leftovers: Sequence[Leftover]) -> Iterator[str]:
-    """Yield the leftovers of downloads; nothing if there are none."""
+    """Yield a table of the leftovers of downloads, and how to delete them; nothing if there are none."""
     if not leftovers:
         return
     yield "\nLeft by downloads"
@@ -102,8 +104,10 @@ def format_leftovers(leftovers: Sequence[Leftover]) -> Iterator[str]:
     yield "`mtp-launcher models remove leftovers`, or the name of one, deletes them."
 
 
-def _describe_leftover(left: Leftover) -> str:
-    if left.reason is not None or left.kind.value == "bad":
+def _describe_leftover(leftover: Leftover) -> str:
+    if leftover.reason is not None or leftover.kind.value == "bad":
         return "not what it should be"
-    whole = f" of {format_size(left.whole_bytes)}" if left.whole_bytes else ""
-    return f"unfinished, {format_size(left.done_bytes)}{whole}" if left.done_bytes is not None else "unfinished"
+    if leftover.done_bytes is None:
+        return "unfinished"
+    total = f" of {format_size(leftover.whole_bytes)}" if leftover.whole_bytes else ""
+    return f"unfinished, {format_size(leftover.done_bytes)}{total}"

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from launcher.models.library import LocalModel, VerifiedFile
 
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
-_PART = re.compile(r"-\d{5}-of-\d{5}$")
+_PART_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
+"""The number of the part, in the name of a model that is split into several files."""
 ACTIONS = {
     "list": "show the model files on this machine",
     "verify": "check model files against their checksums",
@@ -35,9 +36,10 @@ ACTIONS = {
 
 
 def allow_any_order(parser: argparse.ArgumentParser) -> None:
-    """Let options, none of which takes a value, stand anywhere; and give each of ACTIONS its own help.
+    """Let options stand anywhere among the positional arguments, and give each of ACTIONS its own help.
 
-    argparse by itself accepts no more positional arguments after an option among them.
+    By itself argparse accepts no more positional arguments after an option among them. Options are moved to the front,
+    which is possible because none of them takes a value.
     """
     parse = parser.parse_known_args
 
@@ -45,72 +47,82 @@ def allow_any_order(parser: argparse.ArgumentParser) -> None:
         args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         words = list(args or ())
-        cut = words.index("--") if "--" in words else len(words)
-        words[:cut] = sorted(words[:cut], key=lambda word: not word.startswith("-"))
-        verb = next((word for word in words if not word.startswith("-")), None)
-        if verb in ACTIONS and not {"-h", "--help"}.isdisjoint(words[:cut]):
-            _make_help_parser(parser.prog, verb).print_help()
+        end = words.index("--") if "--" in words else len(words)
+        words[:end] = sorted(words[:end], key=lambda word: not word.startswith("-"))
+        action = next((word for word in words if not word.startswith("-")), None)
+        if action in ACTIONS and not {"-h", "--help"}.isdisjoint(words[:end]):
+            _make_help_parser(parser.prog, action).print_help()
             parser.exit()
         return parse(words, namespace)
 
     parser.parse_known_args = parse_reordered  # type: ignore[method-assign,assignment]
 
 
-def _make_help_parser(prog: str, verb: str) -> argparse.ArgumentParser:
-    summary = ACTIONS[verb]
-    helping = argparse.ArgumentParser(prog=f"{prog} {verb}", description=f"{summary[0].upper()}{summary[1:]}.")
-    if verb == "folders":
-        helping.add_argument(
+def _make_help_parser(prog: str, action: str) -> argparse.ArgumentParser:
+    """Return a parser that prints the help of an action; it parses nothing."""
+    summary = ACTIONS[action]
+    parser = argparse.ArgumentParser(prog=f"{prog} {action}", description=f"{summary[0].upper()}{summary[1:]}.")
+    named = "ID[:QUANT], REPO:FILE, a path, or all"
+    if action == "folders":
+        parser.add_argument(
             "which", nargs="*", metavar="add | remove DIR", help="a folder or a GGUF file (default: list)"
         )
-        helping.add_argument("--json", action="store_true", help="print JSON for programs")
-        return helping
-    few = "+" if verb == "remove" else "*"
-    default = "" if verb == "remove" else " (default: all)"
-    helping.add_argument("which", nargs=few, metavar="MODEL", help=f"ID[:QUANT], REPO:FILE, a path, or all{default}")
-    if verb == "remove":
-        helping.add_argument("--yes", action="store_true", help="do not ask")
-    helping.add_argument("--json", action="store_true", help="print JSON for programs")
-    return helping
+    elif action == "remove":
+        parser.add_argument("which", nargs="+", metavar="MODEL", help=named)
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+    else:
+        parser.add_argument("which", nargs="*", metavar="MODEL", help=f"{named} (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser
 
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Run the action `options.model` on the models in `options.which`."""
     from launcher.base.errors import BadOption
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.leftovers import find_leftovers, select_leftovers
-    from launcher.models.library import list_library, select_models
+    from launcher.models.leftovers import find_leftovers
+    from launcher.models.library import list_library
 
-    verb, which = options.model, options.which
-    if verb == "folders":
+    action, names = options.model, options.which
+    if action == "folders":
         from launcher.cli.models_folders import run as run_folders
 
         return await run_folders(options)
-    if verb == "remove" and not which:
+    if action == "remove" and not names:
         raise BadOption("Which model should be removed?", "`mtp-launcher models list` names them: ID:QUANT, or a path.")
     library = await asyncio.to_thread(list_library, load_catalogue())
     for note in filter(None, (library.notice, *(each.reason for each in library.problems))):
         print(wrap_text(one_line(note, 4_096), "Note: "), file=sys.stderr)
-    models = library.models
-    if verb == "remove" and "all" in which:  # meant are those that may be removed
-        models = tuple(each for each in models if each.store is None)
-        if stay := len(library.models) - len(models):
-            print(f"Note: {stay} of other programs stay{'s' if stay == 1 else ''}.", file=sys.stderr)
-    left = await asyncio.to_thread(find_leftovers) if verb != "verify" else ()
-    meant = {text: select_leftovers(left, text) for text in which}
-    chosen = [
-        each
-        for text in which or ["all"]
-        if not meant.get(text) and text != "leftovers"
-        for each in (select_models(models, text) if which or models else [])
-    ]
-    chosen = list(dict.fromkeys(chosen))
-    its = list(dict.fromkeys(each for text in which for each in meant[text])) if which else list(left)
-    if verb == "list":
-        return await asyncio.to_thread(_list_models, chosen, its)
-    if verb == "verify":
-        return await _verify_models(chosen, as_json=options.json)
-    return await _remove_models(chosen, its, yes=options.yes, as_json=options.json)
+    leftovers = list(await asyncio.to_thread(find_leftovers)) if action != "verify" else []
+    models = list(library.models)
+    if action == "remove" and "all" in names:  # all that may be removed
+        models = [each for each in models if each.store is None]
+        if staying := len(library.models) - len(models):
+            print(f"Note: {staying} of other programs stay{'s' if staying == 1 else ''}.", file=sys.stderr)
+    if names:
+        models, leftovers = _select_named(names, models, leftovers)
+    if action == "list":
+        return await asyncio.to_thread(_list_models, models, leftovers)
+    if action == "verify":
+        return await _verify_models(models, as_json=options.json)
+    return await _remove_models(models, leftovers, yes=options.yes, as_json=options.json)
+
+
+def _select_named(
+    names: Sequence[str], models: Sequence[LocalModel], leftovers: Sequence[Leftover]
+) -> tuple[list[LocalModel], list[Leftover]]:
+    """Return the models and leftovers with these names. Raises ModelMissing for a name that nothing has."""
+    from launcher.models.leftovers import select_leftovers
+    from launcher.models.library import select_models
+
+    selected_models: list[LocalModel] = []
+    selected_leftovers: list[Leftover] = []
+    for name in names:
+        named_leftovers = select_leftovers(leftovers, name)
+        selected_leftovers += named_leftovers
+        if not named_leftovers and name != "leftovers":
+            selected_models += select_models(models, name)
+    return list(dict.fromkeys(selected_models)), list(dict.fromkeys(selected_leftovers))
 
 
 def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
@@ -137,25 +149,28 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _list_models(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Result:
+def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Result:
     from launcher.engine.server.started import load_last_uses
 
     used = load_last_uses()
-    data = {"models": [_as_json(local, used) for local in models], "leftovers": [leftover_json(each) for each in left]}
-    return Result(data, _format_list(models, left))
+    data = {
+        "models": [_as_json(local, used) for local in models],
+        "leftovers": [leftover_json(each) for each in leftovers],
+    }
+    return Result(data, _format_list(models, leftovers))
 
 
-def _format_list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Iterator[str]:
-    if not models and not left:
+def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Iterator[str]:
+    if not models and not leftovers:
         yield "No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it."
     if not models:
-        yield from format_leftovers(left)
+        yield from format_leftovers(leftovers)
         return
     head = ("MODEL", "QUANT", "SIZE", "MTP HEAD", "VERIFIED", "FROM", "FILE")
     rows = [
         (
-            local.record.model or (local.stored.name if local.stored else _PART.sub("", local.path.stem)),
-            _kind_or_quant(local),
+            local.record.model or (local.stored.name if local.stored else _PART_SUFFIX.sub("", local.path.stem)),
+            _describe_kind(local),
             format_size(local.record.bytes),
             _describe_head(local),
             _describe_verification(local),
@@ -168,17 +183,18 @@ def _format_list(models: Sequence[LocalModel], left: Sequence[Leftover]) -> Iter
     for local in models:
         if local.record.problem:
             yield "\n" + wrap_text(f"{local.record.label}: {local.record.problem}")
-    yield from format_leftovers(left)
+    yield from format_leftovers(leftovers)
     total = format_size(sum(map(_bytes_here, models)))
     yield f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
 
 
 def _bytes_here(local: LocalModel) -> int:
-    """Return the size in bytes of its files that exist now."""
+    """Return the size in bytes of the model's files that exist now."""
     return sum(path.stat().st_size for path in local.record.paths if path.is_file())
 
 
-def _kind_or_quant(local: LocalModel) -> str:
+def _describe_kind(local: LocalModel) -> str:
+    """Return the quantisation of a model, or the kind of another file."""
     if local.record.kind == "model":
         return local.record.quant or _UNKNOWN
     return "vision" if local.record.kind == "mmproj" else local.record.kind
@@ -216,7 +232,7 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
     from launcher.models.library import Outcome, verify_model
 
     reporter = Reporter(as_json=as_json)
-    show_progress = _show_verifying(reporter, sum(map(_bytes_here, models)))
+    show_progress = _make_progress_callback(reporter, sum(map(_bytes_here, models)))
     verified: list[dict[str, Any]] = []
     bad = False
     read_bytes = 0
@@ -234,14 +250,14 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
     return Result({"event": "done", "verified": verified}, lines, exit_code=1 if bad else 0)
 
 
-def _show_verifying(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:
-    """Return a function that shows how far a model is read, after the bytes `before` of others."""
+def _make_progress_callback(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:
+    """Return a function that shows the progress of a model by name, bytes read before it, and bytes read of it."""
     from launcher.base.progress import Progress
 
     began_s = time.monotonic()
 
-    def show_progress(name: str, before: int, done: int) -> None:
-        done += before
+    def show_progress(name: str, read_before: int, read_now: int) -> None:
+        done = read_before + read_now
         speed = done / max(time.monotonic() - began_s, 1e-3)
         progress = Progress(done, total, round(speed), (total - done) / speed if speed else None)
         reporter.show_progress(f"Verifying {name}", progress, {"event": "progress", "name": name})
@@ -257,22 +273,22 @@ def _verified_json(local: LocalModel, each: VerifiedFile) -> dict[str, Any]:
 def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
     from launcher.models.library import Outcome
 
-    again = "`mtp-launcher models remove` it and pull it again."
+    remedy = "`mtp-launcher models remove` it and pull it again."
     if local.store is not None:
-        again = f"It belongs to {local.store.title}: delete it there, then get it again."
+        remedy = f"It belongs to {local.store.title}: delete it there, then get it again."
     sha256, expected = (each.sha256 or "")[:12], (each.expected or "")[:12]
-    words = {
-        Outcome.CHANGED: f"The file is not as expected: its SHA-256 is {sha256}…, not {expected}…. {again}",
-        Outcome.MISSING: f"The file is missing. {again}",
+    explanations = {
+        Outcome.CHANGED: f"The file is not as expected: its SHA-256 is {sha256}…, not {expected}…. {remedy}",
+        Outcome.MISSING: f"The file is missing. {remedy}",
         Outcome.UNKNOWN: f"No published checksum is known. Its SHA-256, {sha256}…, is saved and compared next time.",
     }
     yield f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}"
-    if each.outcome in words:
-        yield wrap_text(words[each.outcome], " " * 9)
+    if each.outcome in explanations:
+        yield wrap_text(explanations[each.outcome], " " * 9)
 
 
 async def _remove_models(
-    models: Sequence[LocalModel], left: Sequence[Leftover], *, yes: bool, as_json: bool
+    models: Sequence[LocalModel], leftovers: Sequence[Leftover], *, yes: bool, as_json: bool
 ) -> Result | int:
     """Delete models and leftovers after asking. Exit code 1 if the user declines."""
     from launcher.base.errors import ModelInUse
@@ -288,37 +304,38 @@ async def _remove_models(
                 f"Stop it first: `mtp-launcher stop --url {user.url}`.",
                 path=str(local.path),
             )
-    if not models and not left:
+    if not models and not leftovers:
         return Result({"removed": [], "freed_bytes": 0}, ["There is nothing to remove."])
-    paths = [*(path for local in models for path in local.record.paths), *(each.path for each in left)]
-    if not yes and not await _confirm_removal(
-        paths, sum(map(_bytes_here, models)) + sum(each.bytes for each in left), as_json
-    ):
+    paths = [*(path for local in models for path in local.record.paths), *(each.path for each in leftovers)]
+    total_bytes = sum(map(_bytes_here, models)) + sum(each.bytes for each in leftovers)
+    if not yes and not await _ask_removal(paths, total_bytes, as_json):
         return 1
-    freed = {local: await asyncio.to_thread(remove_model, local) for local in models}
-    cleared = {each: await asyncio.to_thread(remove_leftover, each) for each in left}
-    removed = [
-        {"name": each.record.label, "paths": [str(path) for path in each.record.paths], "freed_bytes": count}
-        for each, count in freed.items()
-    ]
-    removed += [{"name": each.path.name, "paths": [str(each.path)], "freed_bytes": n} for each, n in cleared.items()]
-    freed_bytes = sum(freed.values()) + sum(cleared.values())
+    removed: list[dict[str, Any]] = []
     lines = []
+    freed_bytes = 0
     for local in models:
+        count = await asyncio.to_thread(remove_model, local)
+        freed_bytes += count
+        model_paths = [str(path) for path in local.record.paths]
+        removed.append({"name": local.record.label, "paths": model_paths, "freed_bytes": count})
         outside = "" if local.place is Place.OURS else f" from {local.path.parent}"
         lines.append(f"Removed {local.record.label}{outside}.")
-    lines += [f"Removed {each.path}." for each in left]
+    for each in leftovers:
+        count = await asyncio.to_thread(remove_leftover, each)
+        freed_bytes += count
+        removed.append({"name": each.path.name, "paths": [str(each.path)], "freed_bytes": count})
+        lines.append(f"Removed {each.path}.")
     lines.append(f"{format_size(freed_bytes)} are free now.")
     return Result({"removed": removed, "freed_bytes": freed_bytes}, lines)
 
 
-async def _confirm_removal(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
-    """Ask the user for consent. Raises BadOption if nobody can be asked."""
+async def _ask_removal(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bool:
+    """List the files, and return True if the user agrees to delete them. Raises BadOption if nobody can be asked."""
     from launcher.base.errors import BadOption
 
     if as_json or not can_ask():
         raise BadOption("Removing needs a confirmation, but this is not a terminal.", "Add --yes.")
     for path in paths:
         print(one_line(str(path), 4_096), file=sys.stderr)
-    which = "these files" if len(paths) > 1 else "it"
-    return await confirm(f"Delete {which}? {format_size(n_bytes)} become free.")
+    files = "these files" if len(paths) > 1 else "it"
+    return await confirm(f"Delete {files}? {format_size(n_bytes)} become free.")

@@ -35,7 +35,7 @@ def test_a_folder_is_added_listed_and_taken_out(tmp_path: Path, demo_model: Path
     folder.mkdir()
     shutil.copy(demo_model, folder / "mine-F16.gguf")
     assert "added." in run("models", "folders", "add", str(folder)).stdout
-    assert "looked at already" in run("models", "folders", "add", str(folder)).stdout
+    assert "searched already" in run("models", "folders", "add", str(folder)).stdout
     folders = answer("models", "folders")["folders"]
     assert {"path": str(folder), "kind": "added", "there": True} in folders
     (model,) = answer("models", "list")["models"]
