@@ -117,7 +117,7 @@ def _select_named(
 
     selected_models: list[LocalModel] = []
     selected_leftovers: list[Leftover] = []
-    for name in names:
+    for name in names:  # a name of both leftovers and models means the leftovers
         named_leftovers = select_leftovers(leftovers, name)
         selected_leftovers += named_leftovers
         if not named_leftovers and name != "leftovers":

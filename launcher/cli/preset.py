@@ -30,7 +30,7 @@ _ACTIONS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.epilog = "`mtp-launcher tune --apply` makes presets; serve, plan and up use them, but for --no-preset."
+    parser.epilog = "`mtp-launcher tune --apply` makes presets; serve, plan and up use them without --no-preset."
     actions = add_actions(parser, _ACTIONS)
     for name in ("export", "forget"):
         actions[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")
@@ -40,10 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Run the action `options.action`."""
-    verb = {"list": _list_presets, "export": _export_preset, "import": _import_preset, "forget": _forget_preset}[
-        options.action
-    ]
-    return await verb(options)
+    actions = {"list": _list_presets, "export": _export_preset, "import": _import_preset, "forget": _forget_preset}
+    return await actions[options.action](options)
 
 
 async def _list_presets(_options: argparse.Namespace) -> Result:
@@ -51,17 +49,18 @@ async def _list_presets(_options: argparse.Namespace) -> Result:
     from launcher.machine.machine import read_machine
     from launcher.tuning.machine_preset import load_presets, preset_data
 
-    kept = load_presets()
+    presets = load_presets()
     machine = await asyncio.to_thread(read_machine)
     changed = {match.preset.model: match.changed for match in await outdated_presets(machine)}
-    data = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in kept]
-    return Result({"presets": data}, _format_presets(kept, changed))
+    data = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in presets]
+    return Result({"presets": data}, _format_presets(presets, changed))
 
 
-def _format_presets(kept: Sequence[MachinePreset], changed: Mapping[ModelFacts, Sequence[str]]) -> Iterator[str]:
-    if not kept:
+def _format_presets(presets: Sequence[MachinePreset], changed: Mapping[ModelFacts, Sequence[str]]) -> Iterator[str]:
+    """Yield the presets; `changed` are the conditions that changed since each was measured."""
+    if not presets:
         yield "There are no presets yet. `mtp-launcher tune --apply` makes one."
-    for preset in kept:
+    for preset in presets:
         yield one_line(preset.model.label_with_quant)
         yield wrap_text(preset.summary, "  ")
         yield from format_table([("state", _describe_state(preset, changed.get(preset.model, ())))])
@@ -94,8 +93,8 @@ async def _import_preset(options: argparse.Namespace) -> Result:
 
     preset = await asyncio.to_thread(read_preset, options.file)
     options_with(ServeOptions(options.file), preset.settings)  # rejects unknown settings
-    own = await asyncio.to_thread(preset_for_model, preset.model)
-    if own is not None and own.verified:
+    existing = await asyncio.to_thread(preset_for_model, preset.model)
+    if existing is not None and existing.verified:
         raise BadOption(
             f"There is a preset for {preset.model.label_with_quant} already, and it was measured here.",
             "Delete it first: `mtp-launcher preset forget`.",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.models.download_target import DownloadTarget
     from launcher.models.pull import PullResult
 
-_BESIDE = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
+_COMPANION_LABELS = {"draft": "its draft", "mmproj": "its vision projector", "model": "the model"}
 _MB = 10**6
 
 
@@ -33,11 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ID[:QUANT] | REPO:FILE | URL",
         help="a model of the catalogue, a file on the hub (OWNER/NAME:FILE.gguf), or an address with --sha256",
     )
-    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder for it (default: the one for models)")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="the folder to put it in (default: that for models)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit, in place of the catalogue's")
-    parser.add_argument("--sha256", metavar="HEX", help="what the file's SHA-256 must be")
+    parser.add_argument("--sha256", metavar="HEX", help="the SHA-256 that the file must have")
     parser.add_argument("--vision", action="store_true", help="also download the model's vision projector")
-    parser.add_argument("--limit", type=_parse_rate, metavar="MB/S", help="the highest speed")
+    parser.add_argument("--limit", type=_parse_rate, metavar="MB/S", help="the highest speed, in MB per second")
     parser.epilog = "You can interrupt it at any time: the same command resumes."
 
 
@@ -49,7 +49,7 @@ def _parse_rate(text: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Download the model. Exit code 1 if that failed or the file is not what was expected; 130 if interrupted."""
+    """Download the model. Raises an error if that fails, or if the file is not what was expected."""
     from dataclasses import replace
 
     from launcher.app.settings import transfer_settings
@@ -59,15 +59,19 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.models.pull import pull, unfinished_bytes
 
     catalogue = load_catalogue()
-    text, choice = await _choose_model(options, catalogue)
-    settings = replace(transfer_settings(), bytes_per_second=options.limit) if options.limit else transfer_settings()
+    model_name, choice = await _choose_file(options, catalogue)
+    settings = transfer_settings()
+    if options.limit:
+        settings = replace(settings, bytes_per_second=options.limit)
     reporter = Reporter(as_json=options.json)
-    ask = partial(
-        parse_target, text, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
+    find_target = partial(
+        parse_target, model_name, catalogue, sha256=options.sha256, revision=options.revision, vision=options.vision
     )
-    target = await ask_again_later(
-        ask, settings, lambda note: reporter.show_event({"event": "waiting", "note": note}, [Note(f"Waiting: {note}")])
-    )
+
+    def show_waiting(note: str) -> None:
+        reporter.show_event({"event": "waiting", "note": note}, [Note(f"Waiting: {note}")])
+
+    target = await ask_again_later(find_target, settings, show_waiting)
     reporter.show_event(_target_json(target, choice), _describe_target(target, choice, options))
     total = target.bytes
 
@@ -90,15 +94,20 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _choose_model(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, FileChoice | None]:
-    """Return the model to download, with the quantisation that suits this machine if the user left it open."""
+async def _choose_file(options: argparse.Namespace, catalogue: Catalogue) -> tuple[str, FileChoice | None]:
+    """Return the name of the download, and how its file was chosen; None for a model that is not on the hub.
+
+    A name of the catalogue without a quantisation gets the one that suits this machine.
+    """
     from launcher.app.planner import choose_file
     from launcher.models.download_target import find_catalogue_model
 
-    named = find_catalogue_model(options.what, catalogue)
-    if named is None or named[0].repo is None:
-        return options.what if named is None or named[1] else f"{options.what}:{named[0].files[0].quant}", None
-    entry, file = named
+    found = find_catalogue_model(options.what, catalogue)
+    if found is None:
+        return options.what, None
+    entry, file = found
+    if entry.repo is None:  # not on the hub: `parse_target` refuses it, if a file is named
+        return options.what if file else f"{options.what}:{entry.files[0].quant}", None
     choice = await choose_file(catalogue, entry, file.quant if file else None, vision=options.vision)
     return f"{entry.id}:{choice.file.quant}", choice
 
@@ -124,11 +133,11 @@ def _describe_target(target: DownloadTarget, choice: FileChoice | None, options:
     origin = f", from {first.hub.repo}" if choice and first.hub else ""
     yield Note(f"{target.words}{f', {format_size(target.bytes)}' if target.bytes else ''}{origin}")
     if choice:
-        chosen = "chosen for this machine: " if options.what.find(":") < 0 else ""
+        chosen = "" if ":" in options.what else "chosen for this machine: "
         yield Note(wrap_text(f"{chosen}{choice.why}", "  "))
-    beside = [f"{_BESIDE[item.kind]} {item.pieces[0].name}" for item in target.items[1:]]
-    if beside:
-        yield Note(wrap_text(f"with {' and '.join(beside)}", "  "))
+    companions = [f"{_COMPANION_LABELS[item.kind]} {item.pieces[0].name}" for item in target.items[1:]]
+    if companions:
+        yield Note(wrap_text(f"with {' and '.join(companions)}", "  "))
     if choice and choice.plan and choice.plan.status is Status.TOO_BIG:
         yield Note("  It cannot run on this machine as it is now. You named it, so it is downloaded.")
 
@@ -167,9 +176,9 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
         yield Note("Found in the Hugging Face cache: verified, and used there.")
     else:
         speed = f" at {format_size(int(received / pulled.seconds))}/s" if received and pulled.seconds > 0 else ""
-        kept = f" beside {format_size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""
-        took = f"{format_duration(pulled.seconds)}{speed}"
-        yield Note(f"Received {format_size(received)}{kept} in {took}, and verified.")
+        resumed = f" beside {format_size(pulled.resumed_bytes)} from before" if pulled.resumed_bytes else ""
+        duration = f"{format_duration(pulled.seconds)}{speed}"
+        yield Note(f"Received {format_size(received)}{resumed} in {duration}, and verified.")
     for note in pulled.notes:
         yield Note(f"Note: {note}")
     for file in pulled.files:
