@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=parse_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="let running requests finish, for so long at most",
+        help="wait so long, at most, for running requests to finish",
     )
     parser.add_argument(
         "--dry-run",
@@ -46,7 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Restart the server and return its settings. Exit code 1 also if the old settings are back."""
+    """Restart the server and return its settings. Exit code 1 also if it went back to the old settings.
+
+    With --dry-run return a preview; exit code 1 if the new settings are too big.
+    """
     from launcher.app.running import preview as preview_restart
     from launcher.app.running import restart
     from launcher.base.errors import LauncherError
@@ -57,38 +59,37 @@ async def run(options: argparse.Namespace) -> Result | int:
         preview = await preview_restart(options.url, dict(options.changes))
         return Result(preview, _describe_preview(preview), exit_code=1 if preview["status"] == "TOO BIG" else 0)
     reporter = Reporter(as_json=options.json)
-    begun = False
+    has_begun = False
 
     def show_state(state: str, _percent: float | None) -> None:
-        nonlocal begun
-        begun = True
+        nonlocal has_begun
+        has_begun = True
         reporter.show_event(None, [Note(state.capitalize())], topic="state", state=state)
 
-    if options.changes and (warning := await _too_big(options)):
-        print(wrap_text(warning, "Note: "), file=sys.stderr, flush=True)
+    if options.changes and (warning := await _find_size_warning(options)):
+        reporter.show_event(None, [Note(wrap_text(warning, "Note: "))])
     try:
         server = await restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show_state)
     except asyncio.CancelledError:
-        if begun:
-            print(
-                "The restart goes on in the server's program: `mtp-launcher status` shows the result.", file=sys.stderr
-            )
+        if has_begun:
+            note = "The restart goes on in the server's program: `mtp-launcher status` shows the result."
+            reporter.show_event(None, [Note(note)])
         raise
     except LauncherError as error:
-        print_failure(error, _with_commands(error, options.url), as_json=options.json)
+        print_failure(error, _list_fixes(error, options.url), as_json=options.json)
         return 1
     settings = {name: value for name, value in server["settings"].items() if name in ROWS and value is not None}
     extra = server["settings"].get("extra")
-    yours = f" and {shlex.join(extra)}" if extra else ""
-    return Result(server, [f"{server['url']} is {server['state']} with {format_settings(settings)}{yours}."])
+    own_arguments = f" and {shlex.join(extra)}" if extra else ""
+    return Result(server, [f"{server['url']} is {server['state']} with {format_settings(settings)}{own_arguments}."])
 
 
-async def _too_big(options: argparse.Namespace) -> str | None:
-    """Return a warning if the settings do not fit into memory; None if they may, or if that is unknown."""
+async def _find_size_warning(options: argparse.Namespace) -> str | None:
+    """Return a warning if the new settings do not fit into memory; None if they may, or if that is unknown."""
     from launcher.app.running import preview as preview_restart
     from launcher.base.errors import LauncherError
 
-    with suppress(LauncherError, TimeoutError):  # the restart itself reports errors
+    with suppress(LauncherError, TimeoutError):  # the restart itself will report errors
         async with asyncio.timeout(_PREVIEW_S):
             preview = await preview_restart(options.url, dict(options.changes))
         if preview["status"] == "TOO BIG":
@@ -101,45 +102,56 @@ async def _too_big(options: argparse.Namespace) -> str | None:
     return None
 
 
-def _with_commands(error: LauncherError, url: str | None) -> list[dict[str, Any]]:
-    """Return the suggested fixes for settings that failed, each with its command, usually another restart."""
-    proposed = error.facts.get("actions")
-    where = ["--url", url] if url else []
-    actions = []
-    for action in proposed if isinstance(proposed, list) else ():
-        pairs = [word for pair in (action.get("set") or {}).items() for word in ("--set", "=".join(pair))]
-        command = shlex.join(["mtp-launcher", "restart", *pairs, *where]) if pairs else action.get("command")
-        actions.append({**action, "command": command})
-    return actions
+def _list_fixes(error: LauncherError, url: str | None) -> list[dict[str, Any]]:
+    """Return the suggested fixes of an error as JSON, each with its command.
+
+    The server's program does not know how the user names the server, so a fix that changes settings comes as pairs in
+    `set`; its command is made here.
+    """
+    actions = error.facts.get("actions")
+    server_option = ["--url", url] if url else []
+    fixes = []
+    for action in actions if isinstance(actions, list) else ():
+        command = action.get("command")
+        if pairs := action.get("set"):
+            words = [word for name, value in pairs.items() for word in ("--set", f"{name}={value}")]
+            command = shlex.join(["mtp-launcher", "restart", *words, *server_option])
+        fixes.append({**action, "command": command})
+    return fixes
 
 
 def _describe_preview(preview: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the changes, the memory and the time of a restart. Nothing has been changed."""
+    """Yield the changes, the memory and the time of a restart that was not carried out."""
     for change in preview["changes"]:
         old, new = (_format_value(change[name]) for name in ("old", "new"))
         yield wrap_text(f"{change['name'].replace('_', '-')} {old} -> {new}: {change['consequence']}")
     if not preview["changes"]:
-        loads = preview.get("state") in ("preparing", "restarting", "loading", "warming up")
-        yield f"The server {'is loading' if loads else 'runs'} with these settings already."
+        is_loading = preview.get("state") in ("preparing", "restarting", "loading", "warming up")
+        yield f"The server {'is loading' if is_loading else 'runs'} with these settings already."
     if preview["status"] is None:
         yield wrap_text(f"memory   {_UNKNOWN}: {preview['unknown'] or '; '.join(preview['notes'])}")
     else:
-        short = f", {preview['missing_mib']:,} MiB too few" if preview["missing_mib"] else ""
+        missing = f", {preview['missing_mib']:,} MiB too few" if preview["missing_mib"] else ""
         yield (
             f"memory   {preview['status']}: needs {preview['needed_mib']:,} of {preview['available_mib']:,} MiB"
-            f" ({preview['place']}){short}"
+            f" ({preview['place']}){missing}"
         )
         largest = f"{preview['largest_context']:,} tokens" if preview["largest_context"] else "none"
         yield f"context  largest that fits with these settings, {preview['margin_mib']:,} MiB left free: {largest}"
     seconds, measured = preview["restart_s"], preview["restart_measured"]
-    times = f"the median of {measured} restarts" if measured > 1 else "as the last time"
-    yield f"restart  {f'about {seconds:g} s, {times}' if seconds is not None else f'{_UNKNOWN}: never measured here'}"
+    if seconds is None:
+        yield f"restart  {_UNKNOWN}: never measured here"
+    else:
+        source = f"the median of {measured} restarts" if measured > 1 else "as the last time"
+        yield f"restart  about {seconds:g} s, {source}"
     for warning in preview["warnings"]:
         yield wrap_text(warning, "Note: ")
     yield "Nothing was changed."
 
 
 def _format_value(value: object) -> str:
+    if value is None:
+        return "default"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "default" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

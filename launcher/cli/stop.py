@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=parse_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="let running requests finish, for so long at most",
+        help="wait so long, at most, for running requests to finish",
     )
 
 
