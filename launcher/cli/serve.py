@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
 
-_MOST_FIXES = 3
+_MAX_FIXES = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,9 +64,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Serve until a signal; a failure of the engine that is not fixed ends it with exit code 1.
+    """Serve until a signal. Exit code 1 if the engine fails, and --fix is not given or does not help.
 
-    Ctrl-C and SIGTERM are the normal end of a ready server; before that they count as an interruption.
+    Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption.
     """
     from launcher.app.session import Session
     from launcher.app.start_settings import resolve_start
@@ -78,7 +78,7 @@ async def run(options: argparse.Namespace) -> int:
 
     model = require_last_model() if options.last else options.what or options.model
     try:
-        resolved = await resolve_start(
+        start = await resolve_start(
             model,
             given_settings(options),
             lambda path: make_serve_options(options, path),
@@ -92,18 +92,18 @@ async def run(options: argparse.Namespace) -> int:
     session = Session(port=options.port, shared=options.lan, on_event=on_event, on_health=on_health)
     counting = UseCounting(session)
     try:
-        start = partial(
+        start_server = partial(
             session.start,
-            resolved.options,
-            chosen=resolved.chosen,
-            set_aside=resolved.set_aside,
+            start.options,
+            chosen=start.chosen,
+            set_aside=start.set_aside,
             named=model,
-            notices=resolved.notices,
+            notices=start.notices,
         )
-        await _start_and_wait(session, start, resolved, options)
+        await _start_and_wait(session, start_server, start, options)
     except asyncio.CancelledError:
-        ended = Result({"state": "stopped"}, [Note("Stopped before the server was ready.")])
-        print_result(ended, as_json=options.json)
+        stopped = Result({"state": "stopped"}, [Note("Stopped before the server was ready.")])
+        print_result(stopped, as_json=options.json)
         raise
     except LauncherError as error:
         print_failure(error, actions_json(error.actions, session.command_for_action), as_json=options.json)
@@ -120,42 +120,42 @@ def _print_health(event: HealthEvent) -> None:
 
 async def _start_and_wait(
     session: Session,
-    start: Callable[[], Awaitable[None]],
-    resolved: Start,
+    start_server: Callable[[], Awaitable[None]],
+    start: Start,
     options: argparse.Namespace,
 ) -> None:
-    """Start, announce and wait for the end; with --fix apply suggested changes of settings after a failure."""
+    """Start the server, print its address and wait for its end; with --fix apply suggested changes after a failure."""
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.actions import changes_settings
     from launcher.engine.server.started import save_last_model
 
-    fixes = _MOST_FIXES if options.fix else 0
+    fixes_left = _MAX_FIXES
     while True:
         try:
-            await start()
-            await asyncio.to_thread(save_last_model, resolved.named)
-            ready = Result(_ready_json(session, resolved), _describe_server(session, resolved))
+            await start_server()
+            await asyncio.to_thread(save_last_model, start.named)
+            ready = Result(_ready_json(session, start), _describe_server(session, start))
             print_result(ready, as_json=options.json)
             try:
                 await _print_advice(session, as_json=options.json)
-                error = await session.wait_until_ended()
+                failure = await session.wait_until_ended()
             except asyncio.CancelledError:
                 return  # SIGINT and SIGTERM are the normal end
-            if error is None:
+            if failure is None:
                 return
-            raise error
-        except LauncherError as failed:
-            able = (
-                each for each in failed.actions if changes_settings(each) and session.command_for_action(each).steps
+            raise failure
+        except LauncherError as error:
+            fixes = (
+                each for each in error.actions if changes_settings(each) and session.command_for_action(each).steps
             )
-            if not options.fix or (action := next(able, None)) is None:
+            if not options.fix or (fix := next(fixes, None)) is None:
                 raise
-            if not fixes:
-                print(f"--fix tries {_MOST_FIXES} changes at most, and all were tried.", file=sys.stderr, flush=True)
+            if not fixes_left:
+                print(f"--fix tries {_MAX_FIXES} changes at most, and all were tried.", file=sys.stderr, flush=True)
                 raise
-            fixes -= 1
-            print(f"{failed.title}\nFixed by: {action.label}.", file=sys.stderr, flush=True)
-            start = partial(session.fix, action)
+            fixes_left -= 1
+            print(f"{error.title}\nFixed by: {fix.label}.", file=sys.stderr, flush=True)
+            start_server = partial(session.fix, fix)
 
 
 def _ready_json(session: Session, start: Start) -> dict[str, Any]:
@@ -163,12 +163,20 @@ def _ready_json(session: Session, start: Start) -> dict[str, Any]:
     from launcher.app.start_settings import Origin
 
     supervisor, endpoint = session.supervisor, session.supervisor.endpoint
-    ready = {"state": "ready", "url": endpoint.url, "api_key": endpoint.api_key, "pid": supervisor.engine_pid}
-    shared = {"lan": shared_urls(endpoint.port)} if endpoint.shared else {}
-    tuned = {"settings": start.settings_from(Origin.TUNED), "note": start.preset_line}
-    preset = {"preset": tuned} if start.preset_line else {}
-    notices = {"notices": [asdict(notice) for notice in start.notices]} if start.notices else {}
-    return {**ready, "launcher_pid": os.getpid(), **shared, **preset, **notices}
+    data: dict[str, Any] = {
+        "state": "ready",
+        "url": endpoint.url,
+        "api_key": endpoint.api_key,
+        "pid": supervisor.engine_pid,
+        "launcher_pid": os.getpid(),
+    }
+    if endpoint.shared:
+        data["lan"] = shared_urls(endpoint.port)
+    if start.preset_line:
+        data["preset"] = {"settings": start.settings_from(Origin.TUNED), "note": start.preset_line}
+    if start.notices:
+        data["notices"] = [asdict(notice) for notice in start.notices]
+    return data
 
 
 def _describe_server(session: Session, start: Start) -> Iterator[str]:
@@ -198,19 +206,21 @@ def _describe_server(session: Session, start: Start) -> Iterator[str]:
     }
     yield from (f"  {name:<8} {text}" for name, text in rows.items() if text)
     if endpoint.shared:
-        yield describe_sharing(endpoint.port)
+        yield _describe_sharing(endpoint.port)
     yield "Ctrl-C stops it."
 
 
 async def _print_advice(session: Session, *, as_json: bool) -> None:
-    """Print advice from earlier use with these settings, if there is any."""
+    """Print advice from earlier use with these settings, if there is any; nothing with --json."""
     from launcher.app.use_counting import find_advice
 
     launch = session.supervisor.launch
-    advice = await asyncio.to_thread(find_advice, launch) if launch is not None and not as_json else None
+    if launch is None or as_json:
+        return
+    advice = await asyncio.to_thread(find_advice, launch)
     if advice is not None:
-        retry = f"`mtp-launcher restart --set draft={advice.better}` tries it, `mtp-launcher tune` measures."
-        print(f"Advice: {advice.sentence} {retry}", file=sys.stderr, flush=True)
+        commands = f"`mtp-launcher restart --set draft={advice.better}` tries it, `mtp-launcher tune` measures."
+        print(f"Advice: {advice.sentence} {commands}", file=sys.stderr, flush=True)
 
 
 def _describe_full_context(setting: PlanSettings, extra: Sequence[str]) -> str:
@@ -221,16 +231,16 @@ def _describe_full_context(setting: PlanSettings, extra: Sequence[str]) -> str:
     return f"{each}; when full, the reply ends, and nothing of the chat is dropped"
 
 
-def describe_sharing(port: int) -> str:
-    """Return the addresses for other computers, and what sharing means for security."""
+def _describe_sharing(port: int) -> str:
+    """Return the addresses for other computers, and a warning about the security of sharing."""
     from launcher.app.sharing import read_share_info
 
     info = read_share_info(port)
     urls = [f"{url}/v1" for url in info.urls]
     where = f" with the network: {' and '.join(urls)}." if urls else ", but this computer has no address in a network."
-    meaning = (
+    text = (
         f"Shared{where} Anyone with the API key can use the server. The traffic is not encrypted: others on the"
         " network can read the key and all messages, so share only where you trust everyone. Sharing ends when the"
         " server stops."
     )
-    return "\n".join(filter(None, [wrap_text(meaning), info.hint]))
+    return "\n".join(filter(None, [wrap_text(text), info.hint]))
