@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _ACTIONS = {
     "list": "list all settings with their values and limits",
-    "get": "print the value of one",
-    "set": "change a value",
-    "reset": "go back to the default",
+    "get": "print the value of a setting",
+    "set": "change a setting",
+    "reset": "set a setting back to its default",
 }
-_APPLIES = {
+_APPLIES_SENTENCES = {
     "now": "It applies from now on; an open window uses it once it is reopened.",
     "next window": "It applies when a window is next opened.",
     "next download": "It applies to the next download; an open window uses it once it is reopened.",
@@ -51,16 +51,16 @@ def _run_action(options: argparse.Namespace) -> Result:
     declared = settings.find_setting(options.name)
     if options.action == "get":
         snapshot = settings.read_app_settings()
-        standing = next(each for each in snapshot.standings if each.setting is declared)
-        return Result(_as_json(standing), [*_format_notices(snapshot.notices), _format_value(standing, standing.value)])
+        state = next(each for each in snapshot.standings if each.setting is declared)
+        return Result(_as_json(state), [*_format_notices(snapshot.notices), _format_value(state, state.value)])
     if options.action == "set":
-        standing = settings.change_setting(declared.name, settings.parse_value(declared, options.value))
+        state = settings.change_setting(declared.name, settings.parse_value(declared, options.value))
     else:
-        standing = settings.reset_setting(declared.name)
-    lines = [f"{declared.name} is {_format_value(standing, standing.value)}. {_APPLIES[declared.applies]}"]
-    if standing.overridden:
+        state = settings.reset_setting(declared.name)
+    lines = [f"{declared.name} is {_format_value(state, state.value)}. {_APPLIES_SENTENCES[declared.applies]}"]
+    if state.overridden:
         lines.append(f"As long as {declared.variable} is set, it overrides this.")
-    return Result(_as_json(standing), lines)
+    return Result(_as_json(state), lines)
 
 
 def _list_settings() -> Result:
@@ -91,40 +91,42 @@ def _format_settings(snapshot: SettingsSnapshot, token: str | None) -> Iterator[
             yield wrap_text(f"{each.setting.variable} is set, and overrides the file.", "    ")
         if each.note:
             yield f"    {one_line(each.note)}"
-    where = {"HF_TOKEN": "from HF_TOKEN", "file": "from `hf auth login`"}.get(token or "", "none")
-    yield f"Hugging Face token: {where}. It is never shown."
-    yield f"They are kept in {snapshot.path}, which may be edited by hand."
+    token_source = {"HF_TOKEN": "from HF_TOKEN", "file": "from `hf auth login`"}.get(token or "", "none")
+    yield f"Hugging Face token: {token_source}. It is never shown."
+    yield f"The settings are in {snapshot.path}, which may be edited by hand."
 
 
-def _as_json(standing: SettingState) -> dict[str, Any]:
+def _as_json(state: SettingState) -> dict[str, Any]:
     from launcher.app import settings
 
-    declared = standing.setting
+    declared = state.setting
     data: dict[str, Any] = {
         "name": declared.name,
         "kind": declared.kind,
-        "value": standing.value,
+        "value": state.value,
         "default": settings.default_of(declared),
-        "source": standing.source,
-        "changed": standing.changed,
+        "source": state.source,
+        "changed": state.changed,
         "applies": declared.applies,
     }
     if declared.choices:
-        data["choices"] = [each for each, _ in declared.choices]
+        data["choices"] = [value for value, _ in declared.choices]
     if declared.kind == "number":
         data |= {"least": declared.least, "most": declared.most, "unit": declared.unit}
-    return data | ({"note": standing.note} if standing.note else {})
+    if state.note:
+        data["note"] = state.note
+    return data
 
 
-def _format_value(standing: SettingState, value: object) -> str:
+def _format_value(state: SettingState, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    unit = "" if isinstance(value, str) else standing.setting.unit
+    unit = "" if isinstance(value, str) else state.setting.unit
     return one_line(f"{value} {unit}".strip(), 4_096)
 
 
-def _format_limits(standing: SettingState) -> str:
-    limits = standing.setting.limits
+def _format_limits(state: SettingState) -> str:
+    limits = state.setting.limits
     return f" {limits[0].upper()}{limits[1:]}." if limits else ""
 
 

@@ -44,8 +44,8 @@ def _format_servers(servers: Sequence[ServerStatus], *, show_key: bool) -> Itera
     for server in servers:
         entry = server.entry
         mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
-        about = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
-        yield f"{entry.url}/v1  {'  '.join(about)}"
+        facts = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
+        yield f"{entry.url}/v1  {'  '.join(facts)}"
         if server.problem:
             yield f"  {server.problem}"
         if entry.shared:

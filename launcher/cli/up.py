@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
 
 _DEMO = "`mtp-launcher demo` shows all of it on a small built-in model, with neither a GPU nor the network."
-_WORDS = {
+_STEP_LABELS = {
     "engine": "Engine",
     "model": "Model",
     "verify": "Verify",
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Run all remaining steps, then serve until a signal."""
+    """Download, test and start the model, as far as that is not done yet, and serve until a signal."""
     from launcher.app.first_start import make_server_starter, perform_first_start
     from launcher.app.session import Session
     from launcher.app.use_counting import UseCounting
@@ -80,7 +80,7 @@ async def run(options: argparse.Namespace) -> int:
         raise
     except LauncherError as error:
         reporter.close()
-        if ready or not _needs_the_network(error):
+        if ready or not _is_network_error(error):
             raise
         print_error(error, as_json=options.json)
         reporter.show_event(None, [Note(f"       {_DEMO}")])
@@ -92,7 +92,10 @@ async def run(options: argparse.Namespace) -> int:
 
 
 async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan | None]:
-    """Return the start request and its plan. Raises NothingFits with alternatives."""
+    """Return the start request and its plan, None for a file or the demo model.
+
+    Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
+    """
     from launcher.app import planner
     from launcher.app.first_checks import StartRequest, start_request_of
     from launcher.app.start_settings import apply_own_settings
@@ -109,30 +112,33 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
     criteria = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
     situation = (await planner.read_situation(planner.MachineWish(wake=options.wake))).with_servers_running()
     plans = make_plans(catalogue, situation, criteria)
-    plans, own = await apply_own_settings(plans, catalogue, situation, criteria, use_tuned=not options.no_preset)
+    plans, kept_plans = await apply_own_settings(plans, catalogue, situation, criteria, use_tuned=not options.no_preset)
+    # A file that the user names is tried, even if it seems too big.
     plan = next((plan for plan in plans if plan.status is not Status.TOO_BIG or file), None)
     if plan is None:
-        raise NothingFits("No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan`. {_DEMO}")
+        raise NothingFits(
+            "No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan` shows why. {_DEMO}"
+        )
     if situation.backend == "cpu" and entry is None:
         raise NothingFits(
             "There is no usable GPU here, so a model would run slowly on the processor.",
             f"`mtp-launcher up {plan.entry.id}` does it anyway; `mtp-launcher doctor` checks the GPU. {_DEMO}",
             model=plan.entry.id,
         )
-    kept = next((each for each in own if each.planned is plan), None)
+    kept = next((each for each in kept_plans if each.planned is plan), None)
     if kept is not None and kept.kept_plan is not None:
         plan = kept.kept_plan
     return start_request_of(plan, kept), plan
 
 
-def _needs_the_network(error: LauncherError) -> bool:
+def _is_network_error(error: LauncherError) -> bool:
     from launcher.base.errors import Offline, RateLimited, Unreachable
 
     return isinstance(error, Offline | Unreachable | RateLimited)
 
 
-def describe_step(step: StepProgress) -> str:
-    """Return the result of a step as text."""
+def _describe_step(step: StepProgress) -> str:
+    """Return the result of a step as text, "" if there is nothing to say."""
     parts: list[str] = []
     if step.how is not None:
         parts.append(str(step.how))
@@ -157,24 +163,26 @@ def _describe_plan(request: StartRequest, plan: Plan | None) -> Iterator[str]:
         yield Note(request.model)
         return
     setting = plan.setting
-    drafts = f"draft {setting.draft}" if setting.draft else "MTP off"
-    needs = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
-    what = f"{plan.entry.name}, {plan.file.quant}, context {setting.context:,}, KV {setting.kv}, {drafts}: {needs}"
-    yield Note(wrap_text(what))
+    mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
+    settings = f"context {setting.context:,}, KV {setting.kv}, {mtp}"
+    memory = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
+    yield Note(wrap_text(f"{plan.entry.name}, {plan.file.quant}, {settings}: {memory}"))
     for reason in plan.reasons[:2]:
         yield Note(wrap_text(reason, "  "))
 
 
 def _show_step(reporter: Reporter, step: StepProgress) -> None:
-    """Show a line for each finished step, and a bar or a percentage while it runs."""
+    """Show a line for each finished step, and a bar or a note while it runs."""
     from launcher.app.first_steps import Stage
 
-    name, running = _WORDS[step.step], step.stage is Stage.RUNNING
+    name, running = _STEP_LABELS[step.step], step.stage is Stage.RUNNING
     data, state = _step_json(step), (step.stage, step.how)
     if running and step.progress.counts_bytes and not step.how:
         reporter.show_progress(name, step.progress, data, state=state)
         return
-    result = " ".join(filter(None, (step.progress.note, step.how))) if running else describe_step(step) or "done"
+    result = _describe_step(step) or "done"
+    if running:
+        result = " ".join(filter(None, (step.progress.note, step.how)))
     lines = []
     if result and step.stage in (Stage.RUNNING, Stage.DONE):
         lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (step.subject, result)))}")]
