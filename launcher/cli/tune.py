@@ -12,8 +12,7 @@ from launcher.cli.bar import Reporter
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
-from launcher.cli.quantities import parse_minutes as budget
-from launcher.cli.quantities import parse_tokens
+from launcher.cli.quantities import parse_minutes, parse_tokens
 from launcher.cli.subject_options import add_model_argument
 from launcher.cli.terminal import can_ask, confirm
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 # Output of `mtp-launcher tune`: the plan, a line for each trial, the verdict; and the same as JSON.
 
-_STAGES = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
+_STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
 _UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
@@ -39,33 +38,33 @@ def describe_duration(prepared: PreparedTune) -> str:
     from launcher.tuning.plan_of_trials import grace_s
 
     plan, budget_s = prepared.plan, prepared.budget_s
-    how = "as measured here" if prepared.measured else "a guess"
+    source = "as measured here" if prepared.measured else "a guess"
     start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
-    rate = round_to_three_digits(prepared.rate)
+    rate = _round_to_three_digits(prepared.rate)
     return (
         f"about {format_minutes(plan.seconds)}, {format_minutes(budget_s)} at most (a trial under way may take "
         f"{format_minutes(grace_s(budget_s))} more): {plan.starts} starts of "
-        f"{start} s ({how}), {plan.runs} replies, {prepared.tokens:,} tokens, at {rate} tokens/s"
+        f"{start} s ({source}), {plan.runs} replies, {prepared.tokens:,} tokens, at {rate} tokens/s"
     )
 
 
-def round_to_three_digits(value: float) -> str:
+def _round_to_three_digits(value: float) -> str:
     """Return a number with three significant digits, written in full: 1,200, not 1.2e+03."""
     return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
 
 
-class TrialReporter:
+class _TrialReporter:
     """Prints a line or a JSON object for each finished trial."""
 
-    def __init__(self, prepared: PreparedTune, done: int, *, as_json: bool) -> None:
+    def __init__(self, prepared: PreparedTune, *, is_resumed: bool, as_json: bool) -> None:
         self._reporter = Reporter(as_json=as_json)
         self._prepared = prepared
         self._left_s = prepared.budget_s
         self._trials = 0
-        self._is_timed = bool(done)
+        self._is_timed = is_resumed
 
     def show_event(self, event: TuneEvent) -> None:
-        """Print a finished trial; after the first one also the expected duration, now that a start was measured."""
+        """Print a finished trial; after the first one of a tune also the new estimate of its duration."""
         from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
 
         if isinstance(event, TrialPlanned):
@@ -73,33 +72,33 @@ class TrialReporter:
         if not isinstance(event, TrialMeasured | TrialFailed):
             return
         self._trials = len(event.state.trials)
-        data = trial_json(event.trial, self._prepared.goal)
+        data = _trial_json(event.trial, self._prepared.goal)
         lines = [self._describe_trial(event.trial, data)]
         if not self._is_timed and event.trial.error is None:
             self._is_timed = True
-            lines.append(
-                wrap_text(describe_duration(self._prepared.with_measured_times([event.trial])), "  time      ")
-            )
+            measured = self._prepared.with_measured_times([event.trial])
+            lines.append(wrap_text(describe_duration(measured), "  time      "))
         self._reporter.show_event({"event": "trial", **data}, lines)
 
     def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
         figure = trial.error or f"{_format_figure(data['value'])} {self._prepared.goal.unit}"
-        share = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
+        acceptance = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
         left_s = max(0.0, self._left_s - trial.seconds)
-        words = describe_settings(trial.settings, self._prepared.space.baseline)
-        line = f"{self._trials:>3}  {_STAGES[trial.stage.value]:<10}  {words:<24}  {one_line(figure, 300)}{share}"
+        settings = describe_settings(trial.settings, self._prepared.space.baseline)
+        stage = _STAGE_LABELS[trial.stage.value]
+        line = f"{self._trials:>3}  {stage:<10}  {settings:<24}  {one_line(figure, 300)}{acceptance}"
         return f"{line}  ({format_minutes(left_s)} left)"
 
     def show_pause(self) -> None:
         """Print that the tune is paused."""
         kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
-        go_on = " Resume with `mtp-launcher tune --continue`." if self._trials else ""
-        self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{go_on}")])
+        resume = " Resume with `mtp-launcher tune --continue`." if self._trials else ""
+        self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{resume}")])
 
 
-def make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Result:
+def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Result:
     """Return the verdict with all trials."""
-    trials = [trial_json(trial, prepared.goal) for trial in verdict.trials]
+    trials = [_trial_json(trial, prepared.goal) for trial in verdict.trials]
     return Result(
         {"verdict": verdict.as_json(), "trials": trials, "applied": applied},
         _format_verdict(verdict, prepared, applied=applied),
@@ -110,16 +109,15 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     from launcher.app.tuner import is_decided
     from launcher.tuning.verdict import tabulate_trials
 
-    goal, home = prepared.goal, prepared.space.baseline
+    goal = prepared.goal
     rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
     for each in tabulate_trials(verdict.trials, goal):
-        known = (
-            each.low is not None and each.high is not None and each.starts > 2
-        )  # two starts are too few for an interval
-        reach = f"± {_format_figure(((each.high or 0) - (each.low or 0)) / 2)}" if known else _UNKNOWN
-        words = describe_settings(each.settings, home)
+        half_width = _UNKNOWN
+        if each.low is not None and each.high is not None and each.starts > 2:  # two starts are too few for an interval
+            half_width = f"± {_format_figure((each.high - each.low) / 2)}"
+        settings = describe_settings(each.settings, prepared.space.baseline)
         figure = _format_figure(each.value)
-        rows.append((words, figure, reach, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
+        rows.append((settings, figure, half_width, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
     yield ""
     yield from format_table(rows, right={1, 2, 3, 4})
     yield ""
@@ -127,14 +125,11 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     yield from _describe_confidence(verdict.as_json())
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
-    if is_decided(verdict.as_json()):
-        yield describe_next_step(prepared.model, applied=applied)
-    else:
-        yield describe_more_time(prepared.model)
+    yield _describe_what_next(prepared.model, applied=applied, decided=is_decided(verdict.as_json()))
 
 
-def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
-    """Return a trial as JSON. `value` is the goal's mean over the replies that count; draft counts are over all."""
+def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Return a trial as JSON. `value` is the goal's mean over the replies that count; the drafts are those of all."""
     from statistics import fmean
 
     from launcher.monitor.meter import sum_acceptance
@@ -159,14 +154,13 @@ def trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
     }
 
 
-def describe_settings(settings: Settings, home: Mapping[str, object]) -> str:
-    """Return settings as short text: the draft length, and the differences from the baseline."""
+def describe_settings(settings: Settings, baseline: Mapping[str, object]) -> str:
+    """Return settings as short text: the draft length, and what differs from the baseline."""
     from launcher.tuning.space import DRAFT, draft_of
 
     draft = draft_of(settings)
-    others = [
-        f"{format_name(name)} {value}" for name, value in settings.items() if name != DRAFT and value != home.get(name)
-    ]
+    changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
+    others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
     return ", ".join([f"draft {draft}" if draft else "off", *others])
 
 
@@ -181,40 +175,41 @@ def format_minutes(seconds: float) -> str:
 
 
 def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the confidence of the intervals in a verdict's sentence.
-
-    The table's intervals are less sure, and not for claims.
-    """
+    """Yield the confidence of the intervals in a verdict's sentence, which hold together, unlike those of the table."""
     if verdict["speedup"] is not None or verdict["gain"] is not None:
         yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
 
 
-AIM_WORDS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
+_AIM_LABELS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
 
 
 def describe_more_time(model: str) -> str:
     """Return a sentence on giving an undecided tune more time."""
-    return f"To give it more time in total: `mtp-launcher tune {quote_model(model)} --continue --budget MIN`."
+    return f"To give it more time in total: `mtp-launcher tune {_quote_model(model)} --continue --budget MIN`."
 
 
 def describe_next_step(model: str, *, applied: bool) -> str:
     """Return a sentence on the next step after a verdict."""
     if applied:
-        return f"Saved: `mtp-launcher serve {quote_model(model)}` uses these settings."
-    return f"Save these settings for the next start: `mtp-launcher tune {quote_model(model)} --continue --apply`."
+        return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses these settings."
+    return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
 
 
-def quote_model(model: str) -> str:
+def _describe_what_next(model: str, *, applied: bool, decided: bool) -> str:
+    return describe_next_step(model, applied=applied) if decided else describe_more_time(model)
+
+
+def _quote_model(model: str) -> str:
     """Return a model's name or path quoted for a shell."""
     return shlex.quote(one_line(model))
 
 
-def format_name(name: str) -> str:
+def _format_name(name: str) -> str:
     """Return a setting's name as the command line spells it."""
     return name.replace("_", "-")
 
 
-def join_values(values: tuple[object, ...]) -> str:
+def _join_values(values: tuple[object, ...]) -> str:
     """Return values separated by slashes."""
     return "/".join(map(str, values))
 
@@ -225,9 +220,9 @@ def _format_figure(value: float | None) -> str:
     return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
 
 
-USUAL_MIN = 10.0
+_DEFAULT_BUDGET_MIN = 10.0
 AIMS = ("speed", "answer", "energy")
-"""The names of Aim, kept equal by a test: importing it would slow every --help."""
+"""The names of Aim. It is not imported, because that would slow down --help; a test compares them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -242,7 +237,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PROMPT:REPLY",
         help="with --goal answer: prompt and reply tokens of your requests, such as 4K:300",
     )
-    parser.add_argument("--budget", type=budget, metavar="MIN", help=f"time limit in minutes (default {USUAL_MIN:.0f})")
+    parser.add_argument(
+        "--budget",
+        type=parse_minutes,
+        metavar="MIN",
+        help=f"time limit in minutes (default {_DEFAULT_BUDGET_MIN:.0f})",
+    )
     parser.add_argument(
         "--workload", metavar="W", help="code, prose, reasoning, ..., or a file of prompts (default: code)"
     )
@@ -258,7 +258,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_engine_option(parser)
     parser.add_argument(
         "--continue",
-        dest="go_on",
+        dest="resume",
         action="store_true",
         help="resume the model's tune, or the newest interrupted one",
     )
@@ -281,25 +281,25 @@ def _parse_mix(text: str) -> tuple[int, int]:
 
 
 async def run(options: argparse.Namespace) -> Result | int:
-    """Print the plan, tune, and return the verdict. Ctrl-C pauses."""
+    """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.session import Session
     from launcher.app.tuner import is_decided, run_tune, save_winner
     from launcher.app.tuner_kept import check_no_tune
 
-    kept = await asyncio.to_thread(_load_kept_tune, options) if options.go_on else None
-    if kept is not None and kept.verdict is not None and not _has_more_time(kept, options):
-        return _make_ended_result(kept, options)
+    saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
+    if saved is not None and saved.verdict is not None and not _has_more_time(saved, options):
+        return _make_ended_result(saved, options)
     await asyncio.to_thread(check_no_tune)
-    prepared = await _prepare_tune(options, kept)
-    plan = await _describe_plan(prepared, kept, names=_parse_names(options.vary or "none"))
+    prepared = await _prepare_tune(options, saved)
+    plan = await _make_plan(prepared, saved, wanted_names=_parse_names(options.vary or "none"))
     print_result(plan, as_json=options.json)
-    if not (options.yes or options.json or kept) and can_ask() and not await confirm("Begin?", default=True):
+    if not (options.yes or options.json or saved) and can_ask() and not await confirm("Begin?", default=True):
         return 1
-    done = len(kept.state.trials) if kept else 0
-    reporter = TrialReporter(prepared, done, as_json=options.json)
+    is_resumed = saved is not None and bool(saved.state.trials)
+    reporter = _TrialReporter(prepared, is_resumed=is_resumed, as_json=options.json)
     session = Session()
     try:
-        verdict = await run_tune(session, prepared, reporter.show_event, resume=kept)
+        verdict = await run_tune(session, prepared, reporter.show_event, resume=saved)
     except asyncio.CancelledError:
         reporter.show_pause()
         raise
@@ -308,14 +308,14 @@ async def run(options: argparse.Namespace) -> Result | int:
     applied = options.apply and is_decided(verdict.as_json())
     if applied:
         await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
-    return make_result(verdict, prepared, applied=applied)
+    return _make_result(verdict, prepared, applied=applied)
 
 
-def _load_kept_tune(options: argparse.Namespace) -> SavedTune:
-    """Return the tune to continue: the model's, else the newest unfinished one, else the newest for its verdict.
+def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
+    """Return the tune to continue: that of the model, or without a model the newest unfinished one, or the newest.
 
-    With --apply it is the newest with a verdict to apply. Raises BadOption if there is none, or if other options would
-    change its questions.
+    With --apply and without a model it is the newest one if that has a verdict to apply. Raises BadOption if there is
+    none, or for options that a tune keeps from its beginning.
     """
     from launcher.app.start_settings import options_for
     from launcher.app.tuner import is_decided
@@ -333,66 +333,67 @@ def _load_kept_tune(options: argparse.Namespace) -> SavedTune:
     if not tunes:
         raise BadOption(
             "There is no tune to resume.",
-            f"Begin one: `mtp-launcher tune {quote_model(options.model) if options.model else 'MODEL'}`.",
+            f"Begin one: `mtp-launcher tune {_quote_model(options.model) if options.model else 'MODEL'}`.",
         )
     if options.model is not None:
-        kept = load_tune(options_for(options.model, ServeOptions).model)
-        if kept is None:
+        saved = load_tune(options_for(options.model, ServeOptions).model)
+        if saved is None:
             others = ", ".join(one_line(each.model) for each in tunes)
             raise BadOption(
                 f"There is no tune of {one_line(options.model)} to resume; there is one of {others}.",
-                f"Begin one: `mtp-launcher tune {quote_model(options.model)}`.",
+                f"Begin one: `mtp-launcher tune {_quote_model(options.model)}`.",
             )
-        return kept
+        return saved
     if options.apply and tunes[0].verdict is not None and is_decided(tunes[0].verdict):
         return tunes[0]
     return next((each for each in tunes if each.verdict is None or _has_more_time(each, options)), tunes[0])
 
 
-def _has_more_time(kept: SavedTune, options: argparse.Namespace) -> bool:
+def _has_more_time(saved: SavedTune, options: argparse.Namespace) -> bool:
     """Return True if an undecided tune is given more time than it had."""
-    undecided = kept.verdict is not None and kept.verdict["mtp"] == "undecided"
-    return undecided and options.budget is not None and 60 * options.budget > kept.budget_s
+    undecided = saved.verdict is not None and saved.verdict["mtp"] == "undecided"
+    return undecided and options.budget is not None and 60 * options.budget > saved.budget_s
 
 
-def _make_ended_result(kept: SavedTune, options: argparse.Namespace) -> Result:
-    """Return the verdict of the last tune; with --apply store its recommended settings."""
+def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
+    """Return the verdict of a tune that has ended; with --apply save its recommended settings."""
     from launcher.app.tuner import is_decided, save_winner
 
-    verdict = dict(kept.verdict or {})
+    verdict = dict(saved.verdict or {})
     applied = options.apply and is_decided(verdict)
     if applied:
-        save_winner(kept.options, verdict["settings"])
-    trials = [trial_json(trial, kept.goal) for trial in kept.state.trials]
-    next_step = (
-        describe_next_step(kept.model, applied=applied) if is_decided(verdict) else describe_more_time(kept.model)
-    )
-    lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict), next_step]
+        save_winner(saved.options, verdict["settings"])
+    trials = [_trial_json(trial, saved.goal) for trial in saved.state.trials]
+    lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict)]
+    lines.append(_describe_what_next(saved.model, applied=applied, decided=is_decided(verdict)))
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
-async def _prepare_tune(options: argparse.Namespace, kept: SavedTune | None) -> PreparedTune:
+async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) -> PreparedTune:
     from launcher.app.start_settings import resolve_start
     from launcher.app.tuner_space import prepare_tune
     from launcher.base.errors import ModelMissing
     from launcher.engine.server.started import require_last_model
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
 
-    if kept is not None:
-        budget_s = kept.budget_s if options.budget is None else 60 * options.budget
-        prepared = await prepare_tune(kept.model, kept.options, kept.workload, kept.goal, budget_s, space=kept.space)
-        return prepared.with_measured_times(kept.state.trials)
+    if saved is not None:
+        budget_s = saved.budget_s if options.budget is None else 60 * options.budget
+        prepared = await prepare_tune(
+            saved.model, saved.options, saved.workload, saved.goal, budget_s, space=saved.space
+        )
+        return prepared.with_measured_times(saved.state.trials)
     goal = _make_goal(options)
     try:
         model = options.model or await asyncio.to_thread(require_last_model)
     except ModelMissing as error:
         raise ModelMissing(error.title, "Name one: `mtp-launcher tune MODEL`.") from None
-    usual = await resolve_start(
+    start = await resolve_start(
         model, {"ctx": options.ctx}, lambda path: make_serve_options(options, path), use_tuned=False
     )
     vary = None if options.vary is None else _parse_names(options.vary)
-    asked = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
-    return await prepare_tune(model, usual.options, asked, goal, 60 * (options.budget or USUAL_MIN), vary=vary)
+    workload = await asyncio.to_thread(load_workload, options.workload or DEFAULT_WORKLOAD)
+    budget_s = 60 * (options.budget or _DEFAULT_BUDGET_MIN)
+    return await prepare_tune(model, start.options, workload, goal, budget_s, vary=vary)
 
 
 def _make_goal(options: argparse.Namespace) -> Goal:
@@ -405,46 +406,48 @@ def _make_goal(options: argparse.Namespace) -> Goal:
     return Goal(aim, *(options.mix or ()))
 
 
-async def _describe_plan(prepared: PreparedTune, kept: SavedTune | None, *, names: Sequence[str]) -> Result:
-    """Return the plan and the expected duration; `names` are the settings that the user wants to vary."""
+async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, wanted_names: Sequence[str]) -> Result:
+    """Return what the tune will try and how long it takes. `wanted_names` are the settings that the user named."""
     from launcher.app.tuner_kept import load_tune
     from launcher.engine.server import registry
 
-    others = await asyncio.to_thread(registry.list_running)
-    old = None if kept else await asyncio.to_thread(load_tune, prepared.options.model)
+    servers = await asyncio.to_thread(registry.list_running)
+    old = None if saved else await asyncio.to_thread(load_tune, prepared.options.model)
     replaced = old if old is not None and old.verdict is None else None
-    done = len(kept.state.trials) if kept else 0
+    done = len(saved.state.trials) if saved else 0
     data = {
         "event": "plan",
         **prepared.as_json(),
         "done": done,
-        "servers": [each.url for each in others],
+        "servers": [each.url for each in servers],
         "replaces": len(replaced.state.trials) if replaced else None,
     }
-    work = prepared.workload
-    varied = ", ".join(f"{format_name(axis.name)} {join_values(axis.values)}" for axis in prepared.space.axes)
+    workload = prepared.workload
+    reply_tokens = sum(each.tokens for each in workload.prompts)
+    varied = ", ".join(f"{_format_name(axis.name)} {_join_values(axis.values)}" for axis in prepared.space.axes)
     drafts = prepared.space.drafts
     rows = [
-        ("prompts", f"{len(work.prompts)}, {sum(each.tokens for each in work.prompts):,} tokens of replies a round"),
+        ("prompts", f"{len(workload.prompts)}, {reply_tokens:,} tokens of replies a round"),
         ("tried", f"draft 0 (MTP off), {drafts[0]} to {drafts[-1]}{f'; {varied}' if varied else ''}"),
     ]
-    if kept:
-        rows.append(("done", f"{done} starts, {format_minutes(kept.state.used_s)}"))
+    if saved:
+        rows.append(("done", f"{done} starts, {format_minutes(saved.state.used_s)}"))
     rows.append(("time", describe_duration(prepared)))
     if replaced is not None:
         lost = f"{len(replaced.state.trials)} starts, {format_minutes(replaced.state.used_s)}"
-        instead = f"`mtp-launcher tune {quote_model(prepared.model)} --continue`"
+        instead = f"`mtp-launcher tune {_quote_model(prepared.model)} --continue`"
         note = f"This replaces the paused tune of this model ({lost}). To resume that instead: {instead}."
         rows.append(("note", note))
     rows += [
-        ("note", f"The server at {each.url} is running: it takes memory and may slow down the tune.") for each in others
+        ("note", f"The server at {each.url} is running: it takes memory and may slow down the tune.")
+        for each in servers
     ]
     axes = {axis.name for axis in prepared.space.axes}
-    if lone := [format_name(name) for name in names if name not in axes]:
-        note = f"{', '.join(lone)}: not varied, because this model, engine and computer allow only one value."
+    if not_varied := [_format_name(name) for name in wanted_names if name not in axes]:
+        note = f"{', '.join(not_varied)}: not varied, because this model, engine and computer allow only one value."
         rows.append(("note", note))
-    head = f"Tune {one_line(prepared.model)} for {work.title.lower()}, by {AIM_WORDS[prepared.goal.aim.value]}"
-    return Result(data, [head, *(wrap_text(text, f"  {label:<9} ") for label, text in rows)])
+    title = f"Tune {one_line(prepared.model)} for {workload.title.lower()}, by {_AIM_LABELS[prepared.goal.aim.value]}"
+    return Result(data, [title, *(wrap_text(text, f"  {label:<9} ") for label, text in rows)])
 
 
 def _parse_names(text: str) -> list[str]:
