@@ -19,18 +19,23 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument(
-        "--install", action="store_true", help="get it, verified, and install it as this version was installed"
+        "--install",
+        action="store_true",
+        help="download, verify and install it, the same way as this version",
     )
     parser.add_argument(
         "--copies",
         action="store_true",
-        help="list copies of your files from before updates, and how to go back to them",
+        help="list the copies of your files from before updates, and how to restore them",
     )
     parser.epilog = "You can interrupt the download at any time: the same command resumes."
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Check for the newest release and return its notes; with --install download it. --copies makes no request."""
+    """Check for the newest release and return its notes; with --install download and install it.
+
+    With --copies return the copies of files instead, without a request.
+    """
     from launcher.updates.check import check_for_update
 
     if options.copies:
@@ -46,8 +51,8 @@ def _list_copies() -> Result:
     from launcher.updates.before_update import list_copies
 
     copies = [(each, restore_instructions(each)) for each in list_copies()]
-    data = [{"copy": str(each), "of": str(original_path(each)), "restore": how} for each, how in copies]
-    lines = [f"{each}\n{wrap_text(how, '  ')}" for each, how in copies]
+    data = [{"copy": str(each), "of": str(original_path(each)), "restore": text} for each, text in copies]
+    lines = [f"{each}\n{wrap_text(text, '  ')}" for each, text in copies]
     return Result(data, lines or ["No update has changed your files: there are no copies."])
 
 
@@ -56,8 +61,8 @@ def _describe_release(newest: NewestRelease) -> Iterator[str]:
 
     manifest = newest.manifest
     if not newest.is_newer:
-        newest_is = "the newest version" if manifest.version == __version__ else f"newer than {manifest.version}"
-        yield f"This is {__version__}, {newest_is}."
+        comparison = "the newest version" if manifest.version == __version__ else f"newer than {manifest.version}"
+        yield f"This is {__version__}, {comparison}."
         return
     yield f"MTP Launcher {manifest.version} is out; this is {__version__}."
     if notes := visible_reply(manifest.notes).strip():
@@ -97,13 +102,13 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
     version = received.version
     if received.method is InstallMethod.SCRIPT:
         reporter.show_event(None, [Note(f"Installing version {version}")])
-    done = await install_update(received)
+    installed = await install_update(received)
     data = _as_json(newest) | {
         "path": str(received.path),
-        "installed": done,
-        "line": None if done else received.shell_line,
+        "installed": installed,
+        "line": None if installed else received.shell_line,
     }
-    if not done:
+    if not installed:
         line = f"Version {version} is here, and verified. Close this program, then run:\n  {received.shell_line}"
     elif received.method is InstallMethod.SCRIPT:
         line = f"Version {version} is installed. It is the one that starts from now on."

@@ -12,7 +12,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(_options: argparse.Namespace) -> Result:
-    """List the versions."""
+    """Return the versions of all parts."""
     from launcher.app.versions import read_versions, versions_text
 
     versions = await read_versions()
