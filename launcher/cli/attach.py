@@ -30,7 +30,7 @@ _DEFAULT_RUNS = 3
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("url", metavar="URL", help="its address, such as http://192.168.1.20:8080")
+    parser.add_argument("url", metavar="URL", help="address of the server, such as http://192.168.1.20:8080")
     add_key_options(parser)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="show what the server offers, and do not watch it")

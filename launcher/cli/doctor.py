@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--copy-wslconfig", action="store_true", help="in WSL: put the suggested .wslconfig on the clipboard of Windows"
     )
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="where your model files are")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="the folder of your model files")
 
 
 async def run(options: argparse.Namespace) -> Result:

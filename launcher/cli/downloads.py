@@ -226,7 +226,7 @@ def _configure_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", nargs="?", const="stable", metavar="TAG", help="a build of llama.cpp (without TAG the stable one)"
     )
-    parser.add_argument("--backend", metavar="B", help="the engine's backend (default: what suits this computer)")
+    parser.add_argument("--backend", metavar="B", help="the engine's backend (default: the best for this computer)")
 
 
 def _parse_positive(text: str) -> int:

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=parse_minutes,
         default=_DEFAULT_MINUTES,
         metavar="N",
-        help=f"how long (default {_DEFAULT_MINUTES:.0f})",
+        help=f"minutes of load (default {_DEFAULT_MINUTES:.0f})",
     )
     parser.add_argument(
         "--draft", type=parse_int, metavar="N", help="draft length, 0 is MTP off (default: as it was served last)"

@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_machine_options(parser)
     add_setting_options(parser)
     parser.add_argument("--mmproj", metavar="FILE | REPO:FILE", help="a vision projector to load with it")
-    parser.add_argument("--ask-engine", action="store_true", help="also show the figures of llama-server itself")
+    parser.add_argument("--ask-engine", action="store_true", help="also show llama-server's own figures")
     parser.add_argument("--engine", type=Path, metavar="PATH", help="the llama-server to ask (default: a suitable one)")
 
 

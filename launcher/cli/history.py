@@ -69,7 +69,7 @@ def _add_filters(parser: argparse.ArgumentParser, default: object = None) -> Non
         default=default,
         help="only since a day, such as 2026-11-21, or of the last days, such as 7d",
     )
-    parser.add_argument("--most", type=_parse_most, metavar="N", default=default, help="the newest N at most")
+    parser.add_argument("--most", type=_parse_most, metavar="N", default=default, help="at most N, the newest")
 
 
 def _parse_most(text: str) -> int:

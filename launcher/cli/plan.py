@@ -155,7 +155,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ID[:QUANT] | FILE",
         help="a model of the catalogue, or a .gguf file (default: all of the catalogue; `models` lists them)",
     )
-    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
+    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same, as an option")
     parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
@@ -167,7 +167,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ask-engine",
         action="store_true",
-        help="ask the engine, too, about the first plan: its file's header is read, from the hub if it is there",
+        help="also show llama-server's own figures for the first plan (reads the file's header, on the hub if need be)",
     )
     add_extra_arguments(parser)
 

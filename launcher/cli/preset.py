@@ -30,7 +30,9 @@ _ACTIONS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.epilog = "`mtp-launcher tune --apply` makes presets; serve, plan and up use them without --no-preset."
+    parser.epilog = (
+        "`mtp-launcher tune --apply` makes presets. serve, plan and up use them, unless --no-preset is given."
+    )
     actions = add_actions(parser, _ACTIONS)
     for name in ("export", "forget"):
         actions[name].add_argument("model", metavar="MODEL", help="a part of its name or quantisation")

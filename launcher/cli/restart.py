@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=parse_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="wait so long, at most, for running requests to finish",
+        help="wait up to SECONDS for running requests to finish (default: do not wait)",
     )
     parser.add_argument(
         "--dry-run",

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ID[:QUANT] | FILE",
         help='a model that was pulled, a .gguf file, or "demo" for the demo model',
     )
-    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same")
+    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same, as an option")
     model.add_argument("--last", action="store_true", help="the model that was served last")
     add_engine_option(parser)
     for row in ROWS.values():
