@@ -185,8 +185,8 @@ def _describe_offer(offer: ServerOffer) -> Iterator[str]:
     yield f"  context      {unknown if offer.context is None else f'{offer.context:,} tokens a slot'}"
     yield f"  slots        {unknown if offer.slots is None else offer.slots}"
     yield f"  speculation  {drafts}"
-    for path, why in offer.missing.items():
-        yield f"  {path:<12} {why}"
+    for path, reason in offer.missing.items():
+        yield f"  {path:<12} {reason}"
 
 
 def _name_kind(offer: ServerOffer) -> str:

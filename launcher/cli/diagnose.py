@@ -119,12 +119,12 @@ def _describe_source(log: str | None, options: argparse.Namespace) -> list[str]:
     return [f"  Read: {log}"] if options.log is None and log is not None else []
 
 
-def _diagnose_failed_start(last: LastStart, why: LauncherError) -> Diagnosis:
+def _diagnose_failed_start(last: LastStart, error: LauncherError) -> Diagnosis:
     """Return the error that the user saw as the diagnosis of a start whose log names no cause."""
     from launcher.engine.diagnosis.explain import Diagnosis
 
     title = "The last start failed." if last.log else "The last start failed before an engine was run."
-    return Diagnosis(why.code, 0, "fatal", why.code, title, why.title, why.hint, last.actions)
+    return Diagnosis(error.code, 0, "fatal", error.code, title, error.title, error.hint, last.actions)
 
 
 def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | None, Entry | None]:

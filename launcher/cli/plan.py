@@ -203,10 +203,10 @@ async def run(options: argparse.Namespace) -> Result:
     if not situation.described and any(map(planner.downloaded_file, plans)):
         from launcher.app.start_settings import apply_own_settings
 
-        plans, own = await apply_own_settings(
+        plans, kept_plans = await apply_own_settings(
             plans, catalogue, situation, criteria, use_kept=not options.defaults, use_tuned=not options.no_preset
         )
-        plans = tuple(_use_kept_settings(plan, own) for plan in plans)
+        plans = tuple(_use_kept_settings(plan, kept_plans) for plan in plans)
     engine = await planner.planned_engine(machine, situation)
     comparison = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
     data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
@@ -218,8 +218,8 @@ async def run(options: argparse.Namespace) -> Result:
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
         if plans:
-            here = None if situation.described else served_quant
-            yield from _describe_plan(plans[0], engine, options, comparison, served_quant=here)
+            quant_here = None if situation.described else served_quant
+            yield from _describe_plan(plans[0], engine, options, comparison, served_quant=quant_here)
         yield from _format_others(plans[1:])
         if options.evidence and plans:
             from launcher.cli.evidence import format_evidence
@@ -391,8 +391,8 @@ def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     rows = []
     for plan in plans:
         size, memory = format_file_size(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
-        here = "here" if planner.downloaded_file(plan) else ""
-        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _describe_briefly(plan), memory, here))
+        place = "here" if planner.downloaded_file(plan) else ""
+        rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _describe_briefly(plan), memory, place))
     yield from format_table(rows, right={3, 5})
     yield wrap_text("`--model ID --quant Q` shows one in detail, `--json` all of them.")
 
@@ -506,13 +506,13 @@ def _describe_plan(
     if plan.limit_t_s and plan.limit_full_t_s:
         limits = f"{plan.limit_t_s:,.0f} tokens/s without drafts, {plan.limit_full_t_s:,.0f} when the context is full"
         yield _format_row("limit", f"{limits}, by the GPU's memory bandwidth: not a forecast")
-    here = planner.downloaded_file(plan)
-    if plan.entry.repo is None and here:
-        yield _format_row("file", str(here))
+    local_file = planner.downloaded_file(plan)
+    if plan.entry.repo is None and local_file:
+        yield _format_row("file", str(local_file))
     if plan.entry.repo:
-        get = f"mtp-launcher pull {plan.entry.id}:{plan.file.quant}"
+        pull = f"`mtp-launcher pull {plan.entry.id}:{plan.file.quant}` gets it"
         yield _format_row("file", f"{plan.entry.repo}:{plan.file.file}")
-        yield _format_row("", f"on this machine: {here}" if here else f"`{get}` gets it")
+        yield _format_row("", f"on this machine: {local_file}" if local_file else pull)
     if served_quant and served_quant != plan.file.quant:
         model, quant = plan.entry.id, plan.file.quant
         served = f"`mtp-launcher serve {model}` starts {served_quant}, which is here"

@@ -323,10 +323,10 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
 
-    given = ("goal", "mix", "workload", "vary", "ctx", "engine")
-    if named := [name for name in given if getattr(options, name) is not None]:
+    unchangeable = ("goal", "mix", "workload", "vary", "ctx", "engine")
+    if given := [name for name in unchangeable if getattr(options, name) is not None]:
         raise BadOption(
-            f"--continue resumes a tune as it was begun; {', '.join(named)} cannot be changed.",
+            f"--continue resumes a tune as it was begun; {', '.join(given)} cannot be changed.",
             "Leave that out, or begin a new tune without --continue.",
         )
     tunes = load_tunes()

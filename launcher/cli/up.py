@@ -105,10 +105,10 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
     from launcher.models.plan import PlanCriteria, Status, make_plans
 
     catalogue = load_catalogue()
-    named = find_catalogue_model(options.model, catalogue) if options.model else None
-    if options.model == "demo" or (options.model and named is None):
+    found = find_catalogue_model(options.model, catalogue) if options.model else None
+    if options.model == "demo" or (options.model and found is None):
         return StartRequest(options.model, intent=options.intent, use_tuned=not options.no_preset), None
-    entry, file = named or (None, None)
+    entry, file = found or (None, None)
     criteria = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
     situation = (await planner.read_situation(planner.MachineWish(wake=options.wake))).with_servers_running()
     plans = make_plans(catalogue, situation, criteria)
