@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from launcher.cli.actions import (
     deletes_all,
     write_new_file,
 )
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import format_path, format_table, format_time, wrap_text
 from launcher.cli.output import Result
 
 if TYPE_CHECKING:
@@ -78,8 +77,7 @@ def _list_conversations(conversations: Conversations, _options: argparse.Namespa
 
 
 def _format_row(each: ConversationSummary) -> tuple[str, ...]:
-    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed_s))
-    return each.id, changed, str(each.messages), each.title, each.model
+    return each.id, format_time(each.changed_s), str(each.messages), each.title, each.model
 
 
 def _show_conversation(conversations: Conversations, options: argparse.Namespace) -> Result:
@@ -112,7 +110,7 @@ def _export_conversation(conversations: Conversations, options: argparse.Namespa
     conversation = conversations.read_conversation(conversations.resolve_id(options.id))
     write_new_file(options.to, write(conversation))
     count = len(conversation.messages)
-    line = f"Wrote {count} messages to {one_line(str(options.to), 4_096)}."
+    line = f"Wrote {count} messages to {format_path(options.to)}."
     return Result({"id": conversation.id, "path": str(options.to), "messages": count}, [line])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
 from launcher.cli.bar import Reporter, format_duration
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
 from launcher.cli.subject_options import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from launcher.tuning.statistics import Interval
 
 _DEFAULT_ROUNDS = 3
-_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _DEFAULT_PLACES: tuple[int, ...] = ()
 """Lets `plan_sweep` choose the places of the curve, which are its points on the axis."""
 
@@ -214,8 +213,8 @@ def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterato
         points = [curve.point_at(name, place) for name in curve.series]
         ratios = [curve.ratio_at(name, place) for name in others]
         cells = [f"{place:,}", *(_format_rate(point) for point in points)]
-        cells += [_format_ratio(ratio.interval) if ratio else _UNKNOWN for ratio in ratios]
-        cells += [format_percent(each.acceptance.rate) if each and each.acceptance else _UNKNOWN for each in points[1:]]
+        cells += [_format_ratio(ratio.interval) if ratio else UNKNOWN for ratio in ratios]
+        cells += [format_percent(each.acceptance.rate) if each and each.acceptance else UNKNOWN for each in points[1:]]
         cells.append("/".join(_format_figure(point.prefill if point else None, "{:,.0f}") for point in points))
         cells.append("/".join(_format_figure(point.first_token_s if point else None, "{:.2f}") for point in points))
         if prices is not None:
@@ -244,7 +243,7 @@ def _describe_costs(costs: _Costs) -> list[str]:
 
 def _format_rate(point: CurvePoint | None) -> str:
     if point is None or point.rate is None:
-        return _UNKNOWN
+        return UNKNOWN
     text = f"{point.rate.estimate:.1f}{plus_minus(point.rate)}"
     if point.rate_per_stream is not None and point.replies > point.rate.n:
         text += f" ({point.rate_per_stream:.1f} each)"
@@ -257,4 +256,4 @@ def _format_ratio(ratio: Interval) -> str:
 
 
 def _format_figure(value: float | None, template: str) -> str:
-    return _UNKNOWN if value is None else template.format(value)
+    return UNKNOWN if value is None else template.format(value)

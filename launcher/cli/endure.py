@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
 from launcher.cli.bar import Reporter
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result
 from launcher.cli.quantities import parse_int, parse_minutes
 from launcher.cli.subject_options import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from launcher.tuning.records import Run
 
 _DEFAULT_MINUTES = 10.0
-_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -108,4 +107,4 @@ def _format_verdict(verdict: EnduranceVerdict, cost_text: str) -> Iterator[str]:
 
 
 def _format_figure(value: float | None, digits: int) -> str:
-    return _UNKNOWN if value is None else f"{value:,.{digits}f}"
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.progress import Phase, Progress
 from launcher.cli.bar import Reporter, format_size
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json, round_figure
 
 if TYPE_CHECKING:
@@ -230,7 +230,6 @@ def _show_note(reporter: Reporter, text: str) -> None:
 
 # `mtp-launcher engine list` and `available`, and output shared with the other actions.
 
-_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _IN_USE_WORDS = {
     "auto": "the usual choice (auto): a llama-server on PATH that sees a GPU, else the built-in engine",
     "built-in": "the built-in engine",
@@ -273,10 +272,10 @@ def _describe_engines(engines: Sequence[FoundEngine], store: EngineStore) -> Ite
 
 def _format_row(engine: FoundEngine) -> tuple[str, ...]:
     mark = "*" if engine.current else ""
-    mtp = {True: "yes", False: "no", None: _UNKNOWN}[engine.mtp]
+    mtp = {True: "yes", False: "no", None: UNKNOWN}[engine.mtp]
     if engine.fault is not None:
         mtp = "bad"
-    backends = _UNKNOWN if engine.backends is None else ", ".join(engine.backends)
+    backends = UNKNOWN if engine.backends is None else ", ".join(engine.backends)
     version = _cut_commit(engine.build.version) if engine.build else "does not work"
     return mark, engine.name, engine.origin, backends, mtp, version
 
@@ -353,8 +352,8 @@ def _offer_row(offer: Offer, stable: str | None, installed: set[str]) -> tuple[s
         f"known to be bad: {offer.fault.reason}" if offer.fault else "",
     ]
     label = offer.choice.build.label if offer.choice else "nothing yet"
-    size = _UNKNOWN if offer.bytes is None else format_size(offer.bytes)
-    return tag, (offer.release.published or _UNKNOWN)[:_DATE_LENGTH], label, size, ", ".join(filter(None, marks))
+    size = UNKNOWN if offer.bytes is None else format_size(offer.bytes)
+    return tag, (offer.release.published or UNKNOWN)[:_DATE_LENGTH], label, size, ", ".join(filter(None, marks))
 
 
 def _offer_json(offer: Offer, stable: str | None, installed: set[str]) -> dict[str, Any]:

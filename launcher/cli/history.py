@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from launcher.cli.actions import (
     deletes_all,
     write_new_file,
 )
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import format_path, format_table, format_time, wrap_text
 from launcher.cli.output import Result
 from launcher.cli.quantities import parse_count
 
@@ -133,12 +132,11 @@ def _format_list(summaries: Sequence[Summary], *, filtered: bool) -> Iterator[st
 def _format_row(summary: Summary) -> tuple[str, ...]:
     from launcher.tuning.history_environment import ModelFacts
 
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.began_s))
     rate = "" if summary.decode_rate is None else f"{summary.decode_rate:.1f}"
     result = one_line(summary.sentence or ("" if summary.ended_s else "still measured"), _MAX_SENTENCE)
     return (
         summary.id,
-        when,
+        format_time(summary.began_s),
         summary.kind,
         ModelFacts(summary.model, summary.quant).label_with_quant,
         summary.workload,
@@ -208,7 +206,7 @@ def _share_measurement(history: History, options: argparse.Namespace) -> Result:
 
 def _write_measurement(session: Session, text: str, file: Path) -> Result:
     write_new_file(file, text)
-    line = f"Wrote {len(session.runs)} runs to {one_line(str(file), 4_096)}."
+    line = f"Wrote {len(session.runs)} runs to {format_path(file)}."
     return Result({"id": session.id, "path": str(file), "runs": len(session.runs)}, [line])
 
 

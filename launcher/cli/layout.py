@@ -2,11 +2,14 @@
 
 import shutil
 import textwrap
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from launcher.base.text import one_line
 
+UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value in a table
 _DEFAULT_COLUMNS, _MIN_COLUMNS, _MAX_COLUMNS = 100, 40, 120
 """Columns of text. The default is used if the width is unknown."""
 _UNLIMITED = 10_000
@@ -69,6 +72,16 @@ def _group_columns(widths: Sequence[int], room: int) -> Iterator[list[int]]:
         left -= width + (2 if group else 0)
         group.append(column)
     yield group
+
+
+def format_path(path: Path) -> str:
+    """Return a path on one line."""
+    return one_line(str(path), _MAX_CELL)
+
+
+def format_time(time_s: float) -> str:
+    """Return a time in seconds since the epoch as local date and time: 2026-11-21 09:30."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_s))
 
 
 # Health findings of a running server, one per line.

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import time
 from pathlib import Path
 
 from launcher.cli.output import Result, print_result
@@ -84,7 +83,7 @@ def _read_lines(path: Path, most: int | None = None) -> list[str]:
 
 def _list_files() -> Result:
     from launcher.cli.bar import format_size
-    from launcher.cli.layout import format_table
+    from launcher.cli.layout import format_table, format_time
     from launcher.engine.server.logs import list_log_files
 
     logs = list_log_files()
@@ -98,10 +97,6 @@ def _list_files() -> Result:
         }
         for each in logs
     ]
-    rows = [(str(each.port), _format_time(each.modified_s), format_size(each.bytes), str(each.path)) for each in logs]
+    rows = [(str(each.port), format_time(each.modified_s), format_size(each.bytes), str(each.path)) for each in logs]
     table = format_table([("PORT", "WRITTEN", "SIZE", "FILE"), *rows], right={0, 2}, indent="")
     return Result({"files": files}, table if logs else ["No server has run yet, so there is no log."])
-
-
-def _format_time(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_s))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
 from launcher.cli import models_local
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from launcher.models.preset import QualityNote, Sampling
     from launcher.models.stores import StoreScan
 
-_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _GB = 1e9
 
 
@@ -279,16 +278,16 @@ def _format_sampling(sampling: Sampling | None) -> str:
 
 
 def _format_gb(size_bytes: int | None) -> str:
-    return _UNKNOWN if size_bytes is None else f"{size_bytes / _GB:.2f}"
+    return UNKNOWN if size_bytes is None else f"{size_bytes / _GB:.2f}"
 
 
 def _shorten_sha256(sha256: str | None) -> str:
-    return sha256[:12] if sha256 else _UNKNOWN
+    return sha256[:12] if sha256 else UNKNOWN
 
 
 def _format_count(count: int | None) -> str:
-    return _UNKNOWN if count is None else f"{count:,}"
+    return UNKNOWN if count is None else f"{count:,}"
 
 
 def _or_unknown(text: str | None) -> str:
-    return text or _UNKNOWN
+    return text or UNKNOWN

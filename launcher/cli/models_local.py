@@ -10,9 +10,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from launcher.base.text import one_line
 from launcher.cli.bar import Reporter, format_size
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.models_folders import format_leftovers, leftover_json
 from launcher.cli.output import Result
 from launcher.cli.terminal import can_ask, confirm
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel, VerifiedFile
 
-_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 _PART_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 """The number of the part, in the name of a model that is split into several files."""
 ACTIONS = {
@@ -196,14 +194,14 @@ def _bytes_here(local: LocalModel) -> int:
 def _describe_kind(local: LocalModel) -> str:
     """Return the quantisation of a model, or the kind of another file."""
     if local.record.kind == "model":
-        return local.record.quant or _UNKNOWN
+        return local.record.quant or UNKNOWN
     return "vision" if local.record.kind == "mmproj" else local.record.kind
 
 
 def _describe_head(local: LocalModel) -> str:
     if local.record.kind != "model":
         return ""
-    return {"present": "yes", "none": "no", "promised": "lost", None: _UNKNOWN}[local.record.head]
+    return {"present": "yes", "none": "no", "promised": "lost", None: UNKNOWN}[local.record.head]
 
 
 def _describe_verification(local: LocalModel) -> str:
@@ -282,7 +280,7 @@ def _describe_verified(local: LocalModel, each: VerifiedFile) -> Iterator[str]:
         Outcome.MISSING: f"The file is missing. {remedy}",
         Outcome.UNKNOWN: f"No published checksum is known. Its SHA-256, {sha256}…, is saved and compared next time.",
     }
-    yield f"{each.outcome.value:<8} {one_line(str(each.path), 4_096)}"
+    yield f"{each.outcome.value:<8} {format_path(each.path)}"
     if each.outcome in explanations:
         yield wrap_text(explanations[each.outcome], " " * 9)
 
@@ -336,6 +334,6 @@ async def _ask_removal(paths: Sequence[Path], n_bytes: int, as_json: bool) -> bo
     if as_json or not can_ask():
         raise BadOption("Removing needs a confirmation, but this is not a terminal.", "Add --yes.")
     for path in paths:
-        print(one_line(str(path), 4_096), file=sys.stderr)
+        print(format_path(path), file=sys.stderr)
     files = "these files" if len(paths) > 1 else "it"
     return await confirm(f"Delete {files}? {format_size(n_bytes)} become free.")

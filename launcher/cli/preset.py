@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions, add_output_file, write_new_file
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import format_path, format_table, wrap_text
 from launcher.cli.output import Result
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ async def _export_preset(options: argparse.Namespace) -> Result:
 
     preset = await asyncio.to_thread(load_preset_by_name, options.model)
     await asyncio.to_thread(write_new_file, options.to, preset.export_text())
-    line = f"Wrote the preset for {one_line(preset.model.label_with_quant)} to {one_line(str(options.to), 4_096)}."
+    line = f"Wrote the preset for {one_line(preset.model.label_with_quant)} to {format_path(options.to)}."
     return Result({"model": preset.model.label_with_quant, "path": str(options.to)}, [line])
 
 

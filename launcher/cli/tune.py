@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.cli.bar import Reporter
-from launcher.cli.layout import format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
 from launcher.cli.quantities import parse_minutes, parse_tokens
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # Output of `mtp-launcher tune`: the plan, a line for each trial, the verdict; and the same as JSON.
 
 _STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
-_UNKNOWN = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
 def describe_duration(prepared: PreparedTune) -> str:
@@ -112,7 +111,7 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     goal = prepared.goal
     rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
     for each in tabulate_trials(verdict.trials, goal):
-        half_width = _UNKNOWN
+        half_width = UNKNOWN
         if each.low is not None and each.high is not None and each.starts > 2:  # two starts are too few for an interval
             half_width = f"± {_format_figure((each.high - each.low) / 2)}"
         settings = describe_settings(each.settings, prepared.space.baseline)
@@ -216,7 +215,7 @@ def _join_values(values: tuple[object, ...]) -> str:
 
 def _format_figure(value: float | None) -> str:
     if value is None:
-        return _UNKNOWN
+        return UNKNOWN
     return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
 
 
