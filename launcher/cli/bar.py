@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcher.tuning.records import Run
 
 _LINE_PERIOD_S, _FRAME_PERIOD_S, _JSON_PERIOD_S = 5.0, 0.2, 0.5
-"""Least time between two lines, two pictures of the bar, and two JSON objects."""
+"""Least seconds between two lines, two redraws of the bar, and two JSON objects."""
 _MIN_BAR, _MAX_BAR = 10, 40
 _MAX_TITLE, _MAX_NOTE, _MAX_STATUS = 200, 2_000, 78
 """Characters."""

@@ -21,7 +21,7 @@ _DIALOGS = (
     ("notify-send", "--urgency=critical", _TITLE),
 )
 """Programs that show a dialog on a desktop, best first; the text follows as the last argument."""
-_ERROR_ICON = 0x10
+_MB_ICONERROR = 0x10
 
 
 def is_started_from_menu(environment: Mapping[str, str] = os.environ) -> bool:
@@ -45,7 +45,7 @@ def show_dialog(error: LauncherError) -> None:
     if sys.platform == "win32":
         import ctypes
 
-        ctypes.windll.user32.MessageBoxW(None, text, _TITLE, _ERROR_ICON)
+        ctypes.windll.user32.MessageBoxW(None, text, _TITLE, _MB_ICONERROR)
         return
     command = next((each for each in _DIALOGS if shutil.which(each[0])), None)
     if command is not None:
