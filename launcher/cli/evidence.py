@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.base.units import format_percent
-from launcher.cli.layout import format_table
+from launcher.cli.layout import UNKNOWN, format_table
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import ModelEntry
     from launcher.models.preset import Measurement
 
-_UNKNOWN = "-"
 _HEAD = (
     "GPU",
     "GB",
@@ -49,28 +48,28 @@ def _format_run(run: Measurement) -> tuple[str, ...]:
     return (
         " ".join(filter(None, (run.gpu, system))),
         _format_count(run.gpu_memory_gb),
-        run.quant or _UNKNOWN,
+        run.quant or UNKNOWN,
         _format_count(run.ctx),
         _format_count(run.filled),
-        run.kv or _UNKNOWN,
+        run.kv or UNKNOWN,
         run.speculation or _format_count(run.draft),
         _format_count(run.n_cpu_moe),
         _format_span(run.tokens_per_second, run.tokens_per_second_high, "{:g}".format),
         _format_span(run.baseline, None, "{:g}".format),
         _format_span(run.acceptance, run.acceptance_high, format_percent),
         _format_count(run.memory_mib),
-        run.engine or _UNKNOWN,
-        run.date or _UNKNOWN,
+        run.engine or UNKNOWN,
+        run.date or UNKNOWN,
         run.trust,
         run.source,
     )
 
 
 def _format_count(count: int | None) -> str:
-    return _UNKNOWN if count is None else f"{count:,}"
+    return UNKNOWN if count is None else f"{count:,}"
 
 
 def _format_span(low: float | None, high: float | None, format_value: Callable[[float], str]) -> str:
     if low is None:
-        return _UNKNOWN
+        return UNKNOWN
     return format_value(low) if high is None else f"{format_value(low)} to {format_value(high)}"

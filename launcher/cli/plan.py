@@ -209,11 +209,19 @@ async def run(options: argparse.Namespace) -> Result:
         plans = tuple(_use_kept_settings(plan, kept_plans) for plan in plans)
     engine = await planner.planned_engine(machine, situation)
     comparison = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
-    data = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
+    plans_json = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
     if comparison is not None:
         from launcher.cli.engine_comparison import comparison_json
 
-        data[0] |= comparison_json(comparison)
+        plans_json[0] |= comparison_json(comparison)
+    data: dict[str, Any] = {
+        "machine": _machine_json(situation),
+        "plans": plans_json,
+        "unplanned": [asdict(each) for each in unplanned],
+        "problems": [asdict(problem) for problem in problems],
+    }
+    if options.evidence:
+        data["runs"] = [asdict(run) for run in plans[0].entry.measurements] if plans else []
 
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
@@ -228,21 +236,8 @@ async def run(options: argparse.Namespace) -> Result:
         yield from _format_unplanned(unplanned, in_detail=criteria.model is not None)
 
     any_fits = any(plan.status is not Status.TOO_BIG for plan in plans)
-    return Result(
-        {
-            "machine": _machine_json(situation),
-            "plans": data,
-            "unplanned": [asdict(each) for each in unplanned],
-            "problems": [asdict(problem) for problem in problems],
-            **(
-                {"runs": [asdict(run) for run in plans[0].entry.measurements] if plans else []}
-                if options.evidence
-                else {}
-            ),
-        },
-        format_lines(),
-        exit_code=0 if any_fits and not isinstance(comparison, LauncherError) else 1,
-    )
+    exit_code = 0 if any_fits and not isinstance(comparison, LauncherError) else 1
+    return Result(data, format_lines(), exit_code)
 
 
 def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
@@ -357,14 +352,14 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
 
 
 def _expected_json(plan: Plan) -> dict[str, float | None] | None:
-    found = plan.forecast
-    if found is None:
+    forecast = plan.forecast
+    if forecast is None:
         return None
     return {
-        "tokens_per_second": round_figure(found.tokens_per_second),
-        "low": round_figure(found.low),
-        "high": round_figure(found.high),
-        "without_mtp": round_figure(found.without_mtp),
+        "tokens_per_second": round_figure(forecast.tokens_per_second),
+        "low": round_figure(forecast.low),
+        "high": round_figure(forecast.high),
+        "without_mtp": round_figure(forecast.without_mtp),
     }
 
 
@@ -522,11 +517,12 @@ def _describe_plan(
     yield _format_row("command", shlex.join(words) + (f"   and yours: {shlex.join(extra)}" if extra else ""))
 
 
-def _describe_forecast(found: SpeedForecast, setting: PlanSettings) -> str:
-    text = f"about {found.tokens_per_second:,.0f} tokens/s ({found.low:,.0f} to {found.high:,.0f}) at a short context"
+def _describe_forecast(forecast: SpeedForecast, setting: PlanSettings) -> str:
+    span = f"{forecast.low:,.0f} to {forecast.high:,.0f}"
+    text = f"about {forecast.tokens_per_second:,.0f} tokens/s ({span}) at a short context"
     if setting.draft:
-        text += f"; {found.without_mtp:,.0f} with MTP off"
-    return text if found.near else f"{text}; no run on such a machine was published"
+        text += f"; {forecast.without_mtp:,.0f} with MTP off"
+    return text if forecast.near else f"{text}; no run on such a machine was published"
 
 
 def _format_rows(label: str, texts: Iterable[str]) -> Iterator[str]:

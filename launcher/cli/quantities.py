@@ -57,7 +57,7 @@ def parse_gpus(text: str) -> tuple[float, ...]:
 
 
 def parse_card(text: str) -> str:
-    """Check that a graphics card is known by this name; return the name."""
+    """Return the name of a graphics card. Raises ArgumentTypeError if no card, or no single one, has this name."""
     from launcher.base.errors import BadOption
     from launcher.machine.cards import find_card
 
