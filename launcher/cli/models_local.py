@@ -10,6 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from launcher.base.text import one_line
 from launcher.cli.bar import Reporter, format_size
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
 from launcher.cli.models_folders import format_leftovers, leftover_json
