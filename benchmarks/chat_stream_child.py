@@ -85,7 +85,7 @@ def main() -> None:
         if not controller.view.can_ask:
             QTimer.singleShot(50, pane, ask)
             return
-        pane.ask("Go on.")
+        pane.send_question("Go on.")
         QTimer.singleShot(_SETTLED_MS, pane, begin)
 
     def begin() -> None:

@@ -126,8 +126,8 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
         if " tokens" in footer:
             tokens.append(float(footer.split(" tokens")[0].split("· ")[-1].replace(",", "")))
         if len(chat.messages) >= 8:
-            chat.clear()
-        QTimer.singleShot(0, chat, lambda: chat.ask("What is MTP?"))
+            chat.start_conversation()
+        QTimer.singleShot(0, chat, lambda: chat.send_question("What is MTP?"))
 
     controller.launched.connect(lambda launch: ask_again("") if launch else None)
     controller.replied.connect(lambda _, footer: ask_again(footer))

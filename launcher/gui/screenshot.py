@@ -43,7 +43,7 @@ class ScreenshotTaker(QObject):
             self._problem = view.problem
             QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
         elif view.can_ask and self._samples < _SAMPLES_FOR_LIVE:
-            self._window.page("cockpit").chat.ask(_QUESTIONS[self._asked % len(_QUESTIONS)])
+            self._window.page("cockpit").chat.send_question(_QUESTIONS[self._asked % len(_QUESTIONS)])
             self._asked += 1
 
     @Slot(list)

@@ -13,9 +13,9 @@ from launcher.gui.window import Window
 
 
 def say(pane: ChatPane, question: str, reply: str, thinking: str = "") -> ReplyView:
-    pane.ask(question)
-    pane.add(reply, thinking)
-    pane.end("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
+    pane.send_question(question)
+    pane.append_text(reply, thinking)
+    pane.finish_reply("9 t/s", object())  # type: ignore[arg-type] -- a reply that came to its end
     return pane.column.replies[-1]
 
 
@@ -42,6 +42,6 @@ def can_send(chat: ChatPane) -> bool:
 
 def in_file(pane: ChatPane, qtbot: QtBot, work: Callable[[Conversations], Any]) -> Any:  # noqa: ANN401
     told: list[Any] = []
-    pane.kept.enqueue(work, told.append)
+    pane.store.enqueue(work, told.append)
     qtbot.waitUntil(lambda: bool(told), timeout=60_000)
     return told[0]

@@ -99,7 +99,7 @@ def pane(idle_controller: Controller, qtbot: QtBot, qapp: QApplication, home: Pa
     with qtbot.waitActive(pane, timeout=60_000):  # keys of a window that is not active go nowhere
         pane.show()
         pane.activateWindow()
-    pane.show_abilities(can_ask=True, replying=False, hint="")
+    pane.enable_actions(can_ask=True, replying=False, hint="")
     return pane
 
 

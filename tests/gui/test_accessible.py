@@ -97,7 +97,7 @@ def test_no_text_is_clipped_at_any_size_nor_while_it_serves(scaled: Window, qtbo
     scaled.start_demo()
     qtbot.waitUntil(lambda: scaled.controller.inputs.status.state is ServerState.READY, timeout=60_000)
     with qtbot.waitSignal(scaled.controller.replied, timeout=60_000):
-        scaled.controller.ask([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
+        scaled.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     assert cut_on_pages(scaled, qtbot) == {}
 
 

@@ -58,10 +58,10 @@ def test_markdown_is_set_and_its_source_is_kept(pane: ChatPane) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
 def test_pieces_do_not_matter(pane: ChatPane, size: int) -> None:
     source = "a **b\nc** *d*\n~~~\nx\n\n~~\n~~~\n1. one\n> quote\n\n---\n|x|\nafter\\*\n"
-    pane.ask("Why?")
+    pane.send_question("Why?")
     for begin in range(0, len(source), size):
-        pane.add(source[begin : begin + size], "")
-    pane.end("", None)
+        pane.append_text(source[begin : begin + size], "")
+    pane.finish_reply("", None)
     answer = pane.column.replies[-1]
     blocks = [getattr(block, "code", None) or block.edit.toPlainText() for block in answer.body.blocks]  # type: ignore[attr-defined]
     assert blocks == ["a **b\nc** d", "x\n\n~~", "1.\tone\nquote\n\n", "|x|", "after*\n"]
@@ -89,7 +89,7 @@ def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
 
 def test_thoughts_are_folded_with_their_length(pane: ChatPane) -> None:
     answer = say(pane, "Why?", "Because.", "One two three.")
-    button = answer.thoughts.button
+    button = answer.reasoning.button
     assert button.text() == "Thinking, 3 words"
     assert "One" not in shown(answer)
     button.click()
@@ -109,7 +109,7 @@ def colours(answer: ReplyView) -> dict[str, str]:
 
 def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
     pane.colour_button.click()
-    pane.ask("Why?")
+    pane.send_question("Why?")
     for text, ms, drafted in (
         ("one ", 1.0, 2),
         ("two ", 1.0, 2),
@@ -118,14 +118,14 @@ def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: C
         ("five", 3.0, 6),
     ):
         idle_controller.deltas.emit([Delta(text, "", Timings(1, 0, 1.0, 1, ms, 1.0, drafted, 1))])
-    pane.end("", None)
+    pane.finish_reply("", None)
     answer = pane.column.replies[-1]
 
     first, second = theme.current().drafted
     coloured = {"one two ": first, "three ": "", "four five": first}
     assert colours(answer) == coloured
     assert second != first
-    pane.open(pane.talk.id or "")
+    pane.open_conversation(pane.conversation.id or "")
     qtbot.waitUntil(lambda: pane.column.replies[-1] is not answer, timeout=60_000)
     answer = pane.column.replies[-1]
     assert colours(answer) == coloured, "they are kept with the conversation"
@@ -144,7 +144,7 @@ def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
 def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> None:
     first = ask(chat, qtbot, "What is a draft?").text
     ask(chat, qtbot, "What is acceptance?")
-    id_ = chat.talk.id
+    id_ = chat.conversation.id
     assert id_
     kept = in_file(chat, qtbot, lambda kept: kept.read_conversation(id_))
     assert [each.text for each in kept.messages] == [each["content"] for each in chat.messages]
@@ -154,7 +154,7 @@ def test_a_conversation_is_kept_and_comes_back(chat: ChatPane, qtbot: QtBot) -> 
     assert "of drafts accepted" in kept.messages[1].footer
     chat.new_button.click()
     assert chat.messages == []
-    chat.open(id_)
+    chat.open_conversation(id_)
     qtbot.waitUntil(lambda: len(chat.messages) == 4, timeout=60_000)
     assert chat.column.replies[0].text == first
     ask(chat, qtbot, "And more?")
@@ -169,10 +169,10 @@ def test_an_edited_question_keeps_what_was(pane: ChatPane, qtbot: QtBot) -> None
     assert pane.prompt.toPlainText() == "Two?"
     pane.prompt.setPlainText("Three?")
     qtbot.keyClick(pane.prompt, Qt.Key.Key_Return)
-    pane.add("3", "")
-    pane.end("", object())  # type: ignore[arg-type]
+    pane.append_text("3", "")
+    pane.finish_reply("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages] == ["One?", "1", "Three?", "3"]
-    assert pane.talk.version(3) == (1, pane.talk.version(2)[1])
+    assert pane.conversation.find_versions(3) == (1, pane.conversation.find_versions(2)[1])
     (earlier,) = [
         button
         for button in pane.column.replies[-1].findChildren(QPushButton)
@@ -192,58 +192,61 @@ def test_escape_leaves_editing(pane: ChatPane, qtbot: QtBot) -> None:
 
 
 def test_another_reply_is_a_version(pane: ChatPane, qtbot: QtBot) -> None:
-    say(pane, "One?", "first").again_button.click()
-    pane.add("second", "")
-    pane.end("", object())  # type: ignore[arg-type]
+    say(pane, "One?", "first").regenerate_button.click()
+    pane.append_text("second", "")
+    pane.finish_reply("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages] == ["One?", "second"]
-    assert pane.talk.version(1)[0] == 1
-    pane.column.replies[-1].again_button.click()
-    pane.end("It broke.", None)
+    assert pane.conversation.find_versions(1)[0] == 1
+    pane.column.replies[-1].regenerate_button.click()
+    pane.finish_reply("It broke.", None)
     qtbot.waitUntil(lambda: pane.messages[-1]["content"] == "second", timeout=60_000)
     assert pane.banner.text.text() == "It broke."
-    assert len(in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or "")).messages[1].versions) == 2
+    assert (
+        len(in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).messages[1].versions)
+        == 2
+    )
 
 
 def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtbot: QtBot) -> None:
     say(pane, "About cats", "They purr.")
-    pane.clear()
+    pane.start_conversation()
     say(pane, "About dogs", "They bark.")
     qtbot.keyClick(pane, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
-    names = pane.drawer.list
+    names = pane.conversation_list.list
     qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
-    pane.drawer.search.setText("purr")
+    pane.conversation_list.search.setText("purr")
     qtbot.waitUntil(lambda: names.count() == 1, timeout=60_000)
     names.item(0).setText("Cats")
     assert in_file(pane, qtbot, lambda kept: kept.list_all())[1].title == "Cats"
-    pane.drawer.search.clear()
+    pane.conversation_list.search.clear()
     qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
     names.setCurrentRow(0)
     qtbot.keyClick(names, Qt.Key.Key_Delete)
     qtbot.waitUntil(lambda: names.count() == 1, timeout=60_000)
     assert pane.messages == [], "it was the one that was open"
-    (undo,) = [each for each in pane.drawer.banner.findChildren(QPushButton) if each.text() == "Undo"]
+    (undo,) = [each for each in pane.conversation_list.banner.findChildren(QPushButton) if each.text() == "Undo"]
     undo.click()
     qtbot.waitUntil(lambda: names.count() == 2, timeout=60_000)
     names.setCurrentRow(0)
     qtbot.keyClick(names, Qt.Key.Key_Delete)
-    pane.chats.click()
+    pane.chats_button.click()
     assert [each.title for each in in_file(pane, qtbot, lambda kept: kept.list_all())] == ["Cats"]
 
 
 def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
     say(pane, "About cats", "They purr.")
-    pane.chats.click()
-    pane.drawer.export(pane.talk.id or "", tmp_path / "cats.md")
-    qtbot.waitUntil(lambda: pane.drawer.banner.isVisible(), timeout=60_000)
+    pane.chats_button.click()
+    pane.conversation_list.export(pane.conversation.id or "", tmp_path / "cats.md")
+    qtbot.waitUntil(lambda: pane.conversation_list.banner.isVisible(), timeout=60_000)
     assert "They purr." in (tmp_path / "cats.md").read_text("utf-8")
-    pane.drawer.export(pane.talk.id or "", tmp_path / "cats.md" / "more.md")
-    qtbot.waitUntil(lambda: "Wrote" not in pane.drawer.banner.text.text(), timeout=60_000)
+    pane.conversation_list.export(pane.conversation.id or "", tmp_path / "cats.md" / "more.md")
+    qtbot.waitUntil(lambda: "Wrote" not in pane.conversation_list.banner.text.text(), timeout=60_000)
 
 
 def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot) -> None:
     for number in range(14):
         say(pane, f"Question {number}", f"Reply {number}")
-    pane.open(pane.talk.id or "")
+    pane.open_conversation(pane.conversation.id or "")
     qtbot.waitUntil(lambda: len(pane.column.turns) == 10, timeout=60_000)
     (more,) = [each for each in pane.findChildren(QPushButton) if "earlier question" in each.text()]
     assert more.text() == "Show 4 earlier questions"
@@ -265,10 +268,10 @@ def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane
     def meant() -> QImage:
         return pane.prompt.viewport().grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
 
-    pane.show_abilities(can_ask=False, replying=False, hint="The model is not ready yet")
+    pane.enable_actions(can_ask=False, replying=False, hint="The model is not ready yet")
     qtbot.waitUntil(lambda: seen() == meant())
     before = seen()
-    pane.show_abilities(can_ask=True, replying=False, hint="Type a message")
+    pane.enable_actions(can_ask=True, replying=False, hint="Type a message")
     qtbot.waitUntil(lambda: seen() == meant())
     assert seen() != before
 
@@ -293,22 +296,22 @@ def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: C
     pane.system.edit.setPlainText("Be brief.")
     say(pane, "Why?", "So.")
     assert asked[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or "")).system == "Be brief."
+    assert in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or "")).system == "Be brief."
 
 
 def test_prompts_of_a_file_are_asked_in_turn(chat: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("What is a draft?\nWhat is MTP?\nWhat is acceptance?\n")
-    chat.ask_from(file)
+    chat.send_prompts_from(file)
     qtbot.waitUntil(lambda: len(chat.messages) == 6 and not chat.prompts.active, timeout=60_000)
     assert [each["content"] for each in chat.messages[::2]] == file.read_text().splitlines()
     file.write_bytes(b"\xff\xfe\0")
-    chat.ask_from(file)
+    chat.send_prompts_from(file)
     assert "UTF-8" in chat.banner.text.text()
 
 
 def test_what_cannot_be_kept_is_told_and_the_chat_goes_on(pane: ChatPane) -> None:
-    pane.kept.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
+    pane.store.failed.emit(LauncherError("Conversations cannot be kept.", "Do this."))
     assert "cannot be kept" in pane.banner.text.text()
     assert say(pane, "Why?", "So.").text == "So."
 

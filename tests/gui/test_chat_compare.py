@@ -33,7 +33,7 @@ def test_two_samplings_are_compared_without_a_restart(window: Window, chat: Chat
     assert [each["content"] for each in chat.messages] == ["What is a draft?", a]
     pair.buttons[1].click()
     assert chat.messages[-1]["content"] == b
-    kept = in_file(chat, qtbot, lambda kept: kept.read_conversation(chat.talk.id or ""))
+    kept = in_file(chat, qtbot, lambda kept: kept.read_conversation(chat.conversation.id or ""))
     assert kept.messages[1].text == b
     assert kept.messages[1].settings["compared"] == {"max_tokens": 5}
 
@@ -54,16 +54,16 @@ def test_a_setting_that_needs_a_restart_is_compared_and_taken_back(
 def test_a_comparison_of_which_nothing_came_is_asked_again(pane: ChatPane, qtbot: QtBot) -> None:
     pane.compare_button.setChecked(True)
     pane.compare_bar.fields["temperature"].setText("0.2")
-    pane.ask("Lost?")
-    pane.end("The server ended.")
+    pane.send_question("Lost?")
+    pane.finish_reply("The server ended.")
     (answer,) = pane.column.replies
     assert "The server ended." in [each.text() for each in answer.findChildren(Label)]
-    pane.show_abilities(can_ask=True, replying=False, hint="")
-    assert answer.again_button.isVisibleTo(answer)
+    pane.enable_actions(can_ask=True, replying=False, hint="")
+    assert answer.regenerate_button.isVisibleTo(answer)
     pane.compare_button.setChecked(False)
-    answer.again_button.click()
-    pane.add("Found.", "")
-    pane.end("")
+    answer.regenerate_button.click()
+    pane.append_text("Found.", "")
+    pane.finish_reply("")
     assert [each["content"] for each in pane.messages] == ["Lost?", "Found."]
 
 
@@ -86,7 +86,7 @@ def test_a_b_that_cannot_be_is_told_before_anything_is_asked(pane: ChatPane, val
     pane.compare_button.setChecked(True)
     for name, value in values.items():
         pane.compare_bar.fields[name].setText(value)
-    pane.ask("Why?")
+    pane.send_question("Why?")
     assert why in pane.banner.text.text()
     assert pane.messages == []
     assert pane.prompt.toPlainText() == "Why?"
@@ -98,7 +98,7 @@ def test_b_takes_every_sampling_value_and_says_so_in_a_line(pane: ChatPane) -> N
     bar.fields["min_p"].setText("0,1")
     bar.thinking.button(False).click()
     assert bar.read_values() == ({"min_p": 0.1, "thinking": False}, {})
-    pane.ask("Why?")
+    pane.send_question("Why?")
     assert not bar.fields["min_p"].isVisible()
     (line,) = [each.text() for each in bar.findChildren(Label) if each.isVisible()]
     assert line == "B: min-p 0.1, thinking off. Runs A, then B, without a restart."

@@ -23,10 +23,10 @@ def send(chat: ChatPane, qtbot: QtBot, text: str) -> None:
 
 
 def delete_first(chat: ChatPane, qtbot: QtBot) -> None:
-    chat.search()
-    qtbot.waitUntil(lambda: chat.drawer.list.count() > 0, timeout=WAIT)
-    chat.drawer.list.setCurrentRow(0)
-    chat.drawer.delete()
+    chat.focus_search()
+    qtbot.waitUntil(lambda: chat.conversation_list.list.count() > 0, timeout=WAIT)
+    chat.conversation_list.list.setCurrentRow(0)
+    chat.conversation_list.delete()
 
 
 def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
@@ -40,7 +40,7 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
     assert chat.messages == []
     assert chat.column.turns == []
-    chat.drawer._undo()
+    chat.conversation_list._undo()
     (kept,) = in_file(chat, qtbot, lambda kept: kept.list_all())
     messages = in_file(chat, qtbot, lambda conversations: conversations.read_conversation(kept.id)).messages
     assert messages[1].text
@@ -95,15 +95,15 @@ def test_another_conversation_is_not_opened_while_a_reply_comes_and_that_is_said
     endless(window, monkeypatch)
     with qtbot.waitSignal(window.controller.deltas, timeout=WAIT):
         send(chat, qtbot, "What is a draft?")
-    chat.search()
-    qtbot.waitUntil(lambda: chat.drawer.list.count() == 1, timeout=WAIT)
-    chat.drawer.list.setCurrentRow(0)
-    chat.drawer._open.click()
+    chat.focus_search()
+    qtbot.waitUntil(lambda: chat.conversation_list.list.count() == 1, timeout=WAIT)
+    chat.conversation_list.list.setCurrentRow(0)
+    chat.conversation_list._open.click()
     assert "reply" in chat.banner.text.text()
     chat.send_button.click()
     qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
-    chat.drawer._open.click()
-    qtbot.waitUntil(lambda: not chat.chats.isChecked(), timeout=WAIT)
+    chat.conversation_list._open.click()
+    qtbot.waitUntil(lambda: not chat.chats_button.isChecked(), timeout=WAIT)
     assert not chat.banner.isVisible()
 
 

@@ -73,11 +73,11 @@ def test_only_what_is_near_is_built(column: TurnColumn, qapp: QApplication) -> N
 
 def test_long_thoughts_are_built_where_they_are_seen_too(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,) = column.replies
-    answer.thoughts.button.click()
-    thoughts = answer.thoughts.body
+    answer.reasoning.button.click()
+    thoughts = answer.reasoning.body
     qtbot.waitUntil(lambda: thoughts.height() > 20_000, timeout=60_000)
     qtbot.waitUntil(lambda: len(thoughts.blocks) < 10, timeout=60_000)
-    answer.thoughts.button.click()
+    answer.reasoning.button.click()
     assert not thoughts.isVisible()
 
 

@@ -18,22 +18,22 @@ def test_a_question_of_which_nothing_came_is_kept_with_how_it_ended(
 ) -> None:
     for each in before:
         say(pane, each, "A head.")
-    pane.ask("Lost?")
-    pane.end("Stopped by you.")
+    pane.send_question("Lost?")
+    pane.finish_reply("Stopped by you.")
     opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(kept.list_all()[0].id))
     assert opened.messages[-2].text == "Lost?"
     assert (opened.messages[-1].ending, opened.messages[-1].footer) == (MessageEnding.STOPPED, "Stopped by you.")
-    pane.clear()
-    pane.open(opened.id)
+    pane.start_conversation()
+    pane.open_conversation(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
     said = [each.text() for each in pane.column.replies[-1].findChildren(Label)]
     assert "Stopped by you." in said
     assert len(pane.messages) == 2 * len(before)
     say(pane, "Another?", "Yes.")
-    assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * (len(before) + 1)
+    assert [each["role"] for each in pane.conversation.build_request()] == ["user", "assistant"] * (len(before) + 1)
     lost, another = pane.column.replies[-2:]
-    assert another.again_button.isVisibleTo(another)
-    assert not lost.again_button.isVisibleTo(lost)
+    assert another.regenerate_button.isVisibleTo(another)
+    assert not lost.regenerate_button.isVisibleTo(lost)
     assert in_file(pane, qtbot, lambda kept: len(kept.list_all())) == 1
 
 
@@ -44,47 +44,47 @@ def test_a_question_of_which_nothing_came_is_asked_again_and_changed(
 ) -> None:
     for each in before:
         say(pane, each, "A head.")
-    pane.ask("Lost?")
-    pane.end("The server ended.")
+    pane.send_question("Lost?")
+    pane.finish_reply("The server ended.")
     if reopened:
-        conversation = pane.talk.id or ""
-        pane.clear()
-        pane.open(conversation)
+        conversation = pane.conversation.id or ""
+        pane.start_conversation()
+        pane.open_conversation(conversation)
         qtbot.waitUntil(lambda: len(pane.column.turns) == len(before) + 1, timeout=60_000)
     lost = pane.column.replies[-1]
-    assert lost.again_button.isVisibleTo(lost)
+    assert lost.regenerate_button.isVisibleTo(lost)
     assert lost.edit_button.isVisibleTo(lost)
-    lost.again_button.click()
-    assert [each["content"] for each in pane.talk.request()][-1] == "Lost?"
-    pane.add("Found.", "")
-    pane.end("", object())  # type: ignore[arg-type]
+    lost.regenerate_button.click()
+    assert [each["content"] for each in pane.conversation.build_request()][-1] == "Lost?"
+    pane.append_text("Found.", "")
+    pane.finish_reply("", object())  # type: ignore[arg-type]
     assert [each["content"] for each in pane.messages][-2:] == ["Lost?", "Found."]
-    assert len(pane.talk.version(len(pane.messages) - 1)[1]) == 1
-    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or ""))
+    assert len(pane.conversation.find_versions(len(pane.messages) - 1)[1]) == 1
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or ""))
     assert [each.text for each in opened.messages][-2:] == ["Lost?", "Found."]
     assert len(opened.messages[-1].versions) == 1
-    pane.ask("Lost too?")
-    pane.end("Stopped by you.")
+    pane.send_question("Lost too?")
+    pane.finish_reply("Stopped by you.")
     assert len(pane.column.turns) == len(before) + 2
     pane.column.replies[-1].edit_button.click()
     assert pane.prompt.toPlainText() == "Lost too?"
     pane.prompt.setPlainText("Changed?")
     qtbot.keyClick(pane.prompt, Qt.Key.Key_Return)
-    pane.add("Yes.", "")
-    pane.end("", object())  # type: ignore[arg-type]
+    pane.append_text("Yes.", "")
+    pane.finish_reply("", object())  # type: ignore[arg-type]
     assert [turn.question.text for turn in pane.column.turns][-2:] == ["Lost?", "Changed?"]
-    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or ""))
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or ""))
     assert [each.text for each in opened.messages][-2:] == ["Changed?", "Yes."]
     assert len(opened.messages[-2].versions) == 2
 
 
 def test_a_question_without_a_reply_is_seen_and_not_asked_again_with_the_next(pane: ChatPane, qtbot: QtBot) -> None:
     say(pane, "What is MTP?", "A head.")
-    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.talk.id or ""))
+    opened = in_file(pane, qtbot, lambda kept: kept.read_conversation(pane.conversation.id or ""))
     in_file(pane, qtbot, lambda kept: kept.add_question(opened.id, opened.messages[-1].id, "Lost?"))
-    pane.clear()
-    pane.open(opened.id)
+    pane.start_conversation()
+    pane.open_conversation(opened.id)
     qtbot.waitUntil(lambda: len(pane.column.turns) == 2, timeout=60_000)
-    assert [each["content"] for each in pane.talk.request()] == ["What is MTP?", "A head."]
+    assert [each["content"] for each in pane.conversation.build_request()] == ["What is MTP?", "A head."]
     say(pane, "Another?", "Yes.")
-    assert [each["role"] for each in pane.talk.request()] == ["user", "assistant"] * 2
+    assert [each["role"] for each in pane.conversation.build_request()] == ["user", "assistant"] * 2

@@ -181,7 +181,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     page.controls.sampling.fields["temperature"].slider.setValue(0)
     assert demo.controller.sampling == {"max_tokens": 64, "temperature": 0.0}
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000) as told:
-        demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
+        demo.controller.request_reply([{"role": "user", "content": "What is a draft?"}])
     assert told.args is not None
     reply = told.args[0]
     assert reply.timings.predicted_n == 64

@@ -107,11 +107,11 @@ def test_parts_of_a_reply_that_was_stopped_are_not_put_into_the_next(
     came: list[str] = []
     controller.deltas.connect(lambda deltas: came.extend(delta.content for delta in deltas))
     qtbot.waitUntil(lambda: controller.view.can_ask, timeout=WAIT)
-    controller.ask([{"role": "user", "content": "What is a draft?"}])
+    controller.request_reply([{"role": "user", "content": "What is a draft?"}])
     qtbot.waitUntil(lambda: bool(came), timeout=WAIT)
     controller.stop_reply()
     controller.bridge.post(DeltaReceived(1, Delta(content="late")))
-    controller.ask([{"role": "user", "content": "What is MTP?"}])
+    controller.request_reply([{"role": "user", "content": "What is MTP?"}])
     with qtbot.waitSignal(controller.deltas, timeout=WAIT):
         pass
     assert "late" not in came

@@ -372,7 +372,7 @@ def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: 
     qtbot.waitUntil(lambda: not session.monitor._seen, timeout=60_000)
     drawn = plots.drawings
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
-        demo.controller.ask([{"role": "user", "content": "What is a draft?"}])
+        demo.controller.request_reply([{"role": "user", "content": "What is a draft?"}])
     with qtbot.waitSignal(demo.controller.sampled, timeout=60_000):
         pass
     assert not is_drawing(plots)

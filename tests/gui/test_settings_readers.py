@@ -59,7 +59,7 @@ def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
 def ask(chat: ChatPane, qtbot: QtBot, text: str) -> str:
     """Return the line under the reply."""
     with qtbot.waitSignal(controller_of(chat).replied, timeout=60_000) as replied:
-        chat.ask(text)
+        chat.send_question(text)
     assert replied.args is not None
     return str(replied.args[1])
 
@@ -71,10 +71,10 @@ def test_a_chat_begins_with_what_was_chosen_and_is_not_kept(chosen: None, demo: 
     fields = cockpit.controls.sampling.fields
     assert (fields["temperature"].value, fields["max_tokens"].value) == (0, 5)
     assert " 5 tokens" in ask(chat, qtbot, "Hello")
-    assert chat.talk.request()[0] == {"role": "system", "content": "Be brief."}
+    assert chat.conversation.build_request()[0] == {"role": "system", "content": "Be brief."}
     assert chat.system.text == "Be brief."
     told: list[int] = []
-    chat.kept.enqueue(lambda kept: kept.list_all(), lambda found: told.append(len(found)))
+    chat.store.enqueue(lambda kept: kept.list_all(), lambda found: told.append(len(found)))
     qtbot.waitUntil(lambda: bool(told))
     assert told == [1], chat.banner.text.text()
     assert not conversations_path().exists()

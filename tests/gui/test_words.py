@@ -136,7 +136,7 @@ def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, windo
     window.start_demo()
     qtbot.waitUntil(lambda: window.controller.inputs.status.state is ServerState.READY, timeout=60_000)
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
-        window.controller.ask([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
+        window.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     for name in window.page_names:
         show(window, qtbot, name)
     units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.also)}

@@ -113,7 +113,7 @@ def pane(qtbot: QtBot, qapp: QApplication) -> ChatPane:
     pane.resize(420, 700)
     pane.show()
     qtbot.waitExposed(pane)
-    pane.ask("hello")
+    pane.send_question("hello")
     return pane
 
 
@@ -134,8 +134,8 @@ class TestInTheWindow:
         original = QTextDocument.loadResource
         monkeypatch.setattr(QTextDocument, "loadResource", load)
         monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: loaded.append(url.toString()))
-        pane.add(MARKDOWN, MARKDOWN)
-        pane.end(MARKDOWN)
+        pane.append_text(MARKDOWN, MARKDOWN)
+        pane.finish_reply(MARKDOWN)
         qapp.processEvents()
         reply = texts(pane)[-1]
         assert reply.toPlainText() == MARKDOWN, "it is shown as it was written"
@@ -149,8 +149,8 @@ class TestInTheWindow:
     def test_it_does_nothing(self, pane: ChatPane, qapp: QApplication, before: str) -> None:
         answer = pane.findChildren(ReplyView)[-1]
         for attack in ATTACKS.values():
-            pane.add(f"{before}{attack}\n", attack)
-        answer.thoughts.button.setChecked(True)
+            pane.append_text(f"{before}{attack}\n", attack)
+        answer.reasoning.button.setChecked(True)
         qapp.processEvents()
         blocks = pane.findChildren(CodeBlock)
         shown = [text.toPlainText() for text in texts(pane)] + [block.edit.toPlainText() for block in blocks]
@@ -167,13 +167,13 @@ class TestInTheWindow:
     def test_no_markdown_takes_long(self, pane: ChatPane, qapp: QApplication, line: str) -> None:
         began_s = time.thread_time()
         for part in [line[begin : begin + 20] for begin in range(0, len(line), 20)]:  # as it streams
-            pane.add(part, "")
+            pane.append_text(part, "")
         qapp.processEvents()
         assert time.thread_time() - began_s < 5, "100 times a line of 2,000 characters"
 
     def test_the_conversation_keeps_what_was_said(self, pane: ChatPane) -> None:
-        pane.add("a\x1b[31m" + "y" * 5_000, "")
-        pane.end("")
+        pane.append_text("a\x1b[31m" + "y" * 5_000, "")
+        pane.finish_reply("")
         assert pane.messages[-1] == {"role": "assistant", "content": "a\x1b[31m" + "y" * 5_000}
 
     @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ class TestInTheWindow:
         step = shown // 10
         for part in [reply[begin : begin + step] for begin in range(0, len(reply), step)]:
             began_s = time.thread_time()
-            pane.add(part, "")
+            pane.append_text(part, "")
             longest_s = max(longest_s, time.thread_time() - began_s)
         deadline_s = time.monotonic() + 300
         answer = pane.findChildren(ReplyView)[-1]
@@ -206,7 +206,7 @@ class TestInTheWindow:
         found = [text.toPlainText() for text in texts(pane)]
         assert "is not shown" in found[-1]
         assert sum(map(len, found)) < 1.01 * shown + 1_000
-        pane.end("")
+        pane.finish_reply("")
         assert pane.messages[-1]["content"] == reply
 
     def test_no_label_takes_text_for_html(self, pane: ChatPane, qtbot: QtBot) -> None:

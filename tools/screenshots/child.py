@@ -129,7 +129,7 @@ def _ask(window: Window, question: str) -> None:
     """Ask, and wait for the reply and for what is drawn of it."""
     controller = window.controller
     _until(lambda: controller.view.can_ask)
-    window.page("cockpit").chat.ask(question)
+    window.page("cockpit").chat.send_question(question)
     _until(lambda: not controller.view.replying)
     _until(lambda: all(each.waiting == 0 for each in window.page("cockpit").chat.column.replies))
     _wait(_STREAMED_MS)

@@ -1,4 +1,4 @@
-"""Body of a reply: blocks in a column. Only blocks near the viewport are widgets, the others are kept as plain data."""
+"""Column of a reply's blocks. Only blocks near the viewport are widgets, the others are stored as their content."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class BlockSource(Protocol):
     """Content of a block without its widget."""
 
     @property
-    def bends(self) -> bool:
+    def wraps(self) -> bool:
         """Whether the block's height depends on its width."""
 
     def build(self, *, coloured: bool) -> "Block":
@@ -46,7 +46,7 @@ class Block(QFrame):
 
 @dataclass(slots=True)
 class _BlockSlot:
-    """Slot for one block, either built or kept as its source."""
+    """Slot for one block: the widget if it is built, else its source."""
 
     block: Block | None
     source: BlockSource | None = None
@@ -54,10 +54,10 @@ class _BlockSlot:
 
 
 class Body(QWidget):
-    """Blocks in a column. When the last one grows, no other is touched; the last one is never released."""
+    """Blocks in a column. Growth of the last block moves no other; the last block is never released."""
 
     shifted = Signal(int)
-    """The visible content moved down by so many pixels, because a block above it turned out to be higher."""
+    """Pixels by which the visible content moved down, because a block above it was higher than estimated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,9 +108,9 @@ class Body(QWidget):
         shift = 0
         for number in self._indices_between(top - _BUILD_WITHIN * height, top + (1 + _BUILD_WITHIN) * height):
             if self._slots[number].block is None:
-                was, end = self._slots[number].height, self._above[number] + self._slots[number].height
+                old_height, end = self._slots[number].height, self._above[number] + self._slots[number].height
                 self._build(number)
-                shift += self._slots[number].height - was if end <= top + shift else 0
+                shift += self._slots[number].height - old_height if end <= top + shift else 0
         if shift:
             self.shifted.emit(shift)
 
@@ -120,9 +120,9 @@ class Body(QWidget):
         before, width = event.oldSize().width(), event.size().width()
         if width == before:
             return
-        for place in self._slots:
-            if place.source is not None and place.source.bends and before > 0 and width > 0:
-                place.height = place.height * before // width
+        for slot in self._slots:
+            if slot.source is not None and slot.source.wraps and before > 0 and width > 0:
+                slot.height = slot.height * before // width
         self._sized = True
         self._lay_out_from(0)
         self.update_visible()
@@ -144,25 +144,25 @@ class Body(QWidget):
         return self._above[number] < bottom and self._above[number] + self._slots[number].height > top
 
     def _build(self, number: int) -> None:
-        place = self._slots[number]
-        if place.source is None:
+        slot = self._slots[number]
+        if slot.source is None:
             return
-        block, place.source = place.source.build(coloured=self.coloured), None
+        block, slot.source = slot.source.build(coloured=self.coloured), None
         block.setParent(self)
-        place.block = block
+        slot.block = block
         self._built.add(number)
         height = block.set_width(self.width())
         block.grew.connect(lambda: self._lay_out_from(number))
         block.move(0, self._above[number])
-        if height != place.height:
+        if height != slot.height:
             self._lay_out_from(number)
         block.show()
 
     def _release(self, number: int) -> None:
-        place = self._slots[number]
-        if place.block is not None and (source := place.block.source()) is not None:
-            _delete_block(place.block)
-            place.block, place.source = None, source
+        slot = self._slots[number]
+        if slot.block is not None and (source := slot.block.source()) is not None:
+            _delete_block(slot.block)
+            slot.block, slot.source = None, source
             self._built.discard(number)
 
     def _lay_out_from(self, first: int) -> None:
@@ -170,12 +170,12 @@ class Body(QWidget):
         gap = theme.px(theme.GAP)
         y = self._above[first - 1] + self._slots[first - 1].height + gap if first else 0
         for number in range(first, len(self._slots)):
-            place = self._slots[number]
+            slot = self._slots[number]
             self._above[number] = y
-            if place.block is not None:
-                place.height = place.block.set_width(width)
-                place.block.move(0, y)
-            y += place.height + gap
+            if slot.block is not None:
+                slot.height = slot.block.set_width(width)
+                slot.block.move(0, y)
+            y += slot.height + gap
         total = max(y - gap, 0)
         if total != self.height() or self.minimumHeight() != total:
             self.setFixedHeight(total)

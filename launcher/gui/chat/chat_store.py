@@ -1,4 +1,4 @@
-"""Access to the conversation store from the GUI thread. Nothing here waits for the disk."""
+"""Access to the stored conversations from the GUI thread, without waiting for the disk."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class ChatStore(QObject):
-    """The store's writer thread as the window uses it: its callbacks run on the GUI thread."""
+    """Runs work on the stored conversations on a writer thread, and the callbacks on the GUI thread."""
 
     failed = Signal(object)
     """LauncherError: something could not be stored."""
@@ -43,23 +43,26 @@ class ChatStore(QObject):
             lambda error: request_call(lambda: failed.emit(error)), in_memory=not settings.current_value(KEEP)
         )
         self._writer = writer
-        self._asked = False
+        self._notice_requested = False
         self.destroyed.connect(lambda: writer.close())
 
     def enqueue(self, work: Callable[[Conversations], _T], done: Callable[[_T], object] | None = None) -> None:
-        """Run `work` on the store after all earlier work. `done` gets its result on the GUI thread."""
-        tell = self._call_on_gui_thread
-        if not self._asked:
-            self._asked = True
-            self._writer.run_work(lambda kept: kept.notice, lambda notice: tell(lambda: self._report_notice(notice)))
-        self._writer.run_work(work, (lambda result: tell(lambda: done(result))) if done else None)
+        """Run `work` after all earlier work. `done` gets its result on the GUI thread."""
+        call_on_gui = self._call_on_gui_thread
+        if not self._notice_requested:
+            self._notice_requested = True
+            self._writer.run_work(
+                lambda conversations: conversations.notice,
+                lambda notice: call_on_gui(lambda: self._report_notice(notice)),
+            )
+        self._writer.run_work(work, (lambda result: call_on_gui(lambda: done(result))) if done else None)
 
     def change(self, work: Callable[[Conversations], object]) -> None:
-        """Run `work` on the store and emit `changed` when it is done."""
+        """Run `work` and emit `changed` when it is done."""
         self.enqueue(work, lambda _: self.changed.emit())
 
-    def add(self, message: str, text: str, thinking: str) -> None:
-        """Append to a stored reply that is still being generated."""
+    def append_text(self, message: str, text: str, thinking: str) -> None:
+        """Append text and reasoning to a stored reply that is still being generated."""
         self._writer.append_piece(message, text, thinking)
 
     def close(self) -> None:
@@ -91,7 +94,7 @@ def reply_figures(reply: "Reply | None") -> dict[str, object]:
 
 
 def reply_settings(launch: "Launch | None", sampling: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of a reply: the server settings and the sampling values that were chosen."""
+    """Return the settings of a reply as they are stored: server settings and chosen sampling values."""
     if launch is None:
         return dict(sampling)
     from launcher.engine import settings

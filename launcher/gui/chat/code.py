@@ -1,4 +1,4 @@
-"""Blocks for code and tables, with a copy button."""
+"""Blocks of a reply for code and tables, with a copy button."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class CodeSource:
     text: str
     language: str
     table: bool
-    bends = False
+    wraps = False
 
     def build(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
         """Build the block's widget."""
@@ -71,7 +71,7 @@ class CodeBlock(Block):
         layout.setSpacing(0)
         layout.addLayout(head)
         layout.addWidget(self.edit)
-        self._outside = layout.contentsMargins().top() + layout.contentsMargins().bottom() + theme.px(30)
+        self._frame_height = layout.contentsMargins().top() + layout.contentsMargins().bottom() + theme.px(30)
 
     @property
     def code(self) -> str:
@@ -120,7 +120,7 @@ class CodeBlock(Block):
     def set_width(self, width: int) -> int:
         """Set the width. Returns the height needed, both in pixels."""
         lines = max(len(self._rows), 1)
-        height = lines * self.edit.fontMetrics().lineSpacing() + self._outside + theme.px(4)
+        height = lines * self.edit.fontMetrics().lineSpacing() + self._frame_height + theme.px(4)
         widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
         if widest > width - 2 * theme.px(theme.GAP_M):
             height += self.edit.horizontalScrollBar().sizeHint().height()
@@ -140,14 +140,14 @@ class CopyButton(QPushButton):
         self.setAutoDefault(True)
         self.setToolTip(tip)
         self.setMinimumWidth(self.fontMetrics().horizontalAdvance(tr("Copied")) + theme.px(24))
-        self._back = QTimer(self)
-        self._back.setSingleShot(True)
-        self._back.setInterval(_COPIED_MS)
-        self._back.timeout.connect(lambda: self.setText(tr("Copy")))
+        self._reset_timer = QTimer(self)
+        self._reset_timer.setSingleShot(True)
+        self._reset_timer.setInterval(_COPIED_MS)
+        self._reset_timer.timeout.connect(lambda: self.setText(tr("Copy")))
         self.clicked.connect(self.copy)
 
     def copy(self) -> None:
         """Copy the text to the clipboard."""
         QGuiApplication.clipboard().setText(self._text())
         self.setText(tr("Copied"))
-        self._back.start()
+        self._reset_timer.start()

@@ -66,7 +66,7 @@ class TurnColumn(QScrollArea):
     @property
     def replies(self) -> list[ReplyView]:
         """The replies shown, in order. A comparison has two."""
-        return [answer for turn in self.turns for answer in _list_replies(turn)]
+        return [reply_view for turn in self.turns for reply_view in _list_replies(turn)]
 
     def add(self, turn: Turn) -> None:
         """Append a turn and scroll to it."""
@@ -76,11 +76,11 @@ class TurnColumn(QScrollArea):
         self._connect(turn)
         self.following = True
 
-    def replace_reply(self, turn: Turn, answer: ReplyView) -> None:
+    def replace_reply(self, turn: Turn, reply_view: ReplyView) -> None:
         """Replace a turn's reply."""
         self._remove(turn.reply)
-        turn.reply = answer
-        self._layout.insertWidget(self._layout.indexOf(turn.question) + 1, answer)
+        turn.reply = reply_view
+        self._layout.insertWidget(self._layout.indexOf(turn.question) + 1, reply_view)
         self._connect(turn)
         self.following = True
 
@@ -100,8 +100,8 @@ class TurnColumn(QScrollArea):
     def set_coloured(self, *, coloured: bool) -> None:
         """Turn the colouring of tokens by draft step on or off, also for later replies."""
         self._coloured = coloured
-        for answer in self.replies:
-            answer.set_coloured(coloured=coloured)
+        for reply_view in self.replies:
+            reply_view.set_coloured(coloured=coloured)
 
     def show_messages(self, messages: Sequence[ChatMessage]) -> None:
         """Show the end of `messages` in place of all turns. A button offers the earlier ones."""
@@ -124,13 +124,13 @@ class TurnColumn(QScrollArea):
                 break
             question, *replies = self._earlier[at:]
             self._earlier = self._earlier[:at]
-            answer = ReplyView(coloured=self._coloured)
+            reply_view = ReplyView(coloured=self._coloured)
             for reply in replies:
-                answer.show_stored(reply)
-            answer.end(replies[0].footer if replies else tr("No reply yet."))
-            turn = Turn(at, QuestionBubble(question.text), answer)
+                reply_view.show_stored(reply)
+            reply_view.end(replies[0].footer if replies else tr("No reply yet."))
+            turn = Turn(at, QuestionBubble(question.text), reply_view)
             self.turns.insert(0, turn)
-            self._layout.insertWidget(0, answer)
+            self._layout.insertWidget(0, reply_view)
             self._layout.insertWidget(0, turn.question)
             self._connect(turn)
         self._show_earlier_button()
@@ -147,8 +147,8 @@ class TurnColumn(QScrollArea):
             self._layout.insertWidget(0, self._earlier_button)
 
     def _connect(self, turn: Turn) -> None:
-        for answer in _list_replies(turn):
-            for body in answer.bodies:
+        for reply_view in _list_replies(turn):
+            for body in reply_view.bodies:
                 body.shifted.connect(self._keep_position)
         if isinstance(turn.reply, ReplyView):
             turn.reply.regenerate_requested.connect(lambda: self.regenerate_requested.emit(turn))
@@ -178,8 +178,8 @@ class TurnColumn(QScrollArea):
             bar.setValue(value + pixels)
 
     def _update_visible(self) -> None:
-        for answer in self.replies:
-            for body in answer.bodies:
+        for reply_view in self.replies:
+            for body in reply_view.bodies:
                 body.update_visible()
 
     @Slot()

@@ -1,6 +1,7 @@
-"""Compares the replies to one prompt with two settings: A as the server runs, then B with other values."""
+"""Comparison of the replies to one prompt: A with the current settings, then B with others."""
 
 from collections.abc import Mapping
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
@@ -159,21 +160,23 @@ class CompareBar(QFrame):
     @Slot()
     def _show_note(self) -> None:
         restarts = any(self.fields[name].text().strip() for name, *_ in _RESTART)
-        course = (
+        sequence = (
             tr("Runs A, restarts the server with B's settings, runs B, then restores A's settings.")
             if restarts
             else tr("Runs A, then B, without a restart.")
         )
         if not self._form.isHidden():
             explanation = tr("Each question is sent twice: A uses the current settings, B the settings below.")
-            self._note.setText(f"{explanation} {course}")
+            self._note.setText(f"{explanation} {sequence}")
             return
         try:
             sampling, restart = self.read_values()
         except LauncherError as error:
             self._note.setText(render(error.message))
         else:
-            self._note.setText(tr("B: {settings}. {course}", settings=format_values(sampling | restart), course=course))
+            self._note.setText(
+                tr("B: {settings}. {course}", settings=format_values(sampling | restart), course=sequence)
+            )
 
 
 def _make_row(*widgets: QWidget) -> QWidget:
@@ -205,8 +208,8 @@ class ReplyPair(QWidget):
         self.note.setWordWrap(True)
         self.note.hide()
         self.buttons = []
-        for number, (letter, name, answer) in enumerate(zip("AB", names, self.replies, strict=True)):
-            answer.show_actions(again=False, edit=False)
+        for number, (letter, name, reply_view) in enumerate(zip("AB", names, self.replies, strict=True)):
+            reply_view.show_actions(can_resend=False)
             title = Label(f"{letter} · {name}")
             title.setFont(theme.font(theme.BODY_PX, bold=True))
             title.setWordWrap(True)
@@ -219,7 +222,7 @@ class ReplyPair(QWidget):
             self.buttons.append(button)
             column = QVBoxLayout()
             column.setSpacing(theme.px(theme.GAP_S))
-            for widget in (title, *((self.note,) if number else ()), answer):
+            for widget in (title, *((self.note,) if number else ()), reply_view):
                 column.addWidget(widget)
             row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
             row.addWidget(button)
@@ -236,8 +239,8 @@ class ReplyPair(QWidget):
 
     def offer_choice(self) -> None:
         """Let the user choose the reply with which the conversation continues. Until then it is A."""
-        for button, answer in zip(self.buttons, self.replies, strict=True):
-            button.setVisible(bool(answer.text))
+        for button, reply_view in zip(self.buttons, self.replies, strict=True):
+            button.setVisible(bool(reply_view.text))
         self.buttons[0].setChecked(True)
 
     def choose(self, number: int) -> None:
@@ -253,6 +256,18 @@ class ReplyPair(QWidget):
         direction = QBoxLayout.Direction.LeftToRight if beside else QBoxLayout.Direction.TopToBottom
         if self._box.direction() != direction:
             self._box.setDirection(direction)
+
+
+class _Stage(Enum):
+    """Stage of a comparison's restarts."""
+
+    INITIAL = auto()
+    """The server runs with A's settings: before B, after B, or because B failed."""
+    RESTARTING_FOR_B = auto()
+    WAITING_FOR_B = auto()
+    """The restart has ended, or none is needed; the server is not ready yet."""
+    RUNNING_B = auto()
+    RESTORING_A = auto()
 
 
 class ComparisonRestarts(QObject):
@@ -271,7 +286,7 @@ class ComparisonRestarts(QObject):
         self._controller = controller
         self._restart = dict(restart)
         self._before = _running_values(controller.launch, restart)
-        self._stage = ""
+        self._stage = _Stage.INITIAL
         self._cancelled = False
         controller.applied.connect(self._handle_applied)
         controller.view_changed.connect(self._check_ready)
@@ -279,63 +294,63 @@ class ComparisonRestarts(QObject):
     def switch_to_b(self) -> None:
         """Restart with B's settings, if it has any. Ends with `ready` or `failed`."""
         if not self._restart:
-            self._stage = "waits for B"
+            self._stage = _Stage.WAITING_FOR_B
             QTimer.singleShot(0, self, self._check_ready)  # the signals of A's end are still being delivered
             return
         if not self._controller.view.can_stop:
             self._fail_as_stopped()
             return
-        self._stage = "B"
+        self._stage = _Stage.RESTARTING_FOR_B
         self.status_changed.emit(tr("Restarting with {settings} …", settings=format_values(self._restart)))
         self._controller.apply(self._restart, drain_s=_DRAIN_S)
 
     def restore_a(self) -> None:
         """Restart with the earlier settings, unless the server was stopped meanwhile. Ends with `ended`."""
-        if not self._restart or not self._stage or not self._controller.view.can_stop:
-            self._stage = ""
+        if not self._restart or self._stage is _Stage.INITIAL or not self._controller.view.can_stop:
+            self._stage = _Stage.INITIAL
             self.ended.emit()
             return
-        self._stage = "A"
+        self._stage = _Stage.RESTORING_A
         self.status_changed.emit(tr("Restoring the previous settings …"))
         self._controller.apply(self._before, drain_s=_DRAIN_S)
 
     def cancel(self) -> None:
         """Restore the earlier settings from any state; no request is sent with B's."""
-        if self._stage == "B":
+        if self._stage is _Stage.RESTARTING_FOR_B:
             self._cancelled = True
-        elif self._stage != "A":
+        elif self._stage is not _Stage.RESTORING_A:
             self.restore_a()
 
     @Slot(object)
     def _handle_applied(self, error: LauncherError | None) -> None:
-        if self._stage == "B" and self._cancelled:
-            self._stage = "at B" if error is None else ""
+        if self._stage is _Stage.RESTARTING_FOR_B and self._cancelled:
+            self._stage = _Stage.RUNNING_B if error is None else _Stage.INITIAL
             self.restore_a()
-        elif self._stage == "B" and error is None:
-            self._stage = "waits for B"
+        elif self._stage is _Stage.RESTARTING_FOR_B and error is None:
+            self._stage = _Stage.WAITING_FOR_B
             self._check_ready()
-        elif self._stage == "B":
-            self._stage = ""
+        elif self._stage is _Stage.RESTARTING_FOR_B:
+            self._stage = _Stage.INITIAL
             self.status_changed.emit("")
             self.failed.emit(error)
-        elif self._stage == "A":
-            self._stage = ""
+        elif self._stage is _Stage.RESTORING_A:
+            self._stage = _Stage.INITIAL
             self.status_changed.emit("" if error is None else str(error))
             self.ended.emit()
 
     @Slot()
     def _check_ready(self) -> None:
-        """Go on once the server is ready, which it may report a moment after its restart has ended."""
+        """Report that B can run once the server is ready, which may be a moment after its restart has ended."""
         view = self._controller.view
-        if self._stage == "waits for B" and view.can_ask:
-            self._stage = "at B"
+        if self._stage is _Stage.WAITING_FOR_B and view.can_ask:
+            self._stage = _Stage.RUNNING_B
             self.status_changed.emit("")
             self.ready.emit()
-        elif self._stage == "waits for B" and view.resting:
+        elif self._stage is _Stage.WAITING_FOR_B and view.resting:
             self._fail_as_stopped()
 
     def _fail_as_stopped(self) -> None:
-        self._stage = ""
+        self._stage = _Stage.INITIAL
         self.status_changed.emit("")
         self.failed.emit(LauncherError(tr("The server was stopped before B started.")))
 

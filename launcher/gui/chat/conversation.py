@@ -23,14 +23,14 @@ class _UnansweredQuestion:
 
 
 class OpenConversation:
-    """The messages in the server's format and, in parallel, the IDs under which they are stored.
+    """The messages in the server's format and, at the same indices of `ids`, the IDs under which they are stored.
 
-    A question that got no reply is left out of the messages: it would be sent again with the next one.
-    `restore_unanswered` restores it.
+    A last question that got no reply is left out of both, so that it is not sent again with the next one.
+    `restore_unanswered` puts it back.
     """
 
-    def __init__(self, kept: ChatStore) -> None:
-        self._kept = kept
+    def __init__(self, store: ChatStore) -> None:
+        self._store = store
         self.id: str | None = None
         self.system = ""
         self.messages: list[dict[str, str]] = []
@@ -59,14 +59,14 @@ class OpenConversation:
             self.messages.append({"role": message.role.value, "content": message.text})
             self.ids.append(message.id)
             self._versions[message.parent, message.role] = list(message.versions)
-        empty = None
+        empty_reply = None
         if self.messages and self.messages[-1] == {"role": Role.ASSISTANT.value, "content": ""}:
-            empty = self.ids[-1]
+            empty_reply = self.ids[-1]
             self.keep_first(len(self.messages) - 1)
         if self.messages and self.messages[-1]["role"] == Role.USER.value:
-            self._set_aside(empty)
+            self._set_aside(empty_reply)
 
-    def request(self, *, alone: bool = False) -> list[dict[str, str]]:
+    def build_request(self, *, alone: bool = False) -> list[dict[str, str]]:
         """Return the messages to send: system prompt and messages, or if `alone` only the last message."""
         system = [{"role": "system", "content": self.system}] if self.system.strip() else []
         return system + (self.messages[-1:] if alone else list(self.messages))
@@ -74,28 +74,36 @@ class OpenConversation:
     def set_system(self, text: str) -> None:
         """Change the system prompt."""
         self.system = text
-        if (id_ := self.id) is not None:
-            self._kept.enqueue(lambda kept: kept.set_system(id_, text))
+        if (conversation_id := self.id) is not None:
+            self._store.enqueue(lambda conversations: conversations.set_system(conversation_id, text))
 
     def add_question(self, text: str, model: str) -> None:
         """Append a question."""
         if self.id is None:
-            id_, system = new_id(), self.system
-            self.id = id_
-            self._kept.enqueue(lambda kept: kept.create_conversation(text, system=system, model=model, id=id_))
+            conversation_id, system = new_id(), self.system
+            self.id = conversation_id
+            self._store.enqueue(
+                lambda conversations: conversations.create_conversation(
+                    text, system=system, model=model, id=conversation_id
+                )
+            )
         self._unanswered = None
         conversation, parent, message = self.id, self.ids[-1] if self.ids else None, new_id()
         self.messages.append({"role": "user", "content": text})
         self.ids.append(message)
         self._add_version(parent, Role.USER, message)
-        self._kept.change(lambda kept: kept.add_question(conversation, parent, text, id=message))
+        self._store.change(lambda conversations: conversations.add_question(conversation, parent, text, id=message))
 
     def begin_reply(self, settings: Mapping[str, object], model: str) -> str:
         """Begin a reply to the last question. Returns the reply's ID."""
         conversation, parent, message = self.id or "", self.ids[-1], new_id()
-        given = dict(settings)
+        stored_settings = dict(settings)
         self._add_version(parent, Role.ASSISTANT, message)
-        self._kept.enqueue(lambda kept: kept.begin_reply(conversation, parent, settings=given, model=model, id=message))
+        self._store.enqueue(
+            lambda conversations: conversations.begin_reply(
+                conversation, parent, settings=stored_settings, model=model, id=message
+            )
+        )
         return message
 
     def end_reply(
@@ -106,45 +114,47 @@ class OpenConversation:
         footer: str,
         *,
         steps: VerificationSteps,
-        goes_on: bool = True,
+        continues: bool = True,
     ) -> None:
-        """Finish a reply. The conversation continues from it, unless it is the second one of a comparison."""
+        """Finish a reply. With `continues` false the conversation does not continue from it: reply B of a comparison."""
         ending = MessageEnding.WHOLE if reply is not None else MessageEnding.STOPPED
         figures = reply_figures(reply) | steps.as_figures()
-        if goes_on:
+        if continues:
             self.messages.append({"role": "assistant", "content": text})
             self.ids.append(message)
-        self._kept.change(lambda kept: kept.end_reply(message, ending, footer=footer, figures=figures))
-        if not goes_on:
+        self._store.change(
+            lambda conversations: conversations.end_reply(message, ending, footer=footer, figures=figures)
+        )
+        if not continues:
             self.open_version(self.ids[-1])
 
     def end_closed_reply(self, message: str, footer: str) -> None:
         """Finish a reply whose conversation has been closed."""
-        self._kept.change(lambda kept: kept.end_reply(message, MessageEnding.STOPPED, footer=footer))
+        self._store.change(lambda conversations: conversations.end_reply(message, MessageEnding.STOPPED, footer=footer))
 
     def end_empty_reply(self, reply: str, ending: MessageEnding, footer: str) -> str | None:
-        """Finish an empty reply. Its question is stored, but not sent again with the next one.
+        """Finish an empty reply. Its question stays stored, but is not sent again with the next one.
 
-        If the question has other replies, this one is withdrawn and the newest of the others is returned.
+        If the question has other replies, the empty one is deleted instead, and the ID of the newest other is returned.
         """
         question = self.ids[-1]
         others = self._versions[question, Role.ASSISTANT]
         others.remove(reply)
         if others:
-            self._kept.change(lambda kept: kept.delete_message(reply))
+            self._store.change(lambda conversations: conversations.delete_message(reply))
             return others[-1]
         self._set_aside(reply)
-        self._kept.change(lambda kept: kept.end_reply(reply, ending, footer=footer))
+        self._store.change(lambda conversations: conversations.end_reply(reply, ending, footer=footer))
         return None
 
     def restore_unanswered(self) -> None:
         """Restore the unanswered question so that it is asked again. Its empty reply is deleted."""
-        again, self._unanswered = self._unanswered, None
-        if again is not None:
-            self.messages.append({"role": Role.USER.value, "content": again.text})
-            self.ids.append(again.question)
-            if (reply := again.reply) is not None:
-                self._kept.change(lambda kept: kept.delete_message(reply))
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None:
+            self.messages.append({"role": Role.USER.value, "content": unanswered.text})
+            self.ids.append(unanswered.question)
+            if (reply := unanswered.reply) is not None:
+                self._store.change(lambda conversations: conversations.delete_message(reply))
 
     def _set_aside(self, reply: str | None) -> None:
         """Remove the last question from the messages to send. `reply` is its empty reply."""
@@ -160,22 +170,22 @@ class OpenConversation:
 
     def open_version(self, message: str, done: Callable[[Conversation], object] | None = None) -> None:
         """Open the branch that contains a message."""
-        id_ = self.id or ""
+        conversation_id = self.id or ""
 
-        def opened(kept: Conversations) -> Conversation:
-            kept.open_version(message)
-            return kept.read_conversation(id_)
+        def open_and_read(conversations: Conversations) -> Conversation:
+            conversations.open_version(message)
+            return conversations.read_conversation(conversation_id)
 
-        self._kept.enqueue(opened, done)
+        self._store.enqueue(open_and_read, done)
 
     def keep_first(self, length: int) -> None:
         """Remove all messages after the first `length`. They stay stored as an earlier version."""
         del self.messages[length:], self.ids[length:]
 
-    def version(self, number: int) -> tuple[int, list[str]]:
-        """Return which version of message `number` is open, and the IDs of all versions, oldest first.
+    def find_versions(self, number: int) -> tuple[int, list[str]]:
+        """Return the index of the open version of message `number`, and the IDs of all its versions, oldest first.
 
-        If the message has no other versions, those of its question are returned.
+        If a reply has no other versions, those of its question are returned.
         """
         own = self._versions_of(number)
         if len(own) < 2 and number:

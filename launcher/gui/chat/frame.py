@@ -200,12 +200,12 @@ class SystemPrompt(QWidget):
 
     def _show_title(self) -> None:
         text = one_line(self.text, 200)
-        whole = tr("System prompt: {text}", text=text) if text and not self.edit.isVisible() else tr("System prompt")
+        title = tr("System prompt: {text}", text=text) if text and not self.edit.isVisible() else tr("System prompt")
         room = self.width() - self._beside.sizeHint().width() - theme.px(32 + theme.GAP)
         self._button.setText(
-            self._button.fontMetrics().elidedText(whole, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
+            self._button.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, room).replace("&", "&&")
         )
-        self._button.setAccessibleName(whole)
+        self._button.setAccessibleName(title)
         self._button.setIcon(glyph_icon("open" if self._button.isChecked() else "right"))
 
     @Slot(bool)
@@ -238,20 +238,15 @@ class _TwoLineDelegate(QStyledItemDelegate):
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
     ) -> None:
         rect: QRect = option.rect
-        state, state_selected = option.state, option.state.State_Selected
-        if state & state_selected:
+        if option.state & option.state.State_Selected:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("raised"))
             painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), theme.px(6), theme.px(6))
         inside = rect.adjusted(theme.px(10), theme.px(7), -theme.px(10), -theme.px(7))
+        title, second_line = index.data(Qt.ItemDataRole.DisplayRole), index.data(_LINE_ROLE)
         for role, text, font, align in (
-            ("text", index.data(Qt.ItemDataRole.DisplayRole), theme.font(theme.BODY_PX), Qt.AlignmentFlag.AlignTop),
-            (
-                "secondary",
-                index.data(_LINE_ROLE),
-                theme.font(theme.CAPTION_PX, tabular=True),
-                Qt.AlignmentFlag.AlignBottom,
-            ),
+            ("text", title, theme.font(theme.BODY_PX), Qt.AlignmentFlag.AlignTop),
+            ("secondary", second_line, theme.font(theme.CAPTION_PX, tabular=True), Qt.AlignmentFlag.AlignBottom),
         ):
             painter.setFont(font)
             painter.setPen(theme.colour(role))
@@ -260,12 +255,12 @@ class _TwoLineDelegate(QStyledItemDelegate):
 
 
 class _ConversationListWidget(QListWidget):
-    delete_asked = Signal()
+    delete_requested = Signal()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Delete with Del, open with Enter."""
         if event.key() == Qt.Key.Key_Delete:
-            self.delete_asked.emit()
+            self.delete_requested.emit()
         elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.currentItem() is not None:
             self.itemActivated.emit(self.currentItem())
         else:
@@ -277,12 +272,12 @@ class ConversationList(QWidget):
 
     opened = Signal(str)
     """The ID of a conversation."""
-    gone = Signal(str)
+    deleted = Signal(str)
     """The ID of a deleted conversation."""
 
-    def __init__(self, kept: ChatStore) -> None:
+    def __init__(self, store: ChatStore) -> None:
         super().__init__()
-        self._kept = kept
+        self._store = store
         self._deleted: str | None = None
         self._filling = False
         self.search = QLineEdit()
@@ -290,11 +285,11 @@ class ConversationList(QWidget):
         self.search.setAccessibleName(tr("Search in all conversations"))
         self.search.setToolTip(tr("Shows chats that contain all of these words (Ctrl+F)"))
         self.search.setClearButtonEnabled(True)
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(_SEARCH_MS)
-        self._soon.timeout.connect(self.refresh)
-        self.search.textChanged.connect(lambda _: self._soon.start())
+        self._search_timer = QTimer(self)
+        self._search_timer.setSingleShot(True)
+        self._search_timer.setInterval(_SEARCH_MS)
+        self._search_timer.timeout.connect(self.refresh)
+        self.search.textChanged.connect(lambda _: self._search_timer.start())
         self.list = _ConversationListWidget()
         self.search.returnPressed.connect(self.list.setFocus)
         self.list.setAccessibleName(tr("Conversations"))
@@ -306,7 +301,7 @@ class ConversationList(QWidget):
         self.list.itemActivated.connect(lambda item: self.opened.emit(item.data(_ID_ROLE)))
         self.list.itemChanged.connect(self._store_title)
         self.list.currentItemChanged.connect(lambda *_: self._update_buttons())
-        self.list.delete_asked.connect(self.delete)
+        self.list.delete_requested.connect(self.delete)
         self._empty = Label()
         self._empty.setObjectName("secondary")
         self._empty.setWordWrap(True)
@@ -341,38 +336,40 @@ class ConversationList(QWidget):
         """Reload the list."""
         text = self.search.text()
 
-        def find(kept: Conversations) -> tuple[str, tuple[SearchHit, ...]]:
-            return text, kept.search(text) if text.strip() else tuple(SearchHit(each, "") for each in kept.list_all())
+        def find(conversations: Conversations) -> tuple[str, tuple[SearchHit, ...]]:
+            if text.strip():
+                return text, conversations.search(text)
+            return text, tuple(SearchHit(each, "") for each in conversations.list_all())
 
-        self._kept.enqueue(find, self._show_hits)
+        self._store.enqueue(find, self._show_hits)
 
     def delete(self) -> None:
-        """Hide the chosen conversation and offer to undo that."""
+        """Hide the selected conversation and offer to undo that. It is deleted when the banner closes."""
         item = self.list.currentItem()
         if item is None:
             return
         self._delete_now()
-        id_, title = str(item.data(_ID_ROLE)), item.text()
-        self._deleted = id_
-        self._kept.change(lambda kept: kept.hide(id_))
-        self.gone.emit(id_)
+        conversation_id, title = str(item.data(_ID_ROLE)), item.text()
+        self._deleted = conversation_id
+        self._store.change(lambda conversations: conversations.hide(conversation_id))
+        self.deleted.emit(conversation_id)
         self.banner.show_message(tr("Deleted “{title}”.", title=title), "information", [(tr("Undo"), self._undo)])
         self.refresh()
 
     def confirm_deletion(self) -> None:
-        """Delete for good the conversation that could still be restored."""
+        """Delete the hidden conversation for good; it can no longer be restored."""
         self._delete_now()
         self.banner.clear()
 
-    def export(self, id_: str, file: Path) -> None:
+    def export(self, conversation_id: str, file: Path) -> None:
         """Write a conversation to a file."""
 
-        def write(kept: Conversations) -> str:
+        def write(conversations: Conversations) -> str:
             from launcher.base.files import write_atomically
 
             try:
                 writer = find_writer(file)
-                write_atomically(file, writer(kept.read_conversation(id_)).encode())
+                write_atomically(file, writer(conversations.read_conversation(conversation_id)).encode())
             except OSError as error:
                 return tr("Cannot write {file}: {why}.", file=file.name, why=error.strerror or error)
             except LauncherError as error:
@@ -385,19 +382,19 @@ class ConversationList(QWidget):
             else:
                 self.banner.show_message(tr("Wrote {file}.", file=one_line(str(file))), "good")
 
-        self._kept.enqueue(write, show_result)
+        self._store.enqueue(write, show_result)
 
     def _undo(self) -> None:
-        id_, self._deleted = self._deleted, None
+        conversation_id, self._deleted = self._deleted, None
         self.banner.clear()
-        if id_ is not None:
-            self._kept.change(lambda kept: kept.hide(id_, hidden=False))
+        if conversation_id is not None:
+            self._store.change(lambda conversations: conversations.hide(conversation_id, hidden=False))
             self.refresh()
 
     def _delete_now(self) -> None:
-        id_, self._deleted = self._deleted, None
-        if id_ is not None:
-            self._kept.change(lambda kept: kept.delete([id_]))
+        conversation_id, self._deleted = self._deleted, None
+        if conversation_id is not None:
+            self._store.change(lambda conversations: conversations.delete([conversation_id]))
 
     def _show_hits(self, found: tuple[str, tuple[SearchHit, ...]]) -> None:
         text, hits = found
@@ -424,26 +421,27 @@ class ConversationList(QWidget):
 
     def _store_title(self, item: QListWidgetItem) -> None:
         if not self._filling:
-            id_, title = str(item.data(_ID_ROLE)), item.text()
-            self._kept.change(lambda kept: kept.rename(id_, title))
+            conversation_id, title = str(item.data(_ID_ROLE)), item.text()
+            self._store.change(lambda conversations: conversations.rename(conversation_id, title))
             self.refresh()
 
     def _choose_export_file(self) -> None:
         item = self.list.currentItem()
         if item is None:
             return
-        id_ = str(item.data(_ID_ROLE))
-        self._kept.enqueue(
-            lambda kept: make_file_name(kept.read_conversation(id_), "md"), lambda name: self._show_dialog(id_, name)
+        conversation_id = str(item.data(_ID_ROLE))
+        self._store.enqueue(
+            lambda conversations: make_file_name(conversations.read_conversation(conversation_id), "md"),
+            lambda name: self._show_export_dialog(conversation_id, name),
         )
 
-    def _show_dialog(self, id_: str, name: str) -> None:
+    def _show_export_dialog(self, conversation_id: str, name: str) -> None:
         dialog = QFileDialog(self, tr("Export the conversation"), name)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setNameFilters([tr("Markdown (*.md)"), tr("JSON (*.json)"), tr("Text (*.txt)")])
         dialog.setDefaultSuffix("md")
         dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(chosen.rpartition(".")[2].rstrip(")")))
-        dialog.fileSelected.connect(lambda file: self.export(id_, Path(file)))
+        dialog.fileSelected.connect(lambda file: self.export(conversation_id, Path(file)))
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.open()
 
@@ -452,11 +450,11 @@ class ConversationList(QWidget):
             button.setEnabled(self.list.currentItem() is not None)
 
 
-def _summary_line(each: ConversationSummary) -> str:
-    changed = QDateTime.fromSecsSinceEpoch(int(each.changed_s))
+def _summary_line(summary: ConversationSummary) -> str:
+    changed = QDateTime.fromSecsSinceEpoch(int(summary.changed_s))
     today = changed.date() == QDate.currentDate()
     when = changed.toString("HH:mm") if today else QLocale().toString(changed.date(), QLocale.FormatType.ShortFormat)
-    return " · ".join(filter(None, (when, ntr("1 message", "{n} messages", each.messages), each.model)))
+    return " · ".join(filter(None, (when, ntr("1 message", "{n} messages", summary.messages), summary.model)))
 
 
 _LEAST_WIDTH = 280
@@ -469,10 +467,10 @@ class ChatFrame(QFrame):
         super().__init__()
         self.setObjectName("card")
         self.setMinimumWidth(theme.px(_LEAST_WIDTH))
-        self.kept = ChatStore(self)
+        self.store = ChatStore(self)
         self.name = ""
         self.column, self.prompt, self.banner = TurnColumn(), Prompt(), Banner()
-        self.drawer = ConversationList(self.kept)
+        self.conversation_list = ConversationList(self.store)
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()
         self._build()
@@ -483,20 +481,20 @@ class ChatFrame(QFrame):
         self._title.setText(one_line(name) or tr("Chat"))
 
     @Slot()
-    def search(self) -> None:
+    def focus_search(self) -> None:
         """Focus the search field for conversations."""
-        self.chats.setChecked(True)
-        self.drawer.search.setFocus()
-        self.drawer.search.selectAll()
+        self.chats_button.setChecked(True)
+        self.conversation_list.search.setFocus()
+        self.conversation_list.search.selectAll()
 
     @Slot(bool)
-    def _show_drawer(self, shown: bool) -> None:
+    def _show_conversation_list(self, shown: bool) -> None:
         self._stack.setCurrentIndex(1 if shown else 0)
         if shown:
-            self.drawer.refresh()
-            self.drawer.search.setFocus()
+            self.conversation_list.refresh()
+            self.conversation_list.search.setFocus()
         else:
-            self.drawer.confirm_deletion()
+            self.conversation_list.confirm_deletion()
             self.prompt.setFocus()
 
     def _build(self) -> None:
@@ -508,7 +506,7 @@ class ChatFrame(QFrame):
         menu = QMenu(self.more_button)
         self.from_file = menu.addAction(tr("Prompts from a file …"))
         self.more_button.setMenu(menu)
-        self.chats = make_dense_button(tr("Chats"), tr("Saved chats (Ctrl+F searches them)"), checkable=True)
+        self.chats_button = make_dense_button(tr("Chats"), tr("Saved chats (Ctrl+F searches them)"), checkable=True)
         self.compare_button = make_dense_button(
             tr("Compare"), tr("Send each question twice: with the current settings and with others"), checkable=True
         )
@@ -518,9 +516,9 @@ class ChatFrame(QFrame):
             checkable=True,
         )
         self.system = SystemPrompt(self.colour_button)
-        talk = QWidget()
-        talk.setObjectName("plain")
-        column = QVBoxLayout(talk)
+        chat_page = QWidget()
+        chat_page.setObjectName("plain")
+        column = QVBoxLayout(chat_page)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
         column.addWidget(self.system)
@@ -535,20 +533,20 @@ class ChatFrame(QFrame):
         below.addWidget(self.send_button, alignment=Qt.AlignmentFlag.AlignBottom)
         column.addLayout(below)
         self._stack = QStackedWidget()
-        self._stack.addWidget(talk)
-        self._stack.addWidget(self.drawer)
+        self._stack.addWidget(chat_page)
+        self._stack.addWidget(self.conversation_list)
         layout = QVBoxLayout(self)
         gap = theme.px(theme.GAP_L)
         layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
         layout.setSpacing(theme.px(theme.GAP))
         layout.addWidget(self._title)
-        ways = FlowLayout(gap=theme.px(theme.GAP))
-        for button in (self.chats, self.new_button, self.compare_button, self.more_button):
-            ways.add(button)
-        layout.addLayout(ways)
+        buttons_row = FlowLayout(gap=theme.px(theme.GAP))
+        for button in (self.chats_button, self.new_button, self.compare_button, self.more_button):
+            buttons_row.add(button)
+        layout.addLayout(buttons_row)
         layout.addWidget(self.banner)
         layout.addWidget(self._stack, 1)
-        self.chats.toggled.connect(self._show_drawer)
+        self.chats_button.toggled.connect(self._show_conversation_list)
         self.compare_button.toggled.connect(self.compare_bar.setVisible)
         self.compare_button.toggled.connect(self.compare_bar.expand)
         self.show_title("")

@@ -94,12 +94,14 @@ def align_table(rows: list[str]) -> str:
         if not _TABLE_RULE.match(row):
             for column, text in enumerate(texts):
                 widths[column] = max(widths[column], len(text))
-    return "\n".join(
-        "  ".join("─" * width for width in widths)
-        if _TABLE_RULE.match(row)
-        else "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False)).rstrip()
-        for row, texts in zip(rows, cells, strict=True)
-    )
+    lines = []
+    for row, texts in zip(rows, cells, strict=True):
+        if _TABLE_RULE.match(row):
+            lines.append("  ".join("─" * width for width in widths))
+        else:
+            padded = (text.ljust(width) for text, width in zip(texts, widths, strict=False))
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def parse_line(line: str) -> Line:
@@ -171,7 +173,7 @@ def _opening_mark(line: str, at: int, end: int) -> str:
         return line[at:run]
     mark = letter * min(run - at, 2)
     if mark not in _MARKS or run >= end or line[run].isspace():
-        return "" if mark in _MARKS else letter * (run - at) if run - at > 2 else ""
+        return ""
     inside_a_word = letter == "_" and at > 0 and line[at - 1].isalnum()
     return "" if inside_a_word else mark
 

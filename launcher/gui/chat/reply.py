@@ -89,12 +89,12 @@ class BlockStream:
             self._next_line()
 
     def _end_line(self) -> None:
-        line, whole = self._line, not self._broken
-        begun = self._offset
+        line, is_complete = self._line, not self._broken
+        line_start = self._offset
         self._offset += len(line) + 1
         self._line, self._broken = "", False
         if self._fence and self._code is not None:
-            if whole and closes_fence(line, self._fence):
+            if is_complete and closes_fence(line, self._fence):
                 self._code.drop_line()
                 self._close_code()
             else:
@@ -106,12 +106,12 @@ class BlockStream:
                 self._code.drop_line()
                 self._close_code()
                 if line.strip():
-                    self._begin_prose(begun).add(line)
+                    self._begin_prose(line_start).add(line)
                     self._next_line()
-        elif whole and not self._quiet and (opened := parse_fence(line)):
-            self._fence = opened[0]
-            self._begin_code(CodeBlock(opened[1]))
-        elif whole and not self._quiet and is_table_row(line):
+        elif is_complete and not self._quiet and (fence := parse_fence(line)):
+            self._fence = fence[0]
+            self._begin_code(CodeBlock(fence[1]))
+        elif is_complete and not self._quiet and is_table_row(line):
             self._begin_code(CodeBlock("", table=True)).add(f"{line}\n")
         else:
             self._next_line()
@@ -174,9 +174,9 @@ class ReasoningView(QWidget):
         self._shown = 0
         self._words, self._in_word = 0, False
         self._stream: BlockStream | None = None
-        self._next = QTimer(self)
-        self._next.setSingleShot(True)
-        self._next.timeout.connect(self._show_more)
+        self._continue_timer = QTimer(self)
+        self._continue_timer.setSingleShot(True)
+        self._continue_timer.timeout.connect(self._show_more)
         self.button = QPushButton()
         self.button.setObjectName("fold")
         self.button.setCheckable(True)
@@ -235,8 +235,8 @@ class ReasoningView(QWidget):
             now = text[self._shown : self._shown + _CHARACTERS_AT_ONCE]
             self._shown += len(now)
             self._stream.add(visible_reply(now))
-        if self._shown < len(text) and not self._next.isActive():
-            self._next.start(_PAUSE_MS)
+        if self._shown < len(text) and not self._continue_timer.isActive():
+            self._continue_timer.start(_PAUSE_MS)
 
 
 def _keep_figures_whole(footer: str) -> str:
@@ -261,8 +261,8 @@ class ReplyView(QWidget):
         self.steps = VerificationSteps()
         self._parts: list[str] = []
         self._waiting: list[str] = []
-        self._waits = self._taken = 0
-        self.thoughts = ReasoningView()
+        self._waiting_characters = self._queued_characters = 0
+        self.reasoning = ReasoningView()
         self.body = Body()
         self._stream = BlockStream(self.body, self.steps)
         self.body.coloured = coloured
@@ -272,10 +272,10 @@ class ReplyView(QWidget):
         self._footer.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._footer.setTextInteractionFlags(theme.SELECTABLE)
         self._footer.hide()
-        self._next = QTimer(self)
-        self._next.setSingleShot(True)
-        self._next.timeout.connect(self._show_more)
-        self._ended = self._full = False
+        self._continue_timer = QTimer(self)
+        self._continue_timer.setSingleShot(True)
+        self._continue_timer.timeout.connect(self._show_more)
+        self._ended = self._truncated = False
         self._actions = QWidget()
         self.copy_button = CopyButton(
             lambda: visible_reply(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)")
@@ -283,7 +283,7 @@ class ReplyView(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
-        for widget in (self.thoughts, self.body, self._footer, self._make_actions()):
+        for widget in (self.reasoning, self.body, self._footer, self._make_actions()):
             layout.addWidget(widget)
 
     @property
@@ -296,12 +296,12 @@ class ReplyView(QWidget):
     @property
     def bodies(self) -> tuple[Body, Body]:
         """The bodies of the thinking and of the text."""
-        return self.thoughts.body, self.body
+        return self.reasoning.body, self.body
 
     @property
     def waiting(self) -> int:
         """Characters received but not shown yet."""
-        return self._waits
+        return self._waiting_characters
 
     def add_deltas(self, deltas: "Sequence[Delta]") -> None:
         """Append deltas and record their verification steps."""
@@ -330,7 +330,7 @@ class ReplyView(QWidget):
 
     def recolour(self) -> None:
         """Recolour all blocks, one per turn of the event loop."""
-        self.thoughts.recolour()
+        self.reasoning.recolour()
         blocks = iter(self.body.blocks)
 
         def next_one() -> None:
@@ -348,7 +348,7 @@ class ReplyView(QWidget):
         self._actions.show()
         self.copy_button.setVisible(bool(self.text))
         self._ended = True
-        if not self._waits:
+        if not self._waiting_characters:
             self._stream.end()
 
     def show_versions(self, number: int, count: int) -> None:
@@ -359,16 +359,16 @@ class ReplyView(QWidget):
         self._earlier.setEnabled(number > 1)
         self._later.setEnabled(number < count)
 
-    def show_actions(self, *, again: bool, edit: bool) -> None:
-        """Show the buttons to ask again and to edit the question, where that is possible."""
-        self.again_button.setVisible(again)
-        self.edit_button.setVisible(edit)
+    def show_actions(self, *, can_resend: bool) -> None:
+        """Show or hide the buttons that send the question again: Regenerate and Edit."""
+        self.regenerate_button.setVisible(can_resend)
+        self.edit_button.setVisible(can_resend)
 
     def _make_actions(self) -> QWidget:
         actions = self._actions
-        self.again_button = QPushButton(tr("Regenerate"))
-        self.again_button.setToolTip(tr("Generate another reply. This one is kept as an earlier version"))
-        self.again_button.clicked.connect(self.regenerate_requested)
+        self.regenerate_button = QPushButton(tr("Regenerate"))
+        self.regenerate_button.setToolTip(tr("Generate another reply. This one is kept as an earlier version"))
+        self.regenerate_button.clicked.connect(self.regenerate_requested)
         self.edit_button = QPushButton(tr("Edit"))
         self.edit_button.setToolTip(tr("Edit this message and send it again (Up in an empty field: the last one)"))
         self.edit_button.clicked.connect(self.edit_requested)
@@ -387,7 +387,7 @@ class ReplyView(QWidget):
         row = QHBoxLayout(actions)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(theme.px(theme.GAP))
-        for button in (self.copy_button, self.again_button, self.edit_button):
+        for button in (self.copy_button, self.regenerate_button, self.edit_button):
             button.setObjectName("dense")
             button.setAutoDefault(True)
             row.addWidget(button)
@@ -403,24 +403,24 @@ class ReplyView(QWidget):
 
     def _queue_text(self, text: str, reasoning: str) -> None:
         if reasoning:
-            self.thoughts.add(reasoning)
+            self.reasoning.add(reasoning)
         if not text:
             return
         self._parts.append(text)
         if len(self._parts) > _MOST_PARTS:
             self._parts = ["".join(self._parts)]
-        if self._full:
+        if self._truncated:
             return
         shown = visible_reply(text)
-        room = SHOWN_CHARACTERS - self._taken
-        self._taken += len(shown)
+        room = SHOWN_CHARACTERS - self._queued_characters
+        self._queued_characters += len(shown)
         if len(shown) > room:
-            self._full = True
+            self._truncated = True
             left_out = tr("Text after the first {count:,} characters is not shown.", count=SHOWN_CHARACTERS)
             shown = f"{shown[:room]}\n… {left_out}"
         self._waiting.append(shown)
-        self._waits += len(shown)
-        if not self._next.isActive():
+        self._waiting_characters += len(shown)
+        if not self._continue_timer.isActive():
             self._show_more()
 
     @Slot()
@@ -431,8 +431,8 @@ class ReplyView(QWidget):
             self._stream.add(text[shown : shown + _CHARACTERS_AT_ONCE])
             shown += _CHARACTERS_AT_ONCE
         self._waiting = [text[shown:]] if shown < len(text) else []
-        self._waits = max(len(text) - shown, 0)
-        if self._waits:
-            self._next.start(_PAUSE_MS)
+        self._waiting_characters = max(len(text) - shown, 0)
+        if self._waiting_characters:
+            self._continue_timer.start(_PAUSE_MS)
         elif self._ended:
             self._stream.end()

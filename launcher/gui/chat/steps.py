@@ -48,13 +48,13 @@ class VerificationSteps:
         return {_FIGURE: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
 
     def restore(self, characters: int, figures: Mapping[str, object]) -> None:
-        """Restore stored steps for so many characters.
+        """Restore the stored steps of a text of so many characters.
 
-        Missing or inconsistent data becomes one step: a file may hold anything.
+        Missing or inconsistent data becomes one step of one token.
         """
-        kept = figures.get(_FIGURE)
-        found = [_KEPT.fullmatch(word) for word in kept.split()] if isinstance(kept, str) else []
-        steps = [(int(each[1]), int(each[2] or 1)) for each in found if each is not None]
+        stored = figures.get(_FIGURE)
+        matches = [_KEPT.fullmatch(word) for word in stored.split()] if isinstance(stored, str) else []
+        steps = [(int(each[1]), int(each[2] or 1)) for each in matches if each is not None]
         if sum(length for length, _ in steps) != characters:
             steps = [(characters, 1)]
         for length, tokens in steps:
@@ -65,7 +65,7 @@ class VerificationSteps:
     def tints(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
         """Yield (begin, end, tint) for the characters between two offsets.
 
-        Tint 0 and 1 alternate for the steps that yielded more than one token; it is None for single tokens.
+        The tint is the step's number modulo 2, or None if the step yielded a single token.
         """
         at = max(0, bisect_right(self._starts, begin) - 1)
         while begin < end:

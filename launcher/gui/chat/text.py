@@ -47,13 +47,13 @@ class ReadOnlyText(QTextEdit):
 
 @dataclass(frozen=True, slots=True)
 class ProseSource:
-    """What a ProseBlock is built from when it comes into view: lines of text, and the offset of each in the reply."""
+    """Content of a ProseBlock without its widget: lines of text, and the offset of each in the reply."""
 
     text: str
     offsets: "array[int]"
     steps: VerificationSteps | None
     quiet: bool
-    bends = True
+    wraps = True
 
     def build(self, *, coloured: bool) -> "ProseBlock":
         """Build the block's widget."""
