@@ -53,7 +53,7 @@ def main() -> None:
     while chunk := list(islice(hour, 1_000)):  # an hour of them at once would keep the garbage collector busy
         some = chunk
         began_s = time.perf_counter()
-        panel.take_samples(some)
+        panel.add_samples(some)
         keep_s += time.perf_counter() - began_s
     keep_ms = keep_s * 1e3 / _HOUR
     kept_mib = (process.memory_info().rss - before) / 2**20
@@ -91,7 +91,7 @@ def main() -> None:
     panel.hide()
     drawings = panel.drawings
     for sample in some[-50:]:
-        panel.take_samples([MonitorSnapshot(sample.time_s + 5, sample.readings, sample.acceptance, sample.activity)])
+        panel.add_samples([MonitorSnapshot(sample.time_s + 5, sample.readings, sample.acceptance, sample.activity)])
         _spin(20)
     print(
         json.dumps(

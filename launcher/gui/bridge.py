@@ -20,15 +20,15 @@ _PERIOD_MS = 33
 class Ended:
     """Submitted work has ended. `error` is None if it succeeded or was cancelled."""
 
-    what: str
+    name: str
     error: BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function to be called on the GUI thread."""
+    """A callback to be called on the GUI thread, and its argument."""
 
-    what: Callable[[Any], object]
+    callback: Callable[[Any], object]
     value: object
 
 
@@ -68,14 +68,14 @@ class Bridge(QObject):
             self._waiting = True
             self._filled.emit()
 
-    def submit(self, what: str, work: Callable[[], Coroutine[Any, Any, object]]) -> WorkHandle[object]:
-        """Run work on the core's thread. Its end is reported as an Ended event named `what`."""
+    def submit(self, name: str, work: Callable[[], Coroutine[Any, Any, object]]) -> WorkHandle[object]:
+        """Run work on the core's thread. Its end is reported as an Ended event with this name."""
         if self._closed:
             return _cancelled_handle()
         if self._runtime is None:
             self._runtime = Runtime()
         handle = self._runtime.submit(_await_work(work))
-        handle.when_done(lambda error: self.post(Ended(what, error)))
+        handle.when_done(lambda error: self.post(Ended(name, error)))
         return handle
 
     def run(
@@ -84,15 +84,15 @@ class Bridge(QObject):
         *,
         done: Callable[[_T], object] | None = None,
         failed: Callable[[LauncherError], object] | None = None,
-        told: Callable[[Any], object] | None = None,
+        reported: Callable[[Any], object] | None = None,
         cancelled: Callable[[], object] | None = None,
     ) -> WorkHandle[None]:
         """Run `work(report_progress)` on the core's thread; the callbacks given here run on the GUI thread, in order.
 
-        `told` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to
-        `failed`, else to the window's error banner. After a cancel by the handle only `cancelled` is called, once the
-        work has cleaned up. Work that ends while it is being cancelled reports its end if `cancelled` was given;
-        otherwise its result is dropped. After `close` no work is run and no callback called.
+        `reported` gets each value that the work passes to `report_progress`, `done` its return value. An error goes to
+        `failed`, else to the window's error banner. If the work is cancelled by its handle, only `cancelled` is called,
+        once the work has cleaned up. Work that ends in spite of a cancellation still calls `done` or `failed` if
+        `cancelled` was given; otherwise nothing is called. After `close` no work is run and no callback called.
         """
         if self._closed:
             return _cancelled_handle()
@@ -101,17 +101,17 @@ class Bridge(QObject):
 
         def call_on_gui(callback: Callable[[Any], object], value: object) -> None:
             def call(value: object) -> None:
-                # The end of replaced work may wait here already: as its successor's it would show old values.
+                # The result of cancelled work may already wait here; after its successor's it would show old values.
                 if cancelled is not None or not handle.cancel_requested:
                     callback(value)
 
             self.post(_Call(call, value))
 
         def report_progress(value: object) -> None:
-            if told is not None:
-                call_on_gui(told, value)
+            if reported is not None:
+                call_on_gui(reported, value)
 
-        async def whole() -> None:
+        async def run_and_report() -> None:
             try:
                 result = await work(report_progress)
             except asyncio.CancelledError:
@@ -128,7 +128,7 @@ class Bridge(QObject):
                 if done is not None:
                     call_on_gui(done, result)
 
-        handle = self._runtime.submit(whole())
+        handle = self._runtime.submit(run_and_report())
         return handle
 
     def close(self) -> bool:
@@ -151,7 +151,7 @@ class Bridge(QObject):
         try:
             while self._calls and not self._closed:
                 call = self._calls.popleft()
-                call.what(call.value)
+                call.callback(call.value)
         finally:
             if self._calls:  # one call has failed: the others still run
                 self._timer.start()

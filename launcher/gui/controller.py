@@ -1,4 +1,4 @@
-"""Passes requests of the window to the core and the core's events to the window, on the GUI thread, never blocking."""
+"""Passes requests of the window to the core, and events of the core to the window. Never blocks the GUI thread."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Controller(QObject):
     sampled = Signal(object)
     """list[Sampled]."""
     logged = Signal(object)
-    """list[str]: the engine's log lines as they come, and the program's own remarks on them."""
+    """list[str]: the engine's log lines as they come, with notices and errors of this program."""
     noticed = Signal(object)
     """Notice."""
     deltas = Signal(object)
@@ -79,17 +79,18 @@ class Controller(QObject):
         self.sampling: Mapping[str, Any] = settings.chat_sampling()
         """Sampling values of the next request: fields of ChatRequest, and others by llama-server's names."""
         self.health: tuple[Finding, ...] = ()
-        self._model = ViewModel[Inputs, View](Inputs(), derive_view, self)
-        self._model.changed.connect(self.view_changed)
+        self._view_model = ViewModel[Inputs, View](Inputs(), derive_view, self)
+        self._view_model.changed.connect(self.view_changed)
         self._service = ServerService(self.bridge.post)
         self._start_request: StartRequest | None = None
-        self._asking: WorkHandle[object] | None = None
-        self._request = self._reply = 0
+        self._reply_work: WorkHandle[object] | None = None
+        self._request_number = self._reply_number = 0
+        """Numbers of the newest request for another state of the server, and of the newest reply."""
 
     @property
     def view(self) -> View:
         """The view that the controls show."""
-        return self._model.view
+        return self._view_model.view
 
     @property
     def session(self) -> "Session | None":
@@ -104,7 +105,7 @@ class Controller(QObject):
     @property
     def inputs(self) -> Inputs:
         """The inputs from which the view is derived."""
-        return self._model.inputs
+        return self._view_model.inputs
 
     def start(
         self,
@@ -115,26 +116,26 @@ class Controller(QObject):
     ) -> None:
         """Start a model: "demo", a path, or ID[:QUANT]. None starts the last one again.
 
-        `start` gives the exact settings. Without it, settings that `draft` leaves open are resolved by
-        app.resolve_start.
+        `start` gives the exact settings. Without it they come from launcher.app.start_settings.resolve_start, with
+        `draft` as the draft length if it is given.
         """
         if model is not None:
             self._start_request = StartRequest(model, draft, start)
         elif self._start_request is not None and (draft is not None or start is not None):
             self._start_request = StartRequest(self._start_request.model, draft, start)
-        wish = self._start_request
-        if wish is None:
+        request = self._start_request
+        if request is None:
             return
         changes: dict[str, object] = {"problem": None}
-        if self._model.view.resting:
-            name = "Demo model" if wish.model == DEMO else Path(wish.model).stem
+        if self._view_model.view.resting:
+            name = "Demo model" if request.model == DEMO else Path(request.model).stem
             changes |= {"model": name, "settings": "", "address": "", "status": ServerStatus(ServerState.PREPARING)}
-        self._model.update(**changes)
-        self._request_state(lambda: self._service.start(wish))
+        self._view_model.update(**changes)
+        self._request_state(lambda: self._service.start(request))
 
     def set_visible(self, visible: bool) -> None:
         """Tell the core whether the user can see the window."""
-        self.bridge.run(lambda _tell: self._service.set_visible(visible))
+        self.bridge.run(lambda _report: self._service.set_visible(visible))
 
     def stop(self) -> None:
         """Stop the server."""
@@ -145,11 +146,10 @@ class Controller(QObject):
 
         Running replies may finish for up to `drain_s` seconds. Ends with `applied`.
         """
-        changed = dict(changes)
-        self._request += 1
-        self._model.update(problem=None)
+        self._request_number += 1
+        self._view_model.update(problem=None)
         self.bridge.run(
-            lambda _tell: self._service.apply(changed, drain_s, extra),
+            lambda _report: self._service.apply(dict(changes), drain_s, extra),
             done=self.applied.emit,
             failed=self.applied.emit,
         )
@@ -159,51 +159,53 @@ class Controller(QObject):
 
         `ended` gets the error, or None.
         """
-        self._request += 1
-        self._model.update(problem=None)
-        self.bridge.run(lambda _tell: self._service.share(shared), done=ended, failed=ended)
+        self._request_number += 1
+        self._view_model.update(problem=None)
+        self.bridge.run(lambda _report: self._service.share(shared), done=ended, failed=ended)
 
     def fix(self, action: "Action") -> None:
         """Apply the fix that a diagnosis or a health finding suggests."""
         self.fixing.emit(action)
-        self._model.update(problem=None)
+        self._view_model.update(problem=None)
         self._request_state(lambda: self._service.fix(action))
 
     def measure(
         self,
         work: "Callable[[Session, str, Callable[[object], None]], Awaitable[_T]]",
         *,
-        told: Callable[[Any], object],
+        reported: Callable[[Any], object] | None = None,
         done: Callable[[_T], object],
         failed: Callable[[LauncherError], object],
         cancelled: Callable[[], object],
     ) -> "WorkHandle[None]":
-        """Lend the session to a measurement, with the name of the served model (empty if there is none).
+        """Run `work(session, served_name, report)`, a measurement that changes the server's settings.
 
-        The measurement changes the server's settings, and gets Superseded if the user changes them meanwhile. The other
-        arguments are those of Bridge.run.
+        `served_name` is empty if no model is served. Superseded is raised in the measurement if the user changes the
+        server's settings meanwhile. The other arguments are those of Bridge.run.
         """
-        self._request += 1
-        self._model.update(problem=None)
+        self._request_number += 1
+        self._view_model.update(problem=None)
         return self.bridge.run(
-            lambda tell: work(self._service.open_session(), self._service.served_name, tell),
-            told=told,
+            lambda report: work(self._service.open_session(), self._service.served_name, report),
+            reported=reported,
             done=done,
             failed=failed,
             cancelled=cancelled,
         )
 
-    def ask(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None) -> None:
-        """Request a reply to a conversation. It arrives by `deltas` and ends with `replied`."""
-        self._reply += 1
-        number, chosen = self._reply, dict(self.sampling if sampling is None else sampling)
-        self._model.update(replying=True, problem=None)
-        self._asking = self.bridge.submit(f"ask {number}", lambda: self._service.ask(number, messages, chosen))
+    def request_reply(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any] | None = None) -> None:
+        """Request a reply to a conversation. Its parts are emitted by `deltas`, its end by `replied`."""
+        self._reply_number += 1
+        number, values = self._reply_number, dict(self.sampling if sampling is None else sampling)
+        self._view_model.update(replying=True, problem=None)
+        self._reply_work = self.bridge.submit(
+            f"reply {number}", lambda: self._service.request_reply(number, messages, values)
+        )
 
     def stop_reply(self) -> None:
         """Cancel the reply in progress."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._reply_work is not None:
+            self._reply_work.cancel()
 
     def close(self) -> None:
         """Stop everything. `closed` is emitted when nothing runs any more."""
@@ -212,7 +214,7 @@ class Controller(QObject):
     def change_setting(self, name: str, value: "settings_file.Value") -> None:
         """Store another value for an app setting."""
         self.bridge.run(
-            lambda _tell: asyncio.to_thread(settings.change_setting, name, value),
+            lambda _report: asyncio.to_thread(settings.change_setting, name, value),
             done=lambda standing: self.apply_setting(standing.setting.name, standing.value),
             failed=self.show_problem,
         )
@@ -221,13 +223,13 @@ class Controller(QObject):
         """Apply a stored value of an app setting and emit `setting_changed`."""
         if name in settings.SAMPLING:
             field, sent = settings.SAMPLING[name], settings.request_value(value)
-            others = {each: given for each, given in self.sampling.items() if each != field}
+            others = {each: other for each, other in self.sampling.items() if each != field}
             self.sampling = others if sent is None else others | {field: sent}
         self.setting_changed.emit(name, value)
 
-    def ask_api_key(self, done: Callable[[str], object]) -> None:
-        """Read the API key of the running server."""
-        self.bridge.run(lambda _tell: self._service.api_key(), done=done)
+    def read_api_key(self, done: Callable[[str], object]) -> None:
+        """Read the API key of the running server and pass it to `done`."""
+        self.bridge.run(lambda _report: self._service.read_api_key(), done=done)
 
     def show_page(self, name: str) -> None:
         """Show another page of the window."""
@@ -248,24 +250,24 @@ class Controller(QObject):
 
     def show_problem(self, error: LauncherError) -> None:
         """Show an error that belongs to no server."""
-        self._model.update(problem=error)
+        self._view_model.update(problem=error)
 
     def _request_state(self, work: Callable[[], Awaitable[_T]], done: Callable[[_T], object] | None = None) -> None:
         """Request another state of the server. The outcome is reported only if no newer request was made."""
-        self._request += 1
-        number = self._request
+        self._request_number += 1
+        number = self._request_number
 
-        def if_newest(tell: Callable[[Any], object]) -> Callable[[Any], object]:
-            return lambda result: tell(result) if number == self._request else None
+        def if_newest(callback: Callable[[Any], object]) -> Callable[[Any], object]:
+            return lambda result: callback(result) if number == self._request_number else None
 
         self.bridge.run(
-            lambda _tell: work(), done=None if done is None else if_newest(done), failed=if_newest(self._show_failure)
+            lambda _report: work(), done=None if done is None else if_newest(done), failed=if_newest(self._show_failure)
         )
 
     def _record_stop(self, stopped: bool) -> None:
         """Record a stop that the server does not report, because it had not started."""
         if stopped and not self.view.resting:
-            self._take_status(ServerStatus())
+            self._handle_status(ServerStatus())
 
     @Slot(object)
     def _dispatch(self, batch: list[object]) -> None:
@@ -278,17 +280,17 @@ class Controller(QObject):
             match event:
                 case LogAdded(line):
                     lines.append(line)
-                case DeltaReceived(number, delta) if number == self._reply:
+                case DeltaReceived(number, delta) if number == self._reply_number:
                     deltas.append(delta)
                 case Notice(_, text):
                     lines.append(text)
                     self.noticed.emit(event)
                 case ServerStatus():
-                    self._take_status(event)
+                    self._handle_status(event)
                     if event.error is not None:
                         lines.append(str(event.error))
                 case Launched():
-                    self._take_launched(event)
+                    self._handle_launched(event)
                 case HealthChanged(standing):
                     self._show_health(standing)
                 case LinkRequested(url):
@@ -308,8 +310,8 @@ class Controller(QObject):
         for end in ends:
             self._handle_end(end)
 
-    def _take_status(self, status: ServerStatus) -> None:
-        self._model.update(status=status)
+    def _handle_status(self, status: ServerStatus) -> None:
+        self._view_model.update(status=status)
         if status.state in (ServerState.STOPPED, ServerState.FAILED):
             self._show_health(())
             self.shared = False
@@ -317,8 +319,8 @@ class Controller(QObject):
                 self.launch = None
                 self.launched.emit(None)
 
-    def _take_launched(self, event: Launched) -> None:
-        self._model.update(model=event.model, settings=event.settings, address=event.address, served=True)
+    def _handle_launched(self, event: Launched) -> None:
+        self._view_model.update(model=event.model, settings=event.settings, address=event.address, served=True)
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
         if self._start_request is not None:
             from launcher.app.start_settings import Start
@@ -330,10 +332,10 @@ class Controller(QObject):
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch
             self.bridge.run(
-                lambda _tell: self._service.measured_note(launch), done=lambda note: self._take_note(launch, note)
+                lambda _report: self._service.measured_note(launch), done=lambda note: self._handle_note(launch, note)
             )
 
-    def _take_note(self, launch: "Launch", note: str) -> None:
+    def _handle_note(self, launch: "Launch", note: str) -> None:
         if note and self.launch is launch:
             self.note = note
             self.view_changed.emit(self.view)
@@ -346,11 +348,11 @@ class Controller(QObject):
     def _handle_end(self, end: "Ended | ReplyFinished") -> None:
         if isinstance(end, ReplyFinished):
             self._finish_reply(end.number, end.reply, format_footer(end.reply))
-        elif end.what == "close":
+        elif end.name == "close":
             self.bridge.close()
             self.closed.emit()
-        elif end.what.startswith("ask "):
-            number = int(end.what.removeprefix("ask "))
+        elif end.name.startswith("reply "):
+            number = int(end.name.removeprefix("reply "))
             self._finish_reply(number, None, tr("Stopped by you.") if end.error is None else render(str(end.error)))
         elif end.error is not None and not isinstance(end.error, Superseded):
             self.show_problem(end.error if isinstance(end.error, LauncherError) else wrap_unexpected_error(end.error))
@@ -360,14 +362,14 @@ class Controller(QObject):
         if isinstance(error, Superseded):
             return
         if self.inputs.status.state is ServerState.PREPARING:
-            self._model.update(status=ServerStatus(ServerState.FAILED, error=error))
+            self._view_model.update(status=ServerStatus(ServerState.FAILED, error=error))
         elif self.inputs.status.error is not error:
-            self._model.update(problem=error)
+            self._view_model.update(problem=error)
         self.refused.emit(error)
 
     def _finish_reply(self, number: int, reply: "Reply | None", footer: str) -> None:
         """Finish reply `number`. The Ended event that follows a complete reply is ignored."""
-        if self.inputs.replying and number == self._reply:
-            self._asking = None
+        if self.inputs.replying and number == self._reply_number:
+            self._reply_work = None
             self.replied.emit(reply, footer)
-            self._model.update(replying=False)
+            self._view_model.update(replying=False)

@@ -29,7 +29,7 @@ _REQUEST_FIELDS = ("max_tokens", "temperature", "seed", "thinking")
 class ServerService:
     """The session for the lifetime of the window.
 
-    `start` creates it before its first await, so that a `stop` requested right afterwards ends it.
+    `start` creates it before its first await, so that a `stop` requested right afterwards stops it.
     """
 
     def __init__(self, post: Callable[[object], None]) -> None:
@@ -38,38 +38,38 @@ class ServerService:
         self.served_name = ""
         """The model as the user named it."""
         self._post = post
-        self._seen = True
-        self._requests = 0
+        self._visible = True
+        self._request_count = 0
         self._posted_launch: Launch | None = None
         self._counting: UseCounting | None = None
 
-    async def start(self, wish: StartRequest) -> None:
-        """Start a model in the same way as the command line: see resolve_start."""
+    async def start(self, request: StartRequest) -> None:
+        """Start a model with the settings that the command line would use: see resolve_start."""
         from launcher.app.start_settings import resolve_start
         from launcher.engine.server.started import save_last_model
 
         session = self.open_session()
-        self._requests += 1
-        start, asked = wish.start, self._requests
+        self._request_count += 1
+        start, request_number = request.start, self._request_count
         if start is None:
             ending = () if session.is_idle else (session.supervisor.engine_pid or 0,)
-            start = await resolve_start(wish.model, {"draft": wish.draft}, ending=ending)
-            if self._requests != asked:  # another request came while the settings were resolved
+            start = await resolve_start(request.model, {"draft": request.draft}, ending=ending)
+            if self._request_count != request_number:  # another request came while the settings were resolved
                 raise Superseded(message("A newer request replaced this one."))
-        before, self.served_name = self._posted_launch, wish.model
+        before, self.served_name = self._posted_launch, request.model
         if session.is_idle:
             await session.share(False)  # sharing never carries over to a new start
         await session.start(
             start.options,
             chosen=start.chosen,
             set_aside=start.set_aside,
-            named=wish.model,
+            named=request.model,
             notices=start.notices,
         )
         self._post(session.supervisor.status)  # the status may not have changed, so no event was sent
         if self._posted_launch is before:  # the same server was already running
             self._post_launched(session)
-        await asyncio.to_thread(save_last_model, wish.model)
+        await asyncio.to_thread(save_last_model, request.model)
 
     def open_session(self) -> "Session":
         """Return the session, creating it if necessary."""
@@ -79,18 +79,18 @@ class ServerService:
         if self.session is None:
             self.session = Session(on_event=self._forward_event, on_sample=self._post, on_health=self._forward_health)
             self._counting = UseCounting(self.session)
-            self.session.monitor.set_visible(self._seen)
+            self.session.monitor.set_visible(self._visible)
         return self.session
 
-    async def set_visible(self, seen: bool) -> None:
+    async def set_visible(self, visible: bool) -> None:
         """Record whether the window is visible."""
-        self._seen = seen
+        self._visible = visible
         if self.session is not None:
-            self.session.monitor.set_visible(seen)
+            self.session.monitor.set_visible(visible)
 
     async def stop(self) -> bool:
         """Stop. Returns whether nothing runs and nothing is about to start."""
-        self._requests += 1
+        self._request_count += 1
         if self.session is None:
             return True
         await self.session.stop()
@@ -128,19 +128,21 @@ class ServerService:
         else:
             await session.fix(action)
 
-    async def ask(self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> None:
+    async def request_reply(
+        self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]
+    ) -> None:
         """Request reply `number`. Sampling values without a ChatRequest field are sent under llama-server's names."""
         from launcher.engine.server.client import ChatRequest
 
-        named = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
+        fields = {name: value for name, value in sampling.items() if name in _REQUEST_FIELDS}
         others = {name: value for name, value in sampling.items() if name not in _REQUEST_FIELDS}
-        request = ChatRequest(messages, **named, extra=others)
+        request = ChatRequest(messages, **fields, extra=others)
         reply = await self._running_session().send_request(
             request, lambda delta: self._post(DeltaReceived(number, delta))
         )
         self._post(ReplyFinished(number, reply))
 
-    async def api_key(self) -> str:
+    async def read_api_key(self) -> str:
         """Return the API key of the running server. Raises ServerNotFound."""
         return self._running_session().supervisor.endpoint.api_key
 
@@ -150,7 +152,10 @@ class ServerService:
         return self.session
 
     def _forward_event(self, event: "ServerEvent") -> None:
-        """Forward an event of the core. A server may also be restarted with other settings from the command line."""
+        """Forward an event of the core, and post Launched if another server is ready.
+
+        That is not only after `start`: the command line can restart the server with other settings.
+        """
         self._post(event)
         session, ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
         if ready and session is not None and session.supervisor.launch is not self._posted_launch:
@@ -165,8 +170,8 @@ class ServerService:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
         from launcher.app.machine_presets import measured_sentence
 
-        found = await asyncio.to_thread(measured_sentence, launch)
-        return tr("Tuned on this machine: {sentence}", sentence=render(found)) if found else ""
+        sentence = await asyncio.to_thread(measured_sentence, launch)
+        return tr("Tuned on this machine: {sentence}", sentence=render(sentence)) if sentence else ""
 
     def _post_launched(self, session: "Session") -> None:
         from launcher.engine.demo import read_demo_preset
@@ -176,12 +181,12 @@ class ServerService:
             return
         draft = launch.options.draft
         context = f"{launch.context // 1024}K" if launch.context % 1024 == 0 else f"{launch.context:,}"
-        said = (
+        settings_text = (
             tr("{context} context · draft {draft} · MTP on", context=context, draft=draft)
             if draft
             else tr("{context} context · MTP off", context=context)
         )
-        said += tr(" · shared with the network") if session.shared else ""
+        settings_text += tr(" · shared with the network") if session.shared else ""
         note = read_demo_preset().speed_note if self.served_name == DEMO else ""
         address = session.supervisor.endpoint.url.removeprefix("http://")
-        self._post(Launched(launch, launch.header.name, said, address, note, session.shared))
+        self._post(Launched(launch, launch.header.name, settings_text, address, note, session.shared))

@@ -83,8 +83,8 @@ class UpdatesCard(Card):
             button.hide()
         self.cancel.show()
         self._getting = self._bridge.run(
-            lambda tell: _install(newest, tell),
-            told=self._show_progress,
+            lambda report: _install(newest, report),
+            reported=self._show_progress,
             done=self._show_installed,
             failed=self._show_error,
             cancelled=self._show_paused,
@@ -214,8 +214,8 @@ def _find_offer(newest: NewestRelease) -> Artefact | LauncherError:
         return error
 
 
-async def _install(newest: NewestRelease, tell: Callable[[object], None]) -> tuple[DownloadedUpdate, bool]:
+async def _install(newest: NewestRelease, report: Callable[[object], None]) -> tuple[DownloadedUpdate, bool]:
     from launcher.updates.install import download_update, install_update
 
-    received = await download_update(newest, tell)
+    received = await download_update(newest, report)
     return received, await install_update(received)

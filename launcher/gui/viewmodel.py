@@ -57,7 +57,9 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """State of the controls. `glyph` is the name of a painted glyph, `meaning` a role of the theme.
+    """State of the controls. `word` is the server's state as text, `subject` the model's name.
+
+    `glyph` is the name of a painted glyph, `meaning` a role of the theme. `resting`: the server is stopped or failed.
 
     `actions` are the suggested fixes for the problem, best first, for Controller.fix.
     """

@@ -360,7 +360,7 @@ class Window(QMainWindow):
         controller.page_requested.connect(self.show_page)
         controller.file_requested.connect(self._choose_file)
         controller.link_requested.connect(_open_link)
-        controller.setting_changed.connect(self._take_setting)
+        controller.setting_changed.connect(self._handle_setting)
         self.rail.chosen.connect(self.show_page)
         self.notice.closed.connect(self._stop_asking)
         for spec in self._specs.values():
@@ -375,7 +375,7 @@ class Window(QMainWindow):
         self._asking_to_close = False
 
     @Slot(str, object)
-    def _take_setting(self, name: str, _value: object) -> None:
+    def _handle_setting(self, name: str, _value: object) -> None:
         if name == CLOSE:
             self._chosen_close = ""
 

@@ -75,7 +75,7 @@ def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float
     """Give it samples up to now, 10 a second; return when the first was."""
     start_s = time.monotonic() - seconds
     usual = sampled(start_s, gpu=gpu)
-    panel.take_samples([replace(usual, time_s=start_s + i / 10) for i in range(int(seconds * 10))])
+    panel.add_samples([replace(usual, time_s=start_s + i / 10) for i in range(int(seconds * 10))])
     drawn(panel)
     return start_s
 

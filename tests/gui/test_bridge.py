@@ -61,7 +61,7 @@ def test_work_tells_its_end_and_its_error(bridge: Bridge, qtbot: QtBot) -> None:
     bridge.submit("good", works)
     bridge.submit("bad", fails)
     qtbot.waitUntil(lambda: len(events) == 2, timeout=60_000)
-    ends = {event.what: event.error for event in events if isinstance(event, Ended)}
+    ends = {event.name: event.error for event in events if isinstance(event, Ended)}
     assert ends["good"] is None
     assert isinstance(ends["bad"], ValueError)
 
@@ -193,7 +193,7 @@ def test_work_is_told_how_it_went_on_this_thread(bridge: Bridge, qtbot: QtBot) -
     async def breaks(_tell: object) -> None:
         raise ValueError("why")
 
-    bridge.run(work, done=lambda each: note(("done", each)), told=note)
+    bridge.run(work, done=lambda each: note(("done", each)), reported=note)
     qtbot.waitUntil(lambda: told == [10, 50, ("done", 3)], timeout=60_000)
     bridge.run(fails, failed=lambda error: note(error.title))
     bridge.run(breaks, failed=lambda error: note(error.title))

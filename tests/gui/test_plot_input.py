@@ -87,7 +87,7 @@ class TestMarks:
         for kind in MarkKind:
             panel.marks._marks.clear()
             panel.marks.append(Mark(kept(panel).newest_s, kind, "x"))
-            panel.take_samples([sampled(kept(panel).newest_s + 1)])
+            panel.add_samples([sampled(kept(panel).newest_s + 1)])
             drawn(panel)
             overlay = chart_of(panel.cards["rate"]).overlay
             ((share, _),) = overlay.marks
@@ -100,7 +100,7 @@ class TestMarks:
     def test_words_come_by_keyboard_from_mark_to_mark(self, panel: PlotPanel) -> None:
         fill(panel)
         panel.marks.append(Mark(kept(panel).newest_s, MarkKind.SPILL, "Weights are in system memory."))
-        panel.take_samples([sampled(kept(panel).newest_s + 20)])
+        panel.add_samples([sampled(kept(panel).newest_s + 20)])
         drawn(panel)
         QTest.keyClick(panel, Qt.Key.Key_Left, Qt.KeyboardModifier.ControlModifier)
         drawn(panel)
@@ -122,7 +122,7 @@ class TestPointer:
     def test_a_line_and_a_value_per_series_in_all_plots(self, panel: PlotPanel) -> None:
         start_s = time.monotonic() - 300
         steps = [sampled(start_s + i / 10, tokens_per_second=100.0 if i < 1_500 else 300.0) for i in range(3_000)]
-        panel.take_samples(steps)
+        panel.add_samples(steps)
         drawn(panel)
         rate, drafts, gpu, vram = (panel.cards[name] for name in ("rate", "acceptance", "gpu", "vram"))
         chart_of(gpu).overlay.hovered.emit(0.25)
@@ -192,7 +192,7 @@ class TestPointer:
         drawn(panel)
         assert chart_of(panel.cards["rate"]).time_axis.end_wall_s == pytest.approx(time.time() - moved_s, abs=60)
         end_s = panel.span.end_s
-        panel.take_samples([sampled(kept(panel).newest_s + 5)])
+        panel.add_samples([sampled(kept(panel).newest_s + 5)])
         drawn(panel)
         assert panel.span.end_s == end_s
         QTest.mouseDClick(overlay, Qt.MouseButton.LeftButton, pos=middle)
@@ -223,7 +223,7 @@ class TestExport:
         fill(panel, 600)
         end_s = kept(panel).newest_s + 0.1
         panel.marks.append(Mark(end_s - 0.05, MarkKind.NOTICE, "=a notice, with a comma"))
-        panel.take_samples([sampled(end_s, tokens_per_second=None)])
+        panel.add_samples([sampled(end_s, tokens_per_second=None)])
         panel.choose_length(60)
         drawn(panel)
         with qtbot.waitSignal(panel.exported, timeout=60_000) as caught:

@@ -63,7 +63,7 @@ def launch(home: Path) -> Launch:
 
 def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPanel) -> None:
     fill(panel)
-    panel.take_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
+    panel.add_samples([sampled(kept(panel).newest_s + 0.1, tokens_per_second=212.5, gpu_power_w=290.0)])
     drawn(panel)
     rate, drafts, gpu, vram = (panel.cards[name] for name in ("rate", "acceptance", "gpu", "vram"))
     assert said(rate) == ["Tokens per second: 212.5 t/s +12.5 in 1 min"]
@@ -77,7 +77,7 @@ def test_numbers_come_with_their_unit_and_their_change_in_a_minute(panel: PlotPa
 
 def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
-    panel.take_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
+    panel.add_samples([sampled(start_s + 60 + i / 10, tokens_per_second=None) for i in range(50)])
     drawn(panel)
     assert said(panel.cards["rate"]) == ["Tokens per second: 200.0 t/s 5 s ago"]
     curve = chart_of(panel.cards["rate"]).curves["tokens_per_second"]
@@ -88,7 +88,7 @@ def test_what_ended_keeps_its_last_value_with_its_age_and_the_plot_has_a_gap(pan
 def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 10
     rates = [None, 150.0, None, 200.0, 210.0, None]
-    panel.take_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
+    panel.add_samples([sampled(start_s + i / 10, tokens_per_second=rate) for i, rate in enumerate(rates)])
     panel.choose_length(10)
     drawn(panel)
     card = panel.cards["rate"]
@@ -98,7 +98,7 @@ def test_a_sample_between_two_gaps_is_a_dot(panel: PlotPanel) -> None:
 
 def test_before_anything_runs_a_dash_says_why(panel: PlotPanel) -> None:
     assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001 -- an en dash
-    panel.take_samples([sampled(time.monotonic(), tokens_per_second=None)])
+    panel.add_samples([sampled(time.monotonic(), tokens_per_second=None)])
     drawn(panel)
     assert said(panel.cards["rate"]) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001
 
@@ -113,11 +113,11 @@ def test_nothing_moves_while_numbers_change(panel: PlotPanel) -> None:
             each.geometry().getRect() for each in (read_out, read_out.unit, read_out.change, panel.cards["acceptance"])
         ]
 
-    panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
+    panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=999.9)])
     drawn(panel)
     before = places()
     for rate in (100.0, 88.8, 7.1, 999.9):
-        panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=rate)])
+        panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=rate)])
         drawn(panel)
         assert places() == before
 
@@ -132,7 +132,7 @@ def test_without_a_gpu_its_plots_are_absent_for_one_reason_and_the_host_is_shown
     assert said(host)[2] == "Processor: 50 % ±0 in 1 min"
     assert host.aside == "of 16.0 GiB\n12.0 free"
     assert set(chart_of(host).curves) > {"host_cpu_percent"}
-    panel.take_samples([sampled(kept(panel).newest_s + 1)])
+    panel.add_samples([sampled(kept(panel).newest_s + 1)])
     drawn(panel)
     assert gpu.absent is None
     assert vram.isVisible()
@@ -155,7 +155,7 @@ def test_curves_are_drawn_to_their_own_scales(panel: PlotPanel) -> None:
 
 def test_where_the_driver_does_not_tell_whose_memory_it_is_all_that_is_used_is_drawn(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 10
-    panel.take_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
+    panel.add_samples([sampled(start_s + i / 10, engine_vram_mib=None, others_vram_mib=None) for i in range(100)])
     drawn(panel)
     assert chart_of(panel.cards["vram"]).curves["vram_used_mib"].yData[-1] == pytest.approx(21.0)
 
@@ -164,7 +164,7 @@ def test_a_peak_of_one_sample_is_seen_in_an_hour(panel: PlotPanel) -> None:
     start_s = time.monotonic() - 3_600
     usual, peak = sampled(start_s), sampled(start_s, tokens_per_second=900.0)
     batch = [replace(peak if i == 17_777 else usual, time_s=start_s + i / 10) for i in range(36_000)]
-    panel.take_samples(batch)
+    panel.add_samples(batch)
     panel.choose_length(3_600)
     drawn(panel)
     curve = chart_of(panel.cards["rate"]).curves["tokens_per_second"]
@@ -203,11 +203,11 @@ def test_another_server_begins_with_no_figures_of_the_one_before(
     rate, drafts = panel.cards["rate"], panel.cards["acceptance"]
     assert rate.aside == ""
     assert drafts.aside == ""
-    panel.take_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
+    panel.add_samples([sampled(time.monotonic() + 1, tokens_per_second=None, acceptance_percent=None)])
     drawn(panel)
     assert said(rate) == ["Tokens per second: – No reply is being generated."]  # noqa: RUF001 -- an en dash
     assert said(drafts) == ["Draft acceptance: – No reply is being generated."]  # noqa: RUF001
-    panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
+    panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=39.0, engine_vram_mib=2_048.0)])
     drawn(panel)
     assert said(rate) == ["Tokens per second: 39.0 t/s"]
     assert rate.aside == "mean of 5 min 39.0\n60 % of the limit"
@@ -224,7 +224,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     drawn(panel)
     assert panel.head._words.text() == "Live"
     controller.bridge.drained.emit([status])
-    panel.take_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
+    panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
     assert panel.head._words.text() == "Nothing is running."
     for card in panel.cards.values():
@@ -233,7 +233,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
     assert chart_of(panel.cards["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
-    panel.take_samples([sampled(kept(panel).newest_s + 0.1)])
+    panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)
     assert panel.head._words.text() == "Live"
     assert said(panel.cards["gpu"])[0].startswith("Temperature: 71 °C")
@@ -242,13 +242,13 @@ def test_when_nothing_runs_no_number_looks_like_now(
 def test_throttling_is_said_with_its_reason_and_for_five_minutes_after(panel: PlotPanel) -> None:
     start_s = fill(panel, 60)
     hot = sampled(start_s + 61)
-    panel.take_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
+    panel.add_samples([MonitorSnapshot(hot.time_s, hot.readings, None, GpuActivity((), ("power limit",), {}))])
     drawn(panel)
     assert panel.cards["gpu"].aside == "throttled by\npower limit"
-    panel.take_samples([sampled(start_s + 61 + 125)])
+    panel.add_samples([sampled(start_s + 61 + 125)])
     drawn(panel)
     assert panel.cards["gpu"].aside == "power limit\n2 min ago"
-    panel.take_samples([sampled(start_s + 61 + 301)])
+    panel.add_samples([sampled(start_s + 61 + 301)])
     drawn(panel)
     assert panel.cards["gpu"].aside == "no throttling\nin 5 min"
 
@@ -274,7 +274,7 @@ def test_hidden_nothing_is_drawn_and_shown_again_all_that_came_is_there(panel: P
     fill(panel)
     panel.hide()
     before = panel.drawings
-    panel.take_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=432.1)])
+    panel.add_samples([sampled(kept(panel).newest_s + 1, tokens_per_second=432.1)])
     panel.draw_if_due()
     assert panel.drawings == before
     assert not is_drawing(panel)

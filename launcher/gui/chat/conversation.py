@@ -116,7 +116,7 @@ class OpenConversation:
         steps: VerificationSteps,
         continues: bool = True,
     ) -> None:
-        """Finish a reply. With `continues` false the conversation does not continue from it: reply B of a comparison."""
+        """Finish a reply. The conversation continues from it, if `continues`; not from reply B of a comparison."""
         ending = MessageEnding.WHOLE if reply is not None else MessageEnding.STOPPED
         figures = reply_figures(reply) | steps.as_figures()
         if continues:

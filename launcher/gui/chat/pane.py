@@ -147,7 +147,7 @@ class ChatPane(ChatFrame):
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
         """Apply the current theme."""
-        changed = event.type() == QEvent.Type.PaletteChange and hasattr(self, "talk")
+        changed = event.type() == QEvent.Type.PaletteChange and hasattr(self, "conversation")
         if changed and self._theme is not theme.current():  # setting a style sheet changes the palette, too
             self._theme = theme.current()
             self.setStyleSheet(chat_style_sheet())
@@ -381,7 +381,7 @@ class ChatPane(ChatFrame):
 
     def _update_actions(self) -> None:
         """Show on each reply the actions that are possible now."""
-        # An unanswered question has the index of the one asked after it: only the last turn is part of the conversation.
+        # An unanswered question has the same index as the next one: only the last turn counts.
         last: dict[int, Turn] = {turn.at: turn for turn in self.column.turns}
         for turn in self.column.turns:
             if isinstance(turn.reply, ReplyView) and turn.reply is not self._reply_view:

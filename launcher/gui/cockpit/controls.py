@@ -92,15 +92,15 @@ class AdvancedFields(QWidget):
             column.addWidget(widget)
         self._show_flag()
         state.previewed.connect(self._show_state)
-        state.based.connect(self._ask_flags)
+        state.based.connect(self._request_flags)
 
     def on_shown(self) -> None:
         """Ask the engine for its flags: only now that the page is visible."""
-        self._ask_flags()
+        self._request_flags()
         self._show_state()
 
     @Slot()
-    def _ask_flags(self) -> None:
+    def _request_flags(self) -> None:
         launch = self._controller.launch
         if launch is None or launch.build is self._asked or not self.isVisible():
             return
@@ -108,10 +108,12 @@ class AdvancedFields(QWidget):
         if not self._flags:
             self._count.setText(tr("Reading the flags of {engine} ...", engine=build.name))
         self._controller.bridge.run(
-            lambda _tell: _read_flags(build), done=lambda flags: self._take_flags(build, flags), failed=self._show_error
+            lambda _report: _read_flags(build),
+            done=lambda flags: self._show_flags(build, flags),
+            failed=self._show_error,
         )
 
-    def _take_flags(self, build: "EngineBuild", flags: "tuple[Flag, ...]") -> None:
+    def _show_flags(self, build: "EngineBuild", flags: "tuple[Flag, ...]") -> None:
         if build is self._asked:
             self._flags = flags
             self._list_flags()
@@ -269,7 +271,7 @@ class ChangesBox(QFrame):
         )
         self.drain.setCurrentIndex(self.drain.findData(settings.current_value(APPLY)))
         self.drain.activated.connect(lambda _at: controller.change_setting(APPLY, self.drain.currentData()))
-        controller.setting_changed.connect(self._take_setting)
+        controller.setting_changed.connect(self._handle_setting)
         self.apply = QPushButton(tr("Apply"))
         self.apply.setObjectName("primary")
         self.apply.setToolTip(
@@ -303,7 +305,7 @@ class ChangesBox(QFrame):
         return DRAIN_S if self.drain.currentData() == FINISH else 0.0
 
     @Slot(str, object)
-    def _take_setting(self, name: str, value: object) -> None:
+    def _handle_setting(self, name: str, value: object) -> None:
         if name == APPLY:
             self.drain.setCurrentIndex(self.drain.findData(value))
 

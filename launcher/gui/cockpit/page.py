@@ -121,7 +121,7 @@ class CopyPanel(Card):
         self.copy.setEnabled(False)
         self.show()
         self._controller.bridge.run(
-            lambda _tell: _render_recipe(*wanted),
+            lambda _report: _render_recipe(*wanted),
             done=lambda text: self._show_text(wanted, text),
             failed=lambda error: self._show_error(wanted, error),
         )
@@ -133,7 +133,7 @@ class CopyPanel(Card):
 
     def copy_key(self) -> None:
         """Copy the API key without showing it."""
-        self._controller.ask_api_key(lambda key: self._to_clipboard(key, tr("API key copied.")))
+        self._controller.read_api_key(lambda key: self._to_clipboard(key, tr("API key copied.")))
 
     def _server_url(self) -> str | None:
         address = self._controller.view.address
@@ -274,7 +274,7 @@ class NoticeArea(QWidget):
         self.problem.closed.connect(self._close_error)
         controller.view_changed.connect(self.show_view)
         controller.applied.connect(self.show_applied)
-        controller.launched.connect(self._take_launch)
+        controller.launched.connect(self._handle_launch)
         controller.health_changed.connect(self.show_health)
         self.show_view(controller.view)
         self.show_health(controller.health)
@@ -299,7 +299,7 @@ class NoticeArea(QWidget):
         self.show_view(self._controller.view)
 
     @Slot(object)
-    def _take_launch(self, launch: object) -> None:
+    def _handle_launch(self, launch: object) -> None:
         """Drop the error of a failed apply once something else runs."""
         if launch is not None and self._failed is not None:
             self._failed = None

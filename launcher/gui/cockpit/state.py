@@ -48,13 +48,13 @@ class SettingsState(QObject):
         self._soon.setSingleShot(True)
         self._soon.setInterval(0)
         self._soon.timeout.connect(self._update_preview)
-        controller.launched.connect(self._take_launch)
-        controller.applied.connect(self._take_applied)
-        controller.fixing.connect(self._take_fix)
+        controller.launched.connect(self._handle_launch)
+        controller.applied.connect(self._handle_applied)
+        controller.fixing.connect(self._handle_fix)
         controller.setting_changed.connect(lambda _name, _value: self.sampling_told.emit())
-        controller.closed.connect(lambda: self._take_launch(None))  # results of pending reads come too late then
+        controller.closed.connect(lambda: self._handle_launch(None))  # results of pending reads come too late then
         if controller.launch is not None:
-            self._take_launch(controller.launch)
+            self._handle_launch(controller.launch)
 
     @property
     def changes(self) -> int:
@@ -137,7 +137,7 @@ class SettingsState(QObject):
         self.previewed.emit()
 
     @Slot(object)
-    def _take_launch(self, launch: "Launch | None") -> None:
+    def _handle_launch(self, launch: "Launch | None") -> None:
         self._launch = launch
         if launch is None:
             self.previewer = self.preview = self.problem = None
@@ -155,12 +155,12 @@ class SettingsState(QObject):
         self._reading = launch
         self._read_s = time.monotonic()
         self._controller.bridge.run(
-            lambda _tell: _make_previewer(self._controller, launch),
-            done=lambda found: self._take_previewer(launch, *found),
-            failed=lambda error: self._take_error(launch, error),
+            lambda _report: _make_previewer(self._controller, launch),
+            done=lambda found: self._handle_previewer(launch, *found),
+            failed=lambda error: self._handle_error(launch, error),
         )
 
-    def _take_previewer(self, launch: "Launch", previewer: "Previewer", defaults: "SamplingDefaults | None") -> None:
+    def _handle_previewer(self, launch: "Launch", previewer: "Previewer", defaults: "SamplingDefaults | None") -> None:
         self._reading = None
         if launch is not self._launch:
             return
@@ -176,21 +176,21 @@ class SettingsState(QObject):
         if self.preview is not None and self.problem is None:  # values that run already are no longer requests
             self.requested = {change.name: change.new for change in self.preview.changes}
         if not known:
-            self._controller.bridge.run(lambda _tell: _warm_estimates(previewer))
+            self._controller.bridge.run(lambda _report: _warm_estimates(previewer))
 
-    def _take_error(self, launch: "Launch", error: LauncherError) -> None:
+    def _handle_error(self, launch: "Launch", error: LauncherError) -> None:
         self._reading = None
         if launch is self._launch:
             self.problem = error
             self.previewed.emit()
 
     @Slot(object)
-    def _take_applied(self, error: LauncherError | None) -> None:
+    def _handle_applied(self, error: LauncherError | None) -> None:
         self._failed = error is not None
         self._show_applying(applying=False)
 
     @Slot(object)
-    def _take_fix(self, action: "Action") -> None:
+    def _handle_fix(self, action: "Action") -> None:
         """Discard failed changes when another fix changes the settings instead."""
         from launcher.engine.diagnosis.actions import changes_settings
 

@@ -337,7 +337,7 @@ class LogsPage(QWidget):
         self._connect()
         if controller.session is not None:
             session = controller.session
-            controller.bridge.run(lambda _tell: earlier_lines(session), done=self._prepend_lines)
+            controller.bridge.run(lambda _report: earlier_lines(session), done=self._prepend_lines)
         self.lines.set_still(still=True)
         self._show_view(controller.view)
         self._show_count()
@@ -346,7 +346,7 @@ class LogsPage(QWidget):
         """Resume showing lines and list the available sources."""
         self._update_pause()
         self._controller.bridge.run(
-            lambda _tell: find_sources(self._own_url()), done=self._show_sources, failed=self._show_error
+            lambda _report: find_sources(self._own_url()), done=self._show_sources, failed=self._show_error
         )
 
     def on_hidden(self) -> None:
@@ -385,12 +385,14 @@ class LogsPage(QWidget):
         elif source.kind is SourceKind.FILE:
             path = Path(source.where)
             self._reading = run(
-                lambda _tell: read_file(path), done=lambda read: self._show_file(source, read), failed=self._show_error
+                lambda _report: read_file(path),
+                done=lambda read: self._show_file(source, read),
+                failed=self._show_error,
             )
         else:
             self._reading = run(
-                lambda tell: follow_server(source.where, tell),
-                told=lambda lines: self._add_other_lines(source, lines),
+                lambda report: follow_server(source.where, report),
+                reported=lambda lines: self._add_other_lines(source, lines),
                 done=lambda _none: self.banner.show_message(tr("This server has stopped."), "information"),
                 failed=self._show_error,
             )
@@ -420,7 +422,7 @@ class LogsPage(QWidget):
         """Copy the text for a bug report."""
         texts = [line.text for line in self.lines.kept]
 
-        async def make(_tell: object) -> str:
+        async def make(_report: object) -> str:
             from launcher.app.bug_report import bug_report
 
             return await bug_report(texts)
@@ -571,7 +573,7 @@ class LogsPage(QWidget):
         elif cause is not None and cause.start is not None and self._controller.session is None:
             start = cause.start
             self._controller.bridge.run(
-                lambda _tell: apply_fix(action, start),
+                lambda _report: apply_fix(action, start),
                 done=lambda options: self._start_model(start.model, options),
                 failed=self._show_error,
             )

@@ -129,7 +129,7 @@ def cause_of(error: LauncherError) -> Cause:
     return Cause(error.title, "", error.hint, str(error.facts.get("line", "")), error.actions)
 
 
-async def follow_server(url: str, tell: Callable[[list[ParsedLine]], object]) -> None:
+async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) -> None:
     """Report the lines of another program's server as they come, until it ends."""
     from launcher.app.running import logs
 
@@ -148,12 +148,12 @@ async def follow_server(url: str, tell: Callable[[list[ParsedLine]], object]) ->
                 lines.append(parse_log_line(text))
                 following = asyncio.ensure_future(anext(stream, None))
             if lines and (not done or clock() - told_s >= _BATCH_S):
-                tell(lines)
+                report(lines)
                 lines, told_s = [], clock()
     finally:
         following.cancel()
         if lines:
-            tell(lines)
+            report(lines)
 
 
 async def apply_fix(action: Action, start: StartRequest) -> ServeOptions:

@@ -607,7 +607,7 @@ class Verification(QObject):
     def start_verifying(self, local: LocalModel) -> None:
         """Verify a file."""
 
-        async def work(tell: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
+        async def work(report: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
             from launcher.models.library import verify_model
 
             reported_s = began_s = time.monotonic()
@@ -616,14 +616,14 @@ class Verification(QObject):
                 nonlocal reported_s
                 if (now_s := time.monotonic()) - reported_s >= _PROGRESS_INTERVAL_S:
                     reported_s = now_s
-                    tell((done, done / (now_s - began_s)))
+                    report((done, done / (now_s - began_s)))
 
             return await verify_model(local, on_bytes)
 
         self.local = local
         self.handle = self._bridge.run(
             work,
-            told=lambda told: self.progressed.emit(*told) if local is self.local else None,
+            reported=lambda told: self.progressed.emit(*told) if local is self.local else None,
             done=lambda results: self._emit_result(local, results),
             failed=lambda error: self._emit_error(local, error),
         )

@@ -69,7 +69,7 @@ class ModelsPage(QWidget):
         if self._looking is not None:
             self._looking.cancel()
         run = self._controller.bridge.run
-        self._looking = run(lambda _tell: read_local_models(), done=self._show_shelf, failed=self._show_error)
+        self._looking = run(lambda _report: read_local_models(), done=self._show_shelf, failed=self._show_error)
 
     @Slot()
     def start(self) -> None:
@@ -97,7 +97,7 @@ class ModelsPage(QWidget):
         local = self.table.row
         if local is not None:
             self._controller.bridge.run(
-                lambda _tell: delete_model(local),
+                lambda _report: delete_model(local),
                 done=lambda freed: self._show_deleted(words.display_name(local), freed),
                 failed=self._show_error,
             )
@@ -118,7 +118,7 @@ class ModelsPage(QWidget):
     def add_place(self, path: Path) -> None:
         """Add a model folder, or list a single file."""
 
-        async def work(_tell: object) -> tuple[bool, str]:
+        async def work(_report: object) -> tuple[bool, str]:
             from launcher.models.added_places import add_place
             from launcher.models.library import describe_store
 
@@ -224,7 +224,7 @@ class ModelsPage(QWidget):
         self.verifying.verified.connect(self._show_verified)
         self.verifying.failed.connect(self._show_error)
         self.verifying.ended.connect(lambda: self.details.show_progress(None, 0))
-        self._controller.launched.connect(self._take_launch)
+        self._controller.launched.connect(self._handle_launch)
 
     @Slot(object)
     def show_view(self, view: object) -> None:
@@ -237,7 +237,7 @@ class ModelsPage(QWidget):
             self._read_offers()
 
     @Slot(object)
-    def _take_launch(self, _launch: object) -> None:
+    def _handle_launch(self, _launch: object) -> None:
         """Read the free memory again: a server has started or stopped."""
         if self.isVisible():
             self.refresh()
@@ -245,7 +245,9 @@ class ModelsPage(QWidget):
                 self._read_offers()
 
     def _read_offers(self) -> None:
-        self._controller.bridge.run(lambda _tell: read_offers(), done=self.offers.show_offers, failed=self._show_error)
+        self._controller.bridge.run(
+            lambda _report: read_offers(), done=self.offers.show_offers, failed=self._show_error
+        )
 
     def _show_side(self) -> None:
         self.details.setVisible(self._views.value == _FILES and bool(self.table.rows))
@@ -291,7 +293,7 @@ class ModelsPage(QWidget):
             self._reading.cancel()  # of a row that was only passed by
         if local is not None:
             self._reading = self._controller.bridge.run(
-                lambda _tell: read_details(local),
+                lambda _report: read_details(local),
                 done=lambda details: self.details.show_details(local, details),
                 failed=self._show_error,
             )
@@ -321,7 +323,7 @@ class ModelsPage(QWidget):
         self.refresh()
 
     def _drop_place(self, path: Path) -> None:
-        async def work(_tell: object) -> bool:
+        async def work(_report: object) -> bool:
             from launcher.models.added_places import remove_place
 
             return await asyncio.to_thread(remove_place, path)
@@ -329,7 +331,7 @@ class ModelsPage(QWidget):
         self._controller.bridge.run(work, done=lambda _done: self.refresh(), failed=self._show_error)
 
     def _remove_left(self, left: Leftover) -> None:
-        async def work(_tell: object) -> int:
+        async def work(_report: object) -> int:
             from launcher.models.leftovers import remove_leftover
 
             return await asyncio.to_thread(remove_leftover, left)

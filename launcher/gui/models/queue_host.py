@@ -50,25 +50,25 @@ class QueueRunner(QObject):
 
     def refresh(self) -> None:
         """Read the queue and run it if a job is waiting, also one of an earlier run or from the command line."""
-        self._controller.bridge.run(lambda _tell: _read_queue(), done=self._take_snapshot, failed=self.failed.emit)
+        self._controller.bridge.run(lambda _report: _read_queue(), done=self._handle_snapshot, failed=self.failed.emit)
 
     def run_queue(self) -> None:
         """Run the queue until the window closes."""
         if self._running is None:
             self._running = self._controller.bridge.run(
-                _run_queue, told=self._handle_event, failed=self._emit_error, done=self._record_end
+                _run_queue, reported=self._handle_event, failed=self._emit_error, done=self._record_end
             )
 
     def add(self, what: str) -> None:
         """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
-        async def add(_tell: object) -> AddedJob:
+        async def add(_report: object) -> AddedJob:
             from launcher.app.downloads import add_pull
 
             name, _, sha256 = what.partition(" ")
             return await add_pull(name, sha256=sha256.strip() or None)
 
-        self._controller.bridge.run(add, done=self._take_added, failed=self.failed.emit)
+        self._controller.bridge.run(add, done=self._handle_added, failed=self.failed.emit)
 
     def request_state(self, wish: str, *job_ids: int) -> None:
         """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
@@ -102,18 +102,18 @@ class QueueRunner(QObject):
         self._change_queue(ask)
 
     def _change_queue(self, ask: Callable[[], None]) -> None:
-        async def work(_tell: object) -> QueueSnapshot:
+        async def work(_report: object) -> QueueSnapshot:
             await asyncio.to_thread(ask)
             return await _read_queue()
 
-        self._controller.bridge.run(work, done=self._take_snapshot, failed=self.failed.emit)
+        self._controller.bridge.run(work, done=self._handle_snapshot, failed=self.failed.emit)
 
-    def _take_added(self, added: AddedJob) -> None:
+    def _handle_added(self, added: AddedJob) -> None:
         self.added.emit(added.job.title)
         self.refresh()
         self.run_queue()
 
-    def _take_snapshot(self, line: QueueSnapshot) -> None:
+    def _handle_snapshot(self, line: QueueSnapshot) -> None:
         self.snapshot = QueueSnapshot(
             line.jobs, {**self.snapshot.figures, **line.figures}, line.held, self.snapshot.totals
         )
@@ -146,7 +146,7 @@ async def _read_queue() -> QueueSnapshot:
     return QueueSnapshot(look.jobs.jobs, look.figures, look.jobs.hold)
 
 
-async def _run_queue(tell: Callable[[object], object]) -> None:
+async def _run_queue(report: Callable[[object], object]) -> None:
     """Run waiting jobs and report the whole queue after each change."""
     from launcher.app.downloads import download_queue
     from launcher.fetch.queue_runner import (
@@ -174,7 +174,7 @@ async def _run_queue(tell: Callable[[object], object]) -> None:
         done = None
         match event:
             case QueueNotice(text):
-                tell(text)
+                report(text)
                 return
             case JobAdded(job) | JobChanged(job) | JobFailed(job, _):
                 jobs[job.id] = job
@@ -191,6 +191,6 @@ async def _run_queue(tell: Callable[[object], object]) -> None:
         places = {job_id: place for place, job_id in enumerate(order)}
         shown = sorted(jobs.values(), key=lambda job: places.get(job.id, len(places)))
         running = {job.id: figures[job.id] for job in shown if job.state.value == "running" and job.id in figures}
-        tell((QueueSnapshot(tuple(shown), running, held, totals), done))
+        report((QueueSnapshot(tuple(shown), running, held, totals), done))
 
     await QueueRunner(download_queue(), listen).run()

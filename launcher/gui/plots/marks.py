@@ -60,10 +60,10 @@ class MarkLog:
         self._replying = controller.view.replying
         self._asked_s: float | None = None
         self._standing: frozenset[str] = frozenset()
-        controller.view_changed.connect(self.take_view)
-        controller.deltas.connect(self.take_deltas)
-        controller.health_changed.connect(self.take_health)
-        controller.noticed.connect(self.take_notice)
+        controller.view_changed.connect(self.record_view)
+        controller.deltas.connect(self.record_deltas)
+        controller.health_changed.connect(self.record_health)
+        controller.noticed.connect(self.record_notice)
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -93,7 +93,7 @@ class MarkLog:
             return next((mark for mark in reversed(self._marks) if mark.time_s < time_s - 1e-6), None)
         return next((mark for mark in self._marks if mark.time_s > time_s + 1e-6), None)
 
-    def take_view(self, _view: object) -> None:
+    def record_view(self, _view: object) -> None:
         """Record state changes of the server, and requests of this window."""
         inputs = self._controller.inputs
         state, before = inputs.status.state, self._state
@@ -118,14 +118,14 @@ class MarkLog:
                 MarkKind.READY, tr("Ready: {settings}", settings=inputs.settings) if inputs.settings else tr("Ready")
             )
 
-    def take_deltas(self, deltas: "Sequence[Delta]") -> None:
+    def record_deltas(self, deltas: "Sequence[Delta]") -> None:
         """Record the first token of a reply."""
         if self._asked_s is not None and any(delta.content or delta.reasoning for delta in deltas):
             after_s = self._clock() - self._asked_s
             self._asked_s = None
             self.add(MarkKind.FIRST_TOKEN, tr("First token after {seconds:.2f} s", seconds=after_s))
 
-    def take_health(self, standing: "Sequence[Finding]") -> None:
+    def record_health(self, standing: "Sequence[Finding]") -> None:
         """Record newly raised findings; one whose figures changed is not new."""
         before, self._standing = self._standing, frozenset(str(finding.code) for finding in standing)
         for finding in standing:
@@ -135,7 +135,7 @@ class MarkLog:
                 kind = MarkKind.THROTTLING if throttled else MarkKind.SPILL if code == "spill" else MarkKind.NOTICE
                 self.add(kind, render(finding.sentence))
 
-    def take_notice(self, notice: Notice) -> None:
+    def record_notice(self, notice: Notice) -> None:
         """Record a notice of the supervisor."""
         self.add(MarkKind.NOTICE, render(notice.text))
 

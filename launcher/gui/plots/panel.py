@@ -237,7 +237,7 @@ def save_picture(bridge: Bridge, picture: QImage, path: Path, on_end: Callable[[
 def _save_file(
     bridge: Bridge, write: Callable[[], None], path: Path, on_end: Callable[[str, Path | None], object]
 ) -> None:
-    async def work(_tell: object) -> None:
+    async def work(_report: object) -> None:
         try:
             await asyncio.to_thread(write)
         except OSError as error:
@@ -293,12 +293,12 @@ class PlotPanel(QWidget):
         self.head = PlotHead()
         self._build()
         self._show_cards(has_gpu=False)
-        controller.sampled.connect(self.take_samples)
-        controller.view_changed.connect(self._take_view)
-        controller.launched.connect(self._take_launch)
+        controller.sampled.connect(self.add_samples)
+        controller.view_changed.connect(self._handle_view)
+        controller.launched.connect(self._handle_launch)
         self.references = RateReferences(controller, self)
         self.references.changed.connect(self._show_references)
-        self.references.take_launch(controller.launch)
+        self.references.request_references(controller.launch)
 
     @Slot()
     def _show_references(self) -> None:
@@ -315,14 +315,14 @@ class PlotPanel(QWidget):
     # running server
 
     @Slot(object)
-    def _take_view(self, view: View) -> None:
+    def _handle_view(self, view: View) -> None:
         """Show that no server runs any more: no further sample would."""
         if view.resting != self._rests:
             self._rests = view.resting
             self.refresh()
 
     @Slot(object)
-    def _take_launch(self, launch: Launch | None) -> None:
+    def _handle_launch(self, launch: Launch | None) -> None:
         """Restart the figures for another server."""
         if launch is not None:
             self._served_s, self._latest = time.monotonic(), None
@@ -332,7 +332,7 @@ class PlotPanel(QWidget):
 
     # samples
 
-    def take_samples(self, batch: list[MonitorSnapshot]) -> None:
+    def add_samples(self, batch: list[MonitorSnapshot]) -> None:
         """Store new samples and schedule a drawing at a limited rate."""
         if not batch:
             return

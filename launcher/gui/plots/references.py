@@ -27,7 +27,7 @@ class RateReferences(QObject):
         self.limit: Reading | None = None
         """In tokens per second; without a value it has the reason."""
         self.baseline: Reference | None = None
-        controller.launched.connect(self.take_launch)
+        controller.launched.connect(self.request_references)
 
     @property
     def lines(self) -> dict[str, Reference | None]:
@@ -49,7 +49,7 @@ class RateReferences(QObject):
             self.baseline = Reference(tokens_per_second, f"{words} · {source}" if source else words, dotted=True)
         self.changed.emit()
 
-    def take_launch(self, launch: Launch | None) -> None:
+    def request_references(self, launch: Launch | None) -> None:
         """Request the references of a newly launched server."""
         self.set_limit(None)
         self.set_baseline(None)
@@ -65,8 +65,8 @@ class RateReferences(QObject):
                 self.set_baseline(rate, tr("as tuned"))
 
         run = self._controller.bridge.run
-        run(lambda _tell: _read_limit(launch), done=took_limit)
-        run(lambda _tell: _read_baseline(launch), done=took_baseline, failed=_ignore_error)
+        run(lambda _report: _read_limit(launch), done=took_limit)
+        run(lambda _report: _read_baseline(launch), done=took_baseline, failed=_ignore_error)
 
 
 def _ignore_error(_error: object) -> None:

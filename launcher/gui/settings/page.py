@@ -64,7 +64,7 @@ class SettingsPage(QWidget):
         self._where = self._make_path_line()
         self._steps = self._lay_out()
         self.build_on()
-        controller.setting_changed.connect(self._take_setting)
+        controller.setting_changed.connect(self._handle_setting)
 
     def build_on(self) -> bool:
         """Build the next card. Returns False when none is left."""
@@ -74,11 +74,11 @@ class SettingsPage(QWidget):
         """Read all settings: the file may have been edited."""
         run = self._controller.bridge.run
         run(
-            lambda _tell: asyncio.to_thread(_explain_errors, settings.read_app_settings),
+            lambda _report: asyncio.to_thread(_explain_errors, settings.read_app_settings),
             done=self._show_settings,
             failed=self._show_error,
         )
-        run(lambda _tell: asyncio.to_thread(settings.hub_token_source), done=self._show_token)
+        run(lambda _report: asyncio.to_thread(settings.hub_token_source), done=self._show_token)
 
     def filter_rows(self, text: str) -> None:
         """Show only the settings that contain all words of a text."""
@@ -113,7 +113,7 @@ class SettingsPage(QWidget):
     def _write(self, work: Callable[[], SettingState]) -> None:
         self.banner.clear()
         self._controller.bridge.run(
-            lambda _tell: self._write_in_order(work), done=self._show_changed, failed=self._show_refusal
+            lambda _report: self._write_in_order(work), done=self._show_changed, failed=self._show_refusal
         )
 
     async def _write_in_order(self, work: Callable[[], SettingState]) -> SettingState:
@@ -132,7 +132,7 @@ class SettingsPage(QWidget):
         self._controller.apply_setting(name, value)
 
     @Slot(str, object)
-    def _take_setting(self, name: str, value: Value) -> None:
+    def _handle_setting(self, name: str, value: Value) -> None:
         """Read the settings again when another page has changed one."""
         standing = self.rows[name].standing if name in self.rows else None  # None while the page is being built
         if standing is not None and standing.value != value:

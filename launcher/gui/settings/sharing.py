@@ -95,7 +95,7 @@ class SharingCard(Card):
         port = self._controller.view.address.rpartition(":")[2]
         if shared and port.isdecimal():
             self._port = int(port)
-            self._controller.bridge.run(lambda _tell: _read_addresses(self._port), done=self._show_addresses)
+            self._controller.bridge.run(lambda _report: _read_addresses(self._port), done=self._show_addresses)
         else:
             self.addresses.setText("")
 
@@ -155,7 +155,7 @@ class SharingCard(Card):
 
     def _copy_key(self) -> None:
         said = tr("API key copied.")
-        self._controller.ask_api_key(lambda key: self._copy(key, said))
+        self._controller.read_api_key(lambda key: self._copy(key, said))
 
     def _copy(self, text: str, said: str) -> None:
         QGuiApplication.clipboard().setText(text)

@@ -46,7 +46,7 @@ class ServeRequest:
     failed: Callable[[LauncherError], object]
 
 
-async def run_first_start(aim: StartRequest, tell: Callable[[object], object]) -> Reply:
+async def run_first_start(aim: StartRequest, report: Callable[[object], object]) -> Reply:
     """Run all steps of a first start on the core's thread. Reports StepTold, and ServeRequest to get a server."""
     from launcher.app.first_start import perform_first_start
     from launcher.app.serving import chat
@@ -59,7 +59,7 @@ async def run_first_start(aim: StartRequest, tell: Callable[[object], object]) -
         def settle(settling: Callable[[], object]) -> None:
             loop.call_soon_threadsafe(lambda: None if ready.done() else settling())
 
-        tell(
+        report(
             ServeRequest(
                 start,
                 lambda status: loop.call_soon_threadsafe(hear, status),
@@ -74,7 +74,7 @@ async def run_first_start(aim: StartRequest, tell: Callable[[object], object]) -
 
         return ask
 
-    return await perform_first_start(aim, serve, tell)
+    return await perform_first_start(aim, serve, report)
 
 
 class ServeAdapter(QObject):
@@ -181,10 +181,10 @@ class StartFlow(QObject):
             self._looking.cancel()
         known = None if again else self._computer
         self._looking = self._bridge.run(
-            lambda tell: looking.read_and_plan(question, tell, known),
-            done=self._take_result,
+            lambda report: looking.read_and_plan(question, report, known),
+            done=self._handle_result,
             failed=self._handle_read_failure,
-            told=self.looked_at.emit,
+            reported=self.looked_at.emit,
         )
 
     def survey(self, plan: Plan | None) -> None:
@@ -192,7 +192,7 @@ class StartFlow(QObject):
         if self._surveying is not None:
             self._surveying.cancel()
         self._surveying = self._bridge.run(
-            lambda _tell: looking.survey_plan(plan), done=self._take_survey, failed=self.failed.emit
+            lambda _report: looking.survey_plan(plan), done=self._handle_survey, failed=self.failed.emit
         )
 
     def ask_engine(self, plan: Plan) -> None:
@@ -200,7 +200,7 @@ class StartFlow(QObject):
         if self._asking is not None:
             self._asking.cancel()
         self._asking = self._bridge.run(
-            lambda _tell: looking.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
+            lambda _report: looking.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
         )
 
     def start(self, plan: Plan | None, kept: KeptPlan | None = None) -> None:
@@ -208,18 +208,18 @@ class StartFlow(QObject):
         if self.running:
             return
 
-        async def work(tell: object) -> Reply:
+        async def work(report: object) -> Reply:
             from launcher.app.first_checks import StartRequest, start_request_of
             from launcher.engine.demo import DEMO
 
             aim = start_request_of(plan, kept) if plan is not None else StartRequest(DEMO)
-            return await run_first_start(aim, tell)  # type: ignore[arg-type]
+            return await run_first_start(aim, report)  # type: ignore[arg-type]
 
         self._starting = self._bridge.run(
             work,
             done=self._finish,
             failed=self._finish_failed,
-            told=self._handle_progress,
+            reported=self._handle_progress,
             cancelled=self._finish_paused,
         )
         self.started.emit()
@@ -229,7 +229,7 @@ class StartFlow(QObject):
         if self._starting is not None:
             self._starting.cancel()
 
-    def _take_result(self, found: PlanResult) -> None:
+    def _handle_result(self, found: PlanResult) -> None:
         self._looking = None
         self._computer = found.computer
         self.found.emit(found)
@@ -238,7 +238,7 @@ class StartFlow(QObject):
         self._looking = None
         self.failed.emit(error)
 
-    def _take_survey(self, survey: StartSurvey) -> None:
+    def _handle_survey(self, survey: StartSurvey) -> None:
         from launcher.app.first_start import initial_steps
 
         self._surveying = None

@@ -206,7 +206,7 @@ class StartPage(QWidget):
         flow.looked_at.connect(self._show_looking)
         flow.found.connect(self._show_found)
         flow.surveyed.connect(self._show_survey)
-        flow.needs_network.connect(self._take_needs)
+        flow.needs_network.connect(self._record_network_need)
         flow.stepped.connect(self.steps.show_step)
         flow.started.connect(self._show_buttons)
         flow.paused.connect(self._show_buttons)
@@ -216,7 +216,7 @@ class StartPage(QWidget):
         self.table.chosen.connect(self._choose_row)
         self.family.activated.connect(self._choose_family)
         self.goal.activated.connect(self._choose_goal)
-        self._controller.launched.connect(self._take_launch)
+        self._controller.launched.connect(self._handle_launch)
 
     @Slot(object)
     def _show_looking(self, what: ReadingPhase) -> None:
@@ -356,7 +356,7 @@ class StartPage(QWidget):
             self._show_buttons()
 
     @Slot(bool)
-    def _take_needs(self, needs_network: bool) -> None:
+    def _record_network_need(self, needs_network: bool) -> None:
         self._needs_network = needs_network
 
     @Slot()
@@ -402,7 +402,7 @@ class StartPage(QWidget):
         self._refresh_shown()
 
     @Slot(object)
-    def _take_launch(self, launch: object) -> None:
+    def _handle_launch(self, launch: object) -> None:
         """Show the running server or, when it has stopped, offer to start the choice."""
         self._replaces = False
         if not self.flow.running:

@@ -95,7 +95,7 @@ class EngineAnswer:
 
 
 async def read_and_plan(
-    question: PlanRequest, tell: Callable[[ReadingPhase], object], known: Computer | None = None
+    question: PlanRequest, report: Callable[[ReadingPhase], object], known: Computer | None = None
 ) -> PlanResult:
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
     from launcher.app.planner import MachineWish, read_situation
@@ -103,9 +103,9 @@ async def read_and_plan(
 
     computer = known
     if computer is None:
-        tell(ReadingPhase.COMPUTER)
+        report(ReadingPhase.COMPUTER)
         computer = await asyncio.to_thread(_read_computer, wake=question.wake)
-    tell(ReadingPhase.PLANS)
+    report(ReadingPhase.PLANS)
     catalogue = await asyncio.to_thread(load_catalogue)
     families = tuple((entry.id, entry.name) for entry in catalogue.models if entry.id != "demo")
     offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON

@@ -97,7 +97,7 @@ class TunedSettingsCard(Card):
         """Read the tuned settings and the advice."""
         session, model = self._controller.session, self._controller.served_name
 
-        async def work(_tell: object) -> TunedState:
+        async def work(_report: object) -> TunedState:
             return await _read_state(session, model)
 
         self._controller.bridge.run(work, done=self.show_state, failed=self._show_error)
@@ -239,7 +239,7 @@ class HistoryCard(Card):
     def refresh(self) -> None:
         """Read the list."""
         self._controller.bridge.run(
-            lambda _tell: asyncio.to_thread(_list_tunes), done=self._show_rows, failed=self._show_error
+            lambda _report: asyncio.to_thread(_list_tunes), done=self._show_rows, failed=self._show_error
         )
 
     def export(self, session: str) -> None:
@@ -250,7 +250,7 @@ class HistoryCard(Card):
             path = Path(name)
             if not path.suffix:
                 path = path.with_suffix(kind[kind.rfind(".") : -1])
-            self._controller.bridge.run(lambda _tell: asyncio.to_thread(_export_session, session, path))
+            self._controller.bridge.run(lambda _report: asyncio.to_thread(_export_session, session, path))
 
     def _show_rows(self, rows: Sequence[Summary], problem: str = "") -> None:
         self._model.show(rows)
@@ -267,7 +267,9 @@ class HistoryCard(Card):
     def _load_row(self, row: int) -> None:
         if 0 <= row < len(self.rows):
             session = self.rows[row].id
-            self._controller.bridge.run(lambda _tell: asyncio.to_thread(_load_session, session), done=self.chosen.emit)
+            self._controller.bridge.run(
+                lambda _report: asyncio.to_thread(_load_session, session), done=self.chosen.emit
+            )
 
 
 def _list_tunes() -> tuple[Summary, ...]:

@@ -66,9 +66,9 @@ class TuneControl(QObject):
 
     def read_last(self) -> None:
         """Read the last tune."""
-        self._controller.bridge.run(lambda _tell: asyncio.to_thread(_read_kept_tune), done=self._take_last)
+        self._controller.bridge.run(lambda _report: asyncio.to_thread(_read_kept_tune), done=self._handle_last)
 
-    def _take_last(self, kept: SavedTune | None) -> None:
+    def _handle_last(self, kept: SavedTune | None) -> None:
         if not self.running:
             self._shown, self._path = (None, None) if kept is None else (_view_of_kept(kept), kept.options.model)
             self.found.emit(kept)
@@ -79,7 +79,7 @@ class TuneControl(QObject):
             self._planning.cancel()
         session, model = self._controller.session, self._controller.served_name
 
-        async def work(_tell: object) -> PreparedTune:
+        async def work(_report: object) -> PreparedTune:
             return await _prepare_tune(session, model, wanted)
 
         self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
@@ -93,19 +93,19 @@ class TuneControl(QObject):
             self._path = None
         path = self._path
 
-        async def work(session: Session, model: str, tell: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
+        async def work(session: Session, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.app.tuner import run_tune
 
             kept = await asyncio.to_thread(_read_kept_tune, path) if wanted is None else None
             if kept is not None:
                 kept = replace(kept, budget_s=kept.budget_s + 60 * more_minutes)
             prepared = await _prepare_tune(session, model, wanted or TuneRequest(), kept)
-            tell(prepared)
-            return await run_tune(session, prepared, tell, resume=kept)
+            report(prepared)
+            return await run_tune(session, prepared, report, resume=kept)
 
         self._handle = self._controller.measure(
             work,
-            told=self._handle_event,
+            reported=self._handle_event,
             done=lambda _verdict: self._finish(self.ended.emit),
             failed=self._finish_failed,
             cancelled=lambda: self._finish(self._finish_stopped),
@@ -128,7 +128,7 @@ class TuneControl(QObject):
         """Serve the settings that the last verdict recommends, and keep them for the model's next start."""
         path = self._path
 
-        async def work(session: Session, _model: str, _tell: object) -> None:
+        async def work(session: Session, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_winner
 
             kept = await asyncio.to_thread(_read_kept_tune, path)
@@ -137,15 +137,14 @@ class TuneControl(QObject):
 
         self._controller.measure(
             work,
-            told=lambda _: None,
             done=lambda _: self.applied.emit(None),
             failed=self.applied.emit,
             cancelled=lambda: None,
         )
 
-    def _finish(self, tell: Callable[[], object]) -> None:
+    def _finish(self, report: Callable[[], object]) -> None:
         self._handle = None
-        tell()
+        report()
 
     def _finish_failed(self, error: LauncherError) -> None:
         self._handle = None
@@ -169,7 +168,7 @@ class TuneControl(QObject):
                 delete_tune(begun)
 
         self._shown = None
-        self._controller.bridge.run(lambda _tell: asyncio.to_thread(work), done=lambda _: self.found.emit(None))
+        self._controller.bridge.run(lambda _report: asyncio.to_thread(work), done=lambda _: self.found.emit(None))
 
     def _handle_event(self, event: object) -> None:
         from launcher.app.tuner_space import PreparedTune
