@@ -47,10 +47,10 @@ class AboutPage(QWidget):
         self._lines.setColumnMinimumWidth(0, _NAMES_WIDTH)
         self._lines.setColumnStretch(1, 1)
         self._card.body.addLayout(self._lines)
-        self._looking = Label(tr("Asking the engines and drivers for their versions …"))
-        self._looking.setObjectName("secondary")
-        self._looking.setWordWrap(True)
-        self._card.body.addWidget(self._looking)
+        self._progress = Label(tr("Asking the engines and drivers for their versions …"))
+        self._progress.setObjectName("secondary")
+        self._progress.setWordWrap(True)
+        self._card.body.addWidget(self._progress)
         self.updates = UpdatesCard(controller)
         column = make_headed_column(self, tr("Versions"), head, self._problem)
         column.addWidget(self.updates)
@@ -73,36 +73,36 @@ class AboutPage(QWidget):
         self._copy.setText(tr("Copied"))
         QTimer.singleShot(_COPIED_MS, self._copy, lambda: self._copy.setText(tr("Copy report")))
 
-    def _version_rows(self, said: Callable[[str], str] = str) -> list[tuple[str, str]]:
-        """Return rows of (name, version). `said` translates them: untouched for a report, by tr() for display."""
-        told = [
-            (said(each.what), each.version or tr("not known: {why}", why=said(each.absent or "")))
+    def _version_rows(self, translate_text: Callable[[str], str] = str) -> list[tuple[str, str]]:
+        """Return rows of (name, version). `translate_text` is `render` for display; a report stays English."""
+        versions = [
+            (translate_text(each.what), each.version or tr("not known: {why}", why=translate_text(each.absent or "")))
             for each in self._versions
         ]
         qt = f"{qVersion()}, PySide {pyside_version}, {QGuiApplication.platformName()}"
-        ours = told or [("MTP Launcher", __version__), ("Python", platform.python_version())]
-        return [*ours[:2], ("Qt", qt), *ours[2:]]
+        rows = versions or [("MTP Launcher", __version__), ("Python", platform.python_version())]
+        return [*rows[:2], ("Qt", qt), *rows[2:]]
 
-    def _show_versions(self, told: "tuple[Version, ...]") -> None:
-        self._versions = told
-        self._looking.hide()
+    def _show_versions(self, versions: "tuple[Version, ...]") -> None:
+        self._versions = versions
+        self._progress.hide()
         self._copy.setEnabled(True)
         while self._lines.count():
             item = self._lines.takeAt(0)
             if item is not None and (widget := item.widget()) is not None:
                 widget.deleteLater()
         for row, (what, version) in enumerate(self._version_rows(render)):
-            named, value = Label(what), Label(version)
-            named.setObjectName("secondary")
-            named.setWordWrap(True)
+            name, value = Label(what), Label(version)
+            name.setObjectName("secondary")
+            name.setWordWrap(True)
             value.setWordWrap(True)
             value.setTextInteractionFlags(theme.SELECTABLE)
             value.setAccessibleName(f"{what}: {version}")
-            self._lines.addWidget(named, row, 0, Qt.AlignmentFlag.AlignTop)
+            self._lines.addWidget(name, row, 0, Qt.AlignmentFlag.AlignTop)
             self._lines.addWidget(value, row, 1, Qt.AlignmentFlag.AlignTop)
 
     def _show_error(self, error: LauncherError) -> None:
-        self._looking.hide()
+        self._progress.hide()
         self._problem.show_message(str(error))
 
 

@@ -1,4 +1,4 @@
-"""Entry point of the window: from the parsed command line to the first paint and the exit code."""
+"""Runs the window: application set-up, single instance, first paint, signals, exit code."""
 
 import argparse
 import asyncio
@@ -19,16 +19,15 @@ from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
 from launcher.base.paths import check_writable, state_dir
 from launcher.base.units import process_age_s
-from launcher.gui import theme
-from launcher.gui import translation as words
+from launcher.gui import theme, translation
 from launcher.gui.single import SingleInstance
 from launcher.gui.tray import make_icon
 from launcher.gui.updates import announce_newer
 from launcher.gui.window import Window
 
-_AHEAD_MS = 1_000
+_PREBUILD_AFTER_MS = 1_000
 """Delay after the first paint until pages that were not opened yet are built."""
-_UPDATES_MS = 10_000
+_UPDATE_CHECK_AFTER_MS = 10_000
 """Delay after the first paint until the check for a newer release."""
 
 
@@ -41,7 +40,7 @@ class FirstPaint(QObject):
         window.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
-        """Watch for the first paint event."""
+        """Call the function after the first paint event."""
         if event.type() == QEvent.Type.Paint:
             watched.removeEventFilter(self)  # an event filter costs time for every event
             QTimer.singleShot(0, self, self._then)
@@ -57,14 +56,14 @@ def run_window(options: argparse.Namespace) -> int:
     application.setOrganizationName("mtp-launcher")
     application.setDesktopFileName("mtp-launcher")
     application.setStyle("Fusion")
-    words.choose_language(options.language)
+    translation.choose_language(options.language)
     _translate_qt(application)
     theme.set_scale(options.scale or 100)
     theme.set_motion(None if settings.current_value(MOTION) == SYSTEM else False)
     theme.choose(options.theme)
     theme.apply(application, theme.current())
     application.setWindowIcon(make_icon())
-    application.setQuitOnLastWindowClosed(False)  # the window may go on in the tray
+    application.setQuitOnLastWindowClosed(False)  # the program may stay in the tray
     picture = Path(options.screenshot) if options.screenshot else None
     file = Path(options.file).absolute() if options.file else None
     single = None if picture else acquire_instance_lock()
@@ -79,14 +78,14 @@ def run_window(options: argparse.Namespace) -> int:
     window = Window(remember=picture is None, page=options.page)
     _report_slot_exceptions(window)
     _follow_colour_scheme(application, window)
-    window.gone.connect(application.quit)
+    window.shut_down.connect(application.quit)
     application.commitDataRequest.connect(lambda _: window.quit())  # the user logs out
     if options.size:
         width, _, height = options.size.partition("x")
         window.resize(int(width), int(height))
     FirstPaint(window, lambda: _on_first_paint(window, options, file, picture))
     if single is not None:
-        single.on_request(lambda asked, demo: _open_request(window, asked, demo=demo))
+        single.on_request(lambda other_file, demo: _open_request(window, other_file, demo=demo))
     window.show()
     sockets = _handle_signals(window)
     code = application.exec()
@@ -122,10 +121,10 @@ def warn_about_folders(window: Window) -> None:
 
 def _translate_qt(application: QApplication) -> None:
     """Install Qt's own translations (file dialog, context menus) for the chosen language, if Qt has them."""
-    if words.chosen_language() != "en":
+    if translation.chosen_language() != "en":
         translator = QTranslator(application)
         folder = QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)
-        if translator.load(QLocale(words.chosen_language()), "qtbase", "_", folder):
+        if translator.load(QLocale(translation.chosen_language()), "qtbase", "_", folder):
             application.installTranslator(translator)
 
 
@@ -140,8 +139,8 @@ def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | No
     if picture is None:
         window.add_tray()
         warn_about_folders(window)
-        QTimer.singleShot(_AHEAD_MS, window, window.build_ahead)
-        QTimer.singleShot(_UPDATES_MS, window, lambda: announce_newer(window))
+        QTimer.singleShot(_PREBUILD_AFTER_MS, window, window.prebuild_next)
+        QTimer.singleShot(_UPDATE_CHECK_AFTER_MS, window, lambda: announce_newer(window))
     else:
         from launcher.gui.screenshot import ScreenshotTaker
 
@@ -157,11 +156,11 @@ def _open_request(window: Window, file: Path | None, *, demo: bool) -> None:
 
 
 def _follow_colour_scheme(application: QApplication, window: Window) -> None:
-    def changed(*_: object) -> None:
+    def apply_scheme(*_: object) -> None:
         theme.apply(application, theme.current())
         window.apply_theme()
 
-    application.styleHints().colorSchemeChanged.connect(changed)
+    application.styleHints().colorSchemeChanged.connect(apply_scheme)
 
 
 def _handle_signals(window: Window) -> tuple[socket.socket, socket.socket]:
@@ -180,7 +179,7 @@ def _handle_signals(window: Window) -> tuple[socket.socket, socket.socket]:
 
 
 def _report_slot_exceptions(window: Window) -> None:
-    """Report exceptions that slots raise. PySide passes them to sys.excepthook and goes on: log and show them."""
+    """Log and show exceptions that slots raise. PySide passes them to sys.excepthook and continues."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))

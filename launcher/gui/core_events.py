@@ -1,4 +1,4 @@
-"""Events posted from the core's thread, in addition to the core's own."""
+"""Events that the window's server posts from the core's thread, besides those of launcher.engine.server.state."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

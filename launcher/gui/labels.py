@@ -54,12 +54,12 @@ class ElidedLabel(Label):
 
     def _fit(self) -> None:
         room = max(self.contentsRect().width(), 0)
-        said = make_visible(self._full_text)
-        short = self.fontMetrics().elidedText(said, self._mode, room) if room else said
+        text = make_visible(self._full_text)
+        short = self.fontMetrics().elidedText(text, self._mode, room) if room else text
         if QLabel.text(self) != short:
             super().setText(short)
         set_tooltip(self, self._full_text)
-        self.setAccessibleName(said)
+        self.setAccessibleName(text)
 
 
 def display_path(path: Path | str) -> str:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class PageSpec:
     """A page: name, title in the rail, keyboard shortcut, and class as "module:Class".
 
-    The class is a QWidget that takes the controller. Optional methods: `shown()`, `hidden()` and, if building takes
-    long, `build_on() -> bool`, which runs the next build step and returns False when none is left. `needs` lists
-    modules that `shown()` imports on another thread; imported late they would delay the page's painting, by 0.1 s for
-    Tune.
+    The class is a QWidget that takes the controller. Optional methods: `on_shown()`, `on_hidden()` and, if building
+    takes long, `build_next_part() -> bool`, which runs the next build step and returns False when none is left. `needs`
+    lists modules that `on_shown()` imports on another thread. They are imported before, because an import then would
+    delay the page's painting, by 0.1 s for Tune.
     """
 
     name: str

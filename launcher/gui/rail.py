@@ -74,8 +74,8 @@ class StatusChip(QFrame):
         self._subject.setText(view.subject)
         self._address.setText(view.address)
         self._address.setVisible(bool(view.address))
-        said = tr("Server: {word}, {subject}", word=view.word, subject=view.subject)
-        self.setAccessibleName(f"{said} {view.address}".strip())
+        description = tr("Server: {word}, {subject}", word=view.word, subject=view.subject)
+        self.setAccessibleName(f"{description} {view.address}".strip())
 
 
 class PageButton(QPushButton):
@@ -150,9 +150,9 @@ class Rail(QFrame):
         area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         area.setWidget(inner)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 1, 0)
-        whole.addWidget(area)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 1, 0)
+        outer.addWidget(area)
         layout = self._column = QVBoxLayout(inner)
         layout.setContentsMargins(theme.px(12), theme.px(16), theme.px(12) - 2, theme.px(16))
         layout.setSpacing(theme.px(4))
@@ -199,8 +199,9 @@ class Rail(QFrame):
 
     def show_gpus(self, found: "DetectedGpus") -> None:
         """Show this computer's GPUs with their memory, or that there is none. The tooltip has the full names."""
-        counted = Counter(map(_gpu_text, found.gpus)) or {tr("no GPU"): 1}
-        self._gpus.setText("\n".join(f"{count} × {words}" if count > 1 else words for words, count in counted.items()))  # noqa: RUF001 -- the sign for times
+        counts = Counter(map(_gpu_text, found.gpus)) or {tr("no GPU"): 1}
+        lines = [f"{count} × {text}" if count > 1 else text for text, count in counts.items()]  # noqa: RUF001 -- the sign for times
+        self._gpus.setText("\n".join(lines))
         set_tooltip(self._gpus, "\n".join([gpu.name for gpu in found.gpus] or [render(found.no_gpu_reason or "")]))
         self._gpus.show()
 

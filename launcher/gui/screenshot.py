@@ -16,8 +16,8 @@ _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be 
 class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
-    With `live` it first asks the demo and waits for figures; with `waits` it waits until the file is served or has
-    failed.
+    With `live` it first sends questions to the demo until there are enough samples for the plots; with `waits` it waits
+    until the file is served or has failed.
     """
 
     def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits: bool) -> None:
@@ -25,7 +25,7 @@ class ScreenshotTaker(QObject):
         self._window = window
         self._picture = picture
         self._painted_s = painted_s
-        self._asked = 0
+        self._question_count = 0
         self._samples = 0
         self._problem = ""
         self._live = live
@@ -43,8 +43,8 @@ class ScreenshotTaker(QObject):
             self._problem = view.problem
             QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
         elif view.can_ask and self._samples < _SAMPLES_FOR_LIVE:
-            self._window.page("cockpit").chat.send_question(_QUESTIONS[self._asked % len(_QUESTIONS)])
-            self._asked += 1
+            self._window.page("cockpit").chat.send_question(_QUESTIONS[self._question_count % len(_QUESTIONS)])
+            self._question_count += 1
 
     @Slot(list)
     def _count_samples(self, samples: list[object]) -> None:
@@ -62,14 +62,14 @@ class ScreenshotTaker(QObject):
         if not self._window.isEnabled():
             return  # the window is already closing
         saved = self._window.grab().save(str(self._picture))
-        told: dict[str, object] = {"painted_s": round(self._painted_s, 3), "picture": str(self._picture)}
+        report: dict[str, object] = {"painted_s": round(self._painted_s, 3), "picture": str(self._picture)}
         if self._live:
-            told["plots"] = self._drawn_points()
+            report["plots"] = self._drawn_points()
         problem = self._problem or ("" if saved else f"{self._picture} could not be written")
         if problem:
-            told["problem"] = problem
+            report["problem"] = problem
             self._window.exit_code = 1
-        print(json.dumps(told), flush=True)
+        print(json.dumps(report), flush=True)
         self._window.quit()
 
     def _drawn_points(self) -> dict[str, dict[str, int]]:

@@ -1,7 +1,7 @@
 """Single-instance lock: one window per user. A second start passes its request to the first one and raises it.
 
-They communicate over a socket in the state folder (a named pipe on Windows) that only this user may open. Its name,
-where others could see it, and the messages contain a secret that only this user's files have.
+They communicate over a socket in the state folder (a named pipe on Windows) that only this user may open. Messages
+contain a secret from a file that only this user may read; so does the socket's name where other users can see it.
 """
 
 import hashlib
@@ -24,9 +24,11 @@ from launcher.base.paths import state_dir
 from launcher.base.store import KeptFile
 
 _ANSWER_MS = 5_000
+"""Time within which the first window has to answer, once it listens."""
 _STARTING_S = 30.0
 """Seconds that a starting window may take on a busy computer until it answers."""
 _MOST_BYTES = 65_536
+"""Longest request accepted."""
 _LONGEST_PATH = 100
 """Longest socket path used; the system allows 108 bytes (unix(7))."""
 _SECRET = re.compile(r"[\w-]{43}", re.ASCII)
@@ -54,9 +56,9 @@ class SingleInstance(QObject):
         self._server.setSocketOptions(QLocalServer.SocketOption.UserAccessOption)
         self._server.listen(self._name)
 
-    def on_request(self, asked: Callable[[Path | None, bool], None]) -> None:
-        """Call `asked` with (file or None, demo) when another start requests the window."""
-        self._on_request = asked
+    def on_request(self, callback: Callable[[Path | None, bool], None]) -> None:
+        """Call `callback` with (file or None, demo) when another start requests the window."""
+        self._on_request = callback
         if self._server is not None:
             self._server.newConnection.connect(self._answer_start)
             while self._server.hasPendingConnections():
@@ -70,10 +72,10 @@ class SingleInstance(QObject):
         while not socket.waitForConnected(_ANSWER_MS):
             if deadline.hasExpired():
                 return False
-            QThread.msleep(20)  # it holds the lock and is about to listen
+            QThread.msleep(20)  # the first window holds the lock and is about to listen
             socket.connectToServer(self._name)
-        asked = {"file": str(file) if file else None, "demo": demo, "token": self._token}
-        socket.write(json.dumps(asked).encode() + b"\n")
+        request = {"file": str(file) if file else None, "demo": demo, "token": self._token}
+        socket.write(json.dumps(request).encode() + b"\n")
         socket.flush()
         while not socket.waitForReadyRead(_ANSWER_MS):
             gone = socket.state() is not QLocalSocket.LocalSocketState.ConnectedState
@@ -82,7 +84,7 @@ class SingleInstance(QObject):
         return bytes(socket.readLine().data()) == b"raised\n"
 
     def _first_is_starting(self) -> bool:
-        """Return whether the lock is so new that its window need not answer yet."""
+        """Return whether the lock file is so new that the first window may still be starting."""
         with suppress(OSError):
             return time.time() - self._lock_file.stat().st_mtime < _STARTING_S
         return False
@@ -92,14 +94,14 @@ class SingleInstance(QObject):
         if socket is None:
             return
 
-        def read() -> None:
+        def read_request() -> None:
             if not socket.canReadLine():
                 if socket.bytesAvailable() > _MOST_BYTES:
                     socket.abort()
                 return
             try:
-                asked = json.loads(bytes(socket.readLine().data()))
-                file, demo, token = asked["file"], bool(asked["demo"]), str(asked["token"])
+                request = json.loads(bytes(socket.readLine().data()))
+                file, demo, token = request["file"], bool(request["demo"]), str(request["token"])
             except (ValueError, KeyError, TypeError, RecursionError):
                 socket.abort()
                 return
@@ -110,9 +112,9 @@ class SingleInstance(QObject):
             socket.write(b"raised\n")
             socket.disconnectFromServer()
 
-        socket.readyRead.connect(read)
+        socket.readyRead.connect(read_request)
         socket.disconnected.connect(socket.deleteLater)
-        read()
+        read_request()
 
 
 def _read_token(path: Path) -> str:
@@ -121,8 +123,8 @@ def _read_token(path: Path) -> str:
     lock.lock()
     try:
         with suppress(OSError):
-            if kept := _TOKEN_FILE.load(path):
-                return kept
+            if stored := _TOKEN_FILE.load(path):
+                return stored
         token = secrets.token_urlsafe(32)
         write_atomically(path, token.encode())
         return token
@@ -131,10 +133,10 @@ def _read_token(path: Path) -> str:
 
 
 def _parse_token(data: bytes) -> str:
-    kept = data.decode("ascii")
-    if not _SECRET.fullmatch(kept):
+    token = data.decode("ascii")
+    if not _SECRET.fullmatch(token):
         raise ValueError("it holds no secret")
-    return kept
+    return token
 
 
 _TOKEN_FILE: KeptFile[str | None] = KeptFile(

@@ -173,9 +173,9 @@ def set_scale(percent: float) -> None:
     _scale[0] = min(max(percent, LEAST_SCALE), MOST_SCALE) / 100
 
 
-def set_motion(wanted: bool | None) -> None:
+def set_motion(animated: bool | None) -> None:
     """Turn animations on (True), off (False), or follow the system (None)."""
-    _reduced_motion[0] = not wanted if wanted is not None else _system_reduces_motion()
+    _reduced_motion[0] = _system_reduces_motion() if animated is None else not animated
 
 
 def _system_reduces_motion() -> bool:
@@ -211,7 +211,7 @@ _ICONS = Path(__file__).with_name("icons")
 
 def palette(theme: Theme) -> QPalette:
     """Return a theme's palette."""
-    made = QPalette()
+    result = QPalette()
     roles = {
         QPalette.ColorRole.Window: theme.window,
         QPalette.ColorRole.Base: theme.card,
@@ -232,10 +232,10 @@ def palette(theme: Theme) -> QPalette:
         QPalette.ColorRole.Dark: theme.border,
     }
     for role, colour in roles.items():
-        made.setColor(role, QColor(colour))
+        result.setColor(role, QColor(colour))
     for role in (QPalette.ColorRole.ButtonText, QPalette.ColorRole.Text, QPalette.ColorRole.WindowText):
-        made.setColor(QPalette.ColorGroup.Disabled, role, QColor(theme.secondary))
-    return made
+        result.setColor(QPalette.ColorGroup.Disabled, role, QColor(theme.secondary))
+    return result
 
 
 def style_sheet(theme: Theme) -> str:

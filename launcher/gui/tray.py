@@ -40,22 +40,22 @@ def make_icon() -> QIcon:
 class Tray(QObject):
     """Tray icon with a menu. Emits requests to show the window and to quit; starts and stops the server directly."""
 
-    window_asked = Signal()
-    quit_asked = Signal()
+    window_requested = Signal()
+    quit_requested = Signal()
 
-    def __init__(self, controller: Controller, in_front: Callable[[], bool], parent: QObject | None = None) -> None:
+    def __init__(self, controller: Controller, is_in_front: Callable[[], bool], parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._controller = controller
-        self._in_front = in_front
+        self._is_in_front = is_in_front
         self._state = controller.inputs.status.state
         self.menu = QMenu()
         self._head = self._add_action("", None)
-        self._address = self._add_action("", self._copy)
+        self._address = self._add_action("", self._copy_address)
         self.menu.addSeparator()
         self._switch = self._add_action("", self._start_or_stop)
-        self._add_action(tr("Show the window"), self.window_asked.emit)
+        self._add_action(tr("Show the window"), self.window_requested.emit)
         self.menu.addSeparator()
-        self._add_action(tr("Quit"), self.quit_asked.emit)
+        self._add_action(tr("Quit"), self.quit_requested.emit)
         self.icon = QSystemTrayIcon(make_icon(), self)
         self.icon.setContextMenu(self.menu)
         self.icon.activated.connect(self._on_activated)
@@ -65,21 +65,21 @@ class Tray(QObject):
         self.show_view(controller.view)
 
     @staticmethod
-    def available() -> bool:
+    def is_available() -> bool:
         """Return whether the system has a tray."""
         return QSystemTrayIcon.isSystemTrayAvailable()
 
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Show the server's state. A failure triggers a notification."""
-        said = f"{view.word} · {view.subject}"
-        self._head.setText(said)
+        status = f"{view.word} · {view.subject}"
+        self._head.setText(status)
         self._head.setEnabled(False)
         self._address.setText(tr("Copy the address {address}", address=view.address))
         self._address.setVisible(bool(view.address))
         self._switch.setText(tr("Start") if view.resting else tr("Stop"))
         self._switch.setEnabled(view.can_start if view.resting else view.can_stop)
-        self.icon.setToolTip(f"MTP Launcher\n{said}\n{view.address}".strip())
+        self.icon.setToolTip(f"MTP Launcher\n{status}\n{view.address}".strip())
         before, self._state = self._state, self._controller.inputs.status.state
         if self._state is ServerState.FAILED and before is not ServerState.FAILED:
             self.notify(tr("{model} could not be loaded", model=view.subject), view.problem)
@@ -93,7 +93,7 @@ class Tray(QObject):
     @Slot(str, str)
     def notify(self, title: str, text: str) -> None:
         """Show a desktop notification, unless the window is in front or the user turned them off."""
-        if settings.current_value(NOTIFICATIONS) and not self._in_front():
+        if settings.current_value(NOTIFICATIONS) and not self._is_in_front():
             self.icon.showMessage(title, text[:_LONGEST_NOTIFICATION], self.icon.icon())
 
     def _add_action(self, text: str, triggered: Callable[[], object] | None) -> QAction:
@@ -109,10 +109,10 @@ class Tray(QObject):
         else:
             self._controller.stop()
 
-    def _copy(self) -> None:
+    def _copy_address(self) -> None:
         QGuiApplication.clipboard().setText(f"http://{self._controller.view.address}/v1")
 
     @Slot(QSystemTrayIcon.ActivationReason)
     def _on_activated(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason in (QSystemTrayIcon.ActivationReason.Trigger, QSystemTrayIcon.ActivationReason.DoubleClick):
-            self.window_asked.emit()
+            self.window_requested.emit()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSettings
 from PySide6.QtGui import QGuiApplication
 
 from launcher import __version__
 from launcher.base.errors import LauncherError
-from launcher.base.paths import state_dir
 from launcher.base.text import visible_reply
 from launcher.gui import theme
 from launcher.gui.labels import Label
@@ -17,6 +15,7 @@ from launcher.gui.models.words import format_size
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import Card, make_button
 from launcher.gui.widgets.flow import FlowLayout
+from launcher.gui.window_settings import open_window_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _ANNOUNCED_KEY = "updates/told"
-"""Key in the window's file: the version that was last announced."""
+"""Key in the window settings: the version that was last announced."""
 
 
 class UpdatesCard(Card):
@@ -41,49 +40,51 @@ class UpdatesCard(Card):
         super().__init__(tr("Updates"))
         self._bridge = controller.bridge
         self._newest: NewestRelease | None = None
-        self._getting: WorkHandle[None] | None = None
+        self._installation: WorkHandle[None] | None = None
         self._user_acted = False
-        """Whether the user has checked or installed: automatic results must not replace that."""
-        self.status, self.notes, self.line = Label(), Label(), Label()
-        for label in (self.status, self.notes, self.line):
+        """Whether the user has checked or installed; the automatic check must not replace its result."""
+        self.status, self.notes, self.command_line = Label(), Label(), Label()
+        for label in (self.status, self.notes, self.command_line):
             label.setWordWrap(True)
             label.setTextInteractionFlags(theme.SELECTABLE)
             label.setVisible(label is self.status)
             self.body.addWidget(label)
-        self.line.setFont(theme.monospace())
-        ways = FlowLayout(gap=theme.px(theme.GAP_M))
-        self.look = make_button(tr("Check for updates"), self.check)
-        self.get = make_button("", self.install, primary=True)
-        self.copy = make_button(tr("Copy the command"), lambda: QGuiApplication.clipboard().setText(self.line.text()))
-        self.cancel = make_button(tr("Pause"), self._cancel)
-        for button in (self.get, self.look, self.copy, self.cancel):
-            ways.add(button)
-            button.setVisible(button is self.look)
-        self.body.addLayout(ways)
+        self.command_line.setFont(theme.monospace())
+        buttons_row = FlowLayout(gap=theme.px(theme.GAP_M))
+        self.check_button = make_button(tr("Check for updates"), self.check_now)
+        self.install_button = make_button("", self.install_update, primary=True)
+        self.copy_button = make_button(
+            tr("Copy the command"), lambda: QGuiApplication.clipboard().setText(self.command_line.text())
+        )
+        self.pause_button = make_button(tr("Pause"), self._pause)
+        for button in (self.install_button, self.check_button, self.copy_button, self.pause_button):
+            buttons_row.add(button)
+            button.setVisible(button is self.check_button)
+        self.body.addLayout(buttons_row)
         self._show_text(tr("This is version {version}.", version=__version__))
 
     def on_shown(self) -> None:
         """Show the latest result, checked again after a week."""
-        if self._getting is None:
+        if self._installation is None:
             self._bridge.run(_check_weekly, done=self._show_known)
 
-    def check(self) -> None:
+    def check_now(self) -> None:
         """Check for a newer version."""
-        self.look.setEnabled(False)
+        self.check_button.setEnabled(False)
         self._user_acted = True
-        self._bridge.run(_check_now, done=self._show_result, failed=self._show_error)
+        self._bridge.run(_check_for_update, done=self._show_result, failed=self._show_error)
 
-    def install(self) -> None:
+    def install_update(self) -> None:
         """Download and install the newer version, or show how to."""
         newest = self._newest
         if newest is None:
             return
         self._user_acted = True
-        for button in (self.look, self.get):
+        for button in (self.check_button, self.install_button):
             button.hide()
-        self.cancel.show()
-        self._getting = self._bridge.run(
-            lambda report: _install(newest, report),
+        self.pause_button.show()
+        self._installation = self._bridge.run(
+            lambda report: _download_and_install(newest, report),
             reported=self._show_progress,
             done=self._show_installed,
             failed=self._show_error,
@@ -98,23 +99,25 @@ class UpdatesCard(Card):
             self._show_result(found)
 
     def _show_result(self, found: tuple[NewestRelease, Artefact | LauncherError]) -> None:
-        if self._getting is not None:
+        if self._installation is not None:
             return
-        self._newest, offer = found
+        self._newest, artefact = found
         version = self._newest.manifest.version
         self._show_idle()
-        self.get.setText("")
+        self.install_button.setText("")
         self.notes.hide()
         if not self._newest.is_newer:
             self._show_text(tr("Version {version} is the newest.", version=__version__))
             return
-        said = tr("Version {newer} is available; you have {version}.", newer=version, version=__version__)
-        if isinstance(offer, LauncherError):
-            said = f"{said} {render(offer.message)}"
+        text = tr("Version {newer} is available; you have {version}.", newer=version, version=__version__)
+        if isinstance(artefact, LauncherError):
+            text = f"{text} {render(artefact.message)}"
         else:
-            self.get.setText(tr("Download version {version} ({size})", version=version, size=format_size(offer.size)))
-            self.get.show()
-        self._show_text(said)
+            self.install_button.setText(
+                tr("Download version {version} ({size})", version=version, size=format_size(artefact.size))
+            )
+            self.install_button.show()
+        self._show_text(text)
         notes = visible_reply(self._newest.manifest.notes).strip()
         self.notes.setText(notes)
         self.notes.setVisible(bool(notes))
@@ -125,66 +128,66 @@ class UpdatesCard(Card):
         if progress.bytes is not None and progress.done_bytes >= progress.bytes:
             self._show_text(tr("Downloaded. Verifying and installing ..."))
 
-    def _show_installed(self, got: tuple[DownloadedUpdate, bool]) -> None:
+    def _show_installed(self, installed: tuple[DownloadedUpdate, bool]) -> None:
         from launcher.updates.way import InstallMethod
 
-        received, done = got
+        update, done = installed
         self._show_idle()
         if not done:
             self._show_text(tr("Downloaded and verified. Close this program, then run this in a terminal:"))
-            self.line.setText(received.shell_line)
-            self.line.show()
-            self.copy.show()
-        elif received.method is InstallMethod.SCRIPT:
-            said = tr("Version {version} is installed and used from the next start.", version=received.version)
-            self._show_text(said)
+            self.command_line.setText(update.shell_line)
+            self.command_line.show()
+            self.copy_button.show()
+        elif update.method is InstallMethod.SCRIPT:
+            text = tr("Version {version} is installed and used from the next start.", version=update.version)
+            self._show_text(text)
         else:
             self._show_text(tr("The installer is open. It will ask you to close this window."))
 
     def _show_paused(self) -> None:
         self._show_idle()
-        self.get.show()
+        self.install_button.show()
         self._show_text(tr("Paused. The downloaded part is kept."))
 
     def _show_error(self, error: LauncherError) -> None:
         self._show_idle()
-        self.get.setVisible(bool(self.get.text()))
+        self.install_button.setVisible(bool(self.install_button.text()))
         self._show_text(render(error.message))
 
-    def _cancel(self) -> None:
-        if self._getting is not None:
-            self._getting.cancel()
+    def _pause(self) -> None:
+        if self._installation is not None:
+            self._installation.cancel()
 
     def _show_idle(self) -> None:
         """Show the idle state."""
-        self._getting = None
-        self.look.setEnabled(True)
-        for widget in (self.get, self.cancel, self.copy, self.line):
+        self._installation = None
+        self.check_button.setEnabled(True)
+        for widget in (self.install_button, self.pause_button, self.copy_button, self.command_line):
             widget.hide()
-        self.look.show()
+        self.check_button.show()
 
 
 def announce_newer(window: Window) -> WorkHandle[None]:
     """Check for a newer version weekly, and announce each once on whatever page is shown."""
 
     def announce(found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
-        kept = QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
+        stored = open_window_settings()
         newest = found[0] if found is not None else None
         if newest is None or not newest.is_newer or window.notice.isVisible():
             return
         version = newest.manifest.version
-        if kept.value(_ANNOUNCED_KEY) == version:
+        if stored.value(_ANNOUNCED_KEY) == version:
             return
-        kept.setValue(_ANNOUNCED_KEY, version)
+        stored.setValue(_ANNOUNCED_KEY, version)
 
-        def show() -> None:
+        def show_updates() -> None:
             window.notice.clear()
             window.show_page("about")
 
         window.notice.show_message(
             tr("Version {newer} is available; you have {version}.", newer=version, version=__version__),
             "information",
-            [(tr("What is new"), show)],
+            [(tr("What is new"), show_updates)],
         )
 
     return window.controller.bridge.run(_check_weekly, done=announce)
@@ -194,17 +197,17 @@ async def _check_weekly(_report: ReportProgress) -> tuple[NewestRelease, Artefac
     from launcher.updates.check import check_weekly
 
     newest = await check_weekly()
-    return None if newest is None else (newest, _find_offer(newest))
+    return None if newest is None else (newest, _find_artefact_or_reason(newest))
 
 
-async def _check_now(_report: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError]:
+async def _check_for_update(_report: ReportProgress) -> tuple[NewestRelease, Artefact | LauncherError]:
     from launcher.updates.check import check_for_update
 
     newest = await check_for_update()
-    return newest, _find_offer(newest)
+    return newest, _find_artefact_or_reason(newest)
 
 
-def _find_offer(newest: NewestRelease) -> Artefact | LauncherError:
+def _find_artefact_or_reason(newest: NewestRelease) -> Artefact | LauncherError:
     from launcher.updates.check import NotOffered
     from launcher.updates.install import find_artefact
 
@@ -214,8 +217,10 @@ def _find_offer(newest: NewestRelease) -> Artefact | LauncherError:
         return error
 
 
-async def _install(newest: NewestRelease, report: Callable[[object], None]) -> tuple[DownloadedUpdate, bool]:
+async def _download_and_install(
+    newest: NewestRelease, report: Callable[[object], None]
+) -> tuple[DownloadedUpdate, bool]:
     from launcher.updates.install import download_update, install_update
 
-    received = await download_update(newest, report)
-    return received, await install_update(received)
+    update = await download_update(newest, report)
+    return update, await install_update(update)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QEvent, QMimeData, QSettings, QSize, Qt, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QEvent, QMimeData, QSize, Qt, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
@@ -21,7 +21,6 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton
 
 from launcher.app import settings
 from launcher.app.settings_declared import ASK, CLOSE, QUIT, TRAY
-from launcher.base.paths import state_dir
 from launcher.base.text import one_line
 from launcher.engine.server.state import ADDRESS_CHANGED, KEPT_REPLACED, NO_HEAD, Notice
 from launcher.gui.controller import Controller
@@ -32,6 +31,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.tray import Tray
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.drop_target import DropTarget
+from launcher.gui.window_settings import open_window_settings
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -84,16 +84,17 @@ class PageContainer(QWidget):
 _SMALLEST = (940, 520)
 """Smallest window in pixels; fits a screen of 1920 x 1080 at a scale of 200 %."""
 _FIRST_PAGE = "start"
-_AHEAD_MS = 200
+_PREBUILD_PAUSE_MS = 200
+"""Pause between two steps of building pages in advance, in which the user's actions are handled."""
 
 
 class Window(QMainWindow):
     """The window and its controller. Pages are built when they are first shown."""
 
-    gone = Signal()
-    """The window has closed for good and nothing runs any more."""
+    shut_down = Signal()
+    """The window has closed for good, and the server has stopped."""
     page_shown = Signal(str)
-    """A page is painted and has been notified."""
+    """The name of a page that is painted and whose `on_shown` has run."""
 
     def __init__(self, *, remember: bool = True, page: str | None = None) -> None:
         super().__init__()
@@ -101,7 +102,11 @@ class Window(QMainWindow):
         self.setMinimumSize(*_SMALLEST)
         self.resize(1280, 800)
         self._remember = remember
-        self._may_close = self._quitting = self._asking_to_close = self._awaits_paint = False
+        self._quitting = self._asking_to_close = False
+        self._may_close = False
+        """Whether the server has stopped, so that the next close event is accepted."""
+        self._awaits_paint = False
+        """Whether the window is shown, but not painted yet."""
         self._chosen_close = ""
         """The user's answer on how to close, while it is being stored."""
         self.exit_code = 0
@@ -109,8 +114,8 @@ class Window(QMainWindow):
         self.tray: Tray | None = None
         self._pages: dict[str, QWidget] = {}
         self._specs = {spec.name: spec for spec in PAGES if _module_exists(spec.factory)}
-        self._page = self._page_before = ""
-        self._ahead = self._steps_ahead()
+        self._page = self._previous_page = ""
+        self._prebuild_steps = self._prebuild_pages()
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
         self.chip = self.rail.chip
         self.notice = Banner()
@@ -132,10 +137,10 @@ class Window(QMainWindow):
         self.drop = DropTarget(self, _drop_hint, lambda data: self.open_file(_dragged_gguf(data) or Path()))
         self._connect()
         self.chip.show_view(self.controller.view)
-        geometry = _window_settings().value("window/geometry") if remember else None
+        geometry = open_window_settings().value("window/geometry") if remember else None
         if geometry is not None:
             self.restoreGeometry(geometry)
-        last = str(_window_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
+        last = str(open_window_settings().value("window/page", _FIRST_PAGE)) if remember else _FIRST_PAGE
         self.show_page(page or last)
         body.setFocus()  # no button has the focus before Tab moves it
 
@@ -151,28 +156,28 @@ class Window(QMainWindow):
 
     def page(self, name: str) -> Any:  # noqa: ANN401 -- each has a class of its own
         """Return a page, building it if necessary."""
-        while self._build_on(name):
+        while self._build_next_part(name):
             pass
         return self._pages[name]
 
-    def _build_on(self, name: str) -> bool:
-        """Start building a page, or run its next build step. Returns whether there was one."""
+    def _build_next_part(self, name: str) -> bool:
+        """Start building a page, or run its next build step. Returns False if it is complete."""
         page = self._pages.get(name)
         if page is None:
             page = self._pages[name] = self._specs[name].build(self.controller)
             self._stack.addWidget(page)
-        elif not getattr(page, "build_on", bool)():
+        elif not getattr(page, "build_next_part", bool)():
             return False
         for button in page.findChildren(QPushButton):
             button.setAutoDefault(True)  # Enter presses the focused button
         return True
 
-    def build_ahead(self) -> None:
+    def prebuild_next(self) -> None:
         """Run the next step of building pages in advance while idle, and schedule another."""
-        if not self._may_close and self.isEnabled() and next(self._ahead, False):
-            QTimer.singleShot(_AHEAD_MS, self, self.build_ahead)
+        if not self._may_close and self.isEnabled() and next(self._prebuild_steps, False):
+            QTimer.singleShot(_PREBUILD_PAUSE_MS, self, self.prebuild_next)
 
-    def _steps_ahead(self) -> Iterator[bool]:
+    def _prebuild_pages(self) -> Iterator[bool]:
         """List the GPUs, then import and build each page of the rail in steps of at most 30 ms."""
         self.controller.bridge.run(find_gpus, done=self.rail.show_gpus)
         yield True
@@ -180,7 +185,7 @@ class Window(QMainWindow):
             if spec.in_rail and name not in self._pages:
                 for _ in spec.load():
                     yield True
-            while spec.in_rail and self._build_on(name):
+            while spec.in_rail and self._build_next_part(name):
                 yield True
 
     @Slot(str)
@@ -191,7 +196,7 @@ class Window(QMainWindow):
             return
         if self._pages.get(self._page) is not None:
             self._notify_page("on_hidden")
-        self._page_before, self._page = self._page, name
+        self._previous_page, self._page = self._page, name
         page = self.page(name)
         if page.focusWidget() is None:
             page.setFocus()  # Tab then goes to the first control, which is not highlighted before
@@ -203,12 +208,12 @@ class Window(QMainWindow):
     @Slot()
     def show_keys(self) -> None:
         """Show the keyboard page, or return to the previous one."""
-        self.show_page(self._page_before if self._page == "keys" else "keys")
+        self.show_page(self._previous_page if self._page == "keys" else "keys")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Leave a page that is not in the rail with Esc."""
         if event.key() == Qt.Key.Key_Escape and not self._specs[self._page].in_rail:
-            self.show_page(self._page_before)
+            self.show_page(self._previous_page)
         else:
             super().keyPressEvent(event)
 
@@ -218,43 +223,43 @@ class Window(QMainWindow):
         self.rail.fit_width(event.size().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802
-        """Notify the page, after its first paint, that it is shown."""
+        """Call the page's `on_shown` after its first paint."""
         super().paintEvent(event)
         if self._awaits_paint:
             self._awaits_paint = False
             QTimer.singleShot(0, self, lambda: self._set_visibility(True))
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
-        """Wait for the paint."""
+        """Let the next paint call the page's `on_shown`."""
         super().showEvent(event)
         self._awaits_paint = True
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
-        """Notify the page that it is hidden."""
+        """Call the page's `on_hidden`."""
         super().hideEvent(event)
         self._set_visibility(False)
 
     def changeEvent(self, event: QEvent) -> None:  # noqa: N802
-        """Notify the page when the window is minimised or restored."""
+        """Call the page's `on_hidden` when the window is minimised, and `on_shown` when it is restored."""
         super().changeEvent(event)
         if isinstance(event, QWindowStateChangeEvent) and self.isVisible():
             was_minimised = bool(event.oldState() & Qt.WindowState.WindowMinimized)
             if was_minimised != self.isMinimized():
                 self._set_visibility(was_minimised)
 
-    def _set_visibility(self, seen: bool) -> None:
-        self.controller.set_visible(seen)
-        self._notify_page("on_shown" if seen else "on_hidden")
+    def _set_visibility(self, visible: bool) -> None:
+        self.controller.set_visible(visible)
+        self._notify_page("on_shown" if visible else "on_hidden")
 
-    def _notify_page(self, what: str) -> None:
+    def _notify_page(self, method: str) -> None:
         if page := self._pages.get(self._page):
-            getattr(page, what, _do_nothing)()
-            if what == "on_shown":
+            getattr(page, method, _do_nothing)()
+            if method == "on_shown":
                 self.page_shown.emit(self._page)
 
     def add_tray(self) -> None:
         """Add a tray icon, if the system has a tray."""
-        if self.tray is None and Tray.available():
+        if self.tray is None and Tray.is_available():
             self.use_tray(Tray(self.controller, self.isActiveWindow, self))
             if self.tray is not None:
                 self.tray.icon.show()
@@ -262,8 +267,8 @@ class Window(QMainWindow):
     def use_tray(self, tray: Tray) -> None:
         """Connect a tray; the window may then close into it."""
         self.tray = tray
-        tray.window_asked.connect(self.bring_to_front)
-        tray.quit_asked.connect(self.quit)
+        tray.window_requested.connect(self.bring_to_front)
+        tray.quit_requested.connect(self.quit)
 
     def open_file(self, path: Path) -> None:
         """Serve a GGUF file."""
@@ -306,12 +311,12 @@ class Window(QMainWindow):
         event.ignore()
         self._save_geometry()
         if not self._quitting:
-            way = self._chosen_close or settings.current_value(CLOSE)
-            asks = way == ASK or (way == TRAY and self.tray is None)
+            choice = self._chosen_close or settings.current_value(CLOSE)
+            asks = choice == ASK or (choice == TRAY and self.tray is None)
             if asks and not self._asking_to_close and not self.controller.view.resting:
                 self._ask_how_to_close()
                 return
-            if way == TRAY and self.tray is not None:
+            if choice == TRAY and self.tray is not None:
                 self.hide()
                 return
         self.setEnabled(False)
@@ -346,10 +351,9 @@ class Window(QMainWindow):
 
     def _save_geometry(self) -> None:
         if self._remember:
-            _window_settings().setValue("window/geometry", self.saveGeometry())
-            _window_settings().setValue(
-                "window/page", self._page if self._specs[self._page].in_rail else self._page_before
-            )
+            stored = open_window_settings()
+            stored.setValue("window/geometry", self.saveGeometry())
+            stored.setValue("window/page", self._page if self._specs[self._page].in_rail else self._previous_page)
 
     def _connect(self) -> None:
         controller = self.controller
@@ -382,13 +386,13 @@ class Window(QMainWindow):
     @Slot(object)
     def _show_launch(self, launch: "Launch | None") -> None:
         if launch is not None:
-            ours = launch.build.name == "built-in"
-            name = tr("built-in engine") if ours else tr("{engine} engine", engine=launch.build.name)
+            built_in = launch.build.name == "built-in"
+            name = tr("built-in engine") if built_in else tr("{engine} engine", engine=launch.build.name)
             self.rail.show_engine(name, launch.build.version)
 
     @Slot(object)
     def _show_notice(self, notice: Notice) -> None:
-        """Show notices on every page if they concern other programs, too, or a model served differently than chosen."""
+        """Show a notice on every page if it concerns other programs, or says that a model is served without MTP."""
         if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED):
             self.notice.show_message(render(notice.text), "information" if notice.code == NO_HEAD else "attention")
 
@@ -405,7 +409,7 @@ class Window(QMainWindow):
         if self.tray is not None:
             self.tray.icon.hide()
         self.close()
-        self.gone.emit()
+        self.shut_down.emit()
 
 
 def _do_nothing() -> None:
@@ -422,11 +426,6 @@ def _module_exists(factory: str) -> bool:
         return find_spec(factory.partition(":")[0]) is not None
     except ModuleNotFoundError:
         return False
-
-
-def _window_settings() -> QSettings:
-    """Return the settings file for the window's geometry."""
-    return QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
 
 
 def _drop_hint(data: QMimeData) -> str:

@@ -50,10 +50,10 @@ def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show()
     gone: list[bool] = []
-    window.gone.connect(lambda: gone.append(True))
+    window.shut_down.connect(lambda: gone.append(True))
     yield window
     if not gone:
-        with qtbot.waitSignal(window.gone, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.quit()
     assert window.controller.bridge.close()
     window.deleteLater()

@@ -171,7 +171,7 @@ def main(served: str, programs: Path, mib: int, models: list[str]) -> None:
     programs.write_text(others)
     told["after"] = {"plan": said("plan", "--model", models[0])["machine"].get("memory")}
     gone: list[bool] = []
-    window.gone.connect(lambda: gone.append(True))
+    window.shut_down.connect(lambda: gone.append(True))
     window.quit()
     wait_until(lambda: gone, "the window's end")
     assert window.controller.bridge.close()

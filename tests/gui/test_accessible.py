@@ -84,7 +84,7 @@ def scaled(
         with qtbot.waitSignal(window.page_shown, timeout=60_000):
             window.show()
         yield window
-        with qtbot.waitSignal(window.gone, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.quit()
         assert window.controller.bridge.close()
     finally:

@@ -303,7 +303,7 @@ def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
     assert not page.plots.isVisible()
     again = CockpitPage(demo.controller)
-    while again.build_on():
+    while again.build_next_part():
         pass
     again.setParent(demo)
     assert again.note.text() == page.note.text() != ""  # though it was told before the page was there

@@ -335,7 +335,7 @@ def test_a_question_without_an_answer_is_not_asked_again(demo: Window, qtbot: Qt
 
 def test_a_question_is_kept_when_the_window_closes_before_its_reply(demo: Window, qtbot: QtBot) -> None:
     ask(demo, qtbot, "What is a draft?")
-    with qtbot.waitSignal(demo.gone, timeout=60_000):
+    with qtbot.waitSignal(demo.shut_down, timeout=60_000):
         demo.quit()
     with Conversations() as kept:
         (only,) = kept.list_all()

@@ -296,7 +296,7 @@ def test_no_text_is_clipped(
         qtbot.waitUntil(page.rows[TEXT_SCALE].back.isVisible)
         qtbot.wait(50)
         assert [*clipped(page), *hidden_by_parents(page)] == []
-        with qtbot.waitSignal(window.gone, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.quit()
         assert window.controller.bridge.close()
     finally:

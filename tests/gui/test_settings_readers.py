@@ -128,7 +128,7 @@ def test_the_window_closes_as_was_chosen_without_a_question(
     on_page(window, qtbot).change(CLOSE, way)
     qtbot.waitUntil(lambda: settings.current_value(CLOSE) == way)
     if way == QUIT:
-        with qtbot.waitSignal(window.gone, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.close()
     else:
         window.close()

@@ -92,7 +92,7 @@ def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
     first.show()
     first.show_page("keys")
     first.show_page("cockpit")
-    with qtbot.waitSignal(first.gone, timeout=60_000):
+    with qtbot.waitSignal(first.shut_down, timeout=60_000):
         first.close()
     second = Window()
     assert second.height() == 555
@@ -104,7 +104,7 @@ def test_where_it_was_is_remembered(qtbot: QtBot, home: Path) -> None:
 
 def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbot: QtBot) -> None:
     assert set(window._pages) == {"cockpit"}
-    window.build_ahead()
+    window.prebuild_next()
     wanted = {spec.name for spec in RAIL}
     qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._ahead, False), timeout=60_000)
     assert window.page_name == "cockpit"
@@ -188,7 +188,7 @@ def test_the_rail_names_the_gpus(window: Window, gpus: tuple[tuple[str, int | No
 
 def test_the_gpus_of_this_computer_are_looked_for_when_nothing_else_is_to_be_done(window: Window, qtbot: QtBot) -> None:
     assert window.rail._gpus.isHidden()
-    window.build_ahead()
+    window.prebuild_next()
     qtbot.waitUntil(lambda: not window.rail._gpus.isHidden(), timeout=60_000)
     assert window.rail._gpus.text()
 

@@ -316,7 +316,7 @@ def test_no_text_is_clipped_with_figures(
             show()
             qtbot.waitUntil(whole, timeout=60_000)  # once what was found meanwhile has its room, too
             assert area.widget().width() == area.viewport().width()
-        with qtbot.waitSignal(window.gone, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.quit()
         assert window.controller.bridge.close()
     finally:

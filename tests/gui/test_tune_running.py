@@ -156,7 +156,7 @@ def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_t
 ) -> None:
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
     measured(page, qtbot, 2)
-    with qtbot.waitSignal(window.gone, timeout=60_000):
+    with qtbot.waitSignal(window.shut_down, timeout=60_000):
         window.quit()
     again = Window(remember=False, page="tune")
     try:
@@ -166,7 +166,7 @@ def test_a_window_that_closes_meanwhile_leaves_nothing_and_the_next_one_offers_t
         qtbot.waitUntil(lambda: bool(other.verdict.buttons), timeout=60_000)
         assert other.verdict.sentence.text() == "The measurement is paused."
         assert len(other.table.rows) >= 2
-        with qtbot.waitSignal(again.gone, timeout=60_000):
+        with qtbot.waitSignal(again.shut_down, timeout=60_000):
             again.quit()
         assert again.controller.bridge.close()
     finally:

@@ -30,7 +30,15 @@ def card(window: Window, release: Release) -> UpdatesCard:
 
 def shown(card: UpdatesCard) -> list[str]:
     """The buttons and texts that are seen."""
-    widgets = (card.status, card.notes, card.line, card.get, card.look, card.copy, card.cancel)
+    widgets = (
+        card.status,
+        card.notes,
+        card.command_line,
+        card.install_button,
+        card.check_button,
+        card.copy_button,
+        card.pause_button,
+    )
     return [each.text() for each in widgets if each.isVisible()]
 
 
@@ -43,7 +51,7 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
 ) -> None:
     reach(qtbot, card, NEWER)  # as it is shown, a week has gone by
     assert shown(card) == [NEWER, "Faster.\nQuieter.", "Download version 7.0.0 (500 kB)", "Check for updates"]
-    card.get.click()
+    card.install_button.click()
     reach(qtbot, card, "Version 7.0.0 is installed and used from the next start.")
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     assert shown(card)[2:] == ["Check for updates"]
@@ -57,17 +65,17 @@ def test_a_download_is_paused_and_goes_on(
 ) -> None:
     reach(qtbot, card, NEWER)
     release.at("slow=100000")
-    card.look.click()
-    qtbot.waitUntil(lambda: card.look.isEnabled(), timeout=60_000)
-    card.get.click()
+    card.check_button.click()
+    qtbot.waitUntil(lambda: card.check_button.isEnabled(), timeout=60_000)
+    card.install_button.click()
     qtbot.waitUntil(lambda: " of 500 kB downloaded." in card.status.text(), timeout=60_000)
     assert shown(card)[2:] == ["Pause"]
-    card.cancel.click()
+    card.pause_button.click()
     reach(qtbot, card, "Paused. The downloaded part is kept")
     release.at()
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, NEWER)
-    card.get.click()
+    card.install_button.click()
     reach(qtbot, card, "Version 7.0.0 is installed and used")
     assert (home / "cache" / "updates" / "7.0.0" / "install.sh").read_bytes() == CONTENT
 
@@ -77,14 +85,14 @@ def test_debians_package_is_left_to_the_user(
 ) -> None:
     monkeypatch.setattr(installing, "find_install_method", lambda: InstallMethod.DEB)
     release.publish(name="mtp-launcher_7.0.0_amd64.deb")
-    card.look.click()
-    qtbot.waitUntil(card.get.isVisible, timeout=60_000)
-    card.get.click()
+    card.check_button.click()
+    qtbot.waitUntil(card.install_button.isVisible, timeout=60_000)
+    card.install_button.click()
     reach(qtbot, card, "Close this program, then run this in a terminal:")
     path = home / "cache" / "updates" / "7.0.0" / "mtp-launcher_7.0.0_amd64.deb"
-    assert card.line.text() == f"sudo apt install {path}"
-    card.copy.click()
-    assert QGuiApplication.clipboard().text() == card.line.text()
+    assert card.command_line.text() == f"sudo apt install {path}"
+    card.copy_button.click()
+    assert QGuiApplication.clipboard().text() == card.command_line.text()
 
 
 def test_what_goes_wrong_is_said_and_can_be_tried_again(
@@ -92,24 +100,24 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
 ) -> None:
     reach(qtbot, card, NEWER)
     release.publish(content=b"echo 'Error: The disk is full.'; echo 'Make room.'; exit 1\n")
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, NEWER)
-    qtbot.waitUntil(lambda: "bytes" in card.get.text(), timeout=60_000)
-    card.get.click()
+    qtbot.waitUntil(lambda: "bytes" in card.install_button.text(), timeout=60_000)
+    card.install_button.click()
     reach(qtbot, card, "The disk is full. Make room.")
-    assert card.get.isVisible()
+    assert card.install_button.isVisible()
     release.at("404")
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, "has no manifest.json")
 
 
 def test_where_there_is_none_that_is_said(card: UpdatesCard, release: Release, qtbot: QtBot) -> None:
     reach(qtbot, card, "In a checkout: `git pull`")
-    assert not card.get.isVisible()
+    assert not card.install_button.isVisible()
     release.publish(__version__)
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, f"Version {__version__} is the newest.")
-    assert not card.get.isVisible()
+    assert not card.install_button.isVisible()
 
 
 def test_a_version_that_was_taken_back_is_offered_no_more(
@@ -117,11 +125,11 @@ def test_a_version_that_was_taken_back_is_offered_no_more(
 ) -> None:
     reach(qtbot, card, NEWER)
     release.publish(__version__)
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, "is the newest.")
     assert shown(card)[1:] == ["Check for updates"]
     release.at("404")
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, "has no manifest.json")
     assert shown(card)[1:] == ["Check for updates"]
 
@@ -134,7 +142,7 @@ def test_without_an_address_it_is_said_when_asked(
     window.show_page("about")
     card: UpdatesCard = window.page("about").updates
     assert card.status.text() == f"This is version {__version__}."
-    card.look.click()
+    card.check_button.click()
     reach(qtbot, card, "This build has no release address")
 
 

@@ -159,7 +159,7 @@ def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, q
             window.show()
         assert "驾驶舱" in {button.text() for button in window.findChildren(QPushButton)}
         assert cut_on_pages(window, qtbot) == {}
-        with qtbot.waitSignal(window.gone, timeout=60_000):
+        with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.quit()
         assert window.controller.bridge.close()
     finally:

@@ -211,7 +211,7 @@ class TestInTheWindow:
 
     def test_no_label_takes_text_for_html(self, pane: ChatPane, qtbot: QtBot) -> None:
         cockpit, chip = CockpitPage(Controller()), StatusChip()
-        while cockpit.build_on():
+        while cockpit.build_next_part():
             pass
         for widget in (cockpit, chip):
             qtbot.addWidget(widget)

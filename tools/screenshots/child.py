@@ -63,7 +63,7 @@ def main() -> int:
         window = Window(remember=False)
         window.resize(*CHOSEN)
         window.show()
-        window.build_ahead()
+        window.prebuild_next()
         _settle()
         name = "" if for_docs else f"-{language}"
         sizes = (CHOSEN,) if for_docs else SIZES
@@ -85,7 +85,7 @@ def main() -> int:
                     _until(lambda: window.page("models").details.grid.count() > 0)
                 _take(window, folder, page, f"{look}{name}", sizes, ready)
         done = QEventLoop()
-        window.gone.connect(done.quit)
+        window.shut_down.connect(done.quit)
         QTimer.singleShot(0, window, window.quit)
         done.exec()
         return 0 if window.controller.bridge.close() else 1

@@ -389,9 +389,9 @@ class CockpitPage(QWidget):
         self._hides_subtitle = False
         """Whether there is no room for a subtitle."""
         self._steps = self._build()
-        self.build_on()
+        self.build_next_part()
 
-    def build_on(self) -> bool:
+    def build_next_part(self) -> bool:
         """Build the next part of the page. Returns False when there is none left."""
         return next(self._steps, False)
 
@@ -418,7 +418,7 @@ class CockpitPage(QWidget):
                 "plots": (self._middle, 288, 540),
                 "chat": (self.chat, 288, 400),
             },
-            wanted=("chat", "plots", "sliders"),
+            priority=("chat", "plots", "sliders"),
         )
         for place, stretch in enumerate((0, 3, 2)):
             self.panes.setStretchFactor(place, stretch)

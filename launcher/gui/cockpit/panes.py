@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import QSettings, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, QWidget
 
-from launcher.base.paths import state_dir
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets.segmented import reserve_width
+from launcher.gui.window_settings import open_window_settings
 
 _SAVE_AFTER_MS = 500
 """Milliseconds without a move after which the sizes are saved."""
@@ -19,20 +19,20 @@ _SAVE_AFTER_MS = 500
 class PaneSplitter(QSplitter):
     """Splitter with named panes.
 
-    `panes` are, from left to right, (widget, least width, usual width), in pixels at 100 % scale. `wanted` lists their
-    names by priority: the last one is hidden first.
+    `panes` are, from left to right, (widget, least width, usual width), in pixels at 100 % scale. `priority` lists their
+    names: where there is no room, the last one is hidden first.
     """
 
     fitted = Signal()
     """The set of visible panes has changed."""
 
-    def __init__(self, panes: Mapping[str, tuple[QWidget, int, int]], wanted: tuple[str, ...]) -> None:
+    def __init__(self, panes: Mapping[str, tuple[QWidget, int, int]], priority: tuple[str, ...]) -> None:
         super().__init__(Qt.Orientation.Horizontal)
         self.setChildrenCollapsible(False)
         self.setHandleWidth(theme.px(theme.GAP_M))
         self._panes = {name: pane for name, (pane, _, _) in panes.items()}
         self._least = {name: theme.px(least) for name, (_, least, _) in panes.items()}
-        self._wanted = [name for name in wanted if name in panes]
+        self._priority = list(priority)
         self._switched_off: set[str] = set()
         self._suppressed: set[str] = set()
         for name, pane in self._panes.items():
@@ -40,21 +40,21 @@ class PaneSplitter(QSplitter):
             self.addWidget(pane)
         self.setSizes([theme.px(usual) for _, _, usual in panes.values()])
         self._restore()
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(_SAVE_AFTER_MS)
-        self._soon.timeout.connect(self._save)
-        self.splitterMoved.connect(lambda _at, _index: self._soon.start())
+        self._save_timer = QTimer(self)
+        self._save_timer.setSingleShot(True)
+        self._save_timer.setInterval(_SAVE_AFTER_MS)
+        self._save_timer.timeout.connect(self._save)
+        self.splitterMoved.connect(lambda _at, _index: self._save_timer.start())
 
     def shows(self, name: str) -> bool:
         """Return whether a pane is visible."""
         return not self._panes[name].isHidden()
 
     def show_pane(self, name: str, *, shown: bool) -> None:
-        """Show or hide a pane on the user's request. Others are hidden if there is no room beside it."""
+        """Show or hide a pane, as the user chose. A shown one may hide others for lack of room."""
         if shown:
             self._switched_off.discard(name)
-            self._wanted = [name, *(each for each in self._wanted if each != name)]
+            self._priority = [name, *(each for each in self._priority if each != name)]
         else:
             self._switched_off.add(name)
         self.fit()
@@ -67,11 +67,11 @@ class PaneSplitter(QSplitter):
             self.fit()
 
     def fit(self) -> None:
-        """Show as many of the wanted panes as fit, at least one."""
-        wanted = [name for name in self._wanted if name not in self._switched_off | self._suppressed]
+        """Show as many panes as fit, at least one, leaving out those that are switched off or suppressed."""
+        candidates = [name for name in self._priority if name not in self._switched_off | self._suppressed]
         shown: list[str] = []
         room = self.width() + self.handleWidth()
-        for name in wanted:
+        for name in candidates:
             room -= self._least[name] + self.handleWidth()
             if room >= 0 or not shown:
                 shown.append(name)
@@ -95,24 +95,24 @@ class PaneSplitter(QSplitter):
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
         """Save the sizes if they have just changed."""
         super().hideEvent(event)
-        if self._soon.isActive():
+        if self._save_timer.isActive():
             self._save()
 
     def _restore(self) -> None:
-        kept = _window_settings()
-        sizes = kept.value("cockpit/panes")
+        stored = open_window_settings()
+        sizes = stored.value("cockpit/panes")
         if sizes is not None:
             self.restoreState(sizes)
-        self._switched_off = set(str(kept.value("cockpit/hidden", "")).split()) & set(self._panes)
+        self._switched_off = set(str(stored.value("cockpit/hidden", "")).split()) & set(self._panes)
         for name in self._switched_off:
             self._panes[name].hide()
 
     @Slot()
     def _save(self) -> None:
-        self._soon.stop()
-        kept = _window_settings()
-        kept.setValue("cockpit/panes", self.saveState())
-        kept.setValue("cockpit/hidden", " ".join(sorted(self._switched_off)))
+        self._save_timer.stop()
+        stored = open_window_settings()
+        stored.setValue("cockpit/panes", self.saveState())
+        stored.setValue("cockpit/hidden", " ".join(sorted(self._switched_off)))
 
 
 class PaneSwitches(QWidget):
@@ -126,13 +126,13 @@ class PaneSwitches(QWidget):
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
-        for at, (name, words) in enumerate(names.items()):
-            button = self.buttons[name] = QPushButton(words)
+        for at, (name, title) in enumerate(names.items()):
+            button = self.buttons[name] = QPushButton(title)
             button.setObjectName("segment")
             button.setProperty("end", "first" if at == 0 else "last" if at == len(names) - 1 else "middle")
             button.setCheckable(True)
             reserve_width(button)
-            set_tooltip(button, tr("Show or hide this pane: {name}", name=words))
+            set_tooltip(button, tr("Show or hide this pane: {name}", name=title))
             button.clicked.connect(lambda checked, name=name: panes.show_pane(name, shown=checked))
             row.addWidget(button)
         panes.fitted.connect(self.show_state)
@@ -146,14 +146,9 @@ class PaneSwitches(QWidget):
 
 def load_choice(name: str, default: str) -> str:
     """Return a stored choice of this page."""
-    return str(_window_settings().value(f"cockpit/{name}", default))
+    return str(open_window_settings().value(f"cockpit/{name}", default))
 
 
 def save_choice(name: str, value: str) -> None:
     """Store a choice of this page."""
-    _window_settings().setValue(f"cockpit/{name}", value)
-
-
-def _window_settings() -> QSettings:
-    """Return the settings file for the window's geometry."""
-    return QSettings(str(state_dir() / "window.ini"), QSettings.Format.IniFormat)
+    open_window_settings().setValue(f"cockpit/{name}", value)

@@ -63,10 +63,10 @@ class SettingsPage(QWidget):
         self.path.setTextInteractionFlags(theme.SELECTABLE)
         self._where = self._make_path_line()
         self._steps = self._lay_out()
-        self.build_on()
+        self.build_next_part()
         controller.setting_changed.connect(self._handle_setting)
 
-    def build_on(self) -> bool:
+    def build_next_part(self) -> bool:
         """Build the next card. Returns False when none is left."""
         return next(self._steps, False)
 
