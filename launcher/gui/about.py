@@ -18,7 +18,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.updates import UpdatesCard
 from launcher.gui.widgets.banner import Banner
 from launcher.gui.widgets.blocks import Card, PageHead
-from launcher.gui.widgets.flow import make_headed_column
+from launcher.gui.widgets.flow import clear_layout, make_headed_column
 
 if TYPE_CHECKING:
     from launcher.app.versions import Version
@@ -87,10 +87,7 @@ class AboutPage(QWidget):
         self._versions = versions
         self._progress.hide()
         self._copy.setEnabled(True)
-        while self._lines.count():
-            item = self._lines.takeAt(0)
-            if item is not None and (widget := item.widget()) is not None:
-                widget.deleteLater()
+        clear_layout(self._lines)
         for row, (what, version) in enumerate(self._version_rows(render)):
             name, value = Label(what), Label(version)
             name.setObjectName("secondary")

@@ -23,6 +23,7 @@ from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.pages import PageSpec
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import View
+from launcher.gui.widgets.blocks import make_caption
 from launcher.gui.widgets.glyphs import Glyph
 
 if TYPE_CHECKING:
@@ -126,15 +127,9 @@ class Rail(QFrame):
         self._narrow = False
         self.chip = StatusChip()
         self._buttons: dict[str, PageButton] = {}
-        self._engine = Label()
-        self._engine.setObjectName("secondary")
-        self._engine.setFont(theme.font(theme.CAPTION_PX))
-        self._engine.setWordWrap(True)
+        self._engine = make_caption()
         self._engine.setContentsMargins(theme.px(12), 0, 0, 0)
-        self._gpus = Label()
-        self._gpus.setObjectName("secondary")
-        self._gpus.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self._gpus.setWordWrap(True)
+        self._gpus = make_caption()
         self._gpus.setContentsMargins(theme.px(12), 0, 0, 0)
         self._gpus.hide()
         self._about = QPushButton(tr("Version {version}", version=__version__))

@@ -198,7 +198,7 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     colours = [image.pixelColor(spot.left() + 3, spot.center().y()) for spot in spots]
     assert [each.name().upper() for each in colours] == [theme.current().card] * 2 + [theme.current().raised]
     body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
-    assert all(table.columnWidth(1) > body.horizontalAdvance(row_texts(row)[1]) + 2 * table.inset for row in ROWS)
+    assert all(table.columnWidth(1) > body.horizontalAdvance(row_texts(row)[1]) + 2 * table.text_inset for row in ROWS)
     assert not table.isColumnHidden(5)
     page.show_rows([replace(row, vram_mib=None) for row in ROWS])
     assert table.isColumnHidden(5)  # as without a GPU

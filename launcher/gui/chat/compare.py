@@ -16,6 +16,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.widgets import Segmented
+from launcher.gui.widgets.blocks import make_caption
 
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
@@ -63,10 +64,7 @@ class CompareBar(QFrame):
         )
         self.change_button = make_dense_button(tr("Change"), tr("Show the settings that differ from A"))
         self.change_button.clicked.connect(self.expand)
-        self._note = Label()
-        self._note.setObjectName("secondary")
-        self._note.setFont(theme.font(theme.CAPTION_PX))
-        self._note.setWordWrap(True)
+        self._note = make_caption()
         self._form = QWidget()
         self._grid = QGridLayout(self._form)
         self._grid.setContentsMargins(0, 0, 0, 0)

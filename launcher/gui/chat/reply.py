@@ -18,6 +18,7 @@ from launcher.gui.chat.style import glyph_icon
 from launcher.gui.chat.text import ProseBlock
 from launcher.gui.labels import Label
 from launcher.gui.translation import ntr, tr
+from launcher.gui.widgets.blocks import make_caption
 
 if TYPE_CHECKING:
     from launcher.engine.server.client import Delta
@@ -266,10 +267,7 @@ class ReplyView(QWidget):
         self.body = Body()
         self._stream = BlockStream(self.body, self.steps)
         self.body.coloured = coloured
-        self._footer = Label()
-        self._footer.setObjectName("secondary")
-        self._footer.setWordWrap(True)
-        self._footer.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self._footer = make_caption()
         self._footer.setTextInteractionFlags(theme.SELECTABLE)
         self._footer.hide()
         self._continue_timer = QTimer(self)

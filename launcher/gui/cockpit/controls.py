@@ -29,6 +29,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, escape_tooltip, set_tooltip
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
+from launcher.gui.widgets.blocks import make_caption
 from launcher.models.server_settings import ROWS, ServerSetting
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class AdvancedFields(QWidget):
         self.search.setClearButtonEnabled(True)
         set_tooltip(self.search, tr("Searches the names and descriptions of llama-server's flags"))
         self.search.textChanged.connect(self._list_flags)
-        self._count = _make_caption()
+        self._count = make_caption()
         self.list = QListWidget()
         self.list.setAccessibleName(tr("llama-server flags"))
         self.list.setFixedHeight(theme.px(_LIST_HEIGHT))
@@ -68,12 +69,13 @@ class AdvancedFields(QWidget):
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
         self.list.currentItemChanged.connect(self._choose_flag)
-        self._description = _make_caption()
+        self._description = make_caption()
         self._description.setTextInteractionFlags(theme.SELECTABLE)
         self.choice, self.text = ComboBox(), QLineEdit()
         self.choice.activated.connect(lambda _at: self._set_flag(self.choice.currentData()))
         self.text.editingFinished.connect(lambda: self._set_flag(self.text.text().strip()))
-        self._refused = _make_caption("problem-text")
+        self._refused = make_caption()
+        self._refused.setObjectName("")  # an error, in the colour of normal text
         raw_title = Label(tr("Extra arguments"))
         self.raw = QLineEdit()
         self.raw.setFont(theme.monospace())
@@ -81,7 +83,7 @@ class AdvancedFields(QWidget):
         self.raw.setPlaceholderText(tr("for example --no-warmup --top-k 20"))
         set_tooltip(self.raw, tr("Passed to llama-server after all other arguments, and overrides them"))
         self.raw.textEdited.connect(lambda text: state.request("extra", text))
-        self._raw_line = _make_caption()
+        self._raw_line = make_caption()
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
@@ -228,14 +230,6 @@ def _flag_values(flag: "Flag") -> tuple[str, ...]:
     return ("on", "off") if flag.off else ("on",)
 
 
-def _make_caption(name: str = "secondary") -> Label:
-    label = Label()
-    label.setObjectName(name)
-    label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-    label.setWordWrap(True)
-    return label
-
-
 async def _read_flags(build: "EngineBuild") -> "tuple[Flag, ...]":
     from launcher.engine.builds.flags import read_flags
 
@@ -256,10 +250,7 @@ class ChangesBox(QFrame):
         self._title = Label()
         self._title.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
         self._title.setWordWrap(True)
-        self._costs = Label()
-        self._costs.setObjectName("secondary")
-        self._costs.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self._costs.setWordWrap(True)
+        self._costs = make_caption()
         self._problem = Label()
         self._problem.setWordWrap(True)
         self.drain = ComboBox()
@@ -509,10 +500,7 @@ class SamplingFields(QWidget):
                 "chat_template_kwargs.enable_thinking"
             ),
         )
-        self._thinking_line = Label()
-        self._thinking_line.setObjectName("secondary")
-        self._thinking_line.setFont(theme.font(theme.CAPTION_PX))
-        self._thinking_line.setWordWrap(True)
+        self._thinking_line = make_caption()
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP))
         row.addWidget(Label(tr("Thinking")), 1)

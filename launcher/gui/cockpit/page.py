@@ -31,6 +31,7 @@ from launcher.gui.service import DEMO
 from launcher.gui.translation import mark, render, tr
 from launcher.gui.viewmodel import View
 from launcher.gui.widgets import Badge, Banner, Card, EmptyState, MemoryBar, PageHead, ReadAge
+from launcher.gui.widgets.blocks import make_caption
 
 if TYPE_CHECKING:
     from launcher.app.preview import Preview
@@ -522,11 +523,8 @@ class CockpitPage(QWidget):
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
-        self.note = Label()
+        self.note = make_caption()
         """What is known of the settings that run, above the memory bar."""
-        self.note.setWordWrap(True)
-        self.note.setObjectName("secondary")
-        self.note.setFont(theme.font(theme.CAPTION_PX))
         self.note.hide()
         column.addWidget(self.plots, 1)
         column.addWidget(self.note)

@@ -19,8 +19,8 @@ _SAVE_AFTER_MS = 500
 class PaneSplitter(QSplitter):
     """Splitter with named panes.
 
-    `panes` are, from left to right, (widget, least width, usual width), in pixels at 100 % scale. `priority` lists their
-    names: where there is no room, the last one is hidden first.
+    `panes` are, from left to right, (widget, least width, usual width), in pixels at 100 % scale. `priority` lists
+    their names: where there is no room, the last one is hidden first.
     """
 
     fitted = Signal()

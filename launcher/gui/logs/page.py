@@ -45,7 +45,7 @@ from launcher.gui.logs.sources import (
 from launcher.gui.logs.view import LogView
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Banner, Card, ComboBox, DropTarget, EmptyState, Glyph, PageHead, Segmented
-from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import FlowLayout, make_scrolling_column
 from launcher.gui.widgets.segmented import reserve_width
 
@@ -331,7 +331,7 @@ class LogsPage(QWidget):
         self.bar = LogBar()
         self.card = CauseCard(self._apply_fix, self.show_cause_line)
         self.banner = Banner()
-        self.count = Label()
+        self.count = make_caption()
         self._lay_out()
         self.drop = DropTarget(self, drop_hint, self._read_dropped)
         self._connect()
@@ -465,9 +465,6 @@ class LogsPage(QWidget):
         inside.setContentsMargins(*(theme.px(theme.GAP_S),) * 4)
         inside.addWidget(self.view)
         self._stack.addWidget(frame)
-        self.count.setObjectName("secondary")
-        self.count.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self.count.setWordWrap(True)
         self._stack.setMinimumHeight(theme.px(160))
         layout = make_scrolling_column(self)
         for widget in (self._head, self.banner, self.card, self.bar):

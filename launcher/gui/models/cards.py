@@ -23,8 +23,8 @@ from launcher.gui.models.shelf import CatalogueOffer, CatalogueOffers
 from launcher.gui.models.table import ModelTable
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Badge, Card, ComboBox, Glyph, ProgressLine, ReadAge
-from launcher.gui.widgets.blocks import make_button
-from launcher.gui.widgets.flow import FlowLayout
+from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.flow import FlowLayout, clear_layout
 
 if TYPE_CHECKING:
     from launcher.fetch.jobs import Job
@@ -194,10 +194,7 @@ class DetailCard(Card):
         self.delete.setToolTip(tr("Delete the file and free {size}. Asks for confirmation", size=freed))
 
     def _show_rows(self, rows: tuple[tuple[str, str, str], ...]) -> None:
-        while (item := self.grid.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
+        clear_layout(self.grid)
         for at, (name, value, tip) in enumerate(rows):
             for column, text in enumerate((name, value)):
                 label = Label(text)
@@ -220,10 +217,7 @@ class _FolderRow(QWidget):
     def __init__(self, glyph: str, role: str, title: str, second_line: str, button: QPushButton | None) -> None:
         super().__init__()
         self.setObjectName("plain")
-        below = Label(second_line)
-        below.setObjectName("secondary")
-        below.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        below.setWordWrap(True)
+        below = make_caption(second_line)
         column = QVBoxLayout()
         column.setSpacing(theme.px(2))
         column.addWidget(ElidedLabel(title))
@@ -268,11 +262,8 @@ class FoldersPanel(Card):
 
     def show_shelf(self, shelf: LocalModels) -> None:
         """Show the folders and the leftovers in them."""
-        for column in (self._folders, self._leftovers):
-            while (item := column.takeAt(0)) is not None:
-                if (widget := item.widget()) is not None:
-                    widget.hide()
-                    widget.deleteLater()
+        clear_layout(self._folders)
+        clear_layout(self._leftovers)
         self.delete_buttons.clear()
         self.remove_buttons.clear()
         free = tr("{size} free on its disk", size=words.format_size(shelf.free_bytes))
@@ -455,10 +446,7 @@ class JobRow(QWidget):
         self._state = ""
         self.glyph = Glyph()
         self.title = ElidedLabel()
-        self.progress_text = Label()
-        self.progress_text.setObjectName("secondary")
-        self.progress_text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self.progress_text.setWordWrap(True)
+        self.progress_text = make_caption()
         self.line = ProgressLine(tr("Download"))
         self.toggle = _make_button_with_tip("", self._toggle, "", quiet=True)
         self.up = _make_button_with_tip(
@@ -518,10 +506,7 @@ class QueueCard(Card):
         super().__init__(tr("Downloads"))
         self._host = host
         self.rows: dict[int, JobRow] = {}
-        self.total = Label()
-        self.total.setObjectName("secondary")
-        self.total.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self.total.setWordWrap(True)
+        self.total = make_caption()
         self.problem = Label()
         self.problem.setWordWrap(True)
         self.resume_button = make_button(tr("Resume"), self._resume_queue)

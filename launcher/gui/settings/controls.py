@@ -30,6 +30,7 @@ from launcher.gui import theme
 from launcher.gui.labels import Label, display_path, set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Glyph
+from launcher.gui.widgets.blocks import make_caption
 from launcher.gui.widgets.combo_box import ComboBox
 from launcher.gui.widgets.slider import Slider
 
@@ -394,10 +395,10 @@ class SettingRow(QWidget):
         self._title = title
         self.mark = Glyph("dot", "attention", 12)
         set_tooltip(self.mark, tr("Changed"))
-        self._sentence = _make_caption(
+        self._sentence = _make_selectable_caption(
             " ".join(filter(None, (tr(setting.sentence), applies_text(setting)))).replace("。 ", "。")
         )
-        self.note = _make_caption("")
+        self.note = _make_selectable_caption("")
         """Where the value comes from, if that needs saying."""
         self.back = QPushButton(tr("Reset"))
         self.back.setObjectName("quiet")
@@ -481,11 +482,8 @@ def applies_text(setting: Setting) -> str:
     }[setting.applies]
 
 
-def _make_caption(text: str) -> Label:
-    label = Label(text)
-    label.setObjectName("secondary")
-    label.setFont(theme.font(theme.CAPTION_PX))
-    label.setWordWrap(True)
+def _make_selectable_caption(text: str) -> Label:
+    label = make_caption(text)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     return label
 

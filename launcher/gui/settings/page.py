@@ -21,6 +21,7 @@ from launcher.gui.settings.controls import SettingRow
 from launcher.gui.settings.sharing import SharingCard
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Banner, Card, PageHead
+from launcher.gui.widgets.blocks import make_caption
 
 _WIDEST = 920
 _T = TypeVar("_T")
@@ -228,12 +229,9 @@ class SettingsPage(QWidget):
     def _make_token_row(self) -> QWidget:
         title = Label(tr("Hugging Face token"))
         title.setFont(theme.font(theme.BODY_PX, bold=True))
-        sentence = Label(
+        sentence = make_caption(
             tr("Needed for gated models. Set HF_TOKEN, or log in with hf. This program never shows or stores it.")
         )
-        sentence.setObjectName("secondary")
-        sentence.setFont(theme.font(theme.CAPTION_PX))
-        sentence.setWordWrap(True)
         self.token_words = Label()
         self.token_words.setWordWrap(True)
         words = QVBoxLayout()

@@ -13,7 +13,7 @@ from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.translation import tr
 from launcher.gui.widgets import Card
-from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.blocks import make_button, make_caption
 
 if TYPE_CHECKING:
     from launcher.app.sharing import ShareInfo
@@ -33,7 +33,7 @@ class SharingCard(Card):
         self.switch = QCheckBox(tr("Share with the network"))
         set_tooltip(self.switch, tr("Let other computers use this server. Flag: --host 0.0.0.0"))
         self.switch.clicked.connect(self._on_switch_clicked)
-        self._line = _make_caption("")
+        self._line = make_caption("")
         self._question = _make_panel("attention")
         self.share_button = make_button(tr("Share now"), self._share, primary=True)
         set_tooltip(
@@ -48,7 +48,7 @@ class SharingCard(Card):
             )
         )
         meaning.setWordWrap(True)
-        how = _make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
+        how = make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
         _fill_panel(self._question, meaning, how, ButtonRow(self.share_button, self.cancel_button))
         self._shared = _make_panel("information")
         self.addresses = Label()
@@ -63,7 +63,7 @@ class SharingCard(Card):
         set_tooltip(self.copy_url, tr("Copy the address for clients on other computers"))
         self.copy_key = make_button(tr("Copy API key"), self._copy_key)
         set_tooltip(self.copy_key, tr("Copy the API key that clients send with each request. It is not shown"))
-        self._copied = _make_caption("")
+        self._copied = make_caption("")
         self._copied.hide()
         _fill_panel(self._shared, self.addresses, self.hint, ButtonRow(self.copy_url, self.copy_key), self._copied)
         top = QVBoxLayout()
@@ -193,14 +193,6 @@ async def _read_addresses(port: int) -> "ShareInfo":
     from launcher.app.sharing import read_share_info
 
     return await asyncio.to_thread(read_share_info, port)
-
-
-def _make_caption(text: str) -> Label:
-    label = Label(text)
-    label.setObjectName("secondary")
-    label.setFont(theme.font(theme.CAPTION_PX))
-    label.setWordWrap(True)
-    return label
 
 
 def _make_panel(meaning: str) -> QFrame:

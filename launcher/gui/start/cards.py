@@ -17,7 +17,6 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QPushButton,
     QSizePolicy,
-    QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
     QVBoxLayout,
@@ -29,12 +28,12 @@ from launcher.gui import theme
 from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.start import text as said
 from launcher.gui.start.computer_text import Fact
-from launcher.gui.theme import CELL_PADDING
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Badge, Card, Glyph, MemoryBar, ProgressLine, ReadAge
 from launcher.gui.widgets.badge import badge_size, paint_badge
 from launcher.gui.widgets.blocks import make_button
-from launcher.gui.widgets.row_table import RowTable
+from launcher.gui.widgets.flow import clear_layout
+from launcher.gui.widgets.row_table import RowTable, text_inset
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class MachineCard(Card):
 
     def show_reading(self, what: str) -> None:
         """Show what is being read."""
-        self._clear()
+        clear_layout(self._facts)
         self.age.show_age(None)
         label = _make_wrapped_label(what, "secondary")
         self._facts.addWidget(label)
@@ -80,18 +79,11 @@ class MachineCard(Card):
 
     def show_facts(self, facts: tuple[Fact, ...], read_at: float | None) -> None:
         """Show facts. `read_at` is when the memory was read, in seconds since the epoch."""
-        self._clear()
+        clear_layout(self._facts)
         self.age.show_age(read_at)
         for fact in facts:
             self._facts.addWidget(_FactRow(fact))
         self.copy_button.setEnabled(True)
-
-    def _clear(self) -> None:
-        while (item := self._facts.takeAt(0)) is not None:
-            widget = item.widget()
-            if widget is not None:
-                widget.hide()
-                widget.deleteLater()
 
 
 class _FactRow(QWidget):
@@ -405,11 +397,6 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
     )
 
 
-def _text_inset(table: QWidget) -> int:
-    """Return the distance of a cell's text from its edge, in pixels."""
-    return theme.px(CELL_PADDING) + table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, table) + 1
-
-
 class _FitDelegate(QStyledItemDelegate):
     """Paints a fit badge instead of text."""
 
@@ -423,12 +410,12 @@ class _FitDelegate(QStyledItemDelegate):
         model = index.model()
         if isinstance(model, TableRows):
             word = model.rows[index.row()].status.value
-            paint_badge(painter, rect.left() + _text_inset(option.widget), rect.center().y(), word)
+            paint_badge(painter, rect.left() + text_inset(option.widget), rect.center().y(), word)
 
     def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
         model = index.model()
         word = model.rows[index.row()].status.value if isinstance(model, TableRows) else ""
-        return badge_size(word) + QSize(2 * theme.px(CELL_PADDING) + 6, 0)
+        return badge_size(word) + QSize(2 * theme.px(theme.CELL_PADDING) + 6, 0)
 
 
 class PlansTable(RowTable):
@@ -446,15 +433,10 @@ class PlansTable(RowTable):
         head.setSectionsClickable(False)
         head.setMinimumSectionSize(theme.px(32))
         head.setSectionResizeMode(self._rows.columnCount() - 1, QHeaderView.ResizeMode.Stretch)
-        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {_text_inset(self)}px; }}")  # aligned with the cells
+        self.align_head()
         self.selectionModel().currentRowChanged.connect(self._emit_chosen)
         self._quiet = False
         self.show_plans((), several=False)
-
-    @property
-    def inset(self) -> int:
-        """Distance of the texts from the table's edge, in pixels."""
-        return _text_inset(self)
 
     def show_plans(self, plans: tuple[Plan, ...], *, several: bool, row: int = 0) -> None:
         """Show plans of several models or of one, and select a row (-1: none) without emitting `chosen`."""

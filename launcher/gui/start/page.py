@@ -150,7 +150,7 @@ class StartPage(QWidget):
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
-        self._others.add_aligned(self.table, self.table.inset)
+        self._others.add_aligned(self.table, self.table.text_inset)
         self._lacking = Label()
         self._lacking.setObjectName("secondary")
         self._lacking.setWordWrap(True)

@@ -24,7 +24,6 @@ from PySide6.QtWidgets import (
     QPushButton,
     QRadioButton,
     QSizePolicy,
-    QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
     QVBoxLayout,
@@ -38,7 +37,8 @@ from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText
 from launcher.gui.widgets import Card, ProgressLine
-from launcher.gui.widgets.blocks import make_button
+from launcher.gui.widgets.blocks import make_button, make_caption
+from launcher.gui.widgets.flow import clear_layout
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
@@ -218,14 +218,9 @@ class HistoryCard(Card):
         self.table.clicked.connect(lambda index: self._load_row(index.row()))
         self.table.activated.connect(lambda index: self._load_row(index.row()))
         self._usual = tr("Select a row to show it above. `mtp-launcher compare` compares two.")
-        self.note = Label(self._usual)
-        self.note.setObjectName("secondary")
-        self.note.setFont(theme.font(theme.CAPTION_PX))
-        self.note.setWordWrap(True)
-        own = self.table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self.table)
-        inset = theme.px(theme.CELL_PADDING) + own + 1
-        head = self.table.horizontalHeader()
-        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # aligned with the cells
+        self.note = make_caption(self._usual)
+        self.table.align_head()
+        inset = self.table.text_inset
         self.add_aligned(self.table, inset)
         self.note.setContentsMargins(inset, 0, inset, 0)
         self.body.addWidget(self.note)
@@ -307,11 +302,7 @@ class StepCard(Card):
 
     def __init__(self) -> None:
         super().__init__(tr("Time per step"))
-        self.about, self.note = Label(), Label()
-        for label in (self.about, self.note):
-            label.setObjectName("secondary")
-            label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-            label.setWordWrap(True)
+        self.about, self.note = make_caption(), make_caption()
         self._grid = QGridLayout()
         self._grid.setVerticalSpacing(theme.px(2))
         self._grid.setHorizontalSpacing(theme.px(theme.GAP))
@@ -325,10 +316,7 @@ class StepCard(Card):
 
     def show_parts(self, parts: Sequence[StepPart], about: str = "", note: str = "") -> None:
         """Show a step's parts, with a line above and a note below; without parts, a placeholder."""
-        while (item := self._grid.takeAt(0)) is not None:
-            if widget := item.widget():
-                widget.hide()
-                widget.deleteLater()
+        clear_layout(self._grid)
         self.bars = []
         whole = sum(part.ms for part in parts)
         for at, part in enumerate(parts):
@@ -624,16 +612,8 @@ class TrialTable(RowTable):
         head = self.horizontalHeader()
         head.setSectionsClickable(False)
         head.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        own = self.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, self)
-        inset = theme.px(theme.CELL_PADDING) + own + 1
-        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {inset}px; }}")  # aligned with the cells
-        self._inset = inset
+        self.align_head()
         self.show_rows(())
-
-    @property
-    def inset(self) -> int:
-        """Distance of the texts from the table's edge, in pixels."""
-        return self._inset
 
     @property
     def rows(self) -> Sequence[TrialRow]:
@@ -664,9 +644,9 @@ class TrialTable(RowTable):
             widths[_ORIGIN] = min(widths[_ORIGIN], most)
             texts = [max(pair) for pair in zip(texts, widths, strict=True)]
         shown = [not self.isColumnHidden(column) for column in range(len(titles))]
-        wide, edges = self.viewport().width(), 2 * self._inset + theme.px(theme.GAP_S)
+        wide, edges = self.viewport().width(), 2 * self.text_inset + theme.px(theme.GAP_S)
         if sum(text + edges for text, there in zip(texts, shown, strict=True) if there) > wide:
-            edges = 2 * self._inset
+            edges = 2 * self.text_inset
         need = [text + edges if there else 0 for text, there in zip(texts, shown, strict=True)]
         spare = max(wide - sum(need), 0)
         for column in range(_ORIGIN):

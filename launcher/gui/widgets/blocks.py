@@ -140,6 +140,15 @@ class EmptyState(QWidget):
         layout.addStretch(1)
 
 
+def make_caption(text: str = "") -> Label:
+    """Return a small secondary label that wraps. Its digits have equal widths, so that changing figures do not jump."""
+    label = Label(text)
+    label.setObjectName("secondary")
+    label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+    label.setWordWrap(True)
+    return label
+
+
 def make_button(text: str, clicked: Callable[[], object], *, primary: bool = False) -> QPushButton:
     """Return a button that calls `clicked` without Qt's `checked`."""
     button = QPushButton(text)

@@ -1,4 +1,4 @@
-"""Flow layout, which wraps a row of controls into further rows, and scrolling columns of pages."""
+"""Flow layout, which wraps a row of controls into further rows; scrolling columns of pages; clearing a layout."""
 
 from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtWidgets import QLayout, QLayoutItem, QScrollArea, QVBoxLayout, QWidget
@@ -106,6 +106,14 @@ class FlowLayout(QLayout):
             width = min(self._base_width(item), rect.width()) + (max(spare, 0) if item is wide else 0)
             item.setGeometry(QRect(left, rect.top() + (rect.height() - hint.height()) // 2, width, hint.height()))
             left += width + self.spacing()
+
+
+def clear_layout(layout: QLayout) -> None:
+    """Remove and delete the widgets of a layout."""
+    while (item := layout.takeAt(0)) is not None:
+        if (widget := item.widget()) is not None:
+            widget.hide()
+            widget.deleteLater()
 
 
 def make_scrolling_column(page: QWidget) -> QVBoxLayout:

@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import QAbstractProxyModel, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QStyle, QTableView, QWidget
 
 from launcher.gui import theme
 from launcher.gui.widgets.rows import TableRows
@@ -11,6 +11,12 @@ _READABLE_WIDTH = 180
 """Least width of a stretching column, in pixels: enough to read a name."""
 _ROW_HEIGHT = 34
 _RING_WIDTH = 2
+
+
+def text_inset(table: QWidget) -> int:
+    """Return the distance of a cell's text from the cell's edge, in pixels."""
+    margin = table.style().pixelMetric(QStyle.PixelMetric.PM_FocusFrameHMargin, None, table)
+    return theme.px(theme.CELL_PADDING) + margin + 1
 
 
 class RowTable(QTableView):
@@ -63,6 +69,15 @@ class RowTable(QTableView):
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self.show_columns()
+
+    @property
+    def text_inset(self) -> int:
+        """Distance of the texts from the table's edge, in pixels."""
+        return text_inset(self)
+
+    def align_head(self) -> None:
+        """Align the column titles with the texts of the cells."""
+        self.horizontalHeader().setStyleSheet(f"QHeaderView::section {{ padding: 0 {self.text_inset}px; }}")
 
     @property
     def row_height(self) -> int:
