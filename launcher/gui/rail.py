@@ -107,11 +107,11 @@ class PageButton(QPushButton):
         self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return a control's size for the title alone."""
+        """Return the size of the title's row; the layout with the shortcut is ignored."""
         return QSize(theme.px(self._width - 24), theme.px(32))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Leave room for a scroll bar."""
+        """Return a smaller width that leaves room for the rail's scroll bar."""
         return QSize(theme.px(self._width - 36), theme.px(32))
 
 

@@ -106,7 +106,7 @@ class TestMarks:
         drawn(panel)
         hover = chart_of(panel.cards["rate"]).overlay.hover
         assert hover is not None
-        assert "Weights are in system memory." in hover.words
+        assert "Weights are in system memory." in hover.lines
         assert "Weights are in system memory." in panel.board.accessibleDescription()
         QTest.keyClick(panel, Qt.Key.Key_Escape)
         drawn(panel)
@@ -139,7 +139,7 @@ class TestPointer:
         assert max(xs) - min(xs) < 1e-9
         chart_of(gpu).overlay.hovered.emit(0.75)
         assert hover_rows(rate) == {"Tokens per second": "300.0 t/s"}
-        chart_of(gpu).overlay.left.emit()
+        chart_of(gpu).overlay.pointer_left.emit()
         assert chart_of(rate).overlay.hover is None
 
     def test_the_real_pointer_does_it(self, panel: PlotPanel, qtbot: QtBot) -> None:

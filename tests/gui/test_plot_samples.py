@@ -97,7 +97,7 @@ class TestDecimation:
         times = 1_000 + np.arange(36_000) * 0.1
         values = np.random.default_rng(at).normal(100, 5, 36_000)
         values[at] = peak
-        columns = Columns.of(times, 3_600 / 500)
+        columns = Columns.group(times, 3_600 / 500)
         drawn = columns.decimate(values)
         assert len(drawn) == len(columns.times) <= 2 * 502
         where = int(np.flatnonzero(drawn == peak)[0])
@@ -113,7 +113,7 @@ class TestDecimation:
         self, values: list[float], width_s: float, start_s: float
     ) -> None:
         data = np.array(values)
-        columns = Columns.of(start_s + np.arange(len(values)) * 0.1, width_s)
+        columns = Columns.group(start_s + np.arange(len(values)) * 0.1, width_s)
         drawn = columns.decimate(data)
         assert len(drawn) == len(columns.times)
         known, shown = data[~np.isnan(data)], drawn[~np.isnan(drawn)]
@@ -124,7 +124,7 @@ class TestDecimation:
     def test_a_column_without_a_value_is_a_gap(self) -> None:
         values = np.ones(1_000)
         values[300:600] = np.nan
-        columns = Columns.of(np.arange(1_000) * 0.1, 1.0)
+        columns = Columns.group(np.arange(1_000) * 0.1, 1.0)
         empty = np.isnan(columns.decimate(values))
         assert columns.times[empty].min() == pytest.approx(30.0)
         assert columns.times[empty].max() == pytest.approx(60.0)
@@ -135,7 +135,7 @@ class TestDecimation:
         shown = []
         for end_s in (400.0, 400.1, 403.7):
             part = samples.between(end_s - 300, end_s)
-            columns = Columns.of(samples.times(part), 0.6)
+            columns = Columns.group(samples.times(part), 0.6)
             drawn = columns.decimate(samples.values("x", part))
             pairs = zip(columns.times[4:-4:2], drawn[4:-4].reshape(-1, 2), strict=True)
             shown.append({round(float(time_s), 6): tuple(pair) for time_s, pair in pairs})
@@ -145,7 +145,7 @@ class TestDecimation:
 
     def test_few_samples_are_drawn_as_they_are(self) -> None:
         times, values = np.arange(50) * 0.1, np.arange(50.0)
-        columns = Columns.of(times, 0.01)
+        columns = Columns.group(times, 0.01)
         assert columns.times is times
         assert columns.decimate(values) is values
 

@@ -93,7 +93,7 @@ class TestMemoryBar:
 
 class TestSliderField:
     def test_moving_it_tells_the_value_and_setting_it_does_not(self, qtbot: QtBot) -> None:
-        field = SliderField("Context", [2_048, 4_096, 8_192], words=lambda each: f"{each:,}")
+        field = SliderField("Context", [2_048, 4_096, 8_192], format_value=lambda each: f"{each:,}")
         told: list[object] = []
         field.value_changed.connect(told.append)
         shown(field, qtbot)
@@ -114,7 +114,7 @@ class TestSliderField:
         assert "was" not in field.slider.accessibleDescription()
 
     def test_nothing_below_jumps_as_it_changes(self, qtbot: QtBot) -> None:
-        field = SliderField("Context", [1_024, 262_144], words=lambda each: f"{each:,}")
+        field = SliderField("Context", [1_024, 262_144], format_value=lambda each: f"{each:,}")
         field.setFixedWidth(theme.px(150))
         field.show_hint("no context fits with these settings, however few tokens there are")
         shown(field, qtbot)

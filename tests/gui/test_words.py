@@ -139,7 +139,7 @@ def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, windo
         window.controller.request_reply([{"role": "user", "content": "What is a draft?"}], {"max_tokens": 40})
     for name in window.page_names:
         show(window, qtbot, name)
-    units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.also)}
+    units = {quantity.unit for plot in PLOTS for quantity in (*plot.read_outs, *plot.curves, *plot.cursor_only)}
     assert len(asked.asked) > 200
     translatable = {
         text

@@ -359,7 +359,7 @@ class RestartFields(QWidget):
         self.fields: dict[str, SliderField] = {}
         for name, row in ROWS.items():
             if row.label:
-                made = SliderField(tr(row.label), (), words=partial(_format_value, row), tip=tr(row.tip))
+                made = SliderField(tr(row.label), (), format_value=partial(_format_value, row), tip=tr(row.tip))
                 made.value_changed.connect(partial(state.request, name))
                 column.addWidget(made)
                 self.fields[name] = made
@@ -514,7 +514,7 @@ class SamplingFields(QWidget):
         self, name: str, label: str, values: Sequence[float], words: Callable[[object], str], tip: str
     ) -> None:
         self._steps[name] = values
-        field = self.fields[name] = SliderField(label, values, words=words, tip=tip)
+        field = self.fields[name] = SliderField(label, values, format_value=words, tip=tip)
         field.value_changed.connect(partial(self._state.set_sampling_value, name))
         self._column.addWidget(field)
 

@@ -48,8 +48,8 @@ class _CellDelegate(QStyledItemDelegate):
             painter.save()
             painter.setFont(option.font)
             painter.setPen(theme.colour("text"))
-            words = rect.adjusted(inset + theme.px(_GLYPH + 6), -1, 0, -1)
-            painter.drawText(words, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), cell.text)
+            text_rect = rect.adjusted(inset + theme.px(_GLYPH + 6), -1, 0, -1)
+            painter.drawText(text_rect, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), cell.text)
             painter.restore()
 
     def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
@@ -90,7 +90,7 @@ class ModelTable(RowTable, Generic[_T]):
         head.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.selectionModel().currentRowChanged.connect(lambda *_: self._emit_chosen())
         self.doubleClicked.connect(lambda _index: self._open())
-        self._quiet = False
+        self._filling = False
         self.setMinimumHeight((_FEWEST_ROWS + 1) * self.row_height)
 
     @property
@@ -111,20 +111,20 @@ class ModelTable(RowTable, Generic[_T]):
 
     def cell_at(self, index: _Index) -> Cell:
         """Return the cell at a sorted position."""
-        return self._rows.cell(self._sorted.mapToSource(index))
+        return self._rows.cell_at(self._sorted.mapToSource(index))
 
-    def show_rows(self, rows: Sequence[_T], same: Callable[[_T], object] = id) -> None:
-        """Show rows. The selected row stays selected, identified by `same`; else the first one is."""
-        before = same(self.row) if self.row is not None else None
-        self._quiet = True
-        self._rows.show(rows)
+    def show_rows(self, rows: Sequence[_T], key: Callable[[_T], object]) -> None:
+        """Show rows. The row with the selected row's `key` stays selected, else the first row is selected."""
+        before = key(self.row) if self.row is not None else None
+        self._filling = True
+        self._rows.show_rows(rows)
         self.show_columns()
         self.setMinimumHeight((min(max(len(rows), _FEWEST_ROWS), _MOST_ROWS) + 1) * self.row_height)
         shown = self.shown_rows()
-        at = next((place for place, row in enumerate(shown) if same(row) == before), 0)
+        at = next((place for place, row in enumerate(shown) if key(row) == before), 0)
         if shown:
             self.selectRow(at)
-        self._quiet = False
+        self._filling = False
         self._emit_chosen()
 
     def choose(self, row: _T) -> None:
@@ -145,5 +145,5 @@ class ModelTable(RowTable, Generic[_T]):
             self.opened.emit(self.row)
 
     def _emit_chosen(self) -> None:
-        if not self._quiet:
+        if not self._filling:
             self.chosen.emit(self.row)

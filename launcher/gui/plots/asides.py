@@ -66,10 +66,10 @@ def drafts_aside(state: PlotState) -> Aside | None:
     if latest.acceptance is None or length is None:
         return None
     shares = " · ".join(f"{share:.2f}" for share in latest.acceptance.rates_by_position)
-    said = tr("mean length {length:.2f}", length=length)
+    length_text = tr("mean length {length:.2f}", length=length)
     by_position = tr("{shares} by position", shares=shares)
     tip = tr("Average number of tokens per pass, and the draft acceptance at each position.")
-    return f"{said}\n{by_position}", f"{by_position}\n{tip}"
+    return f"{length_text}\n{by_position}", f"{by_position}\n{tip}"
 
 
 def throttling_aside(state: PlotState) -> Aside:
@@ -99,5 +99,5 @@ def _format_memory(used: Reading | None, total: Reading | None) -> Aside:
         return "", render(used.absent or "") if used else ""
     if total is None or total.value is None:
         return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), render(total.absent or "") if total else ""
-    words = tr("of {total:,.1f} GiB", total=total.value / _GIB)
-    return f"{words}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""
+    total_text = tr("of {total:,.1f} GiB", total=total.value / _GIB)
+    return f"{total_text}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""

@@ -1,4 +1,4 @@
-"""Axes of the plots: time before now or clock time, and round values; plus constants shared by plot items."""
+"""Axes of the plots: time before now or clock time, and round values. Also constants shared by plot items."""
 
 from datetime import datetime
 from math import ceil, floor, log10
@@ -27,7 +27,7 @@ def round_up_nicely(value: float, least: float) -> float:
 
 
 def tick_step(top: float, most: int) -> float:
-    """Return a tick distance with at most `most` ticks above 0."""
+    """Return a tick distance for which 0 to `top` has at most `most` ticks above 0."""
     power = 10.0 ** floor(log10(top))
     steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5, 10))
     return next(step for step in steps if top / step <= most + 0.01)
@@ -40,7 +40,7 @@ def ticks_before(length_s: float, most: int) -> tuple[float, list[float]]:
 
 
 def ticks_by_clock(end_wall_s: float, length_s: float, most: int) -> tuple[float, list[float]]:
-    """Return the same for round times of the local clock."""
+    """Return distance and positions of ticks, like `ticks_before`, at round times of the local clock."""
     step, _ = ticks_before(length_s, most)
     offset_s = datetime.fromtimestamp(end_wall_s).astimezone().utcoffset()
     local_s = end_wall_s + (offset_s.total_seconds() if offset_s else 0.0)

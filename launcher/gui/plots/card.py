@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from launcher.gui.plots.span import TimeSpan
 
 _ASIDE_PX = 80
-_SPACE_PX = 76
+_PLACEHOLDER_PX = 76
 _MINUTE_S = 60.0
 _ISOLATED_DOT_PX, _CURSOR_DOT_PX = 1.5, 3.5
 """Radius in pixels of the dot of an isolated sample, and of a sample under the cursor."""
 _REFERENCE_ROOM = 2.5
-"""A reference line more than this many times above the highest value is named, but the axis is not extended to it."""
+"""A reference more than this many times above the highest value has only its label; the axis is not extended to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +66,23 @@ class PlotCard(QFrame):
             read_out.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
             head.addWidget(read_out)
         head.addWidget(self._aside, 1)
-        self._gone = ElidedText()
-        self._gone.hide()
+        self._absent_label = ElidedText()
+        self._absent_label.hide()
         self._layout = QVBoxLayout(self)
         self._layout.setSpacing(0)
         self._layout.addLayout(head)
-        self._layout.addWidget(self._gone)
-        self._space = QWidget()
-        self._space.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self._space.setMinimumHeight(theme.px(_SPACE_PX))
-        self._layout.addWidget(self._space, 1)
+        self._layout.addWidget(self._absent_label)
+        self._placeholder = QWidget()
+        self._placeholder.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        self._placeholder.setMinimumHeight(theme.px(_PLACEHOLDER_PX))
+        self._layout.addWidget(self._placeholder, 1)
         self.show_dense(False)
 
     def attach(self, chart: Chart) -> None:
         """Insert the chart."""
         self.chart = chart
-        self._layout.replaceWidget(self._space, chart)
-        self._space.deleteLater()
+        self._layout.replaceWidget(self._placeholder, chart)
+        self._placeholder.deleteLater()
         chart.setVisible(self.absent is None)
 
     def show_dense(self, dense: bool, *, times: bool = True) -> None:
@@ -99,13 +99,13 @@ class PlotCard(QFrame):
 
         Values from before `served_s` belong to an earlier server and are ignored.
         """
-        mine = {name: readings[name] for name in self.read_outs if name in readings}
-        reasons = [reading.absent or "" for reading in mine.values() if reading.value is None]
-        shared = len(mine) > 1 and len(reasons) == len(mine) and len(set(reasons)) == 1
+        own_readings = {name: readings[name] for name in self.read_outs if name in readings}
+        reasons = [reading.absent or "" for reading in own_readings.values() if reading.value is None]
+        shared = len(own_readings) > 1 and len(reasons) == len(own_readings) and len(set(reasons)) == 1
         newest_s = samples.newest_s
         for quantity in self.plot.read_outs:
             name, before = quantity.name, None
-            if (reading := mine.get(name)) is None:
+            if (reading := own_readings.get(name)) is None:
                 continue
             oldest_s = served_s if quantity.of_server else float("-inf")
             from_s, to_s = max(newest_s - 2 * _MINUTE_S, oldest_s), newest_s - _MINUTE_S
@@ -134,17 +134,17 @@ class PlotCard(QFrame):
     def _set_absent(self, reason: str | None) -> None:
         if reason is not None:
             self.show_aside(render(reason))
-            self._gone.show_text(f"{tr(self.plot.title)}  {DASH}  {self.aside}")
-            set_tooltip(self._gone, self.aside)
+            self._absent_label.show_text(f"{tr(self.plot.title)}  {DASH}  {self.aside}")
+            set_tooltip(self._absent_label, self.aside)
         changed = (reason is None) != (self.absent is None)
         self.absent = reason
         if changed:
-            for widget in (*self.read_outs.values(), self.chart or self._space):
+            for widget in (*self.read_outs.values(), self.chart or self._placeholder):
                 widget.setVisible(reason is None)
-            self._gone.setVisible(reason is not None)
+            self._absent_label.setVisible(reason is not None)
             policy = QSizePolicy.Policy.Preferred if reason is None else QSizePolicy.Policy.Maximum
             self.setSizePolicy(QSizePolicy.Policy.Preferred, policy)
-            self._make_room()
+            self._fit_aside()
 
     def show_aside(self, text: str, tip: str = "") -> None:
         """Show one or two lines at the right of the read-outs."""
@@ -159,15 +159,19 @@ class PlotCard(QFrame):
 
     def show_tip(self, samples: Samples) -> None:
         """Explain the scale of curves that have no axis in their own unit."""
-        shares = [curve for curve in self.plot.read_outs if curve.against == "share" and curve.name in samples.names]
+        shares = [curve for curve in self.plot.read_outs if curve.axis == "share" and curve.name in samples.names]
         if self.chart is not None and shares:
-            wholes = [(curve, curve.format_value(self._full_scale(curve, samples))) for curve in shares]
-            lines = [tr("{title}: 100 % is {whole} {unit}", title=tr(c.title), whole=w, unit=c.unit) for c, w in wholes]
+            lines = []
+            for curve in shares:
+                full = curve.format_value(self._full_scale(curve, samples))
+                lines.append(tr("{title}: 100 % is {whole} {unit}", title=tr(curve.title), whole=full, unit=curve.unit))
             self.chart.overlay.setAccessibleDescription(", ".join(lines))
             set_tooltip(self, "\n".join(lines))
 
-    def draw(self, samples: Samples, span: TimeSpan, marks: Sequence[Mark], columns: Callable[[int], Columns]) -> None:
-        """Draw a time span. `columns` groups its samples into so many pixel columns."""
+    def draw(
+        self, samples: Samples, span: TimeSpan, marks: Sequence[Mark], group_samples: Callable[[int], Columns]
+    ) -> None:
+        """Draw a time span. `group_samples` groups its samples into a number of pixel columns."""
         chart = self.chart
         if chart is None or not chart.isVisible():
             return
@@ -177,28 +181,29 @@ class PlotCard(QFrame):
         from launcher.gui.plots.overlay import Dot
 
         part = samples.between(span.start_s, span.end_s)
-        divided = columns(chart.columns)
+        pixel_columns = group_samples(chart.columns)
         known = samples.names
         shown = [curve for curve in self.plot.curves if curve.name in known and curve.stands_for not in known]
-        drawn = {curve.name: divided.decimate(samples.values(curve.name, part)) for curve in shown}
+        drawn = {curve.name: pixel_columns.decimate(samples.values(curve.name, part)) for curve in shown}
         highest = {name: float(np.fmax.reduce(values)) for name, values in drawn.items() if len(values)}
-        # drop nan: no known value in this span
-        highest = {name: value for name, value in highest.items() if value == value}
+        highest = {name: value for name, value in highest.items() if value == value}  # nan: nothing known in this span
         if self.plot.top is None:
-            top = max((highest.get(c.name, 0.0) * c.scale for c in shown if c.against == "left"), default=0.0)
+            top = max((highest.get(c.name, 0.0) * c.scale for c in shown if c.axis == "left"), default=0.0)
             near = [each.value for each in self.references if each.value <= _REFERENCE_ROOM * top or not top]
             self.top = round_up_nicely(max([top, *near]), self.plot.least)
         self._factors = {curve.name: self._axis_factor(curve, samples) for curve in shown if curve.name in highest}
         chart.set_range(span.length_s, self.top)
         chart.time_axis.set_held_end(None if span.live else _wall_time(samples, span.end_s))
-        chart.draw(divided.times - span.end_s, [(name, drawn[name] * by) for name, by in self._factors.items()])
+        chart.draw(
+            pixel_columns.times - span.end_s, [(name, drawn[name] * factor) for name, factor in self._factors.items()]
+        )
         chart.overlay.levels = tuple(map(self._reference_level, self.references))
         chart.overlay.marks = [(span.share(mark.time_s), mark.kind) for mark in marks]
         dots = self._newest_dots(samples, span) if span.live else []
         colours = chart.colours
-        for name, by in self._factors.items():
-            for at in divided.isolated(drawn[name]):
-                share, y = span.share(float(divided.times[at])), float(drawn[name][at]) * by / self.top
+        for name, factor in self._factors.items():
+            for at in pixel_columns.find_isolated(drawn[name]):
+                share, y = span.share(float(pixel_columns.times[at])), float(drawn[name][at]) * factor / self.top
                 dots.append(Dot(share, y, colours[name], radius=_ISOLATED_DOT_PX))
         chart.overlay.dots = dots
 
@@ -211,9 +216,9 @@ class PlotCard(QFrame):
 
     def _axis_factor(self, curve: Quantity, samples: Samples) -> float:
         """Return the factor from a sample to the left axis."""
-        if curve.against == "left":
+        if curve.axis == "left":
             return curve.scale
-        return self.top / 100 if curve.against == "right" else 100 / self._full_scale(curve, samples)
+        return self.top / 100 if curve.axis == "right" else 100 / self._full_scale(curve, samples)
 
     @staticmethod
     def _full_scale(curve: Quantity, samples: Samples) -> float:
@@ -235,8 +240,8 @@ class PlotCard(QFrame):
                 dots.append(Dot(span.share(samples.newest_s - last[1]), y, curve_colour(curve).name(), label))
         return dots
 
-    def hover(self, samples: Samples, span: TimeSpan, index: int | None, words: Sequence[str]) -> str:
-        """Show the values of one sample (None hides them). Returns them as a sentence."""
+    def show_values_at(self, samples: Samples, span: TimeSpan, index: int | None, header: Sequence[str]) -> str:
+        """Show the read-out of one sample below the lines of `header`; None hides it. Returns the values as text."""
         overlay = self.chart.overlay if self.chart is not None else None
         if overlay is None:
             return ""
@@ -250,7 +255,7 @@ class PlotCard(QFrame):
 
         x = span.share(samples.time_at(index)[0])
         rows, dots, steps = [], [], []
-        for curve in (*reversed(self.plot.curves), *self.plot.also):
+        for curve in (*reversed(self.plot.curves), *self.plot.cursor_only):
             value = samples.value_at(curve.name, index)
             drawn = curve.name in self._factors
             if curve.name not in samples.names or curve.stands_for in samples.names or (value is None and curve.step):
@@ -261,20 +266,20 @@ class PlotCard(QFrame):
             if value is not None and curve.step:
                 steps.append(curve.format_value(value))
             else:
-                said = DASH if value is None else f"{curve.format_value(value)} {tr(curve.unit)}"
-                rows.append(HoverRow(colour if drawn else None, tr(curve.title), said))
+                text = DASH if value is None else f"{curve.format_value(value)} {tr(curve.unit)}"
+                rows.append(HoverRow(colour if drawn else None, tr(curve.title), text))
         if steps:
             rows.append(HoverRow(None, tr("By position"), " · ".join(steps) + " %"))
-        overlay.hover = Hover(x, tuple(words), tuple(rows), tuple(dots))
+        overlay.hover = Hover(x, tuple(header), tuple(rows), tuple(dots))
         overlay.update()
         return ", ".join(f"{row.name} {row.value}" for row in rows)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Hide the side text where there is no room."""
         super().resizeEvent(event)
-        self._make_room()
+        self._fit_aside()
 
-    def _make_room(self) -> None:
+    def _fit_aside(self) -> None:
         wanted = sum(read_out.sizeHint().width() for read_out in self.read_outs.values())
         room = self.width() - wanted - theme.px(theme.GAP_M * len(self.read_outs) + theme.GAP_XL)
         self._aside.setVisible(self.absent is None and (room >= theme.px(_ASIDE_PX) or len(self.read_outs) == 1))

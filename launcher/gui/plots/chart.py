@@ -16,9 +16,9 @@ from launcher.gui.plots.quantities import Plot, Quantity
 from launcher.gui.plots.samples import Floats
 from launcher.gui.translation import tr
 
-_LEAST_HEIGHT, _TIMES, _NO_TIMES = 55, 18, 6
+_LEAST_HEIGHT, _AXIS_HEIGHT, _BARE_AXIS_HEIGHT = 55, 18, 6
 """In pixels: least plot height without time labels, and the height of the area below it with and without them."""
-_GLYPHS = 15
+_MARKS_HEIGHT = 15
 """Height above the plot for the glyphs of marks, in pixels."""
 
 
@@ -59,7 +59,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setAccessibleName(tr("Plot: {title}", title=tr(plot.title)))
         item = self.getPlotItem()
-        item.setContentsMargins(0, _GLYPHS, theme.px(8), 0)
+        item.setContentsMargins(0, _MARKS_HEIGHT, theme.px(8), 0)
         item.showGrid(y=True, alpha=0.2)
         item.getAxis("left").setWidth(theme.px(40))
         for axis in axes.values():
@@ -80,8 +80,8 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
     def show_times(self, shown: bool) -> None:
         """Show the time labels, or leave them to the plot below."""
         self.time_axis.setStyle(showValues=shown)
-        self.time_axis.setHeight(theme.px(_TIMES if shown else _NO_TIMES))
-        self.setMinimumHeight(theme.px(_LEAST_HEIGHT + (_TIMES if shown else _NO_TIMES)))
+        self.time_axis.setHeight(theme.px(_AXIS_HEIGHT if shown else _BARE_AXIS_HEIGHT))
+        self.setMinimumHeight(theme.px(_LEAST_HEIGHT + (_AXIS_HEIGHT if shown else _BARE_AXIS_HEIGHT)))
 
     def recolour(self) -> None:
         """Apply the theme's colours."""

@@ -43,7 +43,7 @@ def write_csv(table: PlotTable, path: Path) -> None:
     An unknown value is an empty cell. A mark is in the row of the first sample after it. Raises OSError.
     """
     end_s = float(table.times[-1]) if len(table.times) else 0.0
-    left = list(table.marks)
+    remaining_marks = list(table.marks)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
@@ -51,12 +51,12 @@ def write_csv(table: PlotTable, path: Path) -> None:
         )
         for row in range(len(table.times)):
             at_s = float(table.times[row])
-            came = []
-            while left and (left[0].time_s <= at_s or row == len(table.times) - 1):
-                came.append(left.pop(0).text)
+            mark_texts = []
+            while remaining_marks and (remaining_marks[0].time_s <= at_s or row == len(table.times) - 1):
+                mark_texts.append(remaining_marks.pop(0).text)
             stamp = datetime.fromtimestamp(float(table.wall[row]), UTC).isoformat(timespec="milliseconds")
             values = [_format_cell(quantity, float(values[row])) for quantity, values in table.columns]
-            writer.writerow([stamp, f"{at_s - end_s:.3f}", *values, _escape_formula("; ".join(came))])
+            writer.writerow([stamp, f"{at_s - end_s:.3f}", *values, _escape_formula("; ".join(mark_texts))])
 
 
 def _column_title(quantity: Quantity) -> str:

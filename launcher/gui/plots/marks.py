@@ -58,7 +58,7 @@ class MarkLog:
         self._clock = clock
         self._state = controller.inputs.status.state
         self._replying = controller.view.replying
-        self._asked_s: float | None = None
+        self._request_s: float | None = None
         self._standing: frozenset[str] = frozenset()
         controller.view_changed.connect(self.record_view)
         controller.deltas.connect(self.record_deltas)
@@ -87,7 +87,7 @@ class MarkLog:
                 found.append(mark)
         return found[::-1]
 
-    def next(self, time_s: float, *, back: bool) -> Mark | None:
+    def find_next(self, time_s: float, *, back: bool) -> Mark | None:
         """Return the next mark after a moment, or with `back` the last one before it."""
         if back:
             return next((mark for mark in reversed(self._marks) if mark.time_s < time_s - 1e-6), None)
@@ -100,7 +100,7 @@ class MarkLog:
         replying, replied = inputs.replying, self._replying
         self._state, self._replying = state, replying
         if replying and not replied:
-            self._asked_s = self._clock()
+            self._request_s = self._clock()
             self.add(MarkKind.REQUEST, tr("Request sent"))
         elif state is ServerState.BUSY and before is ServerState.READY and not (replying or replied):
             self.add(MarkKind.REQUEST, tr("Request of another program"))
@@ -120,9 +120,9 @@ class MarkLog:
 
     def record_deltas(self, deltas: "Sequence[Delta]") -> None:
         """Record the first token of a reply."""
-        if self._asked_s is not None and any(delta.content or delta.reasoning for delta in deltas):
-            after_s = self._clock() - self._asked_s
-            self._asked_s = None
+        if self._request_s is not None and any(delta.content or delta.reasoning for delta in deltas):
+            after_s = self._clock() - self._request_s
+            self._request_s = None
             self.add(MarkKind.FIRST_TOKEN, tr("First token after {seconds:.2f} s", seconds=after_s))
 
     def record_health(self, standing: "Sequence[Finding]") -> None:

@@ -1,4 +1,4 @@
-"""Overlay of a plot: limits, marks, dots at the newest values, and the read-out under the pointer."""
+"""Overlay of a plot: reference lines, marks, dots at the newest values, and the read-out at the cursor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from launcher.gui import theme
 from launcher.gui.plots.marks import GLYPH_PX, MarkKind, glyph_pixmap, mark_colour
 
 _LEAST_LINE, _LEAST_GLYPH, _LEAST_TICK, _TICK = 14.0, 11.0, 3.0, 6
-"""Least distance in pixels between two marks' lines, glyphs and ticks. Closer ones: the first is painted, the others
-get a tick."""
-_WIDEST = 260
+"""Least distances in pixels between two marks' lines, glyphs and ticks, and the height of a tick. A mark too close to
+the last line gets a tick instead."""
+_WIDEST_READ_OUT = 260
 _UNIT_PX = 10
-_NOTCH = 120.0
+_WHEEL_NOTCH = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class HoverRow:
-    """A row of the read-out under the pointer."""
+    """A row of the cursor's read-out."""
 
     colour: str | None
     name: str
@@ -50,10 +50,10 @@ class HoverRow:
 
 @dataclass(frozen=True, slots=True)
 class Hover:
-    """The read-out at a share of the width: text lines first, then a row per series."""
+    """The cursor's read-out at `x`, a share of the plot's width: text lines first, then a row per series."""
 
     x: float
-    words: tuple[str, ...]
+    lines: tuple[str, ...]
     rows: tuple[HoverRow, ...]
     dots: tuple[Dot, ...]
 
@@ -62,10 +62,10 @@ class Overlay(QWidget):
     """Paints the overlay and emits pointer actions, in shares of the plot's width."""
 
     hovered = Signal(float)
-    left = Signal()
+    pointer_left = Signal()
     zoomed = Signal(float, float)
     dragged = Signal(float)
-    homed = Signal()
+    reset_requested = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Overlay(QWidget):
         self.hover: Hover | None = None
         self.unit = self.top = ""
         """Unit of the left axis, and label of the right axis's upper end."""
-        self._grabbed: float | None = None
+        self._drag_share: float | None = None
         self._font = theme.font(11, tabular=True)
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
@@ -92,8 +92,8 @@ class Overlay(QWidget):
         painter.drawText(QRectF(0, -1, left - 6, gutter), int(Qt.AlignmentFlag.AlignRight), self.unit)
         begins = self.area.right() - painter.fontMetrics().horizontalAdvance(self.top) - GLYPH_PX
         if all(self._x(share) < begins for share, _ in self.marks[-1:]):  # the newest mark's glyph takes precedence
-            words = QRectF(left, -1, self.area.width(), gutter)
-            painter.drawText(words, int(Qt.AlignmentFlag.AlignRight), self.top)
+            title_rect = QRectF(left, -1, self.area.width(), gutter)
+            painter.drawText(title_rect, int(Qt.AlignmentFlag.AlignRight), self.top)
         painter.setFont(self._font)
         self._paint_marks(painter, colours)
         self._paint_levels(painter, colours)
@@ -132,7 +132,7 @@ class Overlay(QWidget):
 
     def _paint_levels(self, painter: QPainter, colours: theme.Theme) -> None:
         metrics = QFontMetrics(self._font)
-        taken: list[float] = []
+        used_tops: list[float] = []
         for level in self.levels:
             colour = QColor(colours.limit)
             y = round(self._y(min(level.share, 1.0)))
@@ -143,15 +143,15 @@ class Overlay(QWidget):
                 painter.drawLine(QPointF(self.area.left(), y), QPointF(self.area.right(), y))
             width = metrics.horizontalAdvance(level.text)
             above, below = y - metrics.height() - 1, y + 1
-            fits_above = above >= self.area.top() and all(abs(above - other) >= metrics.height() for other in taken)
+            fits_above = above >= self.area.top() and all(abs(above - other) >= metrics.height() for other in used_tops)
             place = above if fits_above else below
-            taken.append(place)
-            words = QRectF(self.area.right() - width - 4, place, width + 4, metrics.height())
+            used_tops.append(place)
+            label_rect = QRectF(self.area.right() - width - 4, place, width + 4, metrics.height())
             backdrop = QColor(colours.card)
             backdrop.setAlphaF(0.8)
-            painter.fillRect(words, backdrop)
+            painter.fillRect(label_rect, backdrop)
             painter.setPen(colour)
-            painter.drawText(words, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), level.text)
+            painter.drawText(label_rect, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), level.text)
 
     def _paint_dot(self, painter: QPainter, dot: Dot) -> None:
         centre = QPointF(self._x(dot.x), self._y(dot.y))
@@ -170,16 +170,15 @@ class Overlay(QWidget):
             self._paint_dot(painter, dot)
         metrics = QFontMetrics(self._font)
         wraps = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap)
-        widest = min(_WIDEST, self.width() - 32)
-        words = [metrics.boundingRect(0, 0, widest, 400, wraps, text) for text in hover.words]
+        widest = min(_WIDEST_READ_OUT, self.width() - 32)
+        line_rects = [metrics.boundingRect(0, 0, widest, 400, wraps, text) for text in hover.lines]
         gap, swatch, line = 8, 12, metrics.height()
         names = max((metrics.horizontalAdvance(row.name) for row in hover.rows), default=0)
         values = max((metrics.horizontalAdvance(row.value) for row in hover.rows), default=0)
         rows_width = swatch + names + 2 * gap + values if hover.rows else 0
-        width = 2 * gap + max([rows_width, *(each.width() + 2 for each in words)])
-        height = (
-            gap + sum(each.height() for each in words) + line * len(hover.rows) + (4 if words and hover.rows else 0)
-        )
+        width = 2 * gap + max([rows_width, *(each.width() + 2 for each in line_rects)])
+        gap_between = 4 if line_rects and hover.rows else 0
+        height = gap + sum(each.height() for each in line_rects) + line * len(hover.rows) + gap_between
         left = x + 10 if x + 10 + width <= self.width() else max(0.0, x - 10 - width)
         top = max(0.0, min(self.area.top(), self.height() - height - 1.0))
         box = QRectF(left, top, width, height)
@@ -188,10 +187,10 @@ class Overlay(QWidget):
         painter.drawRoundedRect(box, 6, 6)
         y = box.top() + gap / 2
         painter.setPen(QColor(colours.text))
-        for text, size in zip(hover.words, words, strict=True):
+        for text, size in zip(hover.lines, line_rects, strict=True):
             painter.drawText(QRectF(left + gap, y, widest, size.height()), wraps, text)
             y += size.height()
-        y += 4 if words and hover.rows else 0
+        y += gap_between
         for row in hover.rows:
             if row.colour is not None:
                 painter.fillRect(QRectF(left + gap, y + line / 2 - 1, 8, 3), QColor(row.colour))
@@ -209,33 +208,33 @@ class Overlay(QWidget):
     def mouseMoveEvent(self, event: QMouseEvent) -> None:  # noqa: N802
         """Drag, or report the pointer's position."""
         share = self.share_at(event.position().x())
-        if self._grabbed is not None:
-            self.dragged.emit(share - self._grabbed)
-            self._grabbed = share
+        if self._drag_share is not None:
+            self.dragged.emit(share - self._drag_share)
+            self._drag_share = share
         self.hovered.emit(share)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:  # noqa: N802
         """Start dragging."""
         if event.button() is Qt.MouseButton.LeftButton:
-            self._grabbed = self.share_at(event.position().x())
+            self._drag_share = self.share_at(event.position().x())
             self.setCursor(Qt.CursorShape.ClosedHandCursor)
 
     def mouseReleaseEvent(self, _event: QMouseEvent) -> None:  # noqa: N802
         """Stop dragging."""
-        self._grabbed = None
+        self._drag_share = None
         self.unsetCursor()
 
     def mouseDoubleClickEvent(self, _event: QMouseEvent) -> None:  # noqa: N802
         """Return to the live view."""
-        self.homed.emit()
+        self.reset_requested.emit()
 
     def leaveEvent(self, _event: object) -> None:  # noqa: N802
         """Report that the pointer has left."""
-        self.left.emit()
+        self.pointer_left.emit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
         """Zoom around the pointer; a sideways wheel pans."""
-        across, along = event.angleDelta().x() / _NOTCH, event.angleDelta().y() / _NOTCH
+        across, along = event.angleDelta().x() / _WHEEL_NOTCH, event.angleDelta().y() / _WHEEL_NOTCH
         if abs(across) > abs(along):
             self.dragged.emit(across / 10)
         else:

@@ -78,12 +78,12 @@ class PlotCursor:
         """Drop the position set by keyboard."""
         self._at_s = None
 
-    def step(self, samples: Samples, direction: int, *, to_mark: bool) -> None:
-        """Step left (-1) or right (1), or to the next mark. The span follows if necessary."""
+    def move(self, samples: Samples, direction: int, *, to_mark: bool) -> None:
+        """Move left (-1) or right (1), or to the next mark. The span follows if necessary."""
         span, share = self._span, self.share
         at_s = span.end_s if share is None else span.start_s + share * span.length_s
         if to_mark:
-            mark = self._marks.next(at_s, back=direction < 0)
+            mark = self._marks.find_next(at_s, back=direction < 0)
             if mark is None:
                 return
             at_s = mark.time_s
@@ -93,22 +93,24 @@ class PlotCursor:
         self._at_s = min(max(at_s, samples.oldest_s), samples.newest_s)
         span.show(self._at_s)
 
-    def show(self, samples: Samples) -> CursorText:
-        """Show the read-out in all cards. Returns its text."""
+    def show_values(self, samples: Samples) -> CursorText:
+        """Show the read-out in all visible cards. Returns its text."""
         share, cards = self.share, [card for card in self._cards if card.isVisible()]
         at_s = None if share is None else self._span.start_s + share * self._span.length_s
         index = None if at_s is None else samples.nearest(at_s)
         if at_s is None or index is None:
             for card in cards:
-                card.hover(samples, self._span, None, ())
+                card.show_values_at(samples, self._span, None, ())
             return CursorText()
         near_s = _MARK_DISTANCE * self._span.length_s
-        words = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MAX_MARKS:]]
-        with_words = self._pointer[0] if self._pointer else next((c for c in cards if c.absent is None), None)
+        mark_texts = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MAX_MARKS:]]
+        header_card = self._pointer[0] if self._pointer else next((c for c in cards if c.absent is None), None)
         moment = _format_moment(samples, index)
-        head = (moment, *words)
-        said = [card.hover(samples, self._span, index, head if card is with_words else ()) for card in cards]
-        return CursorText(" · ".join(head), ". ".join(filter(None, [*head, *said])))
+        header = (moment, *mark_texts)
+        values = [
+            card.show_values_at(samples, self._span, index, header if card is header_card else ()) for card in cards
+        ]
+        return CursorText(" · ".join(header), ". ".join(filter(None, [*header, *values])))
 
 
 def _format_moment(samples: Samples, index: int) -> str:
@@ -134,9 +136,9 @@ class PlotHead(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._notice = ""
-        self._live, self._rests = True, False
-        self._words = ElidedText()
-        self._words.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        self._live, self._is_idle = True, False
+        self._text = ElidedText()
+        self._text.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self._length = ComboBox()
         self._length.setAccessibleName(tr("Time span"))
         self._length.setToolTip(tr("Time span of the plots. Scroll to zoom, drag to go back in time."))
@@ -146,27 +148,27 @@ class PlotHead(QWidget):
         self._pause = QPushButton(tr("Pause"))
         self._pause.setToolTip(tr("Pause the plots, or follow live values (Space). Home also resets the zoom."))
         self._pause.clicked.connect(self.pause_requested)
-        widest = max(self._pause.fontMetrics().horizontalAdvance(words) for words in (tr("Pause"), tr("Go live")))
+        widest = max(self._pause.fontMetrics().horizontalAdvance(label) for label in (tr("Pause"), tr("Go live")))
         self._pause.setMinimumWidth(widest + theme.px(34))
         export = QPushButton(tr("Export"))
         export.setToolTip(tr("Save the plots as a picture or a table"))
         menu = QMenu(export)
-        for words, signal in ((tr("Picture (PNG)"), self.picture_requested), (tr("Table (CSV)"), self.table_requested)):
-            action = QAction(words, menu)
+        for label, signal in ((tr("Picture (PNG)"), self.picture_requested), (tr("Table (CSV)"), self.table_requested)):
+            action = QAction(label, menu)
             action.triggered.connect(lambda _checked=False, signal=signal: signal.emit())
             menu.addAction(action)
         export.setMenu(menu)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP))
-        layout.addWidget(self._words, 1)
+        layout.addWidget(self._text, 1)
         for widget in (self._length, self._pause, export):
             layout.addWidget(widget)
         self.show_span(TimeSpan())
 
-    def show_span(self, span: TimeSpan, *, rests: bool = False) -> None:
-        """Show the time span, and whether it is held or no server runs."""
-        self._rests = rests
+    def show_span(self, span: TimeSpan, *, is_idle: bool = False) -> None:
+        """Show the time span and whether it is live. `is_idle`: no server runs."""
+        self._is_idle = is_idle
         if span.live != self._live:
             self._live = span.live
             self._pause.setText(tr("Pause") if span.live else tr("Go live"))
@@ -177,14 +179,14 @@ class PlotHead(QWidget):
             self._length.setPlaceholderText(_format_length(span.length_s))
 
     def show_reading(self, line: str, whole: str) -> None:
-        """Show the read-out; with an empty line the last notice, or the state of the plots."""
+        """Show the read-out's line, with `whole` as the tooltip. Without a line, show the last notice or the state."""
         if line:
             self._notice = ""
         state = tr("Live") if self._live else tr("Paused; recording continues")
-        text = line or self._notice or (tr("Nothing is running.") if self._rests else state)
-        if self._words.text() != text:
-            self._words.setText(text)
-            set_tooltip(self._words, whole or self._notice)
+        text = line or self._notice or (tr("Nothing is running.") if self._is_idle else state)
+        if self._text.text() != text:
+            self._text.setText(text)
+            set_tooltip(self._text, whole or self._notice)
 
     def show_notice(self, text: str) -> None:
         """Show a notice until the next read-out."""
@@ -198,7 +200,7 @@ def _format_length(length_s: float) -> str:
     return tr("{n:.0f} min", n=length_s / 60) if length_s >= 60 else tr("{n:.0f} s", n=length_s)
 
 
-# Export of picture and table, written on the core's thread so that the window stays responsive.
+# Export as picture or table, written on the core's thread so that the window stays responsive.
 
 _MAX_FILES = 100
 
@@ -274,14 +276,16 @@ class PlotPanel(QWidget):
         self.samples: Samples | None = None
         self.span = TimeSpan()
         self.cards = {plot.name: PlotCard(plot) for plot in PLOTS}
-        self._waiting: list[MonitorSnapshot] = []
+        self._unstored: list[MonitorSnapshot] = []
+        """Samples received before the plot library is loaded."""
         self._latest: MonitorSnapshot | None = None
         self._throttled: tuple[float, str] | None = None
+        """Time and reason of the last throttling."""
         self._drawn_s = self._numbers_s = self._served_s = float("-inf")
-        self._rests = controller.view.resting
+        self._is_idle = controller.view.resting
         self._stale = self._attaching = False
-        self._room: tuple[bool, list[PlotCard]] | None = None
-        """Whether the height is small, and the plots that have time labels."""
+        self._label_layout: tuple[bool, list[PlotCard]] | None = None
+        """Whether the height is small, and the cards that have time labels; None before the first layout."""
         self.drawings = 0
         """Number of drawings."""
         self._timer = QTimer(self)
@@ -289,7 +293,7 @@ class PlotPanel(QWidget):
         self._timer.setInterval(_TICK_MS)
         self._timer.timeout.connect(self.draw_if_due)
         self.marks = MarkLog(controller, self.redraw)
-        self.cursor_line = PlotCursor(self.span, self.marks, tuple(self.cards.values()))
+        self.plot_cursor = PlotCursor(self.span, self.marks, tuple(self.cards.values()))
         self.head = PlotHead()
         self._build()
         self._show_cards(has_gpu=False)
@@ -316,14 +320,14 @@ class PlotPanel(QWidget):
 
     @Slot(object)
     def _handle_view(self, view: View) -> None:
-        """Show that no server runs any more: no further sample would."""
-        if view.resting != self._rests:
-            self._rests = view.resting
+        """Show that no server runs any more. Without this, the last numbers would stay: no further sample comes."""
+        if view.resting != self._is_idle:
+            self._is_idle = view.resting
             self.refresh()
 
     @Slot(object)
     def _handle_launch(self, launch: Launch | None) -> None:
-        """Restart the figures for another server."""
+        """Start the figures anew for another server."""
         if launch is not None:
             self._served_s, self._latest = time.monotonic(), None
             for card in self.cards.values():
@@ -338,7 +342,7 @@ class PlotPanel(QWidget):
             return
         self._latest = batch[-1]
         if self.samples is None:
-            self._waiting += batch
+            self._unstored += batch
         else:
             self._store(self.samples, batch)
         if self._is_seen() and not self._timer.isActive():
@@ -364,7 +368,7 @@ class PlotPanel(QWidget):
         return self.isVisible() and not self.window().isMinimized()
 
     def draw_if_due(self) -> None:
-        """Draw, and refresh the numbers, if samples came or the axis moved since the last time, and it can be seen."""
+        """Draw, and refresh the numbers, if the panel is visible and there are new samples or another time span."""
         self._timer.setInterval(_TICK_MS)
         samples = self.samples
         if samples is None or not self._is_seen():
@@ -389,19 +393,19 @@ class PlotPanel(QWidget):
         self._stale = False
         self._drawn_s = samples.newest_s
         self.drawings += 1
-        span, divided = self.span, dict[int, "Columns"]()
+        span, by_count = self.span, dict[int, "Columns"]()
         times = samples.times(samples.between(span.start_s, span.end_s))
 
-        def columns(count: int) -> Columns:
-            """Group the samples into columns, shared by cards of equal width."""
-            if count not in divided:
-                divided[count] = Columns.of(times, span.length_s / count)
-            return divided[count]
+        def group_samples(count: int) -> Columns:
+            """Group the samples into `count` columns. Cards of equal width share them."""
+            if count not in by_count:
+                by_count[count] = Columns.group(times, span.length_s / count)
+            return by_count[count]
 
         marks = self.marks.between(span.start_s, span.end_s)
         for card in self.cards.values():
-            card.draw(samples, span, marks, columns)
-        self.head.show_span(span, rests=self._rests)
+            card.draw(samples, span, marks, group_samples)
+        self.head.show_span(span, is_idle=self._is_idle)
         self._show_cursor()
 
     def _show_readings(self, latest: MonitorSnapshot, samples: Samples) -> None:
@@ -410,8 +414,8 @@ class PlotPanel(QWidget):
         for card in self.cards.values():
             if not card.isHidden():
                 card.show_readings(latest.readings, samples, served_s=self._served_s)
-        self._make_room()
-        if self._rests:
+        self._update_time_labels()
+        if self._is_idle:
             for card in self.cards.values():
                 card.show_nothing_runs()
             return
@@ -429,14 +433,14 @@ class PlotPanel(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Leave out repeated labels where the height is small."""
         super().resizeEvent(event)
-        self._make_room()
+        self._update_time_labels()
 
-    def _make_room(self) -> None:
+    def _update_time_labels(self) -> None:
         dense = self.height() < theme.px(_DENSE_HEIGHT)
         drawn = [card for card in self.cards.values() if not card.isHidden() and card.absent is None]
         timed = drawn[-1:] if dense else drawn
-        if (dense, timed) != self._room:
-            self._room = dense, timed
+        if (dense, timed) != self._label_layout:
+            self._label_layout = dense, timed
             for card in self.cards.values():
                 card.show_dense(dense, times=card in timed)
 
@@ -462,14 +466,14 @@ class PlotPanel(QWidget):
             chart = Chart(card.plot)
             card.attach(chart)
             chart.overlay.hovered.connect(lambda share, card=card: self.read_at(card, share))
-            chart.overlay.left.connect(lambda: self.read_at(None))
+            chart.overlay.pointer_left.connect(lambda: self.read_at(None))
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
-            chart.overlay.homed.connect(self.home)
-        self._room = None
-        self._make_room()
-        waiting, self._waiting = self._waiting, []
-        self._store(self.samples, waiting)
+            chart.overlay.reset_requested.connect(self.home)
+        self._label_layout = None
+        self._update_time_labels()
+        unstored, self._unstored = self._unstored, []
+        self._store(self.samples, unstored)
         self.redraw()
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
@@ -506,7 +510,7 @@ class PlotPanel(QWidget):
     def home(self) -> None:
         """Return to the live view and the usual span."""
         self.span.home()
-        self.cursor_line.clear()
+        self.plot_cursor.clear()
         self.redraw()
 
     def toggle_pause(self) -> None:
@@ -526,26 +530,26 @@ class PlotPanel(QWidget):
 
     def read_at(self, card: PlotCard | None, share: float = 0.0) -> None:
         """Read the values at a share of the width under the pointer; None when it has left."""
-        self.cursor_line.follow_pointer(card, share)
+        self.plot_cursor.follow_pointer(card, share)
         self._show_cursor()
 
     def _show_cursor(self) -> None:
         if self.samples is not None:
-            said = self.cursor_line.show(self.samples)
-            self.head.show_reading(said.line, said.whole)
-            if self.board.accessibleDescription() != said.whole:
-                self.board.setAccessibleDescription(said.whole)
+            reading = self.plot_cursor.show_values(self.samples)
+            self.head.show_reading(reading.line, reading.whole)
+            if self.board.accessibleDescription() != reading.whole:
+                self.board.setAccessibleDescription(reading.whole)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
         """Move the cursor with the arrows, with Ctrl to the next mark, with Shift pan; + and - zoom, Home goes live."""
         key, modifiers = Qt.Key(event.key()), event.modifiers()
-        way = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(key)
-        at = self.cursor_line.share
-        if way is not None and modifiers & Qt.KeyboardModifier.ShiftModifier:
-            self.pan(-way / 10)
-        elif way is not None and self.samples is not None:
+        direction = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}.get(key)
+        at = self.plot_cursor.share
+        if direction is not None and modifiers & Qt.KeyboardModifier.ShiftModifier:
+            self.pan(-direction / 10)
+        elif direction is not None and self.samples is not None:
             to_mark = bool(modifiers & Qt.KeyboardModifier.ControlModifier)
-            self.cursor_line.step(self.samples, way, to_mark=to_mark)
+            self.plot_cursor.move(self.samples, direction, to_mark=to_mark)
             self.redraw()
         elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
             self.zoom(-1 if key is Qt.Key.Key_Minus else 1, 1.0 if at is None else at)
@@ -554,7 +558,7 @@ class PlotPanel(QWidget):
         elif key is Qt.Key.Key_Space:
             self.toggle_pause()
         elif key is Qt.Key.Key_Escape and at is not None:
-            self.cursor_line.clear()
+            self.plot_cursor.clear()
             self.redraw()
         else:
             super().keyPressEvent(event)
@@ -573,12 +577,12 @@ class PlotPanel(QWidget):
         save_table(self._controller.bridge, table, unused_export_path("csv", folder), self._show_saved)
 
     def export_png(self, folder: Path | None = None) -> None:
-        """Write a picture of the plots in the same way."""
+        """Write a picture of the plots as PNG, like `export_csv`."""
         picture = self.board.grab().toImage()
         save_picture(self._controller.bridge, picture, unused_export_path("png", folder), self._show_saved)
 
-    def _show_saved(self, words: str, path: Path | None) -> None:
-        self.head.show_notice(words)
+    def _show_saved(self, text: str, path: Path | None) -> None:
+        self.head.show_notice(text)
         if path is not None:
             self.exported.emit(str(path))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.monitor.monitor import MonitorSnapshot
 
 POSITIONS = 8
-"""Draft positions with a curve each; no longer draft can be set."""
+"""Draft positions with a curve each. Longer drafts cannot be set."""
 MEAN_LENGTH = "mean_accepted_tokens"
 _GIB_PER_MIB = 1 / 1_024
 
@@ -38,11 +38,11 @@ def read_values(sample: MonitorSnapshot) -> dict[str, float | None]:
 class Quantity:
     """One series and its display. `scale` converts the sample's unit to `unit`.
 
-    `colour` is a theme role, `step` the number of shades by which the line is fainter. `against` is the curve's axis:
-    "left"; "right", which is in percent and labelled at its end only; or "share", the left axis in percent of
+    `colour` is a theme role; `step` is a draft position, whose line is as many shades fainter. `axis` is the curve's
+    axis: "left"; "right", which is in percent and labelled at its end only; or "share", the left axis in percent of
     `reference`. `stands_for` names a series in whose place this one is drawn while that one is unknown. A read-out
-    reserves the width of `widest`; with `lasts` its last value stays visible with its age. `of_server` series belong to
-    the running server, the others to the machine.
+    reserves the width of `widest`; with `keeps_last` its last value stays visible with its age. `of_server` series
+    belong to the running server, the others to the machine.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Quantity:
     colour: str = "secondary"
     widest: str = "000"
     scale: float = 1.0
-    lasts: bool = False
+    keeps_last: bool = False
     of_server: bool = False
     step: int = 0
     dashed: bool = False
-    against: Literal["left", "right", "share"] = "left"
+    axis: Literal["left", "right", "share"] = "left"
     reference: str = ""
     stands_for: str = ""
 
@@ -69,10 +69,10 @@ class Quantity:
 class Plot:
     """One card: read-outs over curves. `top` is the end of the left axis, None to follow the values.
 
-    `least` is then the lowest end. `also` lists further series for the cursor read-out, `references` the reference
-    lines by their names in RateReferences. `aside` makes the text at the right of the read-outs; None leaves it as it
-    is. `height` is the card's share of the panel. With `with_gpu` the card is shown only on a machine with a GPU (True)
-    or only without (False).
+    `least` is then the lowest end. `cursor_only` lists further series for the cursor read-out, `references` the
+    reference lines by their names in RateReferences. `aside` makes the text at the right of the read-outs; None leaves
+    it as it is. `height` is the card's share of the panel. With `with_gpu` the card is shown only on a machine with a
+    GPU (True) or only without (False).
     """
 
     name: str
@@ -82,7 +82,7 @@ class Plot:
     unit: str
     top: float | None = None
     least: float = 10.0
-    also: tuple[Quantity, ...] = ()
+    cursor_only: tuple[Quantity, ...] = ()
     references: tuple[str, ...] = ()
     aside: Callable[[PlotState], Aside | None] | None = None
     height: int = 3
@@ -96,32 +96,34 @@ class Plot:
     @property
     def right(self) -> bool:
         """Whether a curve is drawn to the right axis."""
-        return any(curve.against == "right" for curve in self.curves)
+        return any(curve.axis == "right" for curve in self.curves)
 
 
 _RATE = Quantity(
-    "tokens_per_second", mark("Tokens per second"), "t/s", 1, "rate", "0,000.0", lasts=True, of_server=True
+    "tokens_per_second", mark("Tokens per second"), "t/s", 1, "rate", "0,000.0", keeps_last=True, of_server=True
 )
 _ACCEPTANCE = Quantity(
-    "acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", lasts=True, of_server=True
+    "acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", keeps_last=True, of_server=True
 )
 _POSITION_RATES = tuple(
     Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", step=n) for n in range(1, POSITIONS + 1)
 )
 _LENGTH = Quantity(MEAN_LENGTH, mark("Mean accepted length"), mark("tokens"), 2)
-_HEAT = Quantity("gpu_temperature_c", mark("Temperature"), "°C", 0, "temperature", "00")
-_POWER = Quantity("gpu_power_w", mark("Power"), "W", 0, "power", "000", against="share", reference="gpu_power_limit_w")
-_CLOCK = Quantity("gpu_clock_mhz", mark("Clock"), "MHz", 0, "clock", "0,000", against="share")
-_OURS = Quantity("engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB_PER_MIB, of_server=True)
-_OTHERS = Quantity("others_vram_mib", mark("Other programs"), "GiB", 1, "others", "00.0", _GIB_PER_MIB)
+_TEMPERATURE = Quantity("gpu_temperature_c", mark("Temperature"), "°C", 0, "temperature", "00")
+_POWER = Quantity("gpu_power_w", mark("Power"), "W", 0, "power", "000", axis="share", reference="gpu_power_limit_w")
+_CLOCK = Quantity("gpu_clock_mhz", mark("Clock"), "MHz", 0, "clock", "0,000", axis="share")
+_SERVER_VRAM = Quantity(
+    "engine_vram_mib", mark("VRAM, this server"), "GiB", 1, "ours", "00.0", _GIB_PER_MIB, of_server=True
+)
+_OTHER_VRAM = Quantity("others_vram_mib", mark("Other programs"), "GiB", 1, "others", "00.0", _GIB_PER_MIB)
 _VRAM = Quantity(
     "vram_used_mib", mark("VRAM in use"), "GiB", 1, "others", "00.0", _GIB_PER_MIB, stands_for="engine_vram_mib"
 )
 _VRAM_TOTAL = Quantity("vram_total_mib", mark("VRAM in total"), "GiB", 1, "limit", scale=_GIB_PER_MIB, dashed=True)
-_USE = Quantity("gpu_use_percent", mark("GPU use"), "%", 0, "power", "100", against="right")
-_CPU = Quantity("host_cpu_percent", mark("Processor"), "%", 0, "power", "100", against="right")
+_GPU_USE = Quantity("gpu_use_percent", mark("GPU use"), "%", 0, "power", "100", axis="right")
+_CPU = Quantity("host_cpu_percent", mark("Processor"), "%", 0, "power", "100", axis="right")
 _RAM = Quantity("host_memory_used_mib", mark("Memory in use"), "GiB", 1, "others", "00.0", _GIB_PER_MIB)
-_RAM_OURS = Quantity(
+_SERVER_RAM = Quantity(
     "engine_memory_mib", mark("Memory, this server"), "GiB", 1, "ours", "00.0", _GIB_PER_MIB, of_server=True
 )
 _RAM_TOTAL = Quantity(
@@ -135,18 +137,19 @@ PLOTS = (
     ),
     Plot(
         "acceptance", mark("Draft acceptance"), (_ACCEPTANCE,), (*reversed(_POSITION_RATES), _ACCEPTANCE), "%",
-        top=100.0, also=(_LENGTH,), aside=drafts_aside,
+        top=100.0, cursor_only=(_LENGTH,), aside=drafts_aside,
     ),
     Plot(
-        "gpu", mark("Temperature, power and clock"), (_HEAT, _POWER, _CLOCK), (_CLOCK, _POWER, _HEAT), "°C, %",
-        top=100.0, aside=throttling_aside,
+        "gpu", mark("Temperature, power and clock"), (_TEMPERATURE, _POWER, _CLOCK), (_CLOCK, _POWER, _TEMPERATURE),
+        "°C, %", top=100.0, aside=throttling_aside,
     ),
     Plot(
-        "vram", mark("VRAM and GPU use"), (_OURS, _OTHERS, _USE), (_USE, _VRAM_TOTAL, _VRAM, _OTHERS, _OURS), "GiB",
+        "vram", mark("VRAM and GPU use"), (_SERVER_VRAM, _OTHER_VRAM, _GPU_USE),
+        (_GPU_USE, _VRAM_TOTAL, _VRAM, _OTHER_VRAM, _SERVER_VRAM), "GiB",
         least=1.0, aside=partial(memory_aside, used="vram_used_mib", total="vram_total_mib"), with_gpu=True,
     ),
     Plot(
-        "host", mark("Processor and memory"), (_RAM_OURS, _RAM, _CPU), (_CPU, _RAM_TOTAL, _RAM, _RAM_OURS), "GiB",
+        "host", mark("Processor and memory"), (_SERVER_RAM, _RAM, _CPU), (_CPU, _RAM_TOTAL, _RAM, _SERVER_RAM), "GiB",
         least=1.0, aside=partial(memory_aside, used="host_memory_used_mib", total="host_memory_total_mib"),
         with_gpu=False,
     ),
@@ -159,5 +162,7 @@ GPU_NAMES = ("gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz", "vram_used_mib
 
 def exported_quantities() -> tuple[Quantity, ...]:
     """Return all recorded series once each, in the order of the cards."""
-    found = {each.name: each for plot in PLOTS for each in (*plot.read_outs, *reversed(plot.curves), *plot.also)}
-    return tuple(found.values())
+    by_name = {
+        each.name: each for plot in PLOTS for each in (*plot.read_outs, *reversed(plot.curves), *plot.cursor_only)
+    }
+    return tuple(by_name.values())

@@ -73,17 +73,18 @@ class ReadOut(QWidget):
         self.change = ElidedText()
         self._metrics = QFontMetrics(big)
         self._bare = False
-        self._room = 0
+        """Whether only the title and a dash are shown, because the reason is shown elsewhere."""
+        self._value_width = 0
         """The number's width: as wide as the widest so far, so that the unit does not move."""
         self._number_width = self._metrics.horizontalAdvance(quantity.widest) + 1
-        usual = quantity.widest[1:].lstrip(",") if len(quantity.widest) > 2 else quantity.widest
-        beside = [quantity.unit, tr("{change} in 1 min", change="+" + usual)]
+        typical = quantity.widest[1:].lstrip(",") if len(quantity.widest) > 2 else quantity.widest
+        beside = [quantity.unit, tr("{change} in 1 min", change="+" + typical)]
         self._beside_width = max(QFontMetrics(caption).horizontalAdvance(text) for text in beside)
         unit_width = self.unit.fontMetrics().horizontalAdvance(quantity.unit)
         self._least = self._number_width + theme.px(6) + unit_width
         below = self._metrics.descent() - self.unit.fontMetrics().descent()
-        self._drop = max(below, 0)
-        self._below = QSpacerItem(0, self._drop, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
+        self._baseline_gap = max(below, 0)
+        self._below = QSpacerItem(0, self._baseline_gap, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
         stack = self._stack = QVBoxLayout()
         stack.setSpacing(0)
         stack.addStretch()
@@ -137,7 +138,7 @@ class ReadOut(QWidget):
             if minute_before is not None:
                 signed = self._signed(reading.value - minute_before)
                 change, shorter = tr("{change} in 1 min", change=signed), (signed, "")
-        elif quantity.lasts and last is not None:
+        elif quantity.keeps_last and last is not None:
             text, why, change = quantity.format_value(last[0]), render(reading.absent or ""), _format_age(last[1])
         else:
             text, why = DASH, render(reading.absent or "") or tr("Unknown.")
@@ -149,17 +150,17 @@ class ReadOut(QWidget):
             return
         self._shown = shown
         if self.value.text() != text:
-            self._room = max(self._room, self._metrics.horizontalAdvance(text) + 1)
+            self._value_width = max(self._value_width, self._metrics.horizontalAdvance(text) + 1)
             self.value.setText(text)
-            self.value.setFixedWidth(self._room)
+            self.value.setFixedWidth(self._value_width)
         self.value.setEnabled(reading.value is not None)  # dim a value that is not live
         self.unit.show_text(unit, tr(quantity.unit))
         self.unit.setVisible(bool(unit))
         self.change.show_text(change, *shorter)
         self.change.setVisible(bool(change))
-        rise = 0 if change and unit else self._drop  # a single line is aligned with the number
-        if self._below.sizeHint().height() != rise:
-            self._below.changeSize(0, rise, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
+        bottom_gap = 0 if change and unit else self._baseline_gap  # a single line is aligned with the number
+        if self._below.sizeHint().height() != bottom_gap:
+            self._below.changeSize(0, bottom_gap, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
             self._stack.invalidate()
         set_tooltip(self, why)
         self.value.setAccessibleName(" ".join(filter(None, [f"{title}:", text, unit, change or why])))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RateReferences(QObject):
-    """Reference lines for the running server, requested at each launch."""
+    """Reference lines for the running server. They are read anew at each launch."""
 
     changed = Signal()
 
@@ -45,8 +45,8 @@ class RateReferences(QObject):
         """Draw the rate without MTP as a dotted line, labelled with `source`; None removes it."""
         self.baseline = None
         if tokens_per_second is not None:
-            words = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
-            self.baseline = Reference(tokens_per_second, f"{words} · {source}" if source else words, dotted=True)
+            text = tr("without MTP {rate:,.0f}", rate=tokens_per_second)
+            self.baseline = Reference(tokens_per_second, f"{text} · {source}" if source else text, dotted=True)
         self.changed.emit()
 
     def request_references(self, launch: Launch | None) -> None:
@@ -56,17 +56,17 @@ class RateReferences(QObject):
         if launch is None:
             return
 
-        def took_limit(limit: Reading) -> None:
+        def show_limit(limit: Reading) -> None:
             if self._controller.launch is launch:
                 self.set_limit(limit)
 
-        def took_baseline(rate: float | None) -> None:
+        def show_baseline(rate: float | None) -> None:
             if self._controller.launch is launch:
                 self.set_baseline(rate, tr("as tuned"))
 
         run = self._controller.bridge.run
-        run(lambda _report: _read_limit(launch), done=took_limit)
-        run(lambda _report: _read_baseline(launch), done=took_baseline, failed=_ignore_error)
+        run(lambda _report: _read_limit(launch), done=show_limit)
+        run(lambda _report: _read_baseline(launch), done=show_baseline, failed=_ignore_error)
 
 
 def _ignore_error(_error: object) -> None:

@@ -16,7 +16,7 @@ _LONGEST_GAP_S = 2.5
 
 
 class Samples:
-    """Ring buffers, each written twice a capacity apart, so that any time span is one slice without a copy.
+    """Ring buffers. Each value is written twice, a capacity apart, so that any time span is one slice without a copy.
 
     Times are seconds of the monitor's clock, `wall` seconds since the epoch. Unknown is nan.
     """
@@ -117,7 +117,7 @@ class Samples:
         return self._highest.get(name)
 
     def nearest(self, time_s: float) -> int | None:
-        """Return the index of the sample nearest to a time, for `at`."""
+        """Return the index of the sample nearest to a time, for `time_at` and `value_at`; None without samples."""
         if not self._count:
             return None
         first = self._first
@@ -149,7 +149,7 @@ class Columns:
     starts: NDArray[np.intp] | None
 
     @classmethod
-    def of(cls, times: Floats, width_s: float) -> "Columns":
+    def group(cls, times: Floats, width_s: float) -> "Columns":
         """Group samples into columns `width_s` wide. If they are further apart, each is its own column."""
         if len(times) < 2 or times[-1] - times[0] <= 0 or (times[-1] - times[0]) / width_s >= len(times):
             return cls(times, None)
@@ -159,8 +159,8 @@ class Columns:
         edges[1::2] += 1
         return cls(edges * width_s, starts)
 
-    def isolated(self, values: Floats) -> NDArray[np.intp]:
-        """Return the indices of `values`, as given by `decimate`, between two gaps: no line would show them."""
+    def find_isolated(self, values: Floats) -> NDArray[np.intp]:
+        """Return the indices of known values between two gaps, which no line would show. See `decimate`."""
         if self.starts is not None:
             return np.empty(0, np.intp)  # a column is as wide as a pixel, so it is visible
         known = np.concatenate(([False], ~np.isnan(values), [False]))

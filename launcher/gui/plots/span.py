@@ -30,8 +30,8 @@ class TimeSpan:
         """Set the range of the samples."""
         self._oldest_s, self._newest_s = oldest_s, newest_s
         if not self._chosen:
-            there_s = newest_s - oldest_s
-            self.length_s = next((span for span in GROWING_S if there_s <= span), GROWING_S[-1])
+            recorded_s = newest_s - oldest_s
+            self.length_s = next((span for span in GROWING_S if recorded_s <= span), GROWING_S[-1])
         if self.live:
             self.end_s = newest_s
 

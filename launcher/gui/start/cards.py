@@ -435,22 +435,22 @@ class PlansTable(RowTable):
         head.setSectionResizeMode(self._rows.columnCount() - 1, QHeaderView.ResizeMode.Stretch)
         self.align_head()
         self.selectionModel().currentRowChanged.connect(self._emit_chosen)
-        self._quiet = False
+        self._filling = False
         self.show_plans((), several=False)
 
     def show_plans(self, plans: tuple[Plan, ...], *, several: bool, row: int = 0) -> None:
         """Show plans of several models or of one, and select a row (-1: none) without emitting `chosen`."""
-        self._quiet = True
-        self._rows.show(plans)
+        self._filling = True
+        self._rows.show_rows(plans)
         self.setColumnHidden(_MODEL_COLUMN, not several)
         self.show_columns()
         if plans and row >= 0:
             self.selectRow(row)
-        self._quiet = False
+        self._filling = False
         self.setFixedHeight(self.row_height * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
 
     def _emit_chosen(self, current: QModelIndex, _before: QModelIndex) -> None:
-        if current.isValid() and not self._quiet:
+        if current.isValid() and not self._filling:
             self.chosen.emit(current.row())
 
 

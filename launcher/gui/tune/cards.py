@@ -248,7 +248,7 @@ class HistoryCard(Card):
             self._controller.bridge.run(lambda _report: asyncio.to_thread(_export_session, session, path))
 
     def _show_rows(self, rows: Sequence[Summary], problem: str = "") -> None:
-        self._model.show(rows)
+        self._model.show_rows(rows)
         height = self.table.row_height * (len(rows) + 1) + 2 * self.table.frameWidth()
         self.table.setFixedHeight(height)
         self.table.setVisible(bool(rows))
@@ -623,7 +623,7 @@ class TrialTable(RowTable):
     def show_rows(self, rows: Sequence[TrialRow]) -> None:
         """Show rows."""
         chosen = self.currentIndex().row()
-        self._model.show(rows)
+        self._model.show_rows(rows)
         self.setColumnHidden(_VRAM, bool(rows) and all(row.vram_mib is None for row in rows))
         self.fit()
         bar = self.horizontalScrollBar().sizeHint().height()

@@ -60,7 +60,7 @@ class TunePage(QWidget):
         self.budget = SliderField(
             tr("Budget"),
             BUDGETS_MIN,
-            words=_format_minutes,
+            format_value=_format_minutes,
             tip=tr("Longest duration of a measurement. It may finish earlier."),
         )
         self.budget.set_value(USUAL_BUDGET_MIN)

@@ -16,7 +16,7 @@ from launcher.gui.widgets.glyphs import Glyph
 
 _GLYPHS = {"bad": "cross", "attention": "triangle", "good": "tick", "information": "dot"}
 _MOST_BUTTONS = 2
-_WORDS_WIDTH, _MARGINS_WIDTH, _LEAST_WIDTH = 280, 64, 160
+_TEXT_WIDTH, _MARGINS_WIDTH, _LEAST_WIDTH = 280, 64, 160
 """In pixels at 100 %: least text width beside the buttons, width of glyph and margins, least width of the banner."""
 
 
@@ -32,11 +32,11 @@ class Banner(QFrame):
         self.text = Label()
         self.text.setWordWrap(True)
         self.text.setTextInteractionFlags(theme.SELECTABLE)
-        said = QHBoxLayout()
-        said.setSpacing(theme.px(theme.GAP_M))
-        said.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignVCenter)
-        said.addWidget(self.text, 1)
-        self._ways = FlowLayout(gap=theme.px(theme.GAP))
+        text_row = QHBoxLayout()
+        text_row.setSpacing(theme.px(theme.GAP_M))
+        text_row.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignVCenter)
+        text_row.addWidget(self.text, 1)
+        self._button_layout = FlowLayout(gap=theme.px(theme.GAP))
         self.buttons: list[QPushButton] = []
         self.close_button = QPushButton(tr("Dismiss"))
         self.close_button.setObjectName("quiet")
@@ -45,9 +45,9 @@ class Banner(QFrame):
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
         self._layout.setContentsMargins(theme.px(12), theme.px(8), theme.px(8), theme.px(8))
         self._layout.setSpacing(theme.px(theme.GAP_M))
-        self._layout.addLayout(said, 1)
-        self._layout.addLayout(self._ways)
-        self._layout.setAlignment(self._ways, Qt.AlignmentFlag.AlignVCenter)
+        self._layout.addLayout(text_row, 1)
+        self._layout.addLayout(self._button_layout)
+        self._layout.setAlignment(self._button_layout, Qt.AlignmentFlag.AlignVCenter)
         self.hide()
 
     def show_message(self, text: str, meaning: str = "bad", buttons: Sequence[ButtonAction] = ()) -> None:
@@ -65,11 +65,11 @@ class Banner(QFrame):
         for button in self.buttons:
             button.setParent(None)
             button.deleteLater()
-        self.buttons = [make_button(said, clicked) for said, clicked in buttons[:_MOST_BUTTONS]]
+        self.buttons = [make_button(label, clicked) for label, clicked in buttons[:_MOST_BUTTONS]]
         for button in self.buttons:
             button.setAutoDefault(True)
-            self._ways.add(button)
-        self._ways.add(self.close_button)  # last, both visually and for Tab
+            self._button_layout.add(button)
+        self._button_layout.add(self.close_button)  # last, both visually and for Tab
         for before, after in pairwise([*self.buttons, self.close_button]):
             self.setTabOrder(before, after)
         self.setAccessibleName(text)
@@ -88,13 +88,13 @@ class Banner(QFrame):
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the width of the widest button and the height that the text needs."""
-        width = max(self._ways.minimumSize().width() + theme.px(20), theme.px(_LEAST_WIDTH))
+        width = max(self._button_layout.minimumSize().width() + theme.px(20), theme.px(_LEAST_WIDTH))
         # otherwise the text would be squeezed
         return QSize(width, self._layout.heightForWidth(max(self.width(), width)))
 
     def _arrange(self) -> None:
         """Put the buttons beside the text, or below if that leaves it too little room."""
-        narrow = self.width() - self._ways.sizeHint().width() < theme.px(_WORDS_WIDTH + _MARGINS_WIDTH)
+        narrow = self.width() - self._button_layout.sizeHint().width() < theme.px(_TEXT_WIDTH + _MARGINS_WIDTH)
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         self._layout.setDirection(down if narrow else across)
         self._layout.setSpacing(theme.px(theme.GAP_S if narrow else theme.GAP_M))

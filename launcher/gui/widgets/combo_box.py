@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QComboBox
 
 
 class ComboBox(QComboBox):
-    """The wheel changes it only with the focus, which the wheel does not give, so that pages can be scrolled."""
+    """Combo box that the wheel changes only if it already has the focus, so that pages can be scrolled."""
 
     def __init__(self) -> None:
         super().__init__()

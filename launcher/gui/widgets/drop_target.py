@@ -15,12 +15,14 @@ _VEIL_OPACITY = 225
 class DropTarget(QWidget):
     """Accepts drops on its parent, and covers it while something is dragged there; hidden until then.
 
-    `words` returns a hint for the dragged data, "" to refuse it; `take` gets the dropped data.
+    `hint_for` returns a hint for the dragged data, "" to refuse it; `accept` gets the dropped data.
     """
 
-    def __init__(self, parent: QWidget, words: Callable[[QMimeData], str], take: Callable[[QMimeData], object]) -> None:
+    def __init__(
+        self, parent: QWidget, hint_for: Callable[[QMimeData], str], accept: Callable[[QMimeData], object]
+    ) -> None:
         super().__init__(parent)
-        self._host, self._words_of, self._take, self._words = parent, words, take, ""
+        self._host, self._hint_for, self._accept, self._hint = parent, hint_for, accept, ""
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.hide()
         parent.setAcceptDrops(True)
@@ -34,21 +36,21 @@ class DropTarget(QWidget):
         elif kind == QEvent.Type.Resize and self.isVisible():
             self.setGeometry(self._host.rect())
         elif isinstance(event, QDropEvent) and kind in (QEvent.Type.DragEnter, QEvent.Type.Drop):
-            said = self._words_of(event.mimeData())
-            if said:
+            hint = self._hint_for(event.mimeData())
+            if hint:
                 event.acceptProposedAction()
-            if said and kind == QEvent.Type.DragEnter:
-                self._show_hint(said)
+            if hint and kind == QEvent.Type.DragEnter:
+                self._show_hint(hint)
             else:
                 self.hide()
-                if said:
-                    self._take(event.mimeData())
-            return bool(said)
+                if hint:
+                    self._accept(event.mimeData())
+            return bool(hint)
         return super().eventFilter(watched, event)
 
-    def _show_hint(self, words: str) -> None:
-        self._words = words
-        self.setAccessibleName(words)
+    def _show_hint(self, hint: str) -> None:
+        self._hint = hint
+        self.setAccessibleName(hint)
         self.setGeometry(self._host.rect())
         self.raise_()
         self.show()
@@ -67,4 +69,4 @@ class DropTarget(QWidget):
             painter.setPen(theme.colour("text"))
             painter.setFont(theme.font(theme.SECTION_PX, bold=True))
             flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
-            painter.drawText(frame.adjusted(gap, gap, -gap, -gap), flags, self._words)
+            painter.drawText(frame.adjusted(gap, gap, -gap, -gap), flags, self._hint)

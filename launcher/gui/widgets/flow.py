@@ -134,7 +134,7 @@ def make_scrolling_column(page: QWidget) -> QVBoxLayout:
 
 
 def make_headed_column(page: QWidget, name: str, *above: QWidget) -> QVBoxLayout:
-    """Return a new scrolling column with the accessible name `name`, below the widgets `above`, which stay."""
+    """Return a new scrolling column with the accessible name `name`, below the widgets `above`, which do not scroll."""
     content = QWidget()
     content.setObjectName("plain")
     column = QVBoxLayout(content)

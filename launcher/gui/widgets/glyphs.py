@@ -1,4 +1,4 @@
-"""Painted glyphs, because fonts may lack them or draw them at other sizes."""
+"""Painted glyphs. Characters of a font are not used, because fonts may lack them or draw them at other sizes."""
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF

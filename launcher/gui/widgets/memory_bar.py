@@ -21,10 +21,10 @@ from launcher.gui import theme
 from launcher.gui.translation import tr
 
 _MIB, _GIB = 2**20, 2**30
-_LABELLED = 0.06
+_LEAST_LABELLED_SHARE = 0.06
 """Share of the bar above which a segment is labelled."""
 _STEPS = {"weights": 0, "kv": 1, "state": 2, "draft": 3, "compute": 4}
-_LINE = 20
+_LEGEND_ROW_HEIGHT = 20
 _OTHERS, _SERVERS = "others", "servers"
 
 
@@ -64,7 +64,8 @@ class _Segment:
 class MemoryBar(QWidget):
     """Stacked bar: the parts from dark to light, memory of others hatched, free memory empty.
 
-    Parts that do not fit are drawn past the edge, with the missing MiB. A mark shows the margin that should stay free.
+    What does not fit is drawn past a line at the memory's end, with the missing MiB. A dashed line shows the margin
+    that should stay free.
     Sizes are in bytes.
     """
 
@@ -108,8 +109,8 @@ class MemoryBar(QWidget):
         if others:
             self._segments.append(_Segment(_OTHERS, tr("other programs"), others, _round_up_mib(others)))
         self._total, self._margin, self._reason = total, margin or 0, ""
-        said = ", ".join(f"{each.label} {each.mib:,} MiB" for each in self._segments)
-        self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=said, rest=self._rest_text()))
+        text = ", ".join(f"{each.label} {each.mib:,} MiB" for each in self._segments)
+        self.setAccessibleName(tr("Memory: {parts}; {rest}", parts=text, rest=self._rest_text()))
         self._update_height()
 
     def show_unknown(self, reason: str) -> None:
@@ -138,7 +139,7 @@ class MemoryBar(QWidget):
         if not (self.has_legend or self._reason):
             return theme.px(theme.BAR_HEIGHT)
         rows = len(self._legend_rows(width)) if self._segments or self._reason else 0
-        return theme.px(theme.BAR_HEIGHT) + theme.px(6) + rows * theme.px(_LINE)
+        return theme.px(theme.BAR_HEIGHT) + theme.px(6) + rows * theme.px(_LEGEND_ROW_HEIGHT)
 
     def sizeHint(self) -> QSize:  # noqa: N802
         """Return a size for the current width."""
@@ -146,7 +147,7 @@ class MemoryBar(QWidget):
         return QSize(theme.px(240), self.heightForWidth(width))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the least size."""
+        """Return the minimum size."""
         return QSize(theme.px(160), self.heightForWidth(max(self.width(), theme.px(160))))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
@@ -156,7 +157,7 @@ class MemoryBar(QWidget):
             self._update_height()
 
     def _update_height(self) -> None:
-        """Set the minimum height: outer layouts do not query height-for-width again."""
+        """Set the minimum height for the width, because outer layouts do not query heightForWidth again."""
         self.setMinimumHeight(self.heightForWidth(self.width()))
         self.updateGeometry()
         self.update()
@@ -164,7 +165,7 @@ class MemoryBar(QWidget):
     def event(self, event: QEvent) -> bool:
         """Show the tooltip of the segment under the pointer."""
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            hit = next((said for rect, said in self._drawn if rect.contains(QPointF(event.pos()))), "")
+            hit = next((text for rect, text in self._drawn if rect.contains(QPointF(event.pos()))), "")
             QToolTip.showText(event.globalPos(), hit, self)
             return True
         return super().event(event)
@@ -221,7 +222,7 @@ class MemoryBar(QWidget):
         painter.fillRect(inner, segment.brush)
         text = f"{segment.label} {_size_text(segment)}"
         fits = QFontMetrics(self.font()).horizontalAdvance(text) + theme.px(14) < rect.width()
-        if share >= _LABELLED and fits and not segment.hatched:
+        if share >= _LEAST_LABELLED_SHARE and fits and not segment.hatched:
             painter.setPen(segment.text_colour)
             painter.setFont(self.font())
             painter.drawText(rect.adjusted(theme.px(7), 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), text)
@@ -233,21 +234,21 @@ class MemoryBar(QWidget):
         entries.append((None, self._reason or self._rest_text()))
         rows: list[list[tuple[_Segment | None, str, int]]] = [[]]
         left = 0
-        for segment, words in entries:
-            size = metrics.horizontalAdvance(words) + (theme.px(16) if segment else 0)
+        for segment, text in entries:
+            size = metrics.horizontalAdvance(text) + (theme.px(16) if segment else 0)
             if left and left + size > width:
                 rows.append([])
                 left = 0
-            rows[-1].append((segment, words, left if segment else max(width - size, left)))
+            rows[-1].append((segment, text, left if segment else max(width - size, left)))
             left += size + theme.px(theme.GAP_L)
         return rows
 
     def _paint_legend(self, painter: QPainter) -> None:
         top = theme.px(theme.BAR_HEIGHT) + theme.px(6)
-        line, side = theme.px(_LINE), theme.px(9)
+        line, side = theme.px(_LEGEND_ROW_HEIGHT), theme.px(9)
         painter.setFont(self.font())
         for row in self._legend_rows(self.width()):
-            for segment, words, left in row:
+            for segment, text, left in row:
                 start = left
                 if segment is not None:
                     box = QRectF(left, top + (line - side) / 2, side, side)
@@ -262,7 +263,7 @@ class MemoryBar(QWidget):
                 if segment is None and self._reason:
                     start = 0
                 rect = QRectF(start, top, self.width() - start, line)
-                painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), words)
+                painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), text)
             top += line
 
     def _rest_text(self) -> str:

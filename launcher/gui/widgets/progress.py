@@ -37,7 +37,7 @@ class ProgressLine(QProgressBar):
         return QSize(theme.px(120), theme.px(_THICK))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the least size."""
+        """Return the minimum size."""
         return QSize(theme.px(40), theme.px(_THICK))
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802

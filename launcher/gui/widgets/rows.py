@@ -51,13 +51,13 @@ class TableRows(QAbstractTableModel, Generic[_T]):
         self.columns = columns
         self.rows: Sequence[_T] = ()
 
-    def show(self, rows: Sequence[_T]) -> None:
+    def show_rows(self, rows: Sequence[_T]) -> None:
         """Replace the rows."""
         self.beginResetModel()
         self.rows = rows
         self.endResetModel()
 
-    def cell(self, index: _Index) -> Cell:
+    def cell_at(self, index: _Index) -> Cell:
         """Return the cell at an index."""
         return self.columns[index.column()].cell(self.rows[index.row()])
 
@@ -84,7 +84,7 @@ class TableRows(QAbstractTableModel, Generic[_T]):
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
         """Return a cell's data for display, screen readers or sorting."""
-        cell = self.cell(index)
+        cell = self.cell_at(index)
         match role:
             case Qt.ItemDataRole.DisplayRole:
                 return one_line(cell.text, _LONGEST)

@@ -27,11 +27,11 @@ class Segmented(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        for at, (each, words) in enumerate(options):
-            button = self._buttons[each] = QPushButton(words)
+        for at, (each, label) in enumerate(options):
+            button = self._buttons[each] = QPushButton(label)
             button.setObjectName("segment")
             button.setCheckable(True)
-            button.setAccessibleName(f"{name}: {words}")
+            button.setAccessibleName(f"{name}: {label}")
             button.setProperty("end", _segment_position(at, len(options)))
             reserve_width(button)
             button.clicked.connect(lambda _checked=False, chosen=each: self.changed.emit(chosen))

@@ -23,11 +23,11 @@ class Slider(QSlider):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return a control's size."""
+        """Return the usual size."""
         return QSize(theme.px(120), theme.px(24))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
-        """Return the least size."""
+        """Return the minimum size."""
         return QSize(theme.px(80), theme.px(24))
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
@@ -42,12 +42,12 @@ class Slider(QSlider):
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             enabled = self.isEnabled()
-            ring, thick = theme.px(8), theme.px(4)
-            left, right, middle = ring + 2, self.width() - ring - 2, self.height() / 2
-            at, whole = self._x(self.value(), left, right), self.width()  # the line ends where the text does
+            radius, thick = theme.px(8), theme.px(4)
+            left, right, middle = radius + 2, self.width() - radius - 2, self.height() / 2
+            at, width = self._x(self.value(), left, right), self.width()  # the line ends where the text does
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
-            painter.drawRoundedRect(QRectF(0, middle - thick / 2, whole, thick), thick / 2, thick / 2)
+            painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
             painter.setBrush(theme.colour("accent" if enabled else "control"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, at, thick), thick / 2, thick / 2)
             if self.mark is not None:
@@ -56,10 +56,10 @@ class Slider(QSlider):
                 painter.drawLine(QPointF(x, middle - theme.px(6)), QPointF(x, middle + theme.px(6)))
             painter.setPen(QPen(theme.colour("accent" if enabled else "control"), 2))
             painter.setBrush(theme.colour("card"))
-            painter.drawEllipse(QPointF(at, middle), ring - 1, ring - 1)
+            painter.drawEllipse(QPointF(at, middle), radius - 1, radius - 1)
             if self.hasFocus():
                 painter.setBrush(Qt.BrushStyle.NoBrush)
-                painter.drawEllipse(QPointF(at, middle), ring + 2, ring + 2)
+                painter.drawEllipse(QPointF(at, middle), radius + 2, radius + 2)
 
     def _x(self, value: int, left: float, right: float) -> float:
         span = max(self.maximum() - self.minimum(), 1)
@@ -69,7 +69,7 @@ class Slider(QSlider):
 class SliderField(QWidget):
     """A label, a slider over `values`, the value as text, and a hint line.
 
-    `words` formats a value; `tip` explains the setting and its llama-server flag.
+    `format_value` formats a value; `tip` explains the setting and its llama-server flag.
     """
 
     value_changed = Signal(object)
@@ -80,14 +80,14 @@ class SliderField(QWidget):
         label: str,
         values: Sequence[object],
         *,
-        words: Callable[[object], str] = str,
+        format_value: Callable[[object], str] = str,
         tip: str = "",
     ) -> None:
         super().__init__()
-        self._label, self._words = label, words
+        self._label, self._format_value = label, format_value
         self._values: tuple[object, ...] = tuple(values)
         self._hint = ""
-        self._was: str | None = None
+        self._old_text: str | None = None
         name = Label(label)
         self._dot = Glyph("dot", "attention", 12)
         self._dot.hide()
@@ -96,15 +96,15 @@ class SliderField(QWidget):
         self.slider = Slider()
         self.slider.setRange(0, max(len(self._values) - 1, 0))
         self.slider.setPageStep(max(len(self._values) // 8, 1))
-        self.slider.valueChanged.connect(self._moved)
-        self._before, self._line = Label(), Label()
-        for quiet in (self._before, self._line):
+        self.slider.valueChanged.connect(self._handle_move)
+        self._old_value, self._hint_label = Label(), Label()
+        for quiet in (self._old_value, self._hint_label):
             quiet.setObjectName("secondary")
             quiet.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self._line.setWordWrap(True)
-        kept = self._line.sizePolicy()
-        kept.setRetainSizeWhenHidden(True)
-        self._line.setSizePolicy(kept)
+        self._hint_label.setWordWrap(True)
+        policy = self._hint_label.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)
+        self._hint_label.setSizePolicy(policy)
         set_tooltip(self, tip)
         set_tooltip(self.slider, tip)
         head = QHBoxLayout()
@@ -112,14 +112,14 @@ class SliderField(QWidget):
         head.addWidget(name)
         head.addWidget(self._dot)
         head.addStretch()
-        head.addWidget(self._before)
+        head.addWidget(self._old_value)
         head.addWidget(self._value)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addLayout(head)
         layout.addWidget(self.slider)
-        layout.addWidget(self._line)
+        layout.addWidget(self._hint_label)
         self._update_texts()
 
     @property
@@ -156,9 +156,9 @@ class SliderField(QWidget):
         self.slider.mark = None if value is None else self._nearest_index(value)
         self.slider.update()
 
-    def show_changed(self, was: str | None) -> None:
-        """Show the value before the change; None if it is unchanged."""
-        self._was = was
+    def show_changed(self, old: str | None) -> None:
+        """Show the value before a change as text; None if it is unchanged."""
+        self._old_text = old
         self._update_texts()
 
     def _nearest_index(self, value: object) -> int:
@@ -171,32 +171,34 @@ class SliderField(QWidget):
         near = [i for i in (at - 1, at) if 0 <= i < len(numbers)]
         return min(near, key=lambda i: abs(numbers[i] - value))
 
-    def _moved(self) -> None:
+    def _handle_move(self) -> None:
         self._update_texts()
         self.value_changed.emit(self.value)
 
     def _update_texts(self) -> None:
-        said = self._words(self.value) if self._values else ""
-        self._value.setText(said)
-        self._dot.setVisible(self._was is not None)
-        changed = tr("was {value}", value=self._was) if self._was is not None else ""
-        self._before.setText(changed)
-        self._before.setVisible(bool(changed))
-        self._line.setText(self._hint)
-        self._line.setVisible(bool(self._hint))
-        self._keep_room()
+        text = self._format_value(self.value) if self._values else ""
+        self._value.setText(text)
+        self._dot.setVisible(self._old_text is not None)
+        changed = tr("was {value}", value=self._old_text) if self._old_text is not None else ""
+        self._old_value.setText(changed)
+        self._old_value.setVisible(bool(changed))
+        self._hint_label.setText(self._hint)
+        self._hint_label.setVisible(bool(self._hint))
+        self._reserve_hint_height()
         self.slider.setAccessibleName(self._label)
         line = " · ".join(part for part in (changed, self._hint) if part)
-        self.slider.setAccessibleDescription(f"{said} {line}".strip())
+        self.slider.setAccessibleDescription(f"{text} {line}".strip())
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Reserve the hint's height for another width."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._line.setMinimumHeight(0)
-            self._keep_room()
+            self._hint_label.setMinimumHeight(0)
+            self._reserve_hint_height()
 
-    def _keep_room(self) -> None:
+    def _reserve_hint_height(self) -> None:
         """Keep the largest height that the hint has had, so that the widgets below do not jump."""
         if self.width() > 0 and self._hint:
-            self._line.setMinimumHeight(max(self._line.minimumHeight(), self._line.heightForWidth(self.width())))
+            self._hint_label.setMinimumHeight(
+                max(self._hint_label.minimumHeight(), self._hint_label.heightForWidth(self.width()))
+            )
