@@ -193,7 +193,7 @@ def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: Cockpit
     from launcher.engine.server.sampling import SamplingDefaults
 
     page.state.defaults = SamplingDefaults({"temperature": 0.63, "max_tokens": -1}, thinks=False)
-    page.state.sampling_told.emit()
+    page.state.sampling_changed.emit()
     fields = page.controls.sampling.fields
     assert (fields["temperature"].value, fields["max_tokens"].value) == (0.63, -1)
     assert fields["temperature"].slider.accessibleDescription().startswith("0.63")
@@ -232,7 +232,7 @@ def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: Q
     from launcher.app.preview import Previewer
 
     page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
-    page.state.based.emit()
+    page.state.previewer_changed.emit()
     page.state.request("kv", "f16")
     page.state._update_preview()
     assert page.memory.badge.text() == "TOO BIG"

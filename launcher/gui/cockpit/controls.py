@@ -52,7 +52,7 @@ class AdvancedFields(QWidget):
     def __init__(self, state: SettingsState, controller: Controller) -> None:
         super().__init__()
         self._state, self._controller = state, controller
-        self._asked: EngineBuild | None = None
+        self._flags_build: EngineBuild | None = None
         self._flags: tuple[Flag, ...] = ()
         self._flag: Flag | None = None
         self.search = QLineEdit()
@@ -74,8 +74,8 @@ class AdvancedFields(QWidget):
         self.choice, self.text = ComboBox(), QLineEdit()
         self.choice.activated.connect(lambda _at: self._set_flag(self.choice.currentData()))
         self.text.editingFinished.connect(lambda: self._set_flag(self.text.text().strip()))
-        self._refused = make_caption()
-        self._refused.setObjectName("")  # an error, in the colour of normal text
+        self._flag_error = make_caption()
+        self._flag_error.setObjectName("")  # an error, in the colour of normal text
         raw_title = Label(tr("Extra arguments"))
         self.raw = QLineEdit()
         self.raw.setFont(theme.monospace())
@@ -88,25 +88,25 @@ class AdvancedFields(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
         for widget in (
-            self.search, self._count, self.list, self._description, self.choice, self.text, self._refused,
+            self.search, self._count, self.list, self._description, self.choice, self.text, self._flag_error,
             raw_title, self.raw, self._raw_line,
         ):  # fmt: skip
             column.addWidget(widget)
         self._show_flag()
         state.previewed.connect(self._show_state)
-        state.based.connect(self._request_flags)
+        state.previewer_changed.connect(self._request_flags)
 
     def on_shown(self) -> None:
-        """Ask the engine for its flags: only now that the page is visible."""
+        """Read the engine's flags, which is not done before the fields are visible."""
         self._request_flags()
         self._show_state()
 
     @Slot()
     def _request_flags(self) -> None:
         launch = self._controller.launch
-        if launch is None or launch.build is self._asked or not self.isVisible():
+        if launch is None or launch.build is self._flags_build or not self.isVisible():
             return
-        build = self._asked = launch.build
+        build = self._flags_build = launch.build
         if not self._flags:
             self._count.setText(tr("Reading the flags of {engine} ...", engine=build.name))
         self._controller.bridge.run(
@@ -116,19 +116,19 @@ class AdvancedFields(QWidget):
         )
 
     def _show_flags(self, build: "EngineBuild", flags: "tuple[Flag, ...]") -> None:
-        if build is self._asked:
+        if build is self._flags_build:
             self._flags = flags
             self._list_flags()
 
     def _show_error(self, error: LauncherError) -> None:
-        self._asked = None
+        self._flags_build = None
         self._count.setText(render(error.message))
 
     @Slot()
     def _list_flags(self) -> None:
         """List the flags that match the search."""
-        words, chosen = self.search.text(), self._flag.name if self._flag else ""
-        found = [flag for flag in self._flags if flag.matches(words)]
+        query, chosen_name = self.search.text(), self._flag.name if self._flag else ""
+        found = [flag for flag in self._flags if flag.matches(query)]
         extra = self._state.extra
         self.list.blockSignals(True)
         self.list.clear()
@@ -141,7 +141,7 @@ class AdvancedFields(QWidget):
                 item.setFont(theme.monospace())
                 item.setForeground(theme.colour("accent"))
             self.list.addItem(item)
-            if flag.name == chosen:
+            if flag.name == chosen_name:
                 self.list.setCurrentItem(item)
         self.list.blockSignals(False)
         if self._flags:
@@ -150,33 +150,33 @@ class AdvancedFields(QWidget):
     @Slot(QListWidgetItem, QListWidgetItem)
     def _choose_flag(self, item: QListWidgetItem | None, _before: QListWidgetItem | None) -> None:
         self._flag = item.data(Qt.ItemDataRole.UserRole) if item else None
-        self._refused.hide()
+        self._flag_error.hide()
         self._show_flag()
 
     def _show_flag(self) -> None:
         """Show the chosen flag: description, default, and a field of its type."""
         flag = self._flag
-        listed = flag is not None and flag.kind in ("switch", "choice")
-        self.choice.setVisible(flag is not None and listed)
-        self.text.setVisible(flag is not None and not listed)
+        has_values = flag is not None and flag.kind in ("switch", "choice")
+        self.choice.setVisible(flag is not None and has_values)
+        self.text.setVisible(flag is not None and not has_values)
         self._description.setVisible(flag is not None)
-        self._refused.setVisible(False)
+        self._flag_error.setVisible(False)
         if flag is None:
             return
         from launcher.engine.builds.flags import SETTING_OF_FLAG
 
         value = flag.value_in(self._state.extra)
-        usual = tr("Default: {value}.", value=flag.default) if flag.default else ""
-        slider = (
+        default = tr("Default: {value}.", value=flag.default) if flag.default else ""
+        slider_note = (
             tr("A slider above also sets this flag. The value here overrides it.")
             if flag.name in SETTING_OF_FLAG
             else ""
         )
-        self._description.setText(" ".join(filter(None, (flag.description, usual, slider))))
-        editor: QComboBox | QLineEdit = self.choice if listed else self.text
+        self._description.setText(" ".join(filter(None, (flag.description, default, slider_note))))
+        editor: QComboBox | QLineEdit = self.choice if has_values else self.text
         editor.setAccessibleName(flag.name)
         set_tooltip(editor, tr("Value of {flag}. Leave empty for the default", flag=flag.name))
-        if listed:
+        if has_values:
             self.choice.clear()
             self.choice.addItem(tr("default"), _FLAG_NOT_SET)
             for each in _flag_values(flag):
@@ -194,13 +194,13 @@ class AdvancedFields(QWidget):
         from launcher.engine.settings import join_extra
 
         try:
-            if value:
-                flag.check(value) if flag.value is not None else None
+            if value and flag.value is not None:
+                flag.check(value)
         except LauncherError as error:
-            self._refused.setText(render(error.message))
-            self._refused.show()
+            self._flag_error.setText(render(error.message))
+            self._flag_error.show()
             return
-        self._refused.hide()
+        self._flag_error.hide()
         self._state.request("extra", join_extra(flag.set_in(self._state.extra, value or None)))
 
     @Slot()
@@ -212,10 +212,10 @@ class AdvancedFields(QWidget):
 
         state = self._state
         try:
-            written: tuple[str, ...] | None = split_extra(self.raw.text())
+            typed: tuple[str, ...] | None = split_extra(self.raw.text())
         except LauncherError:
-            written = None
-        if written != state.extra and not (written is None and "extra" in state.requested):
+            typed = None
+        if typed != state.extra and not (typed is None and "extra" in state.requested):
             self.raw.setText(join_extra(state.extra))
         refused = state.refusal if "extra" in state.requested else ""
         self._raw_line.setText(refused or tr("Passed after all other arguments, and overrides them."))
@@ -274,7 +274,7 @@ class ChangesBox(QFrame):
         self.apply.clicked.connect(self.apply_now)
         self.revert = QPushButton(tr("Revert"))
         self.revert.setToolTip(tr("Discard all changes"))
-        self.revert.clicked.connect(lambda: state.revert())
+        self.revert.clicked.connect(lambda _checked=False: state.revert())
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP))
         row.addWidget(self.apply)
@@ -347,7 +347,7 @@ def _missing_memory_text(preview: "Preview") -> str:
 
 
 class RestartFields(QWidget):
-    """One slider for each server setting that needs a restart. They show the state and send it the user's requests."""
+    """One slider for each server setting that needs a restart. It shows the state and passes requests to it."""
 
     def __init__(self, state: SettingsState) -> None:
         super().__init__()
@@ -359,11 +359,11 @@ class RestartFields(QWidget):
         self.fields: dict[str, SliderField] = {}
         for name, row in ROWS.items():
             if row.label:
-                made = SliderField(tr(row.label), (), format_value=partial(_format_value, row), tip=tr(row.tip))
-                made.value_changed.connect(partial(state.request, name))
-                column.addWidget(made)
-                self.fields[name] = made
-        state.based.connect(self._show_basis)
+                field = SliderField(tr(row.label), (), format_value=partial(_format_value, row), tip=tr(row.tip))
+                field.value_changed.connect(partial(state.request, name))
+                column.addWidget(field)
+                self.fields[name] = field
+        state.previewer_changed.connect(self._show_basis)
         state.previewed.connect(self._show_preview)
         state.applying_changed.connect(lambda applying: self.setEnabled(not applying and state.previewer is not None))
         self._show_basis()
@@ -407,9 +407,9 @@ class RestartFields(QWidget):
         )
         self.fields["ubatch"].show_hint(tr("prompt tokens per batch"))
         self.fields["n_cpu_moe"].show_hint(tr("of {count} layers", count=basis.expert_layers))
-        each = setting.context // setting.slots
+        per_slot = setting.context // setting.slots
         self.fields["slots"].show_hint(
-            tr("{each:,} tokens of context per slot", each=each) if setting.slots > 1 else tr("1 request at a time")
+            tr("{each:,} tokens of context per slot", each=per_slot) if setting.slots > 1 else tr("1 request at a time")
         )
 
 
@@ -435,15 +435,15 @@ def _format_plain_value(value: object) -> str:
 
 # Sliders for sampling values, which apply to the next reply.
 
-_TEMPERATURES = tuple(step / 20 for step in range(41))
-_SHARES = tuple(step / 20 for step in range(21))
-_LEAST_SHARES = tuple(step / 100 for step in range(31))
-_TOP_K = (0, 1, 5, 10, 20, 30, 40, 50, 64, 80, 100, 150, 200)
-_TOKENS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, -1)
+_TEMPERATURE_STEPS = tuple(step / 20 for step in range(41))
+_TOP_P_STEPS = tuple(step / 20 for step in range(21))
+_MIN_P_STEPS = tuple(step / 100 for step in range(31))
+_TOP_K_STEPS = (0, 1, 5, 10, 20, 30, 40, 50, 64, 80, 100, 150, 200)
+_TOKEN_LIMIT_STEPS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, -1)
 
 
 class SamplingFields(QWidget):
-    """One slider for each sampling value. An untouched one is left to the server and shows the server's value."""
+    """One slider for each sampling value. A value that the user did not set is the server's default."""
 
     def __init__(self, state: SettingsState) -> None:
         super().__init__()
@@ -456,21 +456,21 @@ class SamplingFields(QWidget):
         self._add_field(
             "temperature",
             tr("Temperature"),
-            _TEMPERATURES,
+            _TEMPERATURE_STEPS,
             _format_two_decimals,
             tr("Randomness of replies. 0 always picks the most likely token. Request field: temperature (flag --temp)"),
         )
         self._add_field(
             "top_k",
             tr("Top-k"),
-            _TOP_K,
+            _TOP_K_STEPS,
             _format_top_k,
             tr("Samples from this many of the most likely tokens. 0 means all. Request field: top_k (flag --top-k)"),
         )
         self._add_field(
             "top_p",
             tr("Top-p"),
-            _SHARES,
+            _TOP_P_STEPS,
             _format_two_decimals,
             tr(
                 "Samples from the most likely tokens that together reach this probability. Request field: top_p "
@@ -480,14 +480,14 @@ class SamplingFields(QWidget):
         self._add_field(
             "min_p",
             tr("Min-p"),
-            _LEAST_SHARES,
+            _MIN_P_STEPS,
             _format_two_decimals,
             tr("Drops tokens below this share of the top token's probability. Request field: min_p (flag --min-p)"),
         )
         self._add_field(
             "max_tokens",
             tr("Token limit"),
-            _TOKENS,
+            _TOKEN_LIMIT_STEPS,
             _format_token_limit,
             tr("Longest reply, in tokens. Request field: max_tokens (flag --n-predict)"),
         )
@@ -507,14 +507,14 @@ class SamplingFields(QWidget):
         row.addWidget(self.thinking)
         self._column.addLayout(row)
         self._column.addWidget(self._thinking_line)
-        state.sampling_told.connect(self.show_state)
+        state.sampling_changed.connect(self.show_state)
         self.show_state()
 
     def _add_field(
-        self, name: str, label: str, values: Sequence[float], words: Callable[[object], str], tip: str
+        self, name: str, label: str, values: Sequence[float], format_value: Callable[[object], str], tip: str
     ) -> None:
         self._steps[name] = values
-        field = self.fields[name] = SliderField(label, values, format_value=words, tip=tip)
+        field = self.fields[name] = SliderField(label, values, format_value=format_value, tip=tip)
         field.value_changed.connect(partial(self._state.set_sampling_value, name))
         self._column.addWidget(field)
 
@@ -525,7 +525,7 @@ class SamplingFields(QWidget):
         for name, field in self.fields.items():
             value = self._state.sampling_value(name)
             if value is not None and field.value != value:
-                if value not in self._steps[name]:  # the server's value may lie between two steps: add it as a step
+                if value not in self._steps[name]:  # the server's value may lie between two steps: make it a step
                     steps: list[float] = sorted({*self._steps[name], value}, key=_sort_unlimited_last)
                     field.set_values(steps)
                 field.set_value(value)
@@ -538,10 +538,10 @@ class SamplingFields(QWidget):
 
     def _hint_for(self, name: str) -> str:
         defaults = self._state.defaults
-        usual = defaults.values.get(name) if defaults else None
-        if usual is None or self._state.sampling_value(name) == usual:
+        default = defaults.values.get(name) if defaults else None
+        if default is None or self._state.sampling_value(name) == default:
             return _sampling_hint(name)
-        return tr("server default: {value}", value=_SAMPLING_FORMATS[name](usual))
+        return tr("server default: {value}", value=_SAMPLING_FORMATS[name](default))
 
 
 def _sampling_hint(name: str) -> str:
@@ -583,7 +583,7 @@ _SIMPLE, _ADVANCED = "simple", "advanced"
 
 
 class ControlsPane(Card):
-    """Sliders above, the box of pending changes below, always visible."""
+    """Left pane: the settings in a scroll area, and below it the box of pending changes."""
 
     def __init__(self, state: SettingsState, controller: Controller) -> None:
         super().__init__()

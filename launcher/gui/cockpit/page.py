@@ -66,7 +66,7 @@ class CopyPanel(Card):
         super().__init__(tr("Copy as"))
         self._controller = controller
         self._kind: ExportKind = "command"
-        self._wanted: tuple[ExportKind, bool, str | None] = (self._kind, False, None)
+        self._request: tuple[ExportKind, bool, str | None] = (self._kind, False, None)
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setObjectName("log")
@@ -117,14 +117,14 @@ class CopyPanel(Card):
         self._kind = kind
         self._note.setText(tr(KINDS[kind]))
         self.text.setAccessibleName(tr(KINDS[kind]))
-        wanted = self._wanted = kind, self.with_key.isChecked(), self._server_url()
+        request = self._request = kind, self.with_key.isChecked(), self._server_url()
         self.text.clear()
         self.copy.setEnabled(False)
         self.show()
         self._controller.bridge.run(
-            lambda _report: _render_recipe(*wanted),
-            done=lambda text: self._show_text(wanted, text),
-            failed=lambda error: self._show_error(wanted, error),
+            lambda _report: _render_recipe(*request),
+            done=lambda text: self._show_text(request, text),
+            failed=lambda error: self._show_error(request, error),
         )
 
     def copy_address(self) -> None:
@@ -140,21 +140,21 @@ class CopyPanel(Card):
         address = self._controller.view.address
         return f"http://{address}" if address else None
 
-    def _show_text(self, wanted: object, text: str) -> None:
-        if wanted == self._wanted:  # ignore the text of an earlier request, which may contain the key
+    def _show_text(self, request: object, text: str) -> None:
+        if request == self._request:  # ignore the text of an earlier request, which may contain the key
             self.text.setPlainText(make_visible(text))
             self.copy.setEnabled(True)
 
-    def _show_error(self, wanted: object, error: LauncherError) -> None:
-        if wanted == self._wanted:
+    def _show_error(self, request: object, error: LauncherError) -> None:
+        if request == self._request:
             self.text.setPlainText(render(error.message))
 
     def _copy(self) -> None:
         self._to_clipboard(self.text.toPlainText(), tr("{kind} copied.", kind=tr(KINDS[self._kind])))
 
-    def _to_clipboard(self, text: str, said: str) -> None:
+    def _to_clipboard(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)
-        self.copied.emit(said)
+        self.copied.emit(message)
 
 
 async def _render_recipe(kind: "ExportKind", with_key: bool, url: str | None) -> str:
@@ -241,12 +241,12 @@ def _estimate_source_text(preview: "Preview") -> str:
     """Return a note on the source of the numbers."""
     basis = preview.basis
     exact = preview.estimate is not None and preview.estimate.exact
-    said = [
+    lines = [
         tr("Estimated from the header of the model.") if exact else tr("Estimated; some parts are a guess."),
         tr("Memory of other programs is read when this page opens and when a slider moves."),
         tr("The dashed line marks the {mib:,} MiB that should stay free.", mib=basis.margin_mib),
     ]
-    return "\n".join([*said, *basis.notes])
+    return "\n".join([*lines, *basis.notes])
 
 
 # Notices above the panes: errors and health findings, each with its button.
@@ -263,10 +263,11 @@ class NoticeArea(QWidget):
         self.problem, self.done = Banner(), Banner()
         self.findings: dict[Code, Banner] = {}
         self._dismissed: set[Code] = set()
-        self._failed: LauncherError | None = None
-        self._shown: LauncherError | None = None
-        self._closed: LauncherError | None = None
-        """The errors of the error banner: of a failed apply, shown now, and last closed by the user."""
+        self._apply_error: LauncherError | None = None
+        """Why the last apply failed, until something else runs."""
+        self._shown_error: LauncherError | None = None
+        self._closed_error: LauncherError | None = None
+        """The error whose banner the user closed last."""
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(theme.px(theme.GAP))
@@ -285,10 +286,10 @@ class NoticeArea(QWidget):
         """Show why the server failed or is being restarted."""
         inputs = self._controller.inputs
         error = inputs.problem or inputs.status.error
-        if error is not None and error is not self._closed:
+        if error is not None and error is not self._closed_error:
             self._show_error(view.problem, error, without_mtp=view.offers_without_mtp)
-        elif self._failed is not None:
-            self._show_error(str(self._failed), self._failed, without_mtp=False)
+        elif self._apply_error is not None:
+            self._show_error(str(self._apply_error), self._apply_error, without_mtp=False)
         else:
             self.problem.clear()
         self._hide_if_empty()
@@ -296,14 +297,14 @@ class NoticeArea(QWidget):
     @Slot(object)
     def show_applied(self, error: LauncherError | None) -> None:
         """Show why new settings were not applied. The earlier ones run again if they can."""
-        self._failed = None if isinstance(error, Superseded) else error
+        self._apply_error = None if isinstance(error, Superseded) else error
         self.show_view(self._controller.view)
 
     @Slot(object)
     def _handle_launch(self, launch: object) -> None:
         """Drop the error of a failed apply once something else runs."""
-        if launch is not None and self._failed is not None:
-            self._failed = None
+        if launch is not None and self._apply_error is not None:
+            self._apply_error = None
             self.show_view(self._controller.view)
 
     def show_done(self, text: str) -> None:
@@ -324,8 +325,8 @@ class NoticeArea(QWidget):
             if finding.code in self._dismissed:
                 continue
             banner = self.findings.get(finding.code) or self._add_banner(finding.code)
-            buttons = [self._make_fix_button(finding.action)] if finding.action else []
-            banner.show_message(finding.sentence, _MEANINGS[finding.level.value], [each for each in buttons if each])
+            button = self._make_fix_button(finding.action)
+            banner.show_message(finding.sentence, _MEANINGS[finding.level.value], [button] if button else [])
         self._hide_if_empty()
 
     def _add_banner(self, code: "Code") -> Banner:
@@ -339,13 +340,12 @@ class NoticeArea(QWidget):
         self._hide_if_empty()
 
     def _close_error(self) -> None:
-        self._failed, self._closed = None, self._shown
+        self._apply_error, self._closed_error = None, self._shown_error
         self._hide_if_empty()
 
     def _show_error(self, text: str, error: LauncherError, *, without_mtp: bool) -> None:
-        self._shown = error
-        offered = [self._make_fix_button(action) for action in error.actions]
-        buttons = [each for each in offered if each]
+        self._shown_error = error
+        buttons = [button for action in error.actions if (button := self._make_fix_button(action))]
         if without_mtp:
             buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
         self.problem.show_message(text, "bad", buttons[:1])
@@ -368,7 +368,7 @@ class NoticeArea(QWidget):
         return (render(action.label), lambda: self._controller.show_page(page)) if page else None
 
     def _apply_fix(self, action: "Action") -> None:
-        self._failed = None
+        self._apply_error = None
         self._controller.fix(action)
 
     def _hide_if_empty(self) -> None:
@@ -376,13 +376,13 @@ class NoticeArea(QWidget):
         self.setVisible(any(not each.isHidden() for each in (self.problem, self.done, *self.findings.values())))
 
 
-_NARROW_WIDTH, _LOW_HEIGHT, _WORDS_WIDTH = 360, 560, 260
-"""In pixels: page width below which the margins shrink; page height below which repeated text is left out; width that
-title and subtitle need beside the buttons."""
+_NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH = 360, 560, 260
+"""In pixels: page width below which the margins shrink; page height below which legend and subtitle may be left out;
+width that title and subtitle need beside the buttons."""
 
 
 class CockpitPage(QWidget):
-    """The page. Shows the controller's state and sends it the user's actions."""
+    """The page, built in parts: see PageSpec."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -412,7 +412,7 @@ class CockpitPage(QWidget):
         self.welcome = self._make_welcome()
         self._middle = QStackedWidget()
         self._middle.addWidget(self.welcome)
-        self._middle.addWidget(self._make_figures())
+        self._middle.addWidget(self._make_middle_pane())
         self.panes = PaneSplitter(
             {
                 "sliders": (self.controls, 272, 272),
@@ -421,12 +421,12 @@ class CockpitPage(QWidget):
             },
             priority=("chat", "plots", "sliders"),
         )
-        for place, stretch in enumerate((0, 3, 2)):
-            self.panes.setStretchFactor(place, stretch)
+        for at, stretch in enumerate((0, 3, 2)):
+            self.panes.setStretchFactor(at, stretch)
         self._layout.addWidget(self._make_head())
-        self._below = QHBoxLayout()
-        self._below.addStretch()
-        self._layout.addLayout(self._below)
+        self._switches_row_below = QHBoxLayout()
+        self._switches_row_below.addStretch()
+        self._layout.addLayout(self._switches_row_below)
         self._layout.addWidget(self.notices)
         self._layout.addWidget(self.copy_panel)
         self._layout.addWidget(self.panes, 1)
@@ -443,7 +443,7 @@ class CockpitPage(QWidget):
         self.plots.redraw()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Move the pane switches under the head where it is too narrow, and shrink the margins for large text."""
+        """Fit the page's head to the size: margins, legend, subtitle, and pane switches beside or below the title."""
         super().resizeEvent(event)
         cramped = self.width() < theme.px(_NARROW_WIDTH)
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
@@ -452,21 +452,21 @@ class CockpitPage(QWidget):
         self.memory.show_legend(shows=not low)
         buttons = (self.switches, self._restart, self._stop, self._copy)
         needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons)
-        self._hides_subtitle = low and needed + self.head.title.sizeHint().width() <= room < needed + theme.px(
-            _WORDS_WIDTH
-        )
-        self._show_words(self._controller.view)
-        below = not self._hides_subtitle and needed + theme.px(_WORDS_WIDTH) > room
-        if below and self._below.count() == 1:
-            self._below.addWidget(self.switches)
-        elif not below and self._below.count() > 1:
-            self._beside.addWidget(self.switches)
-        self._place.setHidden(below)
+        too_narrow = room < needed + theme.px(_TITLE_WIDTH)
+        fits_without_subtitle = needed + self.head.title.sizeHint().width() <= room
+        self._hides_subtitle = low and too_narrow and fits_without_subtitle
+        self._show_texts(self._controller.view)
+        below = too_narrow and not self._hides_subtitle
+        if below and self._switches_row_below.count() == 1:
+            self._switches_row_below.addWidget(self.switches)
+        elif not below and self._switches_row_below.count() > 1:
+            self._switches_row.addWidget(self.switches)
+        self._switches_holder.setHidden(below)
 
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Update the controls."""
-        self._show_words(view)
+        self._show_texts(view)
         runs = not (view.can_start or view.offers_demo)
         self._start.setVisible(view.can_start)
         self._stop.setVisible(runs)
@@ -485,7 +485,7 @@ class CockpitPage(QWidget):
         if launch is not None and self.isVisible() and not self.controls.isAncestorOf(self.focusWidget()):
             QTimer.singleShot(0, self.chat.prompt, self.chat.prompt.setFocus)
 
-    def _show_words(self, view: View) -> None:
+    def _show_texts(self, view: View) -> None:
         """Show the subtitle and the note above the memory bar, where there is room for them."""
         self.head.show_subtitle("" if self._hides_subtitle else view.settings)
         note = self._controller.note if self._controller.launch is not None else ""
@@ -495,11 +495,11 @@ class CockpitPage(QWidget):
     def _make_head(self) -> PageHead:
         self.head = PageHead(tr("Cockpit"), beside=True)
         self.switches = PaneSwitches(self.panes, {"sliders": tr("Sliders"), "plots": tr("Plots"), "chat": tr("Chat")})
-        self._place = QWidget()
-        self._beside = QHBoxLayout(self._place)
-        self._beside.setContentsMargins(0, 0, 0, 0)
-        self._beside.addWidget(self.switches)
-        self.head.add_widget(self._place)
+        self._switches_holder = QWidget()
+        self._switches_row = QHBoxLayout(self._switches_holder)
+        self._switches_row.setContentsMargins(0, 0, 0, 0)
+        self._switches_row.addWidget(self.switches)
+        self.head.add_widget(self._switches_holder)
         self._restart = self.head.add_button(tr("Restart"), self._restart_now)
         self._restart.setToolTip(
             tr("Restart the server with the same settings. Running replies finish first or are cancelled, as chosen")
@@ -519,19 +519,19 @@ class CockpitPage(QWidget):
     def _restart_now(self) -> None:
         self.state.restart({}, self.controls.changes.drain_s)
 
-    def _make_figures(self) -> QWidget:
+    def _make_middle_pane(self) -> QWidget:
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
         self.note = make_caption()
-        """What is known of the settings that run, above the memory bar."""
+        """The controller's remark on the speed of the running server, above the memory bar."""
         self.note.hide()
         column.addWidget(self.plots, 1)
         column.addWidget(self.note)
         column.addWidget(self.memory)
-        figures = QWidget()
-        figures.setLayout(column)
-        return figures
+        pane = QWidget()
+        pane.setLayout(column)
+        return pane
 
     def _make_welcome(self) -> EmptyState:
         text = tr(

@@ -26,9 +26,9 @@ class SettingsState(QObject):
 
     previewed = Signal()
     """`preview` or `problem` has changed."""
-    based = Signal()
-    """`previewer` has changed: it is based on another server, or there is none."""
-    sampling_told = Signal()
+    previewer_changed = Signal()
+    """`previewer` has changed: it is for another server, or there is none."""
+    sampling_changed = Signal()
     """`defaults` or the controller's sampling values have changed."""
     applying_changed = Signal(bool)
 
@@ -40,19 +40,21 @@ class SettingsState(QObject):
         self.preview: Preview | None = None
         self.problem: LauncherError | None = None
         self.defaults: SamplingDefaults | None = None
-        self.applying = self._failed = False
+        self.applying = False
+        """Whether a restart with changes is in progress."""
+        self._apply_failed = False
         self._launch: Launch | None = None
-        self._read_s = 0.0
-        self._reading: Launch | None = None
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(0)
-        self._soon.timeout.connect(self._update_preview)
+        self._basis_read_s = 0.0
+        self._reading_launch: Launch | None = None
+        self._preview_timer = QTimer(self)
+        self._preview_timer.setSingleShot(True)
+        self._preview_timer.setInterval(0)
+        self._preview_timer.timeout.connect(self._update_preview)
         controller.launched.connect(self._handle_launch)
         controller.applied.connect(self._handle_applied)
         controller.fixing.connect(self._handle_fix)
-        controller.setting_changed.connect(lambda _name, _value: self.sampling_told.emit())
-        controller.closed.connect(lambda: self._handle_launch(None))  # results of pending reads come too late then
+        controller.setting_changed.connect(lambda _name, _value: self.sampling_changed.emit())
+        controller.closed.connect(lambda: self._handle_launch(None))  # so that results of pending reads are ignored
         if controller.launch is not None:
             self._handle_launch(controller.launch)
 
@@ -88,8 +90,8 @@ class SettingsState(QObject):
         if self.previewer is None or (name in self.requested and self.requested[name] == value):
             return
         self.requested[name] = value
-        self._soon.start()
-        if time.monotonic() - self._read_s > _STALE_S:
+        self._preview_timer.start()
+        if time.monotonic() - self._basis_read_s > _STALE_S:
             self._read_basis()
 
     def revert(self) -> None:
@@ -112,23 +114,25 @@ class SettingsState(QObject):
 
     def set_sampling_value(self, name: str, value: float | bool | None) -> None:
         """Set a sampling value for the next request. None leaves it to the server."""
-        kept = {each: given for each, given in self._controller.sampling.items() if each != name}
-        self._controller.sampling = kept if value is None else kept | {name: value}
-        self.sampling_told.emit()
+        others = {each: other for each, other in self._controller.sampling.items() if each != name}
+        self._controller.sampling = others if value is None else others | {name: value}
+        self.sampling_changed.emit()
 
     def sampling_value(self, name: str) -> float | bool | None:
         """Return a sampling value of the next request, or None if the server decides and does not report it."""
-        given: float | bool | None = self._controller.sampling.get(name)
-        return given if given is not None else self.defaults.values.get(name) if self.defaults else None
+        value: float | bool | None = self._controller.sampling.get(name)
+        if value is None and self.defaults is not None:
+            return self.defaults.values.get(name)
+        return value
 
     def refresh(self) -> None:
         """Read the machine's memory again, unless that was just done."""
-        if self._launch is not None and time.monotonic() - self._read_s > _STALE_S:
+        if self._launch is not None and time.monotonic() - self._basis_read_s > _STALE_S:
             self._read_basis()
 
     @Slot()
     def _update_preview(self) -> None:
-        self._soon.stop()
+        self._preview_timer.stop()
         self.problem = None
         try:
             self.preview = self.previewer.preview(self.requested) if self.previewer else None
@@ -142,60 +146,60 @@ class SettingsState(QObject):
         if launch is None:
             self.previewer = self.preview = self.problem = None
             self.requested.clear()
-            self.based.emit()
+            self.previewer_changed.emit()
             self.previewed.emit()
         else:
             self._read_basis()
 
     def _read_basis(self) -> None:
-        """Read the data for a preview on the core's thread."""
+        """Read the machine and the running settings, from which previews are made, on the core's thread."""
         launch = self._launch
-        if launch is None or self._reading is launch:
+        if launch is None or self._reading_launch is launch:
             return
-        self._reading = launch
-        self._read_s = time.monotonic()
+        self._reading_launch = launch
+        self._basis_read_s = time.monotonic()
         self._controller.bridge.run(
             lambda _report: _make_previewer(self._controller, launch),
-            done=lambda found: self._handle_previewer(launch, *found),
+            done=lambda result: self._handle_previewer(launch, *result),
             failed=lambda error: self._handle_error(launch, error),
         )
 
     def _handle_previewer(self, launch: "Launch", previewer: "Previewer", defaults: "SamplingDefaults | None") -> None:
-        self._reading = None
+        self._reading_launch = None
         if launch is not self._launch:
             return
-        self._read_s = time.monotonic()
+        self._basis_read_s = time.monotonic()
         before = self.previewer
         known = before is not None and before.basis.options == previewer.basis.options
         self.previewer = previewer = before.with_basis(previewer.basis) if before and known else previewer
         if defaults is not None:
             self.defaults = defaults
-        self.based.emit()
-        self.sampling_told.emit()
+        self.previewer_changed.emit()
+        self.sampling_changed.emit()
         self._update_preview()
-        if self.preview is not None and self.problem is None:  # values that run already are no longer requests
+        if self.preview is not None and self.problem is None:  # drop requests for values that run already
             self.requested = {change.name: change.new for change in self.preview.changes}
         if not known:
             self._controller.bridge.run(lambda _report: _warm_estimates(previewer))
 
     def _handle_error(self, launch: "Launch", error: LauncherError) -> None:
-        self._reading = None
+        self._reading_launch = None
         if launch is self._launch:
             self.problem = error
             self.previewed.emit()
 
     @Slot(object)
     def _handle_applied(self, error: LauncherError | None) -> None:
-        self._failed = error is not None
+        self._apply_failed = error is not None
         self._show_applying(applying=False)
 
     @Slot(object)
     def _handle_fix(self, action: "Action") -> None:
-        """Discard failed changes when another fix changes the settings instead."""
+        """Discard the changes of a failed apply when a fix changes the settings instead."""
         from launcher.engine.diagnosis.actions import changes_settings
 
-        if self._failed and changes_settings(action):
-            self._failed = False
+        if self._apply_failed and changes_settings(action):
+            self._apply_failed = False
             self.revert()
 
     def _show_applying(self, *, applying: bool) -> None:
@@ -217,9 +221,9 @@ async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Pr
             pid, log = supervisor.engine_pid, supervisor.log.last()
             defaults = await read_sampling_defaults(supervisor.client)
     except LauncherError:
-        pass  # it has just been stopped
+        pass  # the server has just been stopped
     previewer = Previewer(await read_basis(launch, engine_pid=pid, log=log))
-    with suppress(LauncherError):  # reported when the window asks
+    with suppress(LauncherError):  # reported when the window makes the same preview
         previewer.preview({})  # the first takes 10 ms, in which the window would not paint
     return previewer, defaults
 
