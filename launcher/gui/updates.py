@@ -11,7 +11,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.text import visible_reply
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.models.words import format_size
+from launcher.gui.models.text import format_size
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets.blocks import Card, make_button
 from launcher.gui.widgets.flow import FlowLayout

@@ -20,7 +20,7 @@ from launcher.fetch.journal import DownloadIdentity, Stretch
 from launcher.fetch.part import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.table import ModelTable
-from launcher.gui.models.words import display_name, place_text
+from launcher.gui.models.text import display_name, place_text
 from launcher.gui.widgets.rows import Cell, Column
 from launcher.gui.window import Window
 from launcher.runtime import WorkHandle

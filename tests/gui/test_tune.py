@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import BadOption
 from launcher.gui import theme
-from launcher.gui.tune import card_words
+from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
 from launcher.gui.tune.draft_plot import DraftPlot, point_text
 from launcher.gui.tune.page import TunePage
@@ -307,7 +307,7 @@ def test_no_text_is_clipped_with_figures(
         assert area is not None
         with qtbot.waitSignal(page.tuning.found, timeout=60_000):
             page.tuning.read_last()  # what it finds is shown at once
-        steps = (card_words.starting_card(buttons()), card_words.failed_card(BadOption("It cannot be.", "Do else.")))
+        steps = (card_text.starting_card(buttons()), card_text.failed_card(BadOption("It cannot be.", "Do else.")))
 
         def whole() -> None:
             assert [*clipped(page), *hidden_by_parents(page)] == []

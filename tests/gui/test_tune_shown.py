@@ -7,7 +7,7 @@ import pytest
 
 from launcher.base.messages import join_messages, message
 from launcher.gui import translation as words
-from launcher.gui.tune.card_words import format_duration, verdict_card, verdict_sentence
+from launcher.gui.tune.card_text import format_duration, verdict_card, verdict_sentence
 from launcher.gui.tune.trial_views import (
     TuneView,
     group_trials,

@@ -16,11 +16,20 @@ from launcher.base.messages import join_messages
 from launcher.base.progress import Progress
 from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
-from launcher.gui.models import words
 from launcher.gui.models.columns import offer_columns
-from launcher.gui.models.queue_host import QueueRunner, QueueSnapshot
-from launcher.gui.models.shelf import CatalogueOffer, CatalogueOffers
+from launcher.gui.models.queries import CatalogueOffer, CatalogueOffers
+from launcher.gui.models.queue_runner import QueueRunner, QueueSnapshot
 from launcher.gui.models.table import ModelTable
+from launcher.gui.models.text import (
+    display_name,
+    file_state,
+    format_duration,
+    format_size,
+    job_text,
+    leftover_text,
+    place_text,
+    quant_text,
+)
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Badge, Card, ComboBox, Glyph, ProgressLine, ReadAge
 from launcher.gui.widgets.blocks import make_button, make_caption
@@ -29,7 +38,7 @@ from launcher.gui.widgets.flow import FlowLayout, clear_layout
 if TYPE_CHECKING:
     from launcher.fetch.jobs import Job
     from launcher.gui.bridge import Bridge
-    from launcher.gui.models.shelf import LocalModels, ModelDetails
+    from launcher.gui.models.queries import LocalModels, ModelDetails
     from launcher.models.leftovers import Leftover
     from launcher.models.library import LocalModel, VerifiedFile
     from launcher.runtime import WorkHandle
@@ -122,7 +131,7 @@ class DetailCard(Card):
             self.path.setText(tr("Select a file to see its details."))
             self.note.hide()
         else:
-            self.title.setText(f"{words.display_name(local)} · {words.quant_text(local)}")
+            self.title.setText(f"{display_name(local)} · {quant_text(local)}")
             self.path.setText("\n".join(map(display_path, local.record.paths[:3])))
             self.note.setText(local.record.problem or "")
             self.note.setVisible(bool(local.record.problem))
@@ -144,9 +153,9 @@ class DetailCard(Card):
         self.age.show_age(details.read_at)
         record = local.record
         rows = [
-            (tr("State"), words.file_state(local)[0], ""),
-            (tr("Size"), words.format_size(record.bytes), f"{record.bytes:,}"),
-            (tr("Place"), words.place_text(local), str(local.path)),
+            (tr("State"), file_state(local)[0], ""),
+            (tr("Size"), format_size(record.bytes), f"{record.bytes:,}"),
+            (tr("Place"), place_text(local), str(local.path)),
         ]
         if record.repo:
             rows.append((tr("From"), record.repo, f"{record.repo}:{record.file}"))
@@ -166,9 +175,9 @@ class DetailCard(Card):
         self.verify.setText(tr("Stop verifying") if running else tr("Verify"))
         if done is not None:
             self.progress.show_fraction(done / size if size else None)
-            parts = [tr("Verifying: {done} of {whole}", done=words.format_size(done), whole=words.format_size(size))]
+            parts = [tr("Verifying: {done} of {whole}", done=format_size(done), whole=format_size(size))]
             if speed:
-                parts.append(tr("{time} left", time=words.format_duration((size - done) / speed)))
+                parts.append(tr("{time} left", time=format_duration((size - done) / speed)))
             self.progress_words.setText(" · ".join(parts))
 
     def _press_delete(self) -> None:
@@ -189,7 +198,7 @@ class DetailCard(Card):
         local = self._local
         if local is None:
             return
-        freed = words.format_size(local.record.bytes)
+        freed = format_size(local.record.bytes)
         self.delete.setText(tr("Press again to free {size}", size=freed) if self._confirming else tr("Delete"))
         self.delete.setToolTip(tr("Delete the file and free {size}. Asks for confirmation", size=freed))
 
@@ -266,7 +275,7 @@ class FoldersPanel(Card):
         clear_layout(self._leftovers)
         self.delete_buttons.clear()
         self.remove_buttons.clear()
-        free = tr("{size} free on its disk", size=words.format_size(shelf.free_bytes))
+        free = tr("{size} free on its disk", size=format_size(shelf.free_bytes))
         show_button = _make_button_with_tip(tr("Show"), lambda: self._open_folder(shelf.ours), tr("Open this folder"))
         self._folders.addWidget(
             _FolderRow(
@@ -297,7 +306,7 @@ class FoldersPanel(Card):
             self._add_leftover(leftover)
 
     def _add_leftover(self, leftover: Leftover) -> None:
-        freed = words.format_size(leftover.bytes)
+        freed = format_size(leftover.bytes)
         button = _make_button_with_tip(
             tr("Delete"), lambda: None, tr("Frees {size}. Asks for confirmation", size=freed)
         )
@@ -313,7 +322,7 @@ class FoldersPanel(Card):
         self.delete_buttons[leftover.path] = button
         glyph, role = ("cross", "bad") if leftover.kind.value == "bad" else ("half", "attention")
         self._leftovers.addWidget(
-            _FolderRow(glyph, role, leftover.path.name, f"{words.leftover_text(leftover)} · {freed}", button)
+            _FolderRow(glyph, role, leftover.path.name, f"{leftover_text(leftover)} · {freed}", button)
         )
 
 
@@ -407,7 +416,7 @@ class OffersPanel(Card):
         self.download_button.setEnabled(offer is not None and not offer.here)
         if offer is not None:
             self.reason.setText(offer.why)
-            size = words.format_size(offer.bytes) if offer.bytes else tr("size unknown")
+            size = format_size(offer.bytes) if offer.bytes else tr("size unknown")
             set_tooltip(
                 self.download_button, tr("Add {what} to the download queue: {size}", what=offer.download_id, size=size)
             )
@@ -473,7 +482,7 @@ class JobRow(QWidget):
         self._state = state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
         self.title.setText(job.title)
-        self.progress_text.setText(words.job_text(job, progress))
+        self.progress_text.setText(job_text(job, progress))
         done = progress.done_bytes if progress else job.done_bytes or 0
         size = (progress.bytes if progress else None) or job.bytes
         self.line.show_fraction(1.0 if state == "done" else done / size if size else 0.0)
@@ -549,9 +558,9 @@ class QueueCard(Card):
         if totals is not None and shows_total:
             parts = [ntr("1 download", "{n} downloads", totals.jobs)]
             if totals.left_bytes is not None:
-                parts.append(tr("{size} left", size=words.format_size(totals.left_bytes)))
+                parts.append(tr("{size} left", size=format_size(totals.left_bytes)))
             if totals.seconds_left is not None:
-                parts.append(tr("{time} left", time=words.format_duration(totals.seconds_left)))
+                parts.append(tr("{time} left", time=format_duration(totals.seconds_left)))
             self.total.setText(" · ".join(parts))
         self.total.setVisible(shows_total)
         self.problem.setText(render(join_messages(snapshot.held.title, snapshot.held.hint)) if snapshot.held else "")
@@ -622,9 +631,7 @@ class Verification(QObject):
     def _emit_result(self, local: LocalModel, results: tuple[VerifiedFile, ...]) -> None:
         if local is self.local:
             self._reset()
-            self.verified.emit(
-                *verification_result(words.display_name(local), {each.outcome.value for each in results})
-            )
+            self.verified.emit(*verification_result(display_name(local), {each.outcome.value for each in results}))
 
     def _emit_error(self, local: LocalModel, error: LauncherError) -> None:
         if local is self.local:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launcher.gui.models import words
+from launcher.gui.models.text import (
+    display_name,
+    file_state,
+    format_date,
+    format_size,
+    head_state,
+    place_text,
+    quant_text,
+)
 from launcher.gui.translation import tr
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.rows import Cell, Column
 
 if TYPE_CHECKING:
-    from launcher.gui.models.shelf import CatalogueOffer
+    from launcher.gui.models.queries import CatalogueOffer
     from launcher.models.library import LocalModel
 
 _FIT_ORDER = ("FITS", "TIGHT", "OFFLOADS", "TOO BIG")
@@ -22,31 +30,31 @@ def file_columns(used: Mapping[str, float]) -> tuple[Column[LocalModel], ...]:
     """Return the columns for local files. `used` is filled in later."""
 
     def head(local: LocalModel) -> Cell:
-        word, glyph, role = words.head_state(local)
+        word, glyph, role = head_state(local)
         return Cell(word, word, glyph, role, tip=local.record.problem or word)
 
     def state(local: LocalModel) -> Cell:
-        word, glyph, role = words.file_state(local)
+        word, glyph, role = file_state(local)
         tip = local.record.problem or (
-            tr("verified {when}", when=words.format_date(local.verified_s)) if local.verified_s else word
+            tr("verified {when}", when=format_date(local.verified_s)) if local.verified_s else word
         )
         return Cell(word, _STATE_ORDER.index(local.state.value), glyph, role, tip=tip)
 
     def last(local: LocalModel) -> Cell:
         time_s = used.get(str(local.path))
-        return Cell(words.format_date(time_s) if time_s else tr("never"), time_s or 0.0)
+        return Cell(format_date(time_s) if time_s else tr("never"), time_s or 0.0)
 
     return (
         Column(
             tr("Name"),
             tr("The model's name in the catalogue, else the file's"),
-            lambda local: Cell(words.display_name(local), tip=str(local.path)),
+            lambda local: Cell(display_name(local), tip=str(local.path)),
         ),
-        Column(tr("Quant"), tr("Quantisation of the weights"), lambda local: Cell(words.quant_text(local))),
+        Column(tr("Quant"), tr("Quantisation of the weights"), lambda local: Cell(quant_text(local))),
         Column(
             tr("Size"),
             tr("Size of all its files"),
-            lambda local: Cell(words.format_size(local.record.bytes), local.record.bytes),
+            lambda local: Cell(format_size(local.record.bytes), local.record.bytes),
             right=True,
         ),
         Column(
@@ -58,7 +66,7 @@ def file_columns(used: Mapping[str, float]) -> tuple[Column[LocalModel], ...]:
         Column(
             tr("Verified"), tr("Shows whether its SHA-256 was checked on this computer and matches"), state, spare=3
         ),
-        Column(tr("Place"), tr("Folder that contains the file"), lambda local: Cell(words.place_text(local)), spare=4),
+        Column(tr("Place"), tr("Folder that contains the file"), lambda local: Cell(place_text(local)), spare=4),
         Column(tr("Last used"), tr("When it was last loaded"), last, spare=5),
     )
 
@@ -89,7 +97,7 @@ def offer_columns() -> tuple[Column[CatalogueOffer], ...]:
         Column(
             tr("Size"),
             tr("Download size"),
-            lambda offer: Cell(words.format_size(offer.bytes), offer.bytes or 0),
+            lambda offer: Cell(format_size(offer.bytes), offer.bytes or 0),
             right=True,
         ),
         Column(tr("Here"), tr("Shows whether it is already on this computer"), here, spare=1),

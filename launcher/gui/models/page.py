@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QFileDialog, QGridLayout, QScrollArea, QStackedWid
 
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
-from launcher.gui.models import words
 from launcher.gui.models.cards import DetailCard, FoldersPanel, OffersPanel, QueueCard, Verification
 from launcher.gui.models.columns import file_columns
-from launcher.gui.models.queue_host import QueueRunner
-from launcher.gui.models.shelf import LocalModels, delete_model, read_details, read_local_models, read_offers
+from launcher.gui.models.queries import LocalModels, delete_model, read_details, read_local_models, read_offers
+from launcher.gui.models.queue_runner import QueueRunner
 from launcher.gui.models.table import ModelTable
+from launcher.gui.models.text import count_files, display_name, format_size
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Banner, Card, DropTarget, EmptyState, PageHead, Segmented
 
@@ -98,7 +98,7 @@ class ModelsPage(QWidget):
         if local is not None:
             self._controller.bridge.run(
                 lambda _report: delete_model(local),
-                done=lambda freed: self._show_deleted(words.display_name(local), freed),
+                done=lambda freed: self._show_deleted(display_name(local), freed),
                 failed=self._show_error,
             )
 
@@ -270,14 +270,12 @@ class ModelsPage(QWidget):
             self.table.setFocus()
         self.folders.show_shelf(shelf)
         whole = sum(local.record.bytes for local in shelf.models)
-        said = (
-            [words.count_files(len(shelf.models)), words.format_size(whole)] if shelf.models else [tr("No files yet")]
-        )
-        said.append(tr("{size} free", size=words.format_size(shelf.free_bytes)))
+        said = [count_files(len(shelf.models)), format_size(whole)] if shelf.models else [tr("No files yet")]
+        said.append(tr("{size} free", size=format_size(shelf.free_bytes)))
         if shelf.leftovers:
             left = sum(each.bytes for each in shelf.leftovers)
             count = ntr("1 file", "{n} files", len(shelf.leftovers))
-            said.append(tr("{count} unfinished downloads, {size}", count=count, size=words.format_size(left)))
+            said.append(tr("{count} unfinished downloads, {size}", count=count, size=format_size(left)))
         self._head.show_subtitle(" · ".join(said))
         if shelf.notice:
             self.banner.show_message(shelf.notice, "attention")
@@ -310,7 +308,7 @@ class ModelsPage(QWidget):
         self.refresh()
 
     def _show_deleted(self, name: str, freed: int) -> None:
-        self.banner.show_message(tr("{name} deleted, {size} freed.", name=name, size=words.format_size(freed)), "good")
+        self.banner.show_message(tr("{name} deleted, {size} freed.", name=name, size=format_size(freed)), "good")
         self.refresh()
 
     def _show_added(self, path: Path, *, fresh: bool, store: str = "") -> None:

@@ -12,7 +12,7 @@ from launcher.gui import theme
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, set_tooltip
 from launcher.gui.translation import ntr, tr
-from launcher.gui.tune import card_words
+from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import (
     BUDGETS_MIN,
     USUAL_BUDGET_MIN,
@@ -143,9 +143,7 @@ class TunePage(QWidget):
         self.measure.setEnabled(False)
         self.here.setEnabled(False)
         self.export.setEnabled(False)
-        self.verdict.show_verdict(
-            card_words.starting_card([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)])
-        )
+        self.verdict.show_verdict(card_text.starting_card([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
         self._area.ensureWidgetVisible(self.verdict)
         self.verdict.buttons[0].setFocus()
         self.tuning.start_tune(wanted, more_minutes=more_minutes)
@@ -159,7 +157,7 @@ class TunePage(QWidget):
         self.tuning.give_up()
 
     def _show_pausing(self) -> None:
-        self.verdict.show_texts(*card_words.pausing_texts())
+        self.verdict.show_texts(*card_text.pausing_texts())
         for button in self.verdict.buttons:
             button.setEnabled(False)
 
@@ -188,7 +186,7 @@ class TunePage(QWidget):
 
     def _show_plan(self, prepared: "PreparedTune") -> None:
         self._planned = prepared.plan.starts
-        self.budget.show_hint(card_words.plan_hint(prepared))
+        self.budget.show_hint(card_text.plan_hint(prepared))
         self._show_amounts()
 
     def _show_step(self, step: "TrialPlanned") -> None:
@@ -196,15 +194,15 @@ class TunePage(QWidget):
 
         if self._shown is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
             words = settings_text(step.settings, self._shown.home)
-            self.verdict.show_texts(*card_words.trial_texts(step, words, max(self._planned, step.number + 1)))
+            self.verdict.show_texts(*card_text.trial_texts(step, words, max(self._planned, step.number + 1)))
 
     def _show_paused(self, why: LauncherError | None) -> None:
         self._show_idle()
         if self._shown is None or not self._shown.trials:
-            self.verdict.show_verdict(None if why is None else card_words.failed_card(why))
+            self.verdict.show_verdict(None if why is None else card_text.failed_card(why))
             return
         buttons = [(tr("Continue"), lambda: self.begin_tune(None)), (tr("Give up"), self.tuning.give_up)]
-        self.verdict.show_verdict(card_words.paused_card(self._shown, why, buttons))
+        self.verdict.show_verdict(card_text.paused_card(self._shown, why, buttons))
 
     def _show_ended(self) -> None:
         self._show_idle()
@@ -217,16 +215,16 @@ class TunePage(QWidget):
         decided = told.verdict is not None and (told.verdict["mtp"] != "undecided" or told.verdict["gain"])
         buttons: list[tuple[str, Callable[[], object]]] = []
         if decided and may_keep and not kept:
-            buttons = [(card_words.keep_label(told), self._apply_winner)]
+            buttons = [(card_text.keep_label(told), self._apply_winner)]
         elif not decided and may_keep:
             minutes = self.request.minutes
             words = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
             buttons = [(words, lambda: self.begin_tune(None, more_minutes=minutes))]
-        self.verdict.show_verdict(card_words.verdict_card(told, buttons, kept=kept))
+        self.verdict.show_verdict(card_text.verdict_card(told, buttons, kept=kept))
 
     def _show_failed(self, error: LauncherError) -> None:
         self._show_idle()
-        self.verdict.show_verdict(card_words.failed_card(error))
+        self.verdict.show_verdict(card_text.failed_card(error))
 
     def _show_idle(self) -> None:
         self.measure.setEnabled(True)
@@ -242,7 +240,7 @@ class TunePage(QWidget):
 
     def _show_applied(self, error: LauncherError | None) -> None:
         if error is not None:
-            self.verdict.show_verdict(card_words.failed_card(error))
+            self.verdict.show_verdict(card_text.failed_card(error))
         elif self._shown is not None:
             self._show_verdict(self._shown, kept=True)
             self.here.refresh()
@@ -282,7 +280,7 @@ class TunePage(QWidget):
             self._show_verdict(told, may_keep=False)
         else:
             why = str(session.result.get("error") or tr("No verdict: the measurement was paused or interrupted."))
-            self.verdict.show_verdict(card_words.unfinished_card(told, why))
+            self.verdict.show_verdict(card_text.unfinished_card(told, why))
         self._area.ensureWidgetVisible(self.verdict)
 
     def _lay_out(self, head: PageHead) -> None:
