@@ -12,6 +12,8 @@ CONTROL_HEIGHT, DENSE_HEIGHT, BADGE_HEIGHT, BAR_HEIGHT = 32, 28, 20, 24
 CARD_RADIUS, CONTROL_RADIUS = 8, 6
 CELL_PADDING = 6
 """Left and right padding of table texts; the style adds some pixels."""
+NO_MAXIMUM = 16_777_215
+"""Maximum width of a widget without a limit: Qt's QWIDGETSIZE_MAX."""
 SELECTABLE = Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
 CAPTION_PX, BODY_PX, SECTION_PX, TITLE_PX, SMALL_READOUT_PX, READOUT_PX = 12, 13, 15, 20, 24, 32
 LEAST_SCALE, MOST_SCALE = 80, 200

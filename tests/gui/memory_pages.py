@@ -82,7 +82,7 @@ def read_models(window: Window, models: list[str]) -> dict[str, list[Any]]:
     """Read what the Models page says of each file when it is chosen."""
     window.show_page("models")
     page: ModelsPage = window.page("models")
-    wait_until(lambda: page.shelf is not None and len(page.table.rows) >= len(models), "the files")
+    wait_until(lambda: page.local_models is not None and len(page.table.rows) >= len(models), "the files")
     page.show_view(0)
     wait_until(lambda: page._looking is None or page.details.badge.isVisible(), "the first file")
     read, details = {}, page.details
@@ -106,7 +106,7 @@ def read_offers(window: Window, models: list[str]) -> dict[str, list[Any]]:
     wait_until(lambda: offers, "the catalogue")
     rows = {offer.model: offer for offer in page.offers.table.rows}
     page.offers.show_offers = shown  # type: ignore[method-assign]
-    return {model: _figures(str(rows[model].fit), rows[model].why) for model in models}
+    return {model: _figures(str(rows[model].fit), rows[model].reason) for model in models}
 
 
 def read_verbs(models: list[str], *described: str) -> Read:

@@ -54,7 +54,7 @@ def open_page(window: Window, qtbot: QtBot) -> Callable[[], ModelsPage]:
     def show() -> ModelsPage:
         window.show_page("models")
         page: ModelsPage = window.page("models")
-        qtbot.waitUntil(lambda: page.shelf is not None, timeout=WAIT)
+        qtbot.waitUntil(lambda: page.local_models is not None, timeout=WAIT)
         return page
 
     return show
@@ -77,8 +77,8 @@ def test_with_nothing_here_it_says_what_to_do(open_page: Callable[[], ModelsPage
     assert page.offers.isVisible()
     offer = page.offers.table.row
     assert offer is not None
-    assert page.offers.download_button.isEnabled() != offer.here
-    assert page.offers.reason.text() == offer.why
+    assert page.offers.download_button.isEnabled() != offer.downloaded
+    assert page.offers.reason.text() == offer.reason
 
 
 def test_files_are_listed_with_what_is_known(
@@ -119,8 +119,8 @@ def test_another_programs_model_is_listed_and_left_to_it(
     qtbot.waitUntil(lambda: len(page.table.rows) == 1, timeout=WAIT)
     (local,) = page.table.rows
     assert (display_name(local), place_text(local)) == ("tiny:1b", "Ollama")
-    assert page.shelf is not None
-    assert page.shelf.stores[store] == ("Ollama", "")
+    assert page.local_models is not None
+    assert page.local_models.stores[store] == ("Ollama", "")
     page.table.choose(local)
     assert page.details.start.isVisible()
     assert not page.details.delete.isVisible()

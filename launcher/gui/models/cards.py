@@ -81,10 +81,10 @@ class DetailCard(Card):
         self.folder.setToolTip(tr("Open its folder"))
         self.progress = ProgressLine(tr("Verifying"))
         self.progress.hide()
-        self.progress_words = Label()
-        self.progress_words.setObjectName("secondary")
-        self.progress_words.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self.progress_words.hide()
+        self.progress_text = Label()
+        self.progress_text.setObjectName("secondary")
+        self.progress_text.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        self.progress_text.hide()
         self._grid_holder = QWidget()
         self._grid_holder.setObjectName("plain")
         self.grid = QGridLayout(self._grid_holder)
@@ -96,13 +96,11 @@ class DetailCard(Card):
         # Delete comes last because its text grows when it asks for confirmation.
         for button in (self.start, self.verify, self.folder, self.delete):
             actions.add(button)
-        above: tuple[QWidget, ...] = (self.title, self.path, self.badge, self.fit, self.age)
-        below: tuple[QWidget, ...] = (self.progress, self.progress_words, self.note, self._grid_holder)
-        for each in above:
-            self.body.addWidget(each)
+        for label in (self.title, self.path, self.badge, self.fit, self.age):
+            self.body.addWidget(label)
         self.body.addLayout(actions)
-        for each in below:
-            self.body.addWidget(each)
+        for widget in (self.progress, self.progress_text, self.note, self._grid_holder):
+            self.body.addWidget(widget)
         self.body.addStretch()
         self._confirm_timer = QTimer(self)
         self._confirm_timer.setSingleShot(True)
@@ -149,7 +147,7 @@ class DetailCard(Card):
             return
         self.badge.show_status(details.fit or "")
         self.badge.setVisible(details.fit is not None)
-        self.fit.setText(details.fit_words)
+        self.fit.setText(details.fit_text)
         self.age.show_age(details.read_at)
         record = local.record
         rows = [
@@ -171,14 +169,14 @@ class DetailCard(Card):
         """Show the verification progress in bytes, or hide it if `done` is None."""
         running = done is not None
         self.progress.setVisible(running)
-        self.progress_words.setVisible(running)
+        self.progress_text.setVisible(running)
         self.verify.setText(tr("Stop verifying") if running else tr("Verify"))
         if done is not None:
             self.progress.show_fraction(done / size if size else None)
             parts = [tr("Verifying: {done} of {whole}", done=format_size(done), whole=format_size(size))]
             if speed:
                 parts.append(tr("{time} left", time=format_duration((size - done) / speed)))
-            self.progress_words.setText(" · ".join(parts))
+            self.progress_text.setText(" · ".join(parts))
 
     def _press_delete(self) -> None:
         if self._confirming:
@@ -204,7 +202,7 @@ class DetailCard(Card):
 
     def _show_rows(self, rows: tuple[tuple[str, str, str], ...]) -> None:
         clear_layout(self.grid)
-        for at, (name, value, tip) in enumerate(rows):
+        for row_number, (name, value, tip) in enumerate(rows):
             for column, text in enumerate((name, value)):
                 label = Label(text)
                 label.setWordWrap(column == 1)
@@ -214,7 +212,7 @@ class DetailCard(Card):
                 else:
                     label.setTextInteractionFlags(theme.SELECTABLE)
                     set_tooltip(label, tip)
-                self.grid.addWidget(label, at, column)
+                self.grid.addWidget(label, row_number, column)
 
 
 # Model folders, and leftovers of downloads.
@@ -226,11 +224,11 @@ class _FolderRow(QWidget):
     def __init__(self, glyph: str, role: str, title: str, second_line: str, button: QPushButton | None) -> None:
         super().__init__()
         self.setObjectName("plain")
-        below = make_caption(second_line)
+        caption = make_caption(second_line)
         column = QVBoxLayout()
         column.setSpacing(theme.px(2))
         column.addWidget(ElidedLabel(title))
-        column.addWidget(below)
+        column.addWidget(caption)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(theme.px(theme.GAP))
@@ -269,29 +267,31 @@ class FoldersPanel(Card):
         self.delete_buttons: dict[Path, QPushButton] = {}
         self.remove_buttons: dict[Path, QPushButton] = {}
 
-    def show_shelf(self, shelf: LocalModels) -> None:
+    def show_folders(self, models: LocalModels) -> None:
         """Show the folders and the leftovers in them."""
         clear_layout(self._folders)
         clear_layout(self._leftovers)
         self.delete_buttons.clear()
         self.remove_buttons.clear()
-        free = tr("{size} free on its disk", size=format_size(shelf.free_bytes))
-        show_button = _make_button_with_tip(tr("Show"), lambda: self._open_folder(shelf.ours), tr("Open this folder"))
+        free = tr("{size} free on its disk", size=format_size(models.free_bytes))
+        show_button = _make_button_with_tip(
+            tr("Show"), lambda: self._open_folder(models.own_folder), tr("Open this folder")
+        )
         self._folders.addWidget(
             _FolderRow(
                 "dot",
                 "accent",
-                display_path(shelf.ours),
+                display_path(models.own_folder),
                 tr("Downloads are saved here. {free}.", free=free),
                 show_button,
             )
         )
-        for path, (program, problem) in shelf.stores.items():
+        for path, (program, problem) in models.stores.items():
             title = tr("Hugging Face cache") if program == "Hugging Face" else f"{program} · {display_path(path)}"
             state = problem or tr("Belongs to other programs. Read only.")
             glyph, role = ("triangle", "attention") if problem else ("ring", "secondary")
             self._folders.addWidget(_FolderRow(glyph, role, title, state, None))
-        for path, exists in shelf.folders.items():
+        for path, exists in models.folders.items():
             button = _make_button_with_tip(
                 tr("Remove"),
                 partial(self._remove_folder, path),
@@ -301,8 +301,8 @@ class FoldersPanel(Card):
             state = tr("Added by you.") if exists else tr("Added by you. Not found now. Is the disk connected?")
             glyph, role = ("dot", "good") if exists else ("triangle", "attention")
             self._folders.addWidget(_FolderRow(glyph, role, display_path(path), state, button))
-        self._leftovers_title.setVisible(bool(shelf.leftovers))
-        for leftover in shelf.leftovers:
+        self._leftovers_title.setVisible(bool(models.leftovers))
+        for leftover in models.leftovers:
             self._add_leftover(leftover)
 
     def _add_leftover(self, leftover: Leftover) -> None:
@@ -370,52 +370,52 @@ class OffersPanel(Card):
         self.add_button = make_button(tr("Add to the queue"), self._download_typed)
         self.add_button.setToolTip(tr("Download the file entered here"))
         self.add_button.setEnabled(False)
-        top, below = FlowLayout(gap=theme.px(theme.GAP)), FlowLayout(gap=theme.px(theme.GAP))
+        top, bottom = FlowLayout(gap=theme.px(theme.GAP)), FlowLayout(gap=theme.px(theme.GAP))
         self.family.setMinimumWidth(theme.px(180))
         top.add(self.family, wide=True)
         top.add(self.download_button)
-        below.add(self.address, wide=True)
-        below.add(self.add_button)
+        bottom.add(self.address, wide=True)
+        bottom.add(self.add_button)
         self.body.addLayout(top)
         self.body.addWidget(self.table, 1)
         self.body.addWidget(self.reason)
         self.age = ReadAge()
         self.body.addWidget(self.age)
-        self.body.addLayout(below)
+        self.body.addLayout(bottom)
         self.table.chosen.connect(self._show_offer)
         self.table.opened.connect(lambda _offer: self._download_selected())
         self.family.activated.connect(self._choose_family)
         self.address.textChanged.connect(lambda text: self.add_button.setEnabled(bool(text.strip())))
         self.address.returnPressed.connect(self._download_typed)
 
-    def show_offers(self, found: CatalogueOffers) -> None:
+    def show_offers(self, catalogue: CatalogueOffers) -> None:
         """Show the files of the catalogue."""
-        self._offers, first = found.offers, not self._offers
-        self.age.show_age(found.read_at)
+        first, self._offers = not self._offers, catalogue.offers
+        self.age.show_age(catalogue.read_at)
         if self.family.count() == 1:
-            for model, name in {offer.model: offer.name for offer in found.offers}.items():
+            for model, name in {offer.model: offer.name for offer in catalogue.offers}.items():
                 self.family.addItem(name, model)
-        self._show_family(best=first)
-        if found.problem:
-            self.reason.setText(found.problem)
+        self._show_family(selects_best=first)
+        if catalogue.problem:
+            self.reason.setText(catalogue.problem)
 
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
-        self._show_family(best=True)
+        self._show_family(selects_best=True)
 
-    def _show_family(self, *, best: bool) -> None:
-        """Show the files of the chosen model. With `best` and all models, select the first file that fits."""
+    def _show_family(self, *, selects_best: bool) -> None:
+        """Show the files of the chosen model. With `selects_best`, select the first that fits, if all models are shown."""
         model = self.family.currentData()
         rows = [offer for offer in self._offers if model in (None, offer.model)]
         self.table.show_rows(rows, lambda offer: offer.download_id)
-        if best and model is None and rows and self.table.row is rows[0]:
+        if selects_best and model is None and rows and self.table.row is rows[0]:
             self.table.choose(next((offer for offer in rows if offer.fit == "FITS"), rows[0]))
 
     @Slot(object)
     def _show_offer(self, offer: CatalogueOffer | None) -> None:
-        self.download_button.setEnabled(offer is not None and not offer.here)
+        self.download_button.setEnabled(offer is not None and not offer.downloaded)
         if offer is not None:
-            self.reason.setText(offer.why)
+            self.reason.setText(offer.reason)
             size = format_size(offer.bytes) if offer.bytes else tr("size unknown")
             set_tooltip(
                 self.download_button, tr("Add {what} to the download queue: {size}", what=offer.download_id, size=size)
@@ -423,7 +423,7 @@ class OffersPanel(Card):
 
     def _download_selected(self) -> None:
         offer = self.table.row
-        if offer is not None and not offer.here:
+        if offer is not None and not offer.downloaded:
             self._download(offer.download_id)
 
     def _download_typed(self) -> None:
@@ -448,10 +448,10 @@ _ACTIVE_STATES = ("waiting", "running", "paused")
 class JobRow(QWidget):
     """Row of one download."""
 
-    def __init__(self, host: QueueRunner, job_id: int) -> None:
+    def __init__(self, queue: QueueRunner, job_id: int) -> None:
         super().__init__()
         self.setObjectName("plain")
-        self._host, self._id = host, job_id
+        self._queue, self._job_id = queue, job_id
         self._state = ""
         self.glyph = Glyph()
         self.title = ElidedLabel()
@@ -459,7 +459,7 @@ class JobRow(QWidget):
         self.line = ProgressLine(tr("Download"))
         self.toggle = _make_button_with_tip("", self._toggle, "", quiet=True)
         self.up = _make_button_with_tip(
-            tr("Earlier"), lambda: host.move(job_id, "up"), tr("Move up in the queue"), quiet=True
+            tr("Earlier"), lambda: queue.move(job_id, "up"), tr("Move up in the queue"), quiet=True
         )
         self.cancel = _make_button_with_tip(tr("Cancel"), self._cancel, "", quiet=True)
         head = QHBoxLayout()
@@ -479,7 +479,7 @@ class JobRow(QWidget):
 
     def show_job(self, job: Job, progress: Progress | None, *, first: bool) -> None:
         """Show a download and its progress. The `first` in the queue cannot move up."""
-        self._state = state = job.state.value
+        state = self._state = job.state.value
         self.glyph.show_glyph(*_GLYPHS[state])
         self.title.setText(job.title)
         self.progress_text.setText(job_text(job, progress))
@@ -488,10 +488,15 @@ class JobRow(QWidget):
         self.line.show_fraction(1.0 if state == "done" else done / size if size else 0.0)
         self.line.setVisible(state in _ACTIVE_STATES)
         self.line.setAccessibleName(tr("Download of {title}", title=job.title))
-        runs = state in ("waiting", "running")
+        is_active = state in ("waiting", "running")
         self.toggle.setVisible(state != "done")
-        self.toggle.setText(tr("Pause") if runs else tr("Resume") if state == "paused" else tr("Try again"))
-        self.toggle.setToolTip(tr("The downloaded part is kept") if runs else tr("Continues from the downloaded part"))
+        if is_active:
+            self.toggle.setText(tr("Pause"))
+        else:
+            self.toggle.setText(tr("Resume") if state == "paused" else tr("Try again"))
+        self.toggle.setToolTip(
+            tr("The downloaded part is kept") if is_active else tr("Continues from the downloaded part")
+        )
         self.toggle.setEnabled(not job.is_changing)
         self.up.setVisible(state in _ACTIVE_STATES and not first)
         self.cancel.setVisible(state in (*_ACTIVE_STATES, "failed"))
@@ -502,25 +507,25 @@ class JobRow(QWidget):
             button.setAccessibleName(f"{button.text()}: {job.title}")
 
     def _toggle(self) -> None:
-        self._host.request_state("pause" if self._state in ("waiting", "running") else "run", self._id)
+        self._queue.request_state("pause" if self._state in ("waiting", "running") else "run", self._job_id)
 
     def _cancel(self) -> None:
-        self._host.request_state("discard", self._id)
+        self._queue.request_state("discard", self._job_id)
 
 
 class QueueCard(Card):
     """All downloads; hidden while there are none."""
 
-    def __init__(self, host: QueueRunner) -> None:
+    def __init__(self, queue: QueueRunner) -> None:
         super().__init__(tr("Downloads"))
-        self._host = host
+        self._queue = queue
         self.rows: dict[int, JobRow] = {}
         self.total = make_caption()
         self.problem = Label()
         self.problem.setWordWrap(True)
         self.resume_button = make_button(tr("Resume"), self._resume_queue)
         self.resume_button.setToolTip(tr("Retry the download that blocks the queue"))
-        self.clear_button = make_button(tr("Clear finished"), host.clear)
+        self.clear_button = make_button(tr("Clear finished"), queue.clear)
         self.clear_button.setObjectName("quiet")
         self.clear_button.setToolTip(
             tr("Remove finished, failed and cancelled downloads from the list. Files are not deleted")
@@ -531,7 +536,7 @@ class QueueCard(Card):
         for widget in (self.total, self.problem, self.resume_button):
             self.body.addWidget(widget)
         self.body.addLayout(self._column)
-        host.changed.connect(self.show_queue)
+        queue.changed.connect(self.show_queue)
         self.show_queue(QueueSnapshot())
 
     def show_queue(self, snapshot: QueueSnapshot) -> None:
@@ -542,8 +547,8 @@ class QueueCard(Card):
             self._column.removeWidget(row)
             row.hide()
             row.deleteLater()
-        if [each for each in self.rows if each in ids] != ids or len(self.rows) != len(ids):
-            rows = {job_id: self.rows.get(job_id) or JobRow(self._host, job_id) for job_id in ids}
+        if list(self.rows) != ids:
+            rows = {job_id: self.rows.get(job_id) or JobRow(self._queue, job_id) for job_id in ids}
             for row in rows.values():
                 self._column.removeWidget(row)
             for row in rows.values():
@@ -563,15 +568,17 @@ class QueueCard(Card):
                 parts.append(tr("{time} left", time=format_duration(totals.seconds_left)))
             self.total.setText(" · ".join(parts))
         self.total.setVisible(shows_total)
-        self.problem.setText(render(join_messages(snapshot.held.title, snapshot.held.hint)) if snapshot.held else "")
-        self.problem.setVisible(snapshot.held is not None)
-        self.resume_button.setVisible(snapshot.held is not None)
+        self.problem.setText(
+            render(join_messages(snapshot.blocked_by.title, snapshot.blocked_by.hint)) if snapshot.blocked_by else ""
+        )
+        self.problem.setVisible(snapshot.blocked_by is not None)
+        self.resume_button.setVisible(snapshot.blocked_by is not None)
         self.clear_button.setVisible(any(job.state.value not in _ACTIVE_STATES for job in snapshot.jobs))
         self.setVisible(bool(snapshot.jobs))
 
     def _resume_queue(self) -> None:
-        waiting = [job.id for job in self._host.snapshot.jobs if job.state.value in ("waiting", "running")]
-        self._host.request_state("run", *waiting)
+        waiting = [job.id for job in self._queue.snapshot.jobs if job.state.value in ("waiting", "running")]
+        self._queue.request_state("run", *waiting)
 
 
 # Verification of a file.
@@ -604,20 +611,20 @@ class Verification(QObject):
         async def work(report: Callable[[object], None]) -> tuple[VerifiedFile, ...]:
             from launcher.models.library import verify_model
 
-            reported_s = began_s = time.monotonic()
+            reported_s = started_s = time.monotonic()
 
             def on_bytes(done: int) -> None:
                 nonlocal reported_s
                 if (now_s := time.monotonic()) - reported_s >= _PROGRESS_INTERVAL_S:
                     reported_s = now_s
-                    report((done, done / (now_s - began_s)))
+                    report((done, done / (now_s - started_s)))
 
             return await verify_model(local, on_bytes)
 
         self.local = local
         self.handle = self._bridge.run(
             work,
-            reported=lambda told: self.progressed.emit(*told) if local is self.local else None,
+            reported=lambda progress: self.progressed.emit(*progress) if local is self.local else None,
             done=lambda results: self._emit_result(local, results),
             failed=lambda error: self._emit_error(local, error),
         )

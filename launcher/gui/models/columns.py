@@ -76,10 +76,10 @@ def offer_columns() -> tuple[Column[CatalogueOffer], ...]:
 
     def fit(offer: CatalogueOffer) -> Cell:
         order = _FIT_ORDER.index(offer.fit) if offer.fit in _FIT_ORDER else len(_FIT_ORDER)
-        return Cell(offer.fit or UNKNOWN, order, badge=offer.fit is not None, tip=offer.why)
+        return Cell(offer.fit or UNKNOWN, order, badge=offer.fit is not None, tip=offer.reason)
 
     def here(offer: CatalogueOffer) -> Cell:
-        return Cell(tr("here"), 0, "tick", "good") if offer.here else Cell("", 1)
+        return Cell(tr("here"), 0, "tick", "good") if offer.downloaded else Cell("", 1)
 
     return (
         Column(

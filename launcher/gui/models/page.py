@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from launcher.runtime import WorkHandle
 
 _SIDE_WIDTH, _NARROW, _CRAMPED = 388, 940, 620
+"""In pixels: width of the details; page widths below which they go below the table, and margins shrink."""
 _FILES, _OFFERS, _FOLDERS = range(3)
 
 
@@ -38,11 +39,12 @@ class ModelsPage(QWidget):
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.shelf: LocalModels | None = None
+        self.local_models: LocalModels | None = None
         self._used: dict[str, float] = {}
-        self._wanted: Path | None = None
-        self._looking: WorkHandle[None] | None = None
-        self._reading: WorkHandle[None] | None = None
+        """Time of the last use by path, for the table's columns."""
+        self._path_to_select: Path | None = None
+        self._listing: WorkHandle[None] | None = None
+        self._details_reading: WorkHandle[None] | None = None
         self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
         self.queue = QueueRunner(controller, self)
@@ -50,7 +52,7 @@ class ModelsPage(QWidget):
         self.details = DetailCard(self.start, self.verify, self.delete, self.show_in_folder)
         self.downloads = QueueCard(self.queue)
         self.offers = OffersPanel(self.download)
-        self.folders = FoldersPanel(self.add_folder, self._drop_place, self._remove_left, self._open_folder)
+        self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
         self._lay_out()
         self.drop = DropTarget(self, _drop_hint, self._list_dropped)
         self._connect()
@@ -66,10 +68,10 @@ class ModelsPage(QWidget):
     @Slot()
     def refresh(self) -> None:
         """Read the model folders again. Cancels a read in progress."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._listing is not None:
+            self._listing.cancel()
         run = self._controller.bridge.run
-        self._looking = run(lambda _report: read_local_models(), done=self._show_shelf, failed=self._show_error)
+        self._listing = run(lambda _report: read_local_models(), done=self._show_models, failed=self._show_error)
 
     @Slot()
     def start(self) -> None:
@@ -122,18 +124,18 @@ class ModelsPage(QWidget):
             from launcher.models.added_places import add_place
             from launcher.models.library import describe_store
 
-            fresh = await asyncio.to_thread(add_place, path)
+            is_new = await asyncio.to_thread(add_place, path)
             described = await asyncio.to_thread(describe_store, path)
-            return fresh, described[0] if described else ""
+            return is_new, described[0] if described else ""
 
-        self._wanted = path if path.suffix.lower() == ".gguf" else None
+        self._path_to_select = path if path.suffix.lower() == ".gguf" else None
         self._controller.bridge.run(
-            work, done=lambda added: self._show_added(path, fresh=added[0], store=added[1]), failed=self._show_error
+            work, done=lambda added: self._show_added(path, is_new=added[0], store=added[1]), failed=self._show_error
         )
 
-    def download(self, what: str) -> None:
+    def download(self, target: str) -> None:
         """Append a model to the download queue."""
-        self.queue.add(what)
+        self.queue.add(target)
 
     def _list_dropped(self, data: QMimeData) -> None:
         for path in _dropped_models(data):
@@ -206,7 +208,7 @@ class ModelsPage(QWidget):
             self._grid.setColumnStretch(1, 0)
             self._grid.setRowStretch(3, 1 if beside else 0)
             self._grid.setRowStretch(4, 0 if beside else 1)
-            self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if beside else 16_777_215)
+            self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if beside else theme.NO_MAXIMUM)
         self._show_side()
 
     def _connect(self) -> None:
@@ -228,7 +230,7 @@ class ModelsPage(QWidget):
 
     @Slot(object)
     def show_view(self, view: object) -> None:
-        """Switch between local files, downloads and folders."""
+        """Show the local files, the catalogue or the folders."""
         self._views.set_value(view)
         self._stack.setCurrentIndex(int(str(view)))
         self._stack.updateGeometry()
@@ -256,41 +258,41 @@ class ModelsPage(QWidget):
         self._grid.setColumnMinimumWidth(1, theme.px(_SIDE_WIDTH) if shows and self._beside else 0)
         self._grid.setHorizontalSpacing(theme.px(theme.GAP_L) if shows and self._beside else 0)
 
-    def _show_shelf(self, shelf: LocalModels) -> None:
-        first, self.shelf = self.shelf is None, shelf
+    def _show_models(self, models: LocalModels) -> None:
+        first, self.local_models = self.local_models is None, models
         self._used.clear()
-        self._used.update(shelf.used)
-        self.table.show_rows(shelf.models, lambda local: local.path)
-        wanted = next((local for local in shelf.models if local.path == self._wanted), None)
-        if wanted is not None:
-            self._wanted = None
-            self.table.choose(wanted)
-        self._files.setCurrentIndex(1 if shelf.models else 0)
-        if first and shelf.models:
+        self._used.update(models.used)
+        self.table.show_rows(models.files, lambda local: local.path)
+        to_select = next((local for local in models.files if local.path == self._path_to_select), None)
+        if to_select is not None:
+            self._path_to_select = None
+            self.table.choose(to_select)
+        self._files.setCurrentIndex(1 if models.files else 0)
+        if first and models.files:
             self.table.setFocus()
-        self.folders.show_shelf(shelf)
-        whole = sum(local.record.bytes for local in shelf.models)
-        said = [count_files(len(shelf.models)), format_size(whole)] if shelf.models else [tr("No files yet")]
-        said.append(tr("{size} free", size=format_size(shelf.free_bytes)))
-        if shelf.leftovers:
-            left = sum(each.bytes for each in shelf.leftovers)
-            count = ntr("1 file", "{n} files", len(shelf.leftovers))
-            said.append(tr("{count} unfinished downloads, {size}", count=count, size=format_size(left)))
-        self._head.show_subtitle(" · ".join(said))
-        if shelf.notice:
-            self.banner.show_message(shelf.notice, "attention")
+        self.folders.show_folders(models)
+        total_bytes = sum(local.record.bytes for local in models.files)
+        parts = [count_files(len(models.files)), format_size(total_bytes)] if models.files else [tr("No files yet")]
+        parts.append(tr("{size} free", size=format_size(models.free_bytes)))
+        if models.leftovers:
+            leftover_bytes = sum(each.bytes for each in models.leftovers)
+            count = ntr("1 file", "{n} files", len(models.leftovers))
+            parts.append(tr("{count} unfinished downloads, {size}", count=count, size=format_size(leftover_bytes)))
+        self._head.show_subtitle(" · ".join(parts))
+        if models.notice:
+            self.banner.show_message(models.notice, "attention")
         self._show_side()
 
     @Slot(object)
     def _show_file(self, local: LocalModel | None) -> None:
         self.details.show_file(local)
-        read = self.verifying.local
-        if local is None or read is None or read.path != local.path:
+        verified = self.verifying.local
+        if local is None or verified is None or verified.path != local.path:
             self.details.show_progress(None, 0)
-        if self._reading is not None:
-            self._reading.cancel()  # of a row that was only passed by
+        if self._details_reading is not None:
+            self._details_reading.cancel()  # another row is selected now
         if local is not None:
-            self._reading = self._controller.bridge.run(
+            self._details_reading = self._controller.bridge.run(
                 lambda _report: read_details(local),
                 done=lambda details: self.details.show_details(local, details),
                 failed=self._show_error,
@@ -298,9 +300,9 @@ class ModelsPage(QWidget):
 
     @Slot(object, float)
     def _show_verifying(self, done: int, speed: float) -> None:
-        read, shown = self.verifying.local, self.details.local
-        if read is not None and shown is not None and shown.path == read.path:
-            self.details.show_progress(done, read.record.bytes, speed)
+        verified, shown = self.verifying.local, self.details.local
+        if verified is not None and shown is not None and shown.path == verified.path:
+            self.details.show_progress(done, verified.record.bytes, speed)
 
     @Slot(str, str)
     def _show_verified(self, text: str, meaning: str) -> None:
@@ -311,16 +313,16 @@ class ModelsPage(QWidget):
         self.banner.show_message(tr("{name} deleted, {size} freed.", name=name, size=format_size(freed)), "good")
         self.refresh()
 
-    def _show_added(self, path: Path, *, fresh: bool, store: str = "") -> None:
+    def _show_added(self, path: Path, *, is_new: bool, store: str = "") -> None:
         text = (
             tr("{name} was added to the list.", name=path.name)
-            if fresh
+            if is_new
             else tr("{name} is already in the list.", name=path.name)
         )
-        self.banner.show_message(f"{text} {render(store)}".rstrip(), "good" if fresh else "information")
+        self.banner.show_message(f"{text} {render(store)}".rstrip(), "good" if is_new else "information")
         self.refresh()
 
-    def _drop_place(self, path: Path) -> None:
+    def _remove_folder(self, path: Path) -> None:
         async def work(_report: object) -> bool:
             from launcher.models.added_places import remove_place
 
@@ -328,14 +330,14 @@ class ModelsPage(QWidget):
 
         self._controller.bridge.run(work, done=lambda _done: self.refresh(), failed=self._show_error)
 
-    def _remove_left(self, left: Leftover) -> None:
+    def _remove_leftover(self, leftover: Leftover) -> None:
         async def work(_report: object) -> int:
             from launcher.models.leftovers import remove_leftover
 
-            return await asyncio.to_thread(remove_leftover, left)
+            return await asyncio.to_thread(remove_leftover, leftover)
 
         self._controller.bridge.run(
-            work, done=lambda freed: self._show_deleted(left.path.name, freed), failed=self._show_error
+            work, done=lambda freed: self._show_deleted(leftover.path.name, freed), failed=self._show_error
         )
 
     @Slot(object)
@@ -345,8 +347,8 @@ class ModelsPage(QWidget):
         self.refresh()
 
     def _open_folder(self, folder: Path) -> None:
-        there = next(each for each in (folder, *folder.parents) if each.exists())
-        QDesktopServices.openUrl(QUrl.fromLocalFile(str(there)))
+        existing = next(each for each in (folder, *folder.parents) if each.exists())
+        QDesktopServices.openUrl(QUrl.fromLocalFile(str(existing)))
 
     def _show_error(self, error: LauncherError) -> None:
         self.banner.show_message(str(error), "bad")

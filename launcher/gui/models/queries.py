@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
-    """All local models. `used` maps names to their last use (seconds since the epoch); `free_bytes` of our disk."""
+    """All local model files. `used` maps paths to their last use, in seconds since the epoch.
 
-    models: tuple[LocalModel, ...]
+    `free_bytes` is the free space on the disk of `own_folder`, where downloads are saved.
+    """
+
+    files: tuple[LocalModel, ...]
     leftovers: tuple[Leftover, ...]
     used: Mapping[str, float]
     folders: Mapping[Path, bool]
     """Folders that the user added, and whether each exists now."""
-    ours: Path
+    own_folder: Path
     free_bytes: int | None
     notice: str | None
     stores: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
@@ -39,7 +42,7 @@ class LocalModels:
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """Details of a file: (name, value) figures, SHA-256 of each part, and fit, None with the reason in `fit_words`.
+    """Details of a file: (name, value) figures, SHA-256 of each part, and fit; None with the reason in `fit_text`.
 
     `read_at` is when the memory was read, in seconds since the epoch, or None if it could not be read.
     """
@@ -47,21 +50,21 @@ class ModelDetails:
     figures: tuple[tuple[str, str], ...]
     sha256: tuple[str | None, ...]
     fit: str | None
-    fit_words: str
+    fit_text: str
     read_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueOffer:
-    """A file of the catalogue: whether it is stored here, its fit (None: unknown), and the reason as text."""
+    """A file of the catalogue: whether it is downloaded, its fit (None: unknown), and the reason as text."""
 
     model: str
     name: str
     quant: str
     bytes: int | None
-    here: bool
+    downloaded: bool
     fit: str | None
-    why: str
+    reason: str
 
     @property
     def download_id(self) -> str:
@@ -104,21 +107,21 @@ def _read_local_models() -> LocalModels:
         for paths in job.arguments.get("targets", ())
         for path in paths
     }
-    left = tuple(each for each in find_leftovers() if str(each.target) not in queued)
-    ours = models_dir()
-    there = next(each for each in (ours, *ours.parents) if each.exists())
+    leftovers = tuple(each for each in find_leftovers() if str(each.target) not in queued)
+    own_folder = models_dir()
+    existing = next(each for each in (own_folder, *own_folder.parents) if each.exists())
     folders = {path: path.exists() for path in read_added_places()}
-    lacking: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for each in found.problems:
         title = each.store.title
-        lacking[title] = f"{lacking.get(title, '')}\n{render(each.reason)}".strip()
+        problems[title] = f"{problems.get(title, '')}\n{render(each.reason)}".strip()
     stores = {
-        store.path: (store.store.title, lacking.get(store.store.title, ""))
+        store.path: (store.store.title, problems.get(store.store.title, ""))
         for store in found.stores
         if store.path not in folders
     }
     return LocalModels(
-        found.models, left, load_last_uses(), folders, ours, shutil.disk_usage(there).free, found.notice, stores
+        found.models, leftovers, load_last_uses(), folders, own_folder, shutil.disk_usage(existing).free, found.notice, stores
     )
 
 
@@ -126,46 +129,47 @@ async def read_details(local: LocalModel) -> ModelDetails:
     """Read a file's header and determine its fit. Unreadable values are replaced by the reason."""
     from launcher.app.planner import MachineWish, read_situation
 
-    figures = await asyncio.to_thread(_read_figures, local)
+    figures, hashes = await asyncio.to_thread(_read_figures, local)
     try:
-        here = await read_situation(MachineWish())
-        fit, words = await _determine_fit(local, here)
+        situation = await read_situation(MachineWish())
+        fit, fit_text = await _determine_fit(local, situation)
     except LauncherError as error:
-        return ModelDetails(figures[0], figures[1], None, render(error.message))
-    return ModelDetails(figures[0], figures[1], fit, words, here.read_at)
+        return ModelDetails(figures, hashes, None, render(error.message))
+    return ModelDetails(figures, hashes, fit, fit_text, situation.read_at)
 
 
 def _read_figures(local: LocalModel) -> tuple[tuple[tuple[str, str], ...], tuple[str | None, ...]]:
+    """Return (name, value) figures from the file's header, and the SHA-256 of each of its parts."""
     from launcher.models.geometry import read_geometry
     from launcher.models.gguf import read_model
     from launcher.models.library import list_hashes
 
-    kept = list_hashes(local)
+    hashes = list_hashes(local)
     try:
         model = read_model(local.path)
     except (LauncherError, OSError) as error:
-        why = render(error.message) if isinstance(error, LauncherError) else str(error)
-        return ((tr("Header"), why),), kept
-    told = [(tr("Architecture"), model.architecture), (tr("Tensors"), f"{len(model.tensors):,}")]
+        reason = render(error.message) if isinstance(error, LauncherError) else str(error)
+        return ((tr("Header"), reason),), hashes
+    rows = [(tr("Architecture"), model.architecture), (tr("Tensors"), f"{len(model.tensors):,}")]
     if model.trained_context:
-        told.append((tr("Trained context"), tr("{count} tokens", count=f"{model.trained_context:,}")))
+        rows.append((tr("Trained context"), tr("{count} tokens", count=f"{model.trained_context:,}")))
     try:
-        shape = read_geometry(model)
+        geometry = read_geometry(model)
     except LauncherError:
-        return tuple(told), kept
-    layers = tr("{count}, {attention} with attention", count=shape.layers, attention=shape.attention_layers)
-    told += [(tr("Layers"), layers), (tr("MTP layers"), f"{shape.mtp_layers}")]
-    told.append((tr("Hidden size"), f"{shape.hidden:,}"))
-    told.append((tr("Heads"), tr("{count}, {kv} for keys and values", count=shape.heads, kv=shape.kv_heads)))
-    if shape.experts:
-        told.append(
-            (tr("Experts"), tr("{count}, {used} active per token", count=shape.experts, used=shape.experts_used))
+        return tuple(rows), hashes
+    layers = tr("{count}, {attention} with attention", count=geometry.layers, attention=geometry.attention_layers)
+    rows += [(tr("Layers"), layers), (tr("MTP layers"), f"{geometry.mtp_layers}")]
+    rows.append((tr("Hidden size"), f"{geometry.hidden:,}"))
+    rows.append((tr("Heads"), tr("{count}, {kv} for keys and values", count=geometry.heads, kv=geometry.kv_heads)))
+    if geometry.experts:
+        rows.append(
+            (tr("Experts"), tr("{count}, {used} active per token", count=geometry.experts, used=geometry.experts_used))
         )
-    return tuple(told), kept
+    return tuple(rows), hashes
 
 
-async def _determine_fit(local: LocalModel, here: Situation) -> tuple[str | None, str]:
-    """Return a file's fit and the settings with which its button would start it."""
+async def _determine_fit(local: LocalModel, situation: Situation) -> tuple[str | None, str]:
+    """Return a file's fit and, as text, its memory needs with the settings that Start would use."""
     from launcher.app.start_settings import plan_for_start
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.geometry import read_geometry
@@ -175,29 +179,29 @@ async def _determine_fit(local: LocalModel, here: Situation) -> tuple[str | None
     if local.record.kind != "model":
         return None, tr("Loaded together with a model.")
     subject = await asyncio.to_thread(select_file, local.path, load_catalogue())
-    plan = await plan_for_start(subject, here)
+    plan = await plan_for_start(subject, situation)
     if plan is None:
         read_geometry(await asyncio.to_thread(read_model, local.path))  # raises the reason why the file is unsupported
         return None, tr("Cannot tell whether it fits.")
-    return plan.status.value, _memory_text(plan.required_mib, here, plan.setting)
+    return plan.status.value, _memory_text(plan.required_mib, situation, plan.setting)
 
 
-def _memory_text(needed_mib: int, here: Situation, setting: PlanSettings) -> str:
-    values = {"needed": f"{needed_mib:,}", "free": f"{here.free_mib:,}", "context": f"{setting.context:,}"}
+def _memory_text(needed_mib: int, situation: Situation, setting: PlanSettings) -> str:
+    values = {"needed": f"{needed_mib:,}", "free": f"{situation.free_mib:,}", "context": f"{setting.context:,}"}
     mtp = tr("draft {count}", count=setting.draft) if setting.draft else tr("MTP off")
-    told = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
-    if stopping := count_stopping_servers(here):
-        told = ntr(
+    text = tr("Needs {needed} of {free} MiB free, with a context of {context} tokens, {mtp}.", mtp=mtp, **values)
+    if stopping := count_stopping_servers(situation):
+        text = ntr(
             "Needs {needed} of {free} MiB free once the running server stops ({now} MiB free now), with a "
             "context of {context} tokens, {mtp}.",
             "Needs {needed} of {free} MiB free once {n} running servers stop ({now} MiB free now), with a "
             "context of {context} tokens, {mtp}.",
             stopping,
             mtp=mtp,
-            now=f"{here.beside_mib:,}",
+            now=f"{situation.beside_mib:,}",
             **values,
         )
-    return f"{told} {unknown_memory_text(here)}".rstrip()
+    return f"{text} {unknown_memory_text(situation)}".rstrip()
 
 
 async def read_offers() -> CatalogueOffers:
@@ -207,40 +211,40 @@ async def read_offers() -> CatalogueOffers:
 
     catalogue = await asyncio.to_thread(load_catalogue)
     try:
-        here: Situation | None = await read_situation(MachineWish())
+        situation: Situation | None = await read_situation(MachineWish())
         problem = ""
     except LauncherError as error:
-        here, problem = None, render(error.message)
+        situation, problem = None, render(error.message)
     offers = [
         each
         for entry in catalogue.models
         if entry.repo
-        for each in await asyncio.to_thread(_make_offers, catalogue, entry, here)
+        for each in await asyncio.to_thread(_make_offers, catalogue, entry, situation)
     ]
-    return CatalogueOffers(tuple(offers), problem, here.read_at if here else None)
+    return CatalogueOffers(tuple(offers), problem, situation.read_at if situation else None)
 
 
-def _make_offers(catalogue: Catalogue, entry: ModelEntry, here: Situation | None) -> list[CatalogueOffer]:
+def _make_offers(catalogue: Catalogue, entry: ModelEntry, situation: Situation | None) -> list[CatalogueOffer]:
     from launcher.models.library import find_local_model
     from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
 
-    told = []
+    offers = []
     for file in entry.files:
-        fit, why = None, tr("Cannot tell whether it fits.")
-        if here is not None:
-            wish = PlanCriteria(entry.id, quant=file.quant)
-            plans = make_plans(catalogue, here, wish)
+        fit, reason = None, tr("Cannot tell whether it fits.")
+        if situation is not None:
+            criteria = PlanCriteria(entry.id, quant=file.quant)
+            plans = make_plans(catalogue, situation, criteria)
             if plans:
                 plan = plans[0]
                 fit = plan.status.value
-                why = _memory_text(plan.required_mib, here, plan.setting)
+                reason = _memory_text(plan.required_mib, situation, plan.setting)
             else:
-                lacking = list_unplanned(catalogue, here, wish)
-                why = f"{render(lacking[0].reason)}. {render(lacking[0].remedy)}" if lacking else why
+                unplanned = list_unplanned(catalogue, situation, criteria)
+                reason = f"{render(unplanned[0].reason)}. {render(unplanned[0].remedy)}" if unplanned else reason
         local = find_local_model(entry, file.quant)
         name = entry.name.removesuffix(" with MTP head")
-        told.append(CatalogueOffer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, why))
-    return told
+        offers.append(CatalogueOffer(entry.id, name, file.quant, file.size_bytes, local is not None, fit, reason))
+    return offers
 
 
 async def delete_model(local: LocalModel) -> int:
@@ -252,7 +256,7 @@ async def delete_model(local: LocalModel) -> int:
     from launcher.models.library import check_removable, remove_model
 
     check_removable(local)
-    user = await asyncio.to_thread(server_using, local.record.paths)
-    if user is not None:
-        raise ModelInUse(tr("The server at {url} uses this file.", url=user.url), tr("Stop it first."))
+    server = await asyncio.to_thread(server_using, local.record.paths)
+    if server is not None:
+        raise ModelInUse(tr("The server at {url} uses this file.", url=server.url), tr("Stop it first."))
     return await asyncio.to_thread(remove_model, local)

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """The queue: jobs in order, progress of the running ones, the failure that holds all of them, and totals."""
+    """The queue: jobs in order, progress of the running ones, the failure that blocks all of them, and totals."""
 
     jobs: tuple[Job, ...] = ()
     figures: Mapping[int, Progress] = field(default_factory=dict)
-    held: JobFailure | None = None
+    blocked_by: JobFailure | None = None
     totals: QueueTotals | None = None
 
 
 class QueueRunner(QObject):
-    """Runs the download queue. Starts when a job is waiting, including those left by a crash or another program."""
+    """Runs the download queue once a job is waiting, also one left by a crash or added by the command line."""
 
     changed = Signal(object)
     """QueueSnapshot."""
@@ -49,7 +49,7 @@ class QueueRunner(QObject):
         self.snapshot = QueueSnapshot()
 
     def refresh(self) -> None:
-        """Read the queue and run it if a job is waiting, also one of an earlier run or from the command line."""
+        """Read the queue, and run it if a job is waiting."""
         self._controller.bridge.run(lambda _report: _read_queue(), done=self._handle_snapshot, failed=self.failed.emit)
 
     def run_queue(self) -> None:
@@ -59,51 +59,51 @@ class QueueRunner(QObject):
                 _run_queue, reported=self._handle_event, failed=self._emit_error, done=self._record_end
             )
 
-    def add(self, what: str) -> None:
+    def add(self, target: str) -> None:
         """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
         async def add(_report: object) -> AddedJob:
             from launcher.app.downloads import add_pull
 
-            name, _, sha256 = what.partition(" ")
+            name, _, sha256 = target.partition(" ")
             return await add_pull(name, sha256=sha256.strip() or None)
 
         self._controller.bridge.run(add, done=self._handle_added, failed=self.failed.emit)
 
-    def request_state(self, wish: str, *job_ids: int) -> None:
+    def request_state(self, state: str, *job_ids: int) -> None:
         """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
 
-        def ask() -> None:
+        def change() -> None:
             from launcher.app.downloads import download_queue
             from launcher.fetch.jobs import RequestedState
 
-            download_queue().request_state(RequestedState(wish), *job_ids)
+            download_queue().request_state(RequestedState(state), *job_ids)
 
-        self._change_queue(ask)
+        self._change_queue(change)
 
     def move(self, job_id: int, place: QueuePlace) -> None:
         """Move a job within the queue."""
 
-        def ask() -> None:
+        def change() -> None:
             from launcher.app.downloads import download_queue
 
             download_queue().move(job_id, place)
 
-        self._change_queue(ask)
+        self._change_queue(change)
 
     def clear(self) -> None:
         """Remove finished and failed jobs."""
 
-        def ask() -> None:
+        def change() -> None:
             from launcher.app.downloads import download_queue
 
             download_queue().clear(failed=True)
 
-        self._change_queue(ask)
+        self._change_queue(change)
 
-    def _change_queue(self, ask: Callable[[], None]) -> None:
+    def _change_queue(self, change: Callable[[], None]) -> None:
         async def work(_report: object) -> QueueSnapshot:
-            await asyncio.to_thread(ask)
+            await asyncio.to_thread(change)
             return await _read_queue()
 
         self._controller.bridge.run(work, done=self._handle_snapshot, failed=self.failed.emit)
@@ -113,20 +113,23 @@ class QueueRunner(QObject):
         self.refresh()
         self.run_queue()
 
-    def _handle_snapshot(self, line: QueueSnapshot) -> None:
+    def _handle_snapshot(self, snapshot: QueueSnapshot) -> None:
         self.snapshot = QueueSnapshot(
-            line.jobs, {**self.snapshot.figures, **line.figures}, line.held, self.snapshot.totals
+            snapshot.jobs,
+            {**self.snapshot.figures, **snapshot.figures},
+            snapshot.blocked_by,
+            self.snapshot.totals,
         )
         self.changed.emit(self.snapshot)
-        if any(job.state.value in ("waiting", "running") for job in line.jobs):
+        if any(job.state.value in ("waiting", "running") for job in snapshot.jobs):
             self.run_queue()
 
-    def _handle_event(self, told: str | tuple[QueueSnapshot, Job | None]) -> None:
+    def _handle_event(self, event: str | tuple[QueueSnapshot, Job | None]) -> None:
         """Handle an event of the runner."""
-        if isinstance(told, str):
-            self.noticed.emit(told)
+        if isinstance(event, str):
+            self.noticed.emit(event)
             return
-        self.snapshot, done = told
+        self.snapshot, done = event
         self.changed.emit(self.snapshot)
         if done is not None:
             self.finished.emit(done)
@@ -142,8 +145,8 @@ class QueueRunner(QObject):
 async def _read_queue() -> QueueSnapshot:
     from launcher.app.downloads import download_queue
 
-    look = await asyncio.to_thread(download_queue().read_snapshot)
-    return QueueSnapshot(look.jobs.jobs, look.figures, look.jobs.hold)
+    queue = await asyncio.to_thread(download_queue().read_snapshot)
+    return QueueSnapshot(queue.jobs.jobs, queue.figures, queue.jobs.hold)
 
 
 async def _run_queue(report: Callable[[object], object]) -> None:
@@ -166,11 +169,11 @@ async def _run_queue(report: Callable[[object], object]) -> None:
     jobs: dict[int, Job] = {}
     figures: dict[int, Progress] = {}
     order: list[int] = []
-    held: JobFailure | None = None
+    blocked_by: JobFailure | None = None
     totals: QueueTotals | None = None
 
-    def listen(event: QueueEvent) -> None:
-        nonlocal held, totals, order
+    def handle_event(event: QueueEvent) -> None:
+        nonlocal blocked_by, totals, order
         done = None
         match event:
             case QueueNotice(text):
@@ -180,17 +183,17 @@ async def _run_queue(report: Callable[[object], object]) -> None:
                 jobs[job.id] = job
             case JobFinished(job):
                 jobs[job.id] = done = job
-            case JobProgressed(job, now, sum_of_all):
-                jobs[job.id], figures[job.id], totals = job, now, sum_of_all
+            case JobProgressed(job, progress, sum_of_all):
+                jobs[job.id], figures[job.id], totals = job, progress, sum_of_all
             case JobRemoved(job):
                 jobs.pop(job.id, None)
             case QueueReordered(ids):
                 order = list(ids)
             case QueueHeld(reason):
-                held = reason
+                blocked_by = reason
         places = {job_id: place for place, job_id in enumerate(order)}
         shown = sorted(jobs.values(), key=lambda job: places.get(job.id, len(places)))
         running = {job.id: figures[job.id] for job in shown if job.state.value == "running" and job.id in figures}
-        report((QueueSnapshot(tuple(shown), running, held, totals), done))
+        report((QueueSnapshot(tuple(shown), running, blocked_by, totals), done))
 
-    await QueueRunner(download_queue(), listen).run()
+    await QueueRunner(download_queue(), handle_event).run()

@@ -97,44 +97,44 @@ def place_text(local: LocalModel) -> str:
     }[local.place.value]
 
 
-def leftover_text(left: Leftover) -> str:
+def leftover_text(leftover: Leftover) -> str:
     """Return what a download has left and why, as text."""
-    if left.kind.value == "bad":
-        return render(left.reason or "") or tr("The file is damaged or was changed.")
-    if left.done_bytes is None:
+    if leftover.kind.value == "bad":
+        return render(leftover.reason or "") or tr("The file is damaged or was changed.")
+    if leftover.done_bytes is None:
         return tr("Unfinished; downloaded size unknown.")
-    if left.whole_bytes is None:
-        return tr("Unfinished: {done} downloaded.", done=format_size(left.done_bytes))
+    if leftover.whole_bytes is None:
+        return tr("Unfinished: {done} downloaded.", done=format_size(leftover.done_bytes))
     return tr(
         "Unfinished: {done} of {whole} downloaded.",
-        done=format_size(left.done_bytes),
-        whole=format_size(left.whole_bytes),
+        done=format_size(leftover.done_bytes),
+        whole=format_size(leftover.whole_bytes),
     )
 
 
-def job_text(job: Job, now: Progress | None) -> str:
+def job_text(job: Job, progress: Progress | None) -> str:
     """Return a download's progress, as text."""
     if job.is_changing:
         return tr("pausing") if job.wish.value == "pause" else tr("cancelling")
     state = job.state.value
     if state == "running":
-        if now is None:
+        if progress is None:
             return tr("starting")
-        parts = [_progress_text(now.done_bytes, now.bytes)]
-        if now.bytes_per_second:
-            parts.append(f"{format_size(round(now.bytes_per_second))}/s")
-        if now.seconds_left is not None:
-            parts.append(tr("{time} left", time=format_duration(now.seconds_left)))
-        if now.note:
-            parts.append(render(now.note))
+        parts = [_progress_text(progress.done_bytes, progress.bytes)]
+        if progress.bytes_per_second:
+            parts.append(f"{format_size(round(progress.bytes_per_second))}/s")
+        if progress.seconds_left is not None:
+            parts.append(tr("{time} left", time=format_duration(progress.seconds_left)))
+        if progress.note:
+            parts.append(render(progress.note))
         return " · ".join(parts)
     if job.failure is not None:
-        again = ""
+        retry = ""
         if job.retry_at_s is not None:
-            again = tr("Retry in {time}.", time=format_duration(max(job.retry_at_s - time.time(), 0)))
-        return " ".join(filter(None, (render(job.failure.title), again or render(job.failure.hint))))
-    words = {"waiting": tr("waiting"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
-    parts = [words.get(state, state)]
+            retry = tr("Retry in {time}.", time=format_duration(max(job.retry_at_s - time.time(), 0)))
+        return " ".join(filter(None, (render(job.failure.title), retry or render(job.failure.hint))))
+    state_names = {"waiting": tr("waiting"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
+    parts = [state_names.get(state, state)]
     if state in ("waiting", "paused", "cancelled") and job.done_bytes:
         parts.append(tr("{done} are kept", done=_progress_text(job.done_bytes, job.bytes)))
     elif job.bytes:

@@ -356,11 +356,10 @@ class TunePage(QWidget):
         cramped = width < theme.px(_CRAMPED)
         self._columns.setDirection(down if cramped else across)
         self._middle.setDirection(down if width < theme.px(_NARROW) else across)
-        wide = 16_777_215
-        self._aside.setMaximumWidth(wide if cramped else theme.px(_ASIDE))
+        self._aside.setMaximumWidth(theme.NO_MAXIMUM if cramped else theme.px(_ASIDE))
         self._aside.setMinimumWidth(0 if cramped else theme.px(min(_ASIDE, max(220, width // 4))))
         self.verdict.set_button_direction(down if cramped else across)
-        self.step.setMaximumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else wide)
+        self.step.setMaximumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else theme.NO_MAXIMUM)
         self.step.setMinimumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else 0)
 
 
