@@ -99,7 +99,7 @@ def test_the_ring_forgets_the_oldest(qtbot: QtBot) -> None:
     assert model.rowCount() <= MOST_LINES * 1.1
     assert model.shown[-1].text == f"{3 * MOST_LINES - 1}"
     assert sum(removed) + model.rowCount() == 3 * MOST_LINES
-    assert len(model.kept) <= MOST_LINES * 1.1
+    assert len(model.all_lines) <= MOST_LINES * 1.1
 
 
 def test_lines_come_are_counted_filtered_and_found_again(window: Window, page: LogsPage, qtbot: QtBot) -> None:
@@ -161,7 +161,7 @@ def test_chosen_lines_are_copied_as_they_were_written(window: Window, page: Logs
 
 def test_a_report_is_copied_without_secrets(window: Window, page: LogsPage, qtbot: QtBot) -> None:
     post(window, "started with --api-key abcdef99 today")
-    qtbot.waitUntil(lambda: len(page.lines.kept) == 1)
+    qtbot.waitUntil(lambda: len(page.lines.all_lines) == 1)
     QGuiApplication.clipboard().clear()
     qtbot.mouseClick(page.report_button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: "### Versions" in QGuiApplication.clipboard().text(), timeout=60_000)
@@ -251,10 +251,10 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     assert session is not None
     demo.show_page("logs")
     page = demo.page("logs")
-    qtbot.waitUntil(lambda: len(page.lines.kept) > 5, timeout=60_000)
+    qtbot.waitUntil(lambda: len(page.lines.all_lines) > 5, timeout=60_000)
     qtbot.wait(100)
     said = [line.text for line in session.supervisor.log.since(0)]
-    assert [line.text for line in page.lines.kept][: len(said)] == said
+    assert [line.text for line in page.lines.all_lines][: len(said)] == said
 
 
 def test_another_servers_lines_go_on_after_a_look_at_another_page(
@@ -281,17 +281,17 @@ def test_another_servers_lines_go_on_after_a_look_at_another_page(
         qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=60_000)
         (source,) = [each for each in page.bar.others if each.where == other.supervisor.endpoint.url]
         page.choose_source(source)
-        qtbot.waitUntil(lambda: bool(page.lines.kept), timeout=60_000)
+        qtbot.waitUntil(lambda: bool(page.lines.all_lines), timeout=60_000)
         window.show_page("keys")
         window.show_page("logs")
         qtbot.waitUntil(lambda: page.bar.source is not source, timeout=60_000)
-        before = len(page.lines.kept)
+        before = len(page.lines.all_lines)
         run(
             lambda _tell: other.send_request(
                 ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=4)
             )
         )
-        qtbot.waitUntil(lambda: len(page.lines.kept) > before, timeout=60_000)
+        qtbot.waitUntil(lambda: len(page.lines.all_lines) > before, timeout=60_000)
     finally:
         with qtbot.waitSignal(window.controller.closed, timeout=60_000):
             run(lambda _tell: other.stop(), done=lambda _none: window.quit())

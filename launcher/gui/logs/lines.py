@@ -11,6 +11,7 @@ from launcher.engine.server.logs import POLLING_LINE
 MOST_LINES = 20_000
 """Lines kept in memory; the files on disk have more."""
 _MOST_IN_A_BATCH, _MOST_SERIOUS = 100, 40
+"""Lines of a batch that are shown: the last ones, and errors and warnings before them."""
 _LONGEST_LINE = 4_000
 _ENGINE_STAMP = re.compile(r"(?<!\S)(\d+\.\d\d\.\d{3}\.\d{3}) ([EWIDT]) +")
 _FILE_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T]([\d:]+(?:[,.]\d+)?)Z? ")
@@ -30,10 +31,10 @@ class ParsedLine(NamedTuple):
     @property
     def message(self) -> str:
         """The message without its times and level."""
-        written = _FILE_STAMP.match(self.text)
-        begin = written.end() if written else 0
-        found = _ENGINE_STAMP.match(self.text, begin)
-        return self.text[found.end() if found else begin :]
+        file_stamp = _FILE_STAMP.match(self.text)
+        begin = file_stamp.end() if file_stamp else 0
+        engine_stamp = _ENGINE_STAMP.match(self.text, begin)
+        return self.text[engine_stamp.end() if engine_stamp else begin :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +71,28 @@ def format_timestamp(time_s: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(time_s))}.{int(1_000 * (time_s % 1)):03}"
 
 
-def parse_log_line(text: str, came: str = "") -> ParsedLine:
-    """Parse a line. `came` is the arrival time, used if the line has none."""
+def parse_log_line(text: str, arrival_time: str = "") -> ParsedLine:
+    """Parse a line. `arrival_time` is used if the line has no time of its own."""
     text = text if len(text) <= _LONGEST_LINE else f"{text[: _LONGEST_LINE - 1]}…"
-    written = _FILE_STAMP.match(text)
-    when = written[2][:12].replace(",", ".") if written else came
-    if stamp := _ENGINE_STAMP.search(text):
-        return ParsedLine(when or stamp[1], stamp[2], text)
+    file_stamp = _FILE_STAMP.match(text)
+    line_time = file_stamp[2][:12].replace(",", ".") if file_stamp else arrival_time
+    if engine_stamp := _ENGINE_STAMP.search(text):
+        return ParsedLine(line_time or engine_stamp[1], engine_stamp[2], text)
     if text.startswith("{") and (level := _JSON.search(text)):
-        return ParsedLine(when, _LEVELS.get(level[1].lower(), "I"), text)
-    return ParsedLine(when, "E" if _ERROR.search(text) else "W" if _WARNING.search(text) else "I", text)
+        return ParsedLine(line_time, _LEVELS.get(level[1].lower(), "I"), text)
+    if _ERROR.search(text):
+        return ParsedLine(line_time, "E", text)
+    return ParsedLine(line_time, "W" if _WARNING.search(text) else "I", text)
 
 
 def thin_out(texts: Sequence[str]) -> tuple[list[str], int]:
-    """Return the lines of a batch to show, and how many were left out: of a flood the last ones and the serious ones.
+    """Return the lines of a batch to show, and how many are left out.
 
-    The page gets 30 batches a second; nobody reads more, and the log file has all lines.
+    A large batch is reduced to its last lines and some errors and warnings before them. The page gets 30 batches a
+    second; nobody reads more, and the log file has all lines.
     """
-    over = len(texts) - _MOST_IN_A_BATCH
-    if over <= 0:
+    excess = len(texts) - _MOST_IN_A_BATCH
+    if excess <= 0:
         return list(texts), 0
-    serious = [text for text in texts[:over] if " E " in text or " W " in text][:_MOST_SERIOUS]
-    return [*serious, *texts[over:]], over - len(serious)
+    serious = [text for text in texts[:excess] if " E " in text or " W " in text][:_MOST_SERIOUS]
+    return [*serious, *texts[excess:]], excess - len(serious)

@@ -1,4 +1,4 @@
-"""Model of the log view: a ring of received lines, and those that pass the filter."""
+"""Model of the log view: the received lines up to a limit, and those that pass the filter."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,20 +15,20 @@ _TRIM_AFTER = MOST_LINES // 10
 
 
 class LogModel(QAbstractListModel):
-    """While it is `still` (paused or hidden) it collects lines and shows them on resume."""
+    """Log lines, all and filtered. While `still` (paused or hidden) new lines are collected and shown on resume."""
 
     counted = Signal()
-    """The number of shown or kept lines has changed."""
+    """The number of lines has changed."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.kept: list[ParsedLine] = []
+        self.all_lines: list[ParsedLine] = []
         self.shown: list[ParsedLine] = []
         self.marks: frozenset[str] = frozenset()
         self.log_filter = LogFilter()
         self.waiting = 0
         """Lines received while still."""
-        self._test = self.log_filter.make_predicate()
+        self._is_shown = self.log_filter.make_predicate()
         self._still = False
 
     def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
@@ -50,21 +50,21 @@ class LogModel(QAbstractListModel):
         """Append lines."""
         if not lines:
             return
-        self.kept.extend(lines)
-        if len(self.kept) > MOST_LINES + _TRIM_AFTER:
-            del self.kept[: len(self.kept) - MOST_LINES]
+        self.all_lines.extend(lines)
+        if len(self.all_lines) > MOST_LINES + _TRIM_AFTER:
+            del self.all_lines[: len(self.all_lines) - MOST_LINES]
         if self._still:
             self.waiting += len(lines)
             self.counted.emit()
             return
-        new = list(filter(self._test, lines))[-MOST_LINES:]
+        new = list(filter(self._is_shown, lines))[-MOST_LINES:]
         if not new:
             self.counted.emit()
             return
         if len(self.shown) + len(new) > MOST_LINES + _TRIM_AFTER:
-            over = len(self.shown) + len(new) - MOST_LINES
-            self.beginRemoveRows(QModelIndex(), 0, min(over, len(self.shown)) - 1)
-            del self.shown[:over]
+            excess = len(self.shown) + len(new) - MOST_LINES
+            self.beginRemoveRows(QModelIndex(), 0, min(excess, len(self.shown)) - 1)
+            del self.shown[:excess]
             self.endRemoveRows()
         at = len(self.shown)
         self.beginInsertRows(QModelIndex(), at, at + len(new) - 1)
@@ -74,14 +74,14 @@ class LogModel(QAbstractListModel):
 
     def show_lines(self, lines: Sequence[ParsedLine]) -> None:
         """Replace all lines."""
-        self.kept = list(lines[-MOST_LINES:])
+        self.all_lines = list(lines[-MOST_LINES:])
         self._refilter()
 
-    def set_filter(self, wanted: LogFilter) -> None:
+    def set_filter(self, new_filter: LogFilter) -> None:
         """Apply another filter. Raises re.error for an invalid expression."""
-        if wanted != self.log_filter:
-            self._test = wanted.make_predicate()
-            self.log_filter = wanted
+        if new_filter != self.log_filter:
+            self._is_shown = new_filter.make_predicate()
+            self.log_filter = new_filter
             self._refilter()
 
     def set_still(self, *, still: bool) -> None:
@@ -103,13 +103,13 @@ class LogModel(QAbstractListModel):
         return bool(self.marks) and any(mark in line.text for mark in self.marks)
 
     def last_highlighted_row(self) -> int | None:
-        """Return the row of the last highlighted line, which belongs to the last run, or None."""
+        """Return the last highlighted row, or None. With several runs in a log, it belongs to the last one."""
         rows = range(len(self.shown) - 1, -1, -1)
         return next((row for row in rows if self.is_highlighted(self.shown[row])), None) if self.marks else None
 
     def _refilter(self) -> None:
         self.beginResetModel()
         self.waiting = 0
-        self.shown = list(filter(self._test, self.kept))
+        self.shown = list(filter(self._is_shown, self.all_lines))
         self.endResetModel()
         self.counted.emit()

@@ -36,10 +36,10 @@ from launcher.gui.logs.sources import (
     OpenedLog,
     SourceKind,
     apply_fix,
-    cause_of,
-    earlier_lines,
     find_sources,
     follow_server,
+    make_cause,
+    read_earlier_lines,
     read_file,
 )
 from launcher.gui.logs.view import LogView
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from launcher.gui.viewmodel import View
     from launcher.runtime import WorkHandle
 
-# Lines of this window's server on their way to the page: at once, in a flood thinned and ten times a second.
+# Lines of this window's server are shown at once; in a flood they are thinned and shown ten times a second.
 
 _FLOOD_MS = 100
 
@@ -64,42 +64,42 @@ _FLOOD_MS = 100
 class LineCollector(QObject):
     """Collects received texts and emits them as lines with their time of arrival."""
 
-    came = Signal(object)
+    lines_received = Signal(object)
     """list[ParsedLine]."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._texts: list[str] = []
         self._left_out = 0
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(_FLOOD_MS)
-        self._soon.timeout.connect(self._emit_lines)
+        self._emit_timer = QTimer(self)
+        self._emit_timer.setSingleShot(True)
+        self._emit_timer.setInterval(_FLOOD_MS)
+        self._emit_timer.timeout.connect(self._emit_lines)
 
     @Slot(object)
     def add(self, texts: list[str]) -> None:
         """Add lines."""
-        kept, left_out = thin_out(texts)
-        self._texts += kept
+        shown, left_out = thin_out(texts)
+        self._texts += shown
         self._left_out += left_out
-        if self._soon.isActive():
+        if self._emit_timer.isActive():
             return
         if left_out:
-            self._soon.start()
+            self._emit_timer.start()
         else:
             self._emit_lines()
 
     @Slot()
     def _emit_lines(self) -> None:
-        kept, more = thin_out(self._texts)
+        shown, more = thin_out(self._texts)
         left_out = self._left_out + more
         self._texts, self._left_out = [], 0
         stamp = format_timestamp(time.time())
-        lines = [parse_log_line(text, stamp) for text in kept]
+        lines = [parse_log_line(text, stamp) for text in shown]
         if left_out:
-            said = tr("… {count} more lines in the log file …", count=f"{left_out:,}")
-            lines.insert(0, ParsedLine(stamp, "D", said))
-        self.came.emit(lines)
+            text = tr("… {count} more lines in the log file …", count=f"{left_out:,}")
+            lines.insert(0, ParsedLine(stamp, "D", text))
+        self.lines_received.emit(lines)
 
 
 # Controls above the lines.
@@ -110,7 +110,7 @@ _TYPING_PAUSE_MS = 150
 class LogBar(QWidget):
     """Controls above the lines: source, filter, pause. Emits the user's choice."""
 
-    wanted_changed = Signal(object)
+    filter_changed = Signal(object)
     """LogFilter."""
     source_chosen = Signal(object)
     """LogSource."""
@@ -145,15 +145,15 @@ class LogBar(QWidget):
             button.setObjectName("segment")  # makes the pressed state visible
             button.setProperty("end", "only")
             reserve_width(button)
-        self._wrong = Label()
-        self._wrong.setObjectName("secondary")
-        self._wrong.setWordWrap(True)
-        self._wrong.hide()
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(_TYPING_PAUSE_MS)
-        self._soon.timeout.connect(self.emit_filter)
-        self.search.textChanged.connect(lambda _text: self._soon.start())
+        self._regex_error = Label()
+        self._regex_error.setObjectName("secondary")
+        self._regex_error.setWordWrap(True)
+        self._regex_error.hide()
+        self._filter_timer = QTimer(self)
+        self._filter_timer.setSingleShot(True)
+        self._filter_timer.setInterval(_TYPING_PAUSE_MS)
+        self._filter_timer.timeout.connect(self.emit_filter)
+        self.search.textChanged.connect(lambda _text: self._filter_timer.start())
         self.regex.toggled.connect(self.emit_filter)
         self.polling.toggled.connect(self.emit_filter)
         self.level.changed.connect(self.emit_filter)
@@ -171,25 +171,25 @@ class LogBar(QWidget):
         layout.setSpacing(theme.px(theme.GAP))
         layout.addLayout(self.first)
         layout.addLayout(second)
-        layout.addWidget(self._wrong)
+        layout.addWidget(self._regex_error)
         self.show_sources((), OWN_SERVER)
 
     @property
     def source(self) -> LogSource:
         """The chosen source."""
-        found = self.sources.currentData()
-        return found if isinstance(found, LogSource) else OWN_SERVER
+        chosen = self.sources.currentData()
+        return chosen if isinstance(chosen, LogSource) else OWN_SERVER
 
     @property
     def others(self) -> tuple[LogSource, ...]:
         """The offered sources besides this window's server."""
         return tuple(self.sources.itemData(at) for at in range(1, self.sources.count()))
 
-    def show_sources(self, found: tuple[LogSource, ...], chosen: LogSource) -> None:
+    def show_sources(self, sources: tuple[LogSource, ...], chosen: LogSource) -> None:
         """Offer sources besides this window's server."""
         with QSignalBlocker(self.sources):
             self.sources.clear()
-            offered = [OWN_SERVER, *found]
+            offered = [OWN_SERVER, *sources]
             if chosen not in offered:
                 offered.append(chosen)
             for source in offered:
@@ -202,17 +202,17 @@ class LogBar(QWidget):
     @Slot()
     def emit_filter(self) -> None:
         """Emit the filter if its text is a valid expression."""
-        wanted = LogFilter(
+        new_filter = LogFilter(
             str(self.level.value or ""), self.search.text(), self.regex.isChecked(), self.polling.isChecked()
         )
         try:
-            wanted.make_predicate()
+            new_filter.make_predicate()
         except re.error as error:
-            self._wrong.setText(tr("This is not a valid regular expression: {why}.", why=error.msg))
-            self._wrong.show()
+            self._regex_error.setText(tr("This is not a valid regular expression: {why}.", why=error.msg))
+            self._regex_error.show()
             return
-        self._wrong.hide()
-        self.wanted_changed.emit(wanted)
+        self._regex_error.hide()
+        self.filter_changed.emit(new_filter)
 
     @Slot(int)
     def _emit_source(self, _index: int) -> None:
@@ -256,14 +256,14 @@ class CauseCard(Card):
         self.close_button = make_button(tr("Dismiss"), self.hide)
         self.close_button.setObjectName("quiet")
         self.close_button.setToolTip(tr("Dismiss this"))
-        words = QVBoxLayout()
-        words.setSpacing(theme.px(theme.GAP_S))
+        column = QVBoxLayout()
+        column.setSpacing(theme.px(theme.GAP_S))
         for label in (self.title, self.text, self.hint):
-            words.addWidget(label)
+            column.addWidget(label)
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP_M))
         row.addWidget(self._glyph, alignment=Qt.AlignmentFlag.AlignTop)
-        row.addLayout(words, 1)
+        row.addLayout(column, 1)
         self.body.addLayout(row)
         buttons = FlowLayout(gap=theme.px(theme.GAP))
         for button in (self.fix_button, self.line_button, self.close_button):
@@ -271,21 +271,21 @@ class CauseCard(Card):
         self.body.addLayout(buttons)
         self.hide()
 
-    def show_cause(self, cause: Cause, action: Action | None, *, names_line: bool) -> None:
-        """Show a cause. `action` is what the button does, None if only the user can do it."""
+    def show_cause(self, cause: Cause, action: Action | None, *, has_line: bool) -> None:
+        """Show a cause. `action` is applied by the button; None hides it. `has_line`: the log contains the line."""
         self._action = action
         title, text, hint = map(render, (cause.title, cause.text, cause.hint))
         self.title.setText(title)
         self.text.setText(text)
-        helps = "; ".join(render(each.label) for each in cause.actions)
-        self.hint.setText(tr("Try: {actions}.", actions=helps) if cause.foreign and helps else hint)
+        labels = "; ".join(render(each.label) for each in cause.actions)
+        self.hint.setText(tr("Try: {actions}.", actions=labels) if cause.foreign and labels else hint)
         self.text.setVisible(bool(cause.text))
         self.hint.setVisible(bool(self.hint.text()) and action is None)  # the button has the same text
         self.fix_button.setVisible(action is not None)
         if action is not None:
             self.fix_button.setText(render(action.label))
             self.fix_button.setToolTip(tr("Applies this fix and restarts the server"))
-        self.line_button.setVisible(names_line)
+        self.line_button.setVisible(has_line)
         self.setAccessibleName(" ".join(filter(None, (title, text, hint))))
         self.show()
 
@@ -311,17 +311,18 @@ def dropped_log(data: QMimeData) -> Path | None:
     return path if path.is_file() and path.suffix.lower() != ".gguf" else None
 
 
-_LEAST_MARK = 8
+_LEAST_MARK_LENGTH = 8
+"""Characters that a cause's line must have to be highlighted; a shorter text would occur in other lines, too."""
 
 
 class LogsPage(QWidget):
-    """The page. It collects this window's lines from the moment it is built, even while hidden."""
+    """The page. It collects the lines of this window's server from the moment it is built, even while hidden."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self._seen = False
-        self._ours: list[ParsedLine] = []
+        self._sources_listed = False
+        self._own_lines: list[ParsedLine] = []
         self._cause: Cause | None = None
         self._dismissed: LauncherError | None = None
         self._reading: WorkHandle[None] | None = None
@@ -337,7 +338,7 @@ class LogsPage(QWidget):
         self._connect()
         if controller.session is not None:
             session = controller.session
-            controller.bridge.run(lambda _report: earlier_lines(session), done=self._prepend_lines)
+            controller.bridge.run(lambda _report: read_earlier_lines(session), done=self._prepend_lines)
         self.lines.set_still(still=True)
         self._show_view(controller.view)
         self._show_count()
@@ -355,15 +356,8 @@ class LogsPage(QWidget):
 
     def open_file(self, path: Path) -> None:
         """Show a log file and its diagnosis."""
-        chosen = next(
-            (
-                each
-                for at in range(self.bar.sources.count())
-                if (each := self.bar.sources.itemData(at)).where == str(path)
-            ),
-            LogSource(SourceKind.FILE, str(path)),
-        )
-        others = tuple(self.bar.sources.itemData(at) for at in range(1, self.bar.sources.count()))
+        others = self.bar.others
+        chosen = next((each for each in others if each.where == str(path)), LogSource(SourceKind.FILE, str(path)))
         self.bar.show_sources(others, chosen)
         self.choose_source(chosen)
 
@@ -379,14 +373,14 @@ class LogsPage(QWidget):
         self._show_cause(None)
         run = self._controller.bridge.run
         if source.kind is SourceKind.OURS:
-            self.lines.show_lines(self._ours)
+            self.lines.show_lines(self._own_lines)
             self.view.follow(follows=True)
             self._show_view(self._controller.view)
         elif source.kind is SourceKind.FILE:
             path = Path(source.where)
             self._reading = run(
                 lambda _report: read_file(path),
-                done=lambda read: self._show_file(source, read),
+                done=lambda opened: self._show_file(source, opened),
                 failed=self._show_error,
             )
         else:
@@ -420,15 +414,15 @@ class LogsPage(QWidget):
     @Slot()
     def copy_report(self) -> None:
         """Copy the text for a bug report."""
-        texts = [line.text for line in self.lines.kept]
+        texts = [line.text for line in self.lines.all_lines]
 
-        async def make(_report: object) -> str:
+        async def make_report(_report: object) -> str:
             from launcher.app.bug_report import bug_report
 
             return await bug_report(texts)
 
         self.report_button.setEnabled(False)
-        self._controller.bridge.run(make, done=self._show_copied, failed=self._show_error)
+        self._controller.bridge.run(make_report, done=self._show_copied, failed=self._show_error)
 
     def _read_dropped(self, data: QMimeData) -> None:
         path = dropped_log(data)
@@ -443,11 +437,11 @@ class LogsPage(QWidget):
         self.report_button.setToolTip(
             tr("Copies versions, cause and last lines, without API keys, tokens and names (logs --report)")
         )
-        opens = make_button(tr("Open a log file …"), self.choose_file)
-        opens.setToolTip(tr("Opens and diagnoses any llama-server log, plain text or JSON lines"))
-        folder = make_button(tr("Open folder"), self._open_folder)
-        folder.setToolTip(tr("Open the folder with the log files"))
-        for button in (opens, folder, self.report_button):
+        open_button = make_button(tr("Open a log file …"), self.choose_file)
+        open_button.setToolTip(tr("Opens and diagnoses any llama-server log, plain text or JSON lines"))
+        folder_button = make_button(tr("Open folder"), self._open_folder)
+        folder_button.setToolTip(tr("Open the folder with the log files"))
+        for button in (open_button, folder_button, self.report_button):
             self.bar.first.add(button)
         self.empty = EmptyState(
             tr("Nothing has been logged yet"),
@@ -474,10 +468,10 @@ class LogsPage(QWidget):
 
     def _connect(self) -> None:
         self._controller.logged.connect(self._collector.add)
-        self._collector.came.connect(self._add_own_lines)
+        self._collector.lines_received.connect(self._add_own_lines)
         self._controller.view_changed.connect(self._show_view)
         self.bar.source_chosen.connect(self.choose_source)
-        self.bar.wanted_changed.connect(self._set_filter)
+        self.bar.filter_changed.connect(self._set_filter)
         self.bar.follow.clicked.connect(lambda checked: self.view.follow(follows=checked))
         self.bar.pause.toggled.connect(self._update_pause)
         self.view.following_changed.connect(self.bar.follow.setChecked)
@@ -491,30 +485,30 @@ class LogsPage(QWidget):
         """Add lines of this window's server."""
         if self.source.kind is SourceKind.OURS:
             self.lines.append(lines)
-            self._ours = self.lines.kept
+            self._own_lines = self.lines.all_lines
         else:
-            self._ours.extend(lines)
-            del self._ours[: max(0, len(self._ours) - MOST_LINES)]
+            self._own_lines.extend(lines)
+            del self._own_lines[: max(0, len(self._own_lines) - MOST_LINES)]
 
     def _add_other_lines(self, source: LogSource, lines: list[ParsedLine]) -> None:
-        if source.same_as(self.source):
+        if source.is_same_log(self.source):
             self.lines.append(lines)
 
-    def _prepend_lines(self, before: list[ParsedLine]) -> None:
+    def _prepend_lines(self, earlier: list[ParsedLine]) -> None:
         """Prepend the lines written before the page was built. They may overlap with those received since."""
-        since = self._ours
-        both = min(len(before), len(since), 2_000)
-        texts, ours = [line.text for line in before], [line.text for line in since[:both]]
-        same = next((n for n in range(both, 0, -1) if texts[-n:] == ours[:n]), 0)
-        self._ours = [*before, *since[same:]]
+        received = self._own_lines
+        longest_overlap = min(len(earlier), len(received), 2_000)
+        earlier_texts, own_texts = [line.text for line in earlier], [line.text for line in received[:longest_overlap]]
+        overlap = next((n for n in range(longest_overlap, 0, -1) if earlier_texts[-n:] == own_texts[:n]), 0)
+        self._own_lines = [*earlier, *received[overlap:]]
         if self.source.kind is SourceKind.OURS:
-            self.lines.show_lines(self._ours)
-            self._ours = self.lines.kept
+            self.lines.show_lines(self._own_lines)
+            self._own_lines = self.lines.all_lines
             self._show_count()
 
     @Slot(object)
-    def _set_filter(self, wanted: LogFilter) -> None:
-        self.lines.set_filter(wanted)
+    def _set_filter(self, new_filter: LogFilter) -> None:
+        self.lines.set_filter(new_filter)
         self._show_count()
 
     @Slot()
@@ -534,7 +528,7 @@ class LogsPage(QWidget):
         error = error or (None if inputs.status.state in SERVING else inputs.problem)
         if error is None:
             self._dismissed = None
-        self._show_cause(cause_of(error) if error is not None and error is not self._dismissed else None)
+        self._show_cause(make_cause(error) if error is not None and error is not self._dismissed else None)
 
     def _dismiss(self) -> None:
         inputs = self._controller.inputs
@@ -543,12 +537,12 @@ class LogsPage(QWidget):
 
     def _show_cause(self, cause: Cause | None) -> None:
         mark = (cause.line.rstrip("…") if cause else "").strip()
-        self.lines.highlight(frozenset({mark}) if len(mark) >= _LEAST_MARK else frozenset())
+        self.lines.highlight(frozenset({mark}) if len(mark) >= _LEAST_MARK_LENGTH else frozenset())
         before, self._cause = self._cause, cause
         if cause is None:
             self.card.hide()
             return
-        self.card.show_cause(cause, self._first_possible_action(cause), names_line=bool(self.lines.marks))
+        self.card.show_cause(cause, self._first_possible_action(cause), has_line=bool(self.lines.marks))
         if cause != before and self.isVisible() and not self.bar.pause.isChecked():
             QTimer.singleShot(0, self, self.show_cause_line)
 
@@ -556,11 +550,11 @@ class LogsPage(QWidget):
         """Return the first action that a button can do: on this window's server, or opening a link."""
         from launcher.engine.diagnosis.actions import restarts_server
 
-        def possible(action: Action) -> bool:
+        def can_apply(action: Action) -> bool:
             link = str(action.parameters.get("link", ""))
             return link.startswith("https://") or (not cause.foreign and restarts_server(action))
 
-        return next(filter(possible, cause.actions), None)
+        return next(filter(can_apply, cause.actions), None)
 
     def _apply_fix(self, action: Action) -> None:
         cause = self._cause
@@ -589,48 +583,48 @@ class LogsPage(QWidget):
             self.bar.show_sources(self.bar.others, OWN_SERVER)
             self.choose_source(OWN_SERVER)
 
-    def _show_file(self, source: LogSource, read: OpenedLog) -> None:
-        if not source.same_as(self.source):
+    def _show_file(self, source: LogSource, opened: OpenedLog) -> None:
+        if not source.is_same_log(self.source):
             return
         self.view.follow(follows=True)
-        self.lines.show_lines(read.lines)
-        self._show_cause(read.cause)
-        if read.cause is None:
-            serious = sum(line.level == "E" for line in read.lines)
+        self.lines.show_lines(opened.lines)
+        self._show_cause(opened.cause)
+        if opened.cause is None:
+            serious = sum(line.level == "E" for line in opened.lines)
             self.banner.show_message(
                 tr("No known cause found in the log. It has {count} error lines.", count=serious),
                 "information",
             )
 
     @Slot(object)
-    def _show_sources(self, found: tuple[LogSource, ...]) -> None:
-        first, self._seen = not self._seen, True
-        self.source = next(filter(self.source.same_as, found), self.source)
-        self.bar.show_sources(found, self.source)
-        files = [each for each in found if each.kind is SourceKind.FILE]
-        idle = self._controller.session is None and not self._ours and self.source is OWN_SERVER
+    def _show_sources(self, sources: tuple[LogSource, ...]) -> None:
+        first, self._sources_listed = not self._sources_listed, True
+        self.source = next(filter(self.source.is_same_log, sources), self.source)
+        self.bar.show_sources(sources, self.source)
+        files = [each for each in sources if each.kind is SourceKind.FILE]
+        idle = self._controller.session is None and not self._own_lines and self.source is OWN_SERVER
         if first and idle and files:
             self.open_file(Path(files[0].where))  # the log of the last server
 
     @Slot()
     def _show_count(self) -> None:
-        kept, shown = len(self.lines.kept), len(self.lines.shown)
-        self._stack.setCurrentIndex(1 if kept else 0)
-        self.report_button.setEnabled(bool(kept))
-        parts = [tr("{shown} of {kept} lines", shown=f"{shown:,}", kept=f"{kept:,}")]
+        total, shown = len(self.lines.all_lines), len(self.lines.shown)
+        self._stack.setCurrentIndex(1 if total else 0)
+        self.report_button.setEnabled(bool(total))
+        parts = [tr("{shown} of {kept} lines", shown=f"{shown:,}", kept=f"{total:,}")]
         if self.lines.waiting and self.bar.pause.isChecked():
             parts.append(tr("paused, {count} new lines", count=f"{self.lines.waiting:,}"))
-        self.count.setText(" · ".join(parts) if kept else "")
+        self.count.setText(" · ".join(parts) if total else "")
 
     def _show_copied(self, text: str) -> None:
         self.report_button.setEnabled(True)
         QGuiApplication.clipboard().setText(text)
         lines = len(text.splitlines())
-        said = tr(
+        text = tr(
             "{count} lines copied, without API keys, tokens, names and addresses. Check them before you send them.",
             count=lines,
         )
-        self.banner.show_message(said, "good")
+        self.banner.show_message(text, "good")
 
     def _show_error(self, error: LauncherError) -> None:
         self._show_count()

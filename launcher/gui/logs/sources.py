@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from launcher.engine.server.started import StartRequest
 
 _CATCH_UP = 5_000
+"""Earlier lines that are read when a log is opened."""
 _BATCH_S = 0.1
+"""Least time between two reports of new lines."""
 
 
 class SourceKind(Enum):
@@ -42,17 +44,17 @@ class LogSource:
     bytes: int = 0
     modified_s: float = 0.0
 
-    def same_as(self, other: LogSource) -> bool:
+    def is_same_log(self, other: LogSource) -> bool:
         """Return whether it is the same log, which may have grown since."""
         return (self.kind, self.where) == (other.kind, other.where)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something failed: text, hint, the log line, and suggested actions.
+    """Why a server failed: title, text, hint, the log line that shows it, and suggested actions.
 
-    `start` is the failed start that an action restarts; None means the server of this window. `foreign`: it belongs to
-    another program.
+    `start` is the failed start that an action repeats; None for the server of this window. `foreign`: the log is
+    another program's.
     """
 
     title: str
@@ -86,7 +88,7 @@ async def find_sources(own_url: str | None) -> tuple[LogSource, ...]:
     return (*servers, *(LogSource(SourceKind.FILE, str(each.path), each.bytes, each.modified_s) for each in files))
 
 
-async def earlier_lines(session: Session) -> list[ParsedLine]:
+async def read_earlier_lines(session: Session) -> list[ParsedLine]:
     """Return the lines that this window's server wrote before the page was built."""
     try:
         log = session.supervisor.log
@@ -112,19 +114,22 @@ def _read_and_diagnose(path: Path) -> OpenedLog:
         raise BadOption(f"{path} cannot be read: {error.strerror or error}.", hint, path=str(path)) from None
     lines = [parse_log_line(line) for line in text.splitlines()[-MOST_LINES:]]
     last = load_last_start()
-    own = last if last is not None and path.absolute() == last.log else None
-    found = diagnose_log(text, exit_code=own.exit_code if own else None)
-    if found is None:
+    own_start = last if last is not None and path.absolute() == last.log else None
+    diagnosis = diagnose_log(text, exit_code=own_start.exit_code if own_start else None)
+    if diagnosis is None:
         return OpenedLog(lines, None)
-    same = own is not None and own.diagnosis == found.code
-    actions = own.actions if own is not None and same else found.actions
-    start = own.start if own is not None else None
+    is_same_diagnosis = own_start is not None and own_start.diagnosis == diagnosis.code
+    actions = own_start.actions if own_start is not None and is_same_diagnosis else diagnosis.actions
+    start = own_start.start if own_start is not None else None
     return OpenedLog(
-        lines, Cause(found.title, found.cause, found.hint, found.line, actions, start, foreign=own is None)
+        lines,
+        Cause(
+            diagnosis.title, diagnosis.cause, diagnosis.hint, diagnosis.line, actions, start, foreign=own_start is None
+        ),
     )
 
 
-def cause_of(error: LauncherError) -> Cause:
+def make_cause(error: LauncherError) -> Cause:
     """Return the cause of an error of this window's server."""
     return Cause(error.title, "", error.hint, str(error.facts.get("line", "")), error.actions)
 
@@ -134,7 +139,7 @@ async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) 
     from launcher.app.running import logs
 
     lines: list[ParsedLine] = []
-    told_s = 0.0
+    reported_s = 0.0
     clock = asyncio.get_running_loop().time
     stream = logs(url, lines=_CATCH_UP, follow=True)
     following = asyncio.ensure_future(anext(stream, None))
@@ -147,9 +152,9 @@ async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) 
                     break
                 lines.append(parse_log_line(text))
                 following = asyncio.ensure_future(anext(stream, None))
-            if lines and (not done or clock() - told_s >= _BATCH_S):
+            if lines and (not done or clock() - reported_s >= _BATCH_S):
                 report(lines)
-                lines, told_s = [], clock()
+                lines, reported_s = [], clock()
     finally:
         following.cancel()
         if lines:

@@ -22,9 +22,9 @@ from launcher.gui.translation import tr
 from launcher.gui.widgets import paint_glyph
 
 _Index = QModelIndex | QPersistentModelIndex
-_WIDEST = 1_000
+_MOST_CHARACTERS = 1_000
 """Characters of a line that can be scrolled to; its tooltip and its copy have more."""
-_STEP = 40
+_WIDEN_STEP = 40
 _GLYPHS = {"E": ("cross", "bad"), "W": ("triangle", "attention")}
 
 
@@ -32,7 +32,7 @@ class _LineDelegate(QStyledItemDelegate):
     def __init__(self, view: "LogView") -> None:
         super().__init__(view)
         self._view = view
-        self.characters = _STEP
+        self.characters = _WIDEN_STEP
         self.measure()
 
     def measure(self) -> None:
@@ -43,12 +43,12 @@ class _LineDelegate(QStyledItemDelegate):
         self.advance = metrics.horizontalAdvance("m")
         self.time_width = metrics.horizontalAdvance("00:00:00.000") + theme.px(theme.GAP_M)
         self.glyph = theme.px(12)
-        self.with_times = self.time_width
+        self._reserved_time_width = self.time_width
         self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
 
     def show_times(self, *, shows: bool) -> None:
         """Reserve room for times, or none if no line has one."""
-        self.time_width = self.with_times if shows else 0
+        self.time_width = self._reserved_time_width if shows else 0
         self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
 
     @property
@@ -75,15 +75,15 @@ class _LineDelegate(QStyledItemDelegate):
         inside = rect.adjusted(theme.px(theme.GAP), 0, 0, 0)
         painter.setPen(theme.colour("secondary"))
         painter.drawText(inside, middle, line.time)
-        if look := _GLYPHS.get(line.level):
+        if glyph := _GLYPHS.get(line.level):
             left = inside.left() + self.time_width
             side = float(self.glyph)
             paint_glyph(
-                painter, look[0], QRectF(left, rect.center().y() - side / 2 + 1, side, side), theme.colour(look[1])
+                painter, glyph[0], QRectF(left, rect.center().y() - side / 2 + 1, side, side), theme.colour(glyph[1])
             )
         dim = line.level in ("D", "T")
         painter.setPen(theme.colour("secondary" if dim else "text"))
-        text = one_line(line.message, _WIDEST)
+        text = one_line(line.message, _MOST_CHARACTERS)
         painter.drawText(rect.adjusted(self.begin, 0, 0, 0), middle, text)
         if len(text) > self.characters:
             self._view.widen(len(text))
@@ -148,9 +148,9 @@ class LogView(QTableView):
 
     def widen(self, characters: int) -> None:
         """Make the column wide enough for so many characters."""
-        wanted = min(-(-characters // _STEP) * _STEP, _WIDEST)
-        if wanted > self._painter.characters:
-            self._painter.characters = wanted
+        needed = min(-(-characters // _WIDEN_STEP) * _WIDEN_STEP, _MOST_CHARACTERS)
+        if needed > self._painter.characters:
+            self._painter.characters = needed
             QTimer.singleShot(0, self, self._fit_column)  # not during painting
 
     @property
@@ -162,8 +162,8 @@ class LogView(QTableView):
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
         """Copy with Ctrl+C, follow the end with End."""
         if event.matches(QKeySequence.StandardKey.Copy):
-            if chosen := self.selected_texts:
-                QGuiApplication.clipboard().setText("\n".join(one_line(text, 20_000) for text in chosen))
+            if texts := self.selected_texts:
+                QGuiApplication.clipboard().setText("\n".join(one_line(text, 20_000) for text in texts))
             return
         super().keyPressEvent(event)
         self._update_following()

@@ -404,7 +404,7 @@ class OffersPanel(Card):
         self._show_family(selects_best=True)
 
     def _show_family(self, *, selects_best: bool) -> None:
-        """Show the files of the chosen model. With `selects_best`, select the first that fits, if all models are shown."""
+        """Show the files of the chosen model. With `selects_best` and all models, select the first that fits."""
         model = self.family.currentData()
         rows = [offer for offer in self._offers if model in (None, offer.model)]
         self.table.show_rows(rows, lambda offer: offer.download_id)
