@@ -38,7 +38,7 @@ class Course:
     def begin(self) -> None:
         """Wait for Start's plans; the first event after them finds a page that can be used."""
         flow = self._window.page("start").flow
-        flow.found.connect(lambda _: QTimer.singleShot(0, self._window, self._go_on))
+        flow.planned.connect(lambda _: QTimer.singleShot(0, self._window, self._go_on))
 
     def _go_on(self) -> None:
         if "usable_s" in self._told:

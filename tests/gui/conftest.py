@@ -85,7 +85,7 @@ def demo(window: Window, wait_for: Callable[..., None]) -> Window:
 def idle_controller(qapp: QApplication, home: Path) -> Controller:
     """A controller without a window that sends no request to anybody."""
     controller = Controller()
-    controller.ask = lambda *_: None  # type: ignore[method-assign]
+    controller.request_reply = lambda *_: None  # type: ignore[method-assign]
     return controller
 
 

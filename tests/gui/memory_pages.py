@@ -52,7 +52,7 @@ def said(*arguments: str) -> dict[str, Any]:
 
 def _settled(page: StartPage) -> bool:
     flow = page.flow
-    return page.found is not None and not flow.is_reading and flow._surveying is None
+    return page.result is not None and not flow.is_reading and flow._surveying is None
 
 
 def read_start(window: Window, models: list[str], *, described: bool) -> dict[str, list[Any]]:
@@ -64,8 +64,8 @@ def read_start(window: Window, models: list[str], *, described: bool) -> dict[st
     for model in models:
         page.read_and_plan(PlanRequest(model, described=MachineWish((24.0,)) if described else None))
         wait_until(lambda: _settled(page), f"Start's plan of {model}")
-        assert page.found is not None
-        plan = page.found.plans[0]
+        assert page.result is not None
+        plan = page.result.plans[0]
         assert plan.entry.id == model
         read[model] = [plan.status.value, plan.required_mib, plan.free_mib]
         if page.plan is plan and page.card.badge.isVisible():

@@ -65,14 +65,14 @@ def mine(home: Path, hub: Hub, demo_model: Path) -> Iterator[None]:
 
 def settle(page: StartPage, qtbot: QtBot) -> None:
     qtbot.waitUntil(
-        lambda: page.found is not None and page.flow._looking is None and page.flow._surveying is None, timeout=60_000
+        lambda: page.result is not None and page.flow._planning is None and page.flow._surveying is None, timeout=60_000
     )
 
 
 def choose(page: StartPage, qtbot: QtBot, model: str) -> None:
     """Choose a model by the family, and its first row by the keyboard."""
     page.family.setCurrentIndex(page.family.findData(model))
-    with qtbot.waitSignal(page.flow.found, timeout=60_000):
+    with qtbot.waitSignal(page.flow.planned, timeout=60_000):
         page.family.activated.emit(page.family.currentIndex())
     settle(page, qtbot)
 
@@ -88,13 +88,13 @@ def stage(page: StartPage, step: Step) -> Stage:
 
 def times(page: StartPage) -> float:
     """When the memory that is shown was read."""
-    situation = page.found.situation if page.found is not None else None
+    situation = page.result.situation if page.result is not None else None
     return situation.read_at or 0.0 if situation is not None else 0.0
 
 
 def own_servers(page: StartPage) -> int:
     """How many servers of ours the page knows of."""
-    situation = page.found.situation if page.found is not None else None
+    situation = page.result.situation if page.result is not None else None
     return len(situation.own) if situation is not None else 0
 
 
@@ -104,7 +104,7 @@ def done(page: StartPage) -> bool:
 
 def test_it_says_what_it_looks_at_and_then_what_it_found(page: StartPage, qtbot: QtBot) -> None:
     seen: list[str] = []
-    page.flow.looked_at.connect(lambda _what: seen.append(page.card.accessibleName()))
+    page.flow.phase_changed.connect(lambda _what: seen.append(page.card.accessibleName()))
     assert not page.card.primary.isEnabled()
     settle(page, qtbot)
     assert "Checking GPUs, drivers" in seen[0]
@@ -167,8 +167,8 @@ def test_the_memory_is_read_anew_when_the_page_is_shown_and_when_a_server_starts
     read_since(before)
     assert looked.plan is not None
     assert looked.plan.entry.id == "mine"  # what was chosen stays chosen
-    assert looked.found is not None
-    assert any(each is looked.plan for each in looked.found.plans)
+    assert looked.result is not None
+    assert any(each is looked.plan for each in looked.result.plans)
     assert looked.machine.age.text() == ""
     before = times(looked)
     window.start_demo()
@@ -242,7 +242,7 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     mine: None, looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     choose(looked, qtbot, "mine")
-    assert not looked.card.whose.isVisible()
+    assert not looked.card.settings_origin.isVisible()
     click(looked, qtbot, "Download and start")
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     model = window.controller.launch.options.model
@@ -252,14 +252,14 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
     choose(looked, qtbot, "mine")
     told = "Your last settings: 2K context, draft 3. Recommended: 4K context, draft 2."
-    assert looked.card.whose.text() == told
+    assert looked.card.settings_origin.text() == told
     assert told in looked.card.accessibleName()
     assert "Mine, F16, 2K context, draft 3" in looked.card.accessibleName()
-    assert looked.card.other.text() == "Use recommended"
-    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
+    assert looked.card.switch_button.text() == "Use recommended"
+    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
     assert "Recommended · balanced. FITS. Mine, F16, 4K context, draft 2" in looked.card.accessibleName()
     assert looked.table.model().rowCount() == 1
-    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
     settle(looked, qtbot)
     click(looked, qtbot, "Start")
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
@@ -271,11 +271,11 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
     save_settings(model, {"threads": 3})  # which no plan names
     choose(looked, qtbot, "mine")
-    assert looked.card.whose.text() == "Your last settings: 3 threads. Recommended: default threads."
-    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
-    assert looked.card.whose.text().startswith("Recommended settings: default threads.")
-    qtbot.mouseClick(looked.card.other, Qt.MouseButton.LeftButton)
-    assert looked.card.whose.text().startswith("Your last settings: 3 threads.")
+    assert looked.card.settings_origin.text() == "Your last settings: 3 threads. Recommended: default threads."
+    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
+    assert looked.card.settings_origin.text().startswith("Recommended settings: default threads.")
+    qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)
+    assert looked.card.settings_origin.text().startswith("Your last settings: 3 threads.")
 
 
 def test_pause_keeps_what_arrived_and_resume_goes_on(
@@ -336,7 +336,7 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
     looked.read_and_plan(
         PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=(24,), host_memory_gib=64))
     )
-    qtbot.waitUntil(lambda: looked.found is not None and looked.found.question.described is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: looked.result is not None and looked.result.request.described is not None, timeout=60_000)
     settle(looked, qtbot)
     assert looked.plan is not None
     first = looked.card.accessibleName()
@@ -345,9 +345,9 @@ def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(loo
     assert looked.table.model().rowCount() > 3
     looked.table.setFocus()
     qtbot.keyClick(looked.table, Qt.Key.Key_Down)
-    assert looked.plan is looked.found.plans[1]
+    assert looked.plan is looked.result.plans[1]
     assert looked.card.accessibleName().startswith("Chosen by you · balanced")
-    with qtbot.waitSignal(looked.flow.found, timeout=60_000):
+    with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
         looked.goal.setCurrentIndex(looked.goal.findData("long-context"))
         looked.goal.activated.emit(looked.goal.currentIndex())
     settle(looked, qtbot)
@@ -364,7 +364,7 @@ def test_without_the_network_the_demo_is_offered(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     page.read_and_plan(PlanRequest(described=MachineWish(gpu_memory_gib=(24,))))
-    qtbot.waitUntil(lambda: page.found is not None and page.found.question.described is not None, timeout=60_000)
+    qtbot.waitUntil(lambda: page.result is not None and page.result.request.described is not None, timeout=60_000)
     settle(page, qtbot)
     assert "There is no network" in page.card.accessibleName()
     assert page.card.primary.text() == "Start the demo"
@@ -374,7 +374,14 @@ def test_every_control_has_a_name_and_a_tip(looked: StartPage) -> None:
     for each in looked.findChildren(QPushButton):
         assert each.text(), each
         assert each.accessibleName() or each.text()
-    for each in (looked.card.primary, looked.card.pause, looked.card.demo, looked.card.ask, looked.family, looked.goal):
+    for each in (
+        looked.card.primary,
+        looked.card.pause,
+        looked.card.demo,
+        looked.card.ask_button,
+        looked.family,
+        looked.goal,
+    ):
         assert each.toolTip(), each.accessibleName()
 
 

@@ -8,7 +8,7 @@ import pytest
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
-from launcher.gui.start.computer_text import Fact, facts_of, report_of
+from launcher.gui.start.computer_text import Fact, format_report, list_facts
 from launcher.gui.start.queries import Computer, PlanRequest, PlanResult, _drop_duplicates
 from launcher.gui.start.text import (
     evidence_text,
@@ -80,7 +80,7 @@ def found(
 
 
 def fact(about: PlanResult, subject: str) -> Fact:
-    (one,) = [each for each in facts_of(about) if each.subject == subject]
+    (one,) = [each for each in list_facts(about) if each.subject == subject]
     return one
 
 
@@ -91,8 +91,8 @@ def test_a_gpu_and_who_uses_it() -> None:
         "GPU", "NVIDIA GeForce RTX 4090", "24,564 MiB, 22,964 free · driver 591.44 · 1,008 GB/s"
     )
     others = fact(about, "Used by others")
-    assert others.what == "gnome-shell 820 MiB, firefox 300 MiB"
-    assert others.more == "close firefox to free 300 MiB", "nobody closes the desktop"
+    assert others.value == "gnome-shell 820 MiB, firefox 300 MiB"
+    assert others.detail == "close firefox to free 300 MiB", "nobody closes the desktop"
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -103,8 +103,8 @@ def test_our_own_server_is_none_of_the_others(told: bool) -> None:
     server = ServerMemory(2, "qwen", {"GPU-0": 12_000} if told else None, 0, lambda _backend, _gpus: (12_000,))
     situation = situation_of(about.computer.machine, environ={}, servers=[server])
     about = replace(about, situation=situation, plans=make_plans(load_catalogue(), situation, PlanCriteria()))
-    assert fact(about, "Used by this server").what == "qwen 12,000 MiB"
-    assert (fact(about, "Used by others").what, fact(about, "Used by others").more) == ("gnome-shell 820 MiB", "")
+    assert fact(about, "Used by this server").value == "qwen 12,000 MiB"
+    assert (fact(about, "Used by others").value, fact(about, "Used by others").detail) == ("gnome-shell 820 MiB", "")
     assert round(memory_totals(about)[1] / MIB) == 1_600
     needs = memory_needs_text(about.plans[0], None, situation)
     assert "of 22.4 GiB GPU memory that is free once the running server stops; 10.7 GiB free now." in needs
@@ -114,8 +114,8 @@ def test_what_is_not_known_of_our_own_server_is_said() -> None:
     about = found(card())
     server = ServerMemory(2, "qwen", None, None, lambda _backend, _gpus: None)
     situation = situation_of(about.computer.machine, environ={}, servers=[server])
-    told = facts_of(replace(about, situation=situation))
-    assert [each.what for each in told if each.subject == "Used by this server"] == ["qwen, size unknown"]
+    told = list_facts(replace(about, situation=situation))
+    assert [each.value for each in told if each.subject == "Used by this server"] == ["qwen, size unknown"]
     needs = memory_needs_text(about.plans[0], None, situation)
     assert "GiB free GPU memory. Memory that qwen would free: unknown." in needs
     known = [ServerMemory(pid, "gemma", {"GPU-0": 1_000}, 0, lambda _backend, _gpus: None) for pid in (3, 4)]
@@ -132,7 +132,7 @@ def test_an_old_driver_is_warned_of_beside_its_gpu() -> None:
 
 def test_two_gpus_are_numbered_and_planned_for_together() -> None:
     about = found(card(0), card(1))
-    subjects = [each.subject for each in facts_of(about)]
+    subjects = [each.subject for each in list_facts(about)]
     assert subjects[:2] == ["GPU 1", "GPU 2"]
     assert "over 2 GPUs" in plan_title(about.plans[0])
     total, others = memory_totals(about)
@@ -142,21 +142,21 @@ def test_two_gpus_are_numbered_and_planned_for_together() -> None:
 
 def test_a_short_disk_is_warned_of() -> None:
     disk = fact(found(card(), disk_gb=9), "Disk for models")
-    assert disk.what == "9.0 GB free"
+    assert disk.value == "9.0 GB free"
     assert disk.warnings[0].startswith("The recommended model needs ")
     assert fact(found(card()), "Disk for models").warnings == ()
 
 
 def test_no_advice_stands_twice_or_is_lost() -> None:
     about = found(because="No driver was found.", battery=True, wsl=1)
-    told = [warning for each in facts_of(about) for warning in each.warnings]
+    told = [warning for each in list_facts(about) for warning in each.warnings]
     assert len(told) == len(set(told)) == len(about.computer.advice) == 2
-    assert "in WSL1 on battery" in fact(about, "System").what
+    assert "in WSL1 on battery" in fact(about, "System").value
     assert fact(about, "GPU").warnings[0].startswith("This is WSL 1, which has no GPU.")
 
 
 def test_the_report_has_the_warnings_and_the_plan() -> None:
-    text = report_of(found(card(driver="560.94")))
+    text = format_report(found(card(driver="560.94")))
     assert "GPU: NVIDIA GeForce RTX 4090 (24,564 MiB" in text
     assert "  ! With NVIDIA driver 580" in text
     assert text.rstrip().splitlines()[-1].startswith("Recommended: Qwen3.6-35B-A3B, ")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSize, Qt, Signal
-from PySide6.QtGui import QPainter, QResizeEvent
+from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
@@ -25,9 +25,21 @@ from PySide6.QtWidgets import (
 
 from launcher.app.first_steps import Stage, Step, StepProgress
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tooltip
-from launcher.gui.start import text as said
+from launcher.gui.labels import ElidedLabel, Label, set_tooltip
 from launcher.gui.start.computer_text import Fact
+from launcher.gui.start.text import (
+    evidence_text,
+    evidence_tip,
+    memory_needs_text,
+    memory_parts,
+    memory_totals,
+    plan_title,
+    settings_origin_text,
+    short_name,
+    step_name,
+    step_state,
+    step_subject,
+)
 from launcher.gui.translation import render, tr
 from launcher.gui.widgets import Badge, Card, Glyph, MemoryBar, ProgressLine, ReadAge
 from launcher.gui.widgets.badge import badge_size, paint_badge
@@ -69,11 +81,11 @@ class MachineCard(Card):
         self.body.addStretch()
         self.show_reading(tr("Not checked yet."))
 
-    def show_reading(self, what: str) -> None:
+    def show_reading(self, text: str) -> None:
         """Show what is being read."""
         clear_layout(self._facts)
         self.age.show_age(None)
-        label = _make_wrapped_label(what, "secondary")
+        label = _make_wrapped_label(text, "secondary")
         self._facts.addWidget(label)
         self.copy_button.setEnabled(False)
 
@@ -94,10 +106,12 @@ class _FactRow(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(2))
         subject = _make_wrapped_label(fact.subject, "secondary", theme.CAPTION_PX)
-        what = _make_wrapped_label(fact.what)
-        what.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
-        for label in (subject, what, *([_make_wrapped_label(fact.more, "secondary")] if fact.more else [])):
-            layout.addWidget(label)
+        value = _make_wrapped_label(fact.value)
+        value.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        layout.addWidget(subject)
+        layout.addWidget(value)
+        if fact.detail:
+            layout.addWidget(_make_wrapped_label(fact.detail, "secondary"))
         for warning in fact.warnings:
             layout.addWidget(_make_warning(warning))
         line = QFrame()
@@ -105,8 +119,7 @@ class _FactRow(QWidget):
         line.setFixedHeight(1)
         layout.addSpacing(theme.px(theme.GAP - 2))
         layout.addWidget(line)
-        said = ". ".join(filter(None, (fact.subject, fact.what, fact.more, *fact.warnings)))
-        self.setAccessibleName(said)
+        self.setAccessibleName(". ".join(filter(None, (fact.subject, fact.value, fact.detail, *fact.warnings))))
 
 
 def _make_warning(text: str) -> QWidget:
@@ -149,9 +162,9 @@ class PlanCard(Card):
         self,
         start: Callable[[], object],
         pause: Callable[[], object],
-        ask: Callable[[], object],
-        demo: Callable[[], object],
-        other: Callable[[], object],
+        ask_engine: Callable[[], object],
+        choose_demo: Callable[[], object],
+        switch_settings: Callable[[], object],
     ) -> None:
         super().__init__()
         self._kind, self._title, self._needs = Label(), Label(), Label()
@@ -167,17 +180,17 @@ class PlanCard(Card):
         self.primary: QPushButton = make_button("", start, primary=True)
         self.pause: QPushButton = make_button(tr("Pause"), pause)
         self.pause.setToolTip(tr("The downloaded part is kept. Resume continues from there"))
-        self.demo: QPushButton = make_button(tr("Try the demo instead"), demo)
+        self.demo: QPushButton = make_button(tr("Try the demo instead"), choose_demo)
         self.demo.setObjectName("quiet")
         self.demo.setToolTip(tr("A small built-in model that needs no GPU and no network"))
-        self.whose = Label()
-        self.whose.setWordWrap(True)
-        self.other: QPushButton = make_button(tr("Use my settings"), other)
-        self.other.setObjectName("quiet")
+        self.settings_origin = Label()
+        self.settings_origin.setWordWrap(True)
+        self.switch_button: QPushButton = make_button(tr("Use my settings"), switch_settings)
+        self.switch_button.setObjectName("quiet")
         self.bar = MemoryBar()
-        self.ask: QPushButton = make_button(tr("Ask the engine"), ask)
-        self.ask.setObjectName("quiet")
-        self.ask.setToolTip(tr("Let llama.cpp compute the memory of this plan. Reads only the file's header"))
+        self.ask_button: QPushButton = make_button(tr("Ask the engine"), ask_engine)
+        self.ask_button.setObjectName("quiet")
+        self.ask_button.setToolTip(tr("Let llama.cpp compute the memory of this plan. Reads only the file's header"))
         self._why = Label(tr("Why this plan"))
         self._why.setFont(theme.font(theme.BODY_PX, bold=True))
         self._reasons = [Label() for _ in range(_LINES)]
@@ -189,16 +202,16 @@ class PlanCard(Card):
         kind.addWidget(self._kind)
         kind.addWidget(self.badge)
         kind.addStretch()
-        words = QVBoxLayout()
-        words.setSpacing(theme.px(theme.GAP_S))
-        words.addLayout(kind)
-        words.addWidget(self._title)
-        words.addWidget(self._needs)
-        whose = QHBoxLayout()
-        whose.setSpacing(theme.px(theme.GAP))
-        whose.addWidget(self.whose, 1)
-        whose.addWidget(self.other, alignment=Qt.AlignmentFlag.AlignTop)
-        words.addLayout(whose)
+        texts = QVBoxLayout()
+        texts.setSpacing(theme.px(theme.GAP_S))
+        texts.addLayout(kind)
+        texts.addWidget(self._title)
+        texts.addWidget(self._needs)
+        origin_row = QHBoxLayout()
+        origin_row.setSpacing(theme.px(theme.GAP))
+        origin_row.addWidget(self.settings_origin, 1)
+        origin_row.addWidget(self.switch_button, alignment=Qt.AlignmentFlag.AlignTop)
+        texts.addLayout(origin_row)
         column = QWidget()
         column.setObjectName("plain")
         widest = self.primary.fontMetrics().boundingRect(tr("Download and start")).width() * 1.12
@@ -212,14 +225,14 @@ class PlanCard(Card):
         buttons.addStretch()
         self._top = QHBoxLayout()
         self._top.setSpacing(theme.px(theme.GAP_XL))
-        self._top.addLayout(words, 1)
+        self._top.addLayout(texts, 1)
         self._top.addWidget(column)
         self.body.addLayout(self._top)
         self.body.addWidget(self.bar)
         foot = QHBoxLayout()
         foot.addWidget(self._why)
         foot.addStretch()
-        foot.addWidget(self.ask)
+        foot.addWidget(self.ask_button)
         below = QVBoxLayout()
         below.setSpacing(theme.px(theme.GAP_S))
         below.addLayout(foot)
@@ -235,35 +248,35 @@ class PlanCard(Card):
         self.body.addWidget(self._below)
         self.setTabOrder(self.primary, self.pause)
         self.setTabOrder(self.pause, self.demo)
-        self.setTabOrder(self.demo, self.other)
+        self.setTabOrder(self.demo, self.switch_button)
         self._kind.setAlignment(Qt.AlignmentFlag.AlignVCenter)
 
     def set_direction(self, direction: QBoxLayout.Direction) -> None:
         """Put the buttons beside or below the text."""
         self._top.setDirection(direction)
 
-    def show_reading(self, what: str) -> None:
-        """Show what is being read while there is no plan yet."""
-        self._set_texts("", "", tr("Checking this computer"), what, "")
+    def show_reading(self, text: str) -> None:
+        """Show what is being read, while there is no plan yet."""
+        self._set_texts("", "", tr("Checking this computer"), text, "")
         self.bar.show_unknown(tr("Making a plan ..."))
         self.bar.show()
         self._below.hide()
 
-    def show_plan(self, found: PlanResult, plan: Plan, answer: EngineAnswer | None, *, recommended: bool) -> None:
+    def show_plan(self, result: PlanResult, plan: Plan, answer: EngineAnswer | None, *, recommended: bool) -> None:
         """Show a plan. `recommended`: the user has not chosen another one."""
-        goal = goal_name(found.question.intent)
+        goal = goal_name(result.request.intent)
         kind = tr("Recommended") if recommended else tr("Chosen by you")
         self._set_texts(
             f"{kind} · {goal}",
             plan.status.value,
-            said.plan_title(plan),
-            said.memory_needs_text(plan, answer, found.situation),
+            plan_title(plan),
+            memory_needs_text(plan, answer, result.situation),
             plan.entry.id,
         )
-        total, others = said.memory_totals(found)
-        self._show_settings_origin(found.kept_for(plan), plan)
+        total, others = memory_totals(result)
+        self._show_settings_origin(result.kept_for(plan), plan)
         self.bar.show_parts(
-            said.memory_parts(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed_bytes
+            memory_parts(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed_bytes
         )
         self.bar.show()
         lines = [render(each) for each in (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])][:3] or [""]
@@ -273,7 +286,7 @@ class PlanCard(Card):
         set_tooltip(self._why, "\n".join(map(render, (*plan.reasons, *plan.cautions))))
         self._below.show()
         asked = answer is not None and answer.plan == plan
-        self.ask.setVisible(not asked)
+        self.ask_button.setVisible(not asked)
 
     def show_demo(self, why: str) -> None:
         """Offer the demo and explain its limits."""
@@ -293,28 +306,28 @@ class PlanCard(Card):
 
     def show_asking(self, text: str) -> None:
         """Show the progress of "Ask the engine" beside its button."""
-        self.ask.setText(text)
-        self.ask.setEnabled(text == tr("Ask the engine"))
+        self.ask_button.setText(text)
+        self.ask_button.setEnabled(text == tr("Ask the engine"))
 
-    def _show_settings_origin(self, kept: KeptPlan | None, plan: Plan) -> None:
+    def _show_settings_origin(self, own_settings: KeptPlan | None, plan: Plan) -> None:
         """Show whether the settings are the plan's or the user's, if they differ, with a button for the others."""
-        if kept is None or not kept.settings:
+        if own_settings is None or not own_settings.settings:
             return
-        mine = kept.is_kept_plan(plan)
-        self.whose.setText(said.settings_origin_text(kept, plan))
-        self.whose.show()
-        self.other.setText(tr("Use recommended") if mine else tr("Use my settings"))
-        self.other.setToolTip(
+        mine = own_settings.is_kept_plan(plan)
+        self.settings_origin.setText(settings_origin_text(own_settings, plan))
+        self.settings_origin.show()
+        self.switch_button.setText(tr("Use recommended") if mine else tr("Use my settings"))
+        self.switch_button.setToolTip(
             tr("Start with the recommended settings. Your own are kept until then")
             if mine
             else tr("Start with your last settings for this model")
         )
-        self.other.setVisible(kept.kept_plan is not None)
-        self.setAccessibleName(f"{self.accessibleName()} {self.whose.text()}")
+        self.switch_button.setVisible(own_settings.kept_plan is not None)
+        self.setAccessibleName(f"{self.accessibleName()} {self.settings_origin.text()}")
 
     def _set_texts(self, kind: str, status: str, title: str, needs: str, tip: str) -> None:
-        self.whose.hide()
-        self.other.hide()
+        self.settings_origin.hide()
+        self.switch_button.hide()
         self._kind.setText(kind)
         self._kind.setVisible(bool(kind))
         self.badge.show_status(status)
@@ -359,7 +372,7 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
             ),
             lambda plan: tr(plan.status.value),
         ),
-        column(tr("Model"), tr("The model's name in the catalogue"), said.short_name),
+        column(tr("Model"), tr("The model's name in the catalogue"), short_name),
         column(tr("Quant"), tr("Quantisation of the model file"), lambda plan: plan.file.quant),
         column(
             tr("Context"),
@@ -391,7 +404,7 @@ def _plan_columns() -> tuple[Column[Plan], ...]:
         Column(
             tr("Measured"),
             tr("Nearest published speed. Hover for the source"),
-            lambda plan: Cell(said.evidence_text(plan), tip=said.evidence_tip(plan), dim=True),
+            lambda plan: Cell(evidence_text(plan), tip=evidence_tip(plan), dim=True),
             spare=5,
         ),
     )
@@ -466,43 +479,17 @@ _GLYPHS = {
 _BAR_WIDTH = 148
 
 
-class _ElidedLabel(Label):
-    """Label that elides its text; the tooltip has all of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._whole = ""
-        self.setFont(theme.font(theme.BODY_PX, tabular=True))
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self.setMinimumWidth(theme.px(40))
-
-    def show_text(self, text: str) -> None:
-        """Set the text."""
-        if text != self._whole:
-            self._whole = text
-            set_tooltip(self, text)
-            self._fit()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Elide the text for the new width."""
-        super().resizeEvent(event)
-        self._fit()
-
-    def _fit(self) -> None:
-        self.setText(self.fontMetrics().elidedText(self._whole, Qt.TextElideMode.ElideRight, self.width()))
-
-
 @dataclass(frozen=True, slots=True)
 class _StepRow:
     glyph: Glyph
     name: Label
-    subject: _ElidedLabel
-    state: _ElidedLabel
+    subject: ElidedLabel
+    state: ElidedLabel
     bar: ProgressLine
 
 
 class StepsCard(Card):
-    """All steps of a first start in order. Their positions never change."""
+    """All steps of a first start, a row each. Rows are never moved or hidden."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -512,7 +499,7 @@ class StepsCard(Card):
         grid.setColumnStretch(2, 2)
         grid.setColumnStretch(3, 3)
         grid.setColumnStretch(4, 1)
-        self._rows = {step: self._add(grid, place, step) for place, step in enumerate(Step)}
+        self._rows = {step: self._add(grid, row_number, step) for row_number, step in enumerate(Step)}
         self.progress = {step: StepProgress(step) for step in Step}
         self.body.addLayout(grid)
         for row in self._rows.values():  # neutral state until it is known what has to be done
@@ -521,47 +508,47 @@ class StepsCard(Card):
             row.bar.hide()
 
     @staticmethod
-    def _add(grid: QGridLayout, place: int, step: Step) -> _StepRow:
-        row = _StepRow(
-            Glyph(), Label(said.step_name(step)), _ElidedLabel(), _ElidedLabel(), ProgressLine(said.step_name(step))
-        )
+    def _add(grid: QGridLayout, row_number: int, step: Step) -> _StepRow:
+        row = _StepRow(Glyph(), Label(step_name(step)), ElidedLabel(), ElidedLabel(), ProgressLine(step_name(step)))
         row.name.setFont(theme.font(theme.BODY_PX, bold=True))
+        for label in (row.subject, row.state):
+            label.setFont(theme.font(theme.BODY_PX, tabular=True))
+            label.setMinimumWidth(theme.px(40))
+            label.setAccessibleDescription(step_name(step))
         row.state.setObjectName("secondary")
         row.bar.setMaximumWidth(theme.px(_BAR_WIDTH))
         policy = row.bar.sizePolicy()
         policy.setRetainSizeWhenHidden(True)
         row.bar.setSizePolicy(policy)
         for column, widget in enumerate((row.glyph, row.name, row.subject, row.state, row.bar)):
-            grid.addWidget(widget, place, column, Qt.AlignmentFlag.AlignVCenter)
-        grid.setRowMinimumHeight(place, theme.px(20))
+            grid.addWidget(widget, row_number, column, Qt.AlignmentFlag.AlignVCenter)
+        grid.setRowMinimumHeight(row_number, theme.px(20))
         return row
 
-    def show_steps(self, steps: Iterable[StepProgress]) -> None:
+    def show_steps(self, reports: Iterable[StepProgress]) -> None:
         """Show the progress of all steps."""
-        for told in steps:
-            self.show_step(told)
+        for report in reports:
+            self.show_step(report)
 
-    def show_step(self, told: StepProgress) -> None:
+    def show_step(self, report: StepProgress) -> None:
         """Show the progress of one step."""
-        self.progress[told.step] = told
-        row = self._rows[told.step]
-        row.glyph.show_glyph(*_GLYPHS[told.stage])
-        subject, state = said.step_subject(told), said.step_state(told)
-        row.subject.show_text(subject)
-        row.state.show_text(state)
+        self.progress[report.step] = report
+        row = self._rows[report.step]
+        row.glyph.show_glyph(*_GLYPHS[report.stage])
+        row.subject.setText(step_subject(report))
+        row.state.setText(step_state(report))
         for label in (row.name, row.subject):
-            label.setEnabled(told.stage is not Stage.WAITING)
+            label.setEnabled(report.stage is not Stage.WAITING)
         row.bar.setVisible(
-            told.stage is Stage.RUNNING or (told.stage is Stage.PAUSED and bool(told.progress.done_bytes))
+            report.stage is Stage.RUNNING or (report.stage is Stage.PAUSED and bool(report.progress.done_bytes))
         )
-        row.bar.show_fraction(_step_fraction(told))
-        row.bar.show_role("attention" if told.stage is Stage.PAUSED else "accent")
-        row.state.setAccessibleName(f"{said.step_name(told.step)}: {subject}, {state}")
+        row.bar.show_fraction(_step_fraction(report))
+        row.bar.show_role("attention" if report.stage is Stage.PAUSED else "accent")
 
 
-def _step_fraction(told: StepProgress) -> float | None:
-    if told.percent is not None:
-        return told.percent / 100
-    if told.progress.bytes:
-        return told.progress.done_bytes / told.progress.bytes
+def _step_fraction(report: StepProgress) -> float | None:
+    if report.percent is not None:
+        return report.percent / 100
+    if report.progress.bytes:
+        return report.progress.done_bytes / report.progress.bytes
     return None

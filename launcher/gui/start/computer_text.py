@@ -1,4 +1,4 @@
-"""Facts and advice for the card of this computer: pure functions."""
+"""Facts and advice for the card of this computer."""
 
 from __future__ import annotations
 
@@ -42,38 +42,39 @@ class Fact:
     """A fact about this computer: subject, value, secondary text and warnings."""
 
     subject: str
-    what: str
-    more: str = ""
+    value: str
+    detail: str = ""
     warnings: tuple[str, ...] = ()
 
 
-def facts_of(found: PlanResult) -> tuple[Fact, ...]:
+def list_facts(result: PlanResult) -> tuple[Fact, ...]:
     """Return the card's facts, each piece of advice with the fact that it concerns."""
-    computer, described = found.computer, found.situation if found.question.described is not None else None
+    computer = result.computer
+    described = result.situation if result.request.described is not None else None
     host, disk, advice = computer.machine.host, computer.disk, list(computer.advice)
 
-    def taken(*words: str) -> tuple[str, ...]:
+    def take_advice(*words: str) -> tuple[str, ...]:
         """Remove and return the advice whose title contains one of `words`."""
-        mine = [each for each in advice if any(word in each.title for word in words)]
-        for each in mine:
+        matching = [each for each in advice if any(word in each.title for word in words)]
+        for each in matching:
             advice.remove(each)
-        return tuple(render(join_messages(each.title, each.hint)) for each in mine)
+        return tuple(render(join_messages(each.title, each.hint)) for each in matching)
 
     facts: list[Fact] = []
-    power = taken("battery")
+    power = take_advice("battery")
     if described is not None:
-        facts.append(_described_gpu(described))
+        facts.append(_described_gpu_fact(described))
     for number, gpu in enumerate(computer.machine.gpus if described is None else (), 1):
         subject = tr("GPU {number}", number=number) if len(computer.machine.gpus) > 1 else tr("GPU")
         better = computer.backend.better if computer.backend.gpu is gpu else None
-        facts.append(Fact(subject, gpu.name, _gpu_text(gpu), taken(gpu.name) + ((better,) if better else ())))
+        facts.append(Fact(subject, gpu.name, _gpu_text(gpu), take_advice(gpu.name) + ((better,) if better else ())))
     if described is None and not computer.machine.gpus:
-        told = taken("GPU", "cannot be used")
-        facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_because or ""), told))
-    facts += [] if described is not None else _memory_users(computer, found.situation)
+        warnings = take_advice("GPU", "cannot be used")
+        facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_because or ""), warnings))
+    facts += [] if described is not None else _memory_users(computer, result.situation)
     facts.append(_host_fact(host))
-    facts.append(_disk_fact(found, taken(str(disk.folder))))
-    facts.append(_system_fact(host, power + taken("")))
+    facts.append(_disk_fact(result, take_advice(str(disk.folder))))
+    facts.append(_system_fact(host, power + take_advice("")))  # "": all that is left
     return tuple(facts)
 
 
@@ -93,7 +94,7 @@ def _gpu_text(gpu: Gpu) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _described_gpu(situation: Situation) -> Fact:
+def _described_gpu_fact(situation: Situation) -> Fact:
     size = tr("A GPU of {size:g} GiB", size=situation.nominal_gb)
     return Fact(tr("GPU"), size, tr("{free:,} MiB free · described, not read", free=situation.free_mib))
 
@@ -101,15 +102,15 @@ def _described_gpu(situation: Situation) -> Fact:
 def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[Fact]:
     """Yield the users of GPU memory: our own servers, then other programs, the largest first."""
     own = () if situation is None or situation.backend == "cpu" else situation.own
-    having = [
+    own_texts = [
         tr("{name} {size:,.0f} MiB", name=each.model, size=each.mib)
         if each.by_device is not None
         else tr("{name}, size unknown", name=each.model)
         for each in own
         if each.mib or each.by_device is None
     ]
-    if having:
-        yield Fact(tr("Used by this server"), ", ".join(having), tr("freed when you load another model"))
+    if own_texts:
+        yield Fact(tr("Used by this server"), ", ".join(own_texts), tr("freed when you load another model"))
     own_pids = situation.own_pids if situation else frozenset()
     for gpu in computer.machine.gpus:
         activity = computer.activities.get(gpu.id)
@@ -131,40 +132,40 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
             for each in processes[:_OTHERS_SHOWN]
         ]
         used = tr("{size:,.0f} MiB", size=others_bytes / _MIB) if others_bytes else ""
-        more = ""
+        detail = ""
         closable = [each for each in processes if (each.name or "").lower() not in _DESKTOP_PROCESSES]
         if closable:
             largest = closable[0]
-            more = tr(
+            detail = tr(
                 "close {name} to free {size:,.0f} MiB",
                 name=largest.name or tr("process {pid}", pid=largest.pid),
                 size=(largest.used_bytes or 0) / _MIB,
             )
         elif activity is not None and activity.processes is None:
-            more = render(activity.absent.get("processes", ""))
+            detail = render(activity.absent.get("processes", ""))
         subject = tr("Used by others")
         if len(computer.machine.gpus) > 1:
             subject = tr("Used by others, {name}", name=gpu.name)
-        yield Fact(subject, ", ".join(named) or used, more)
+        yield Fact(subject, ", ".join(named) or used, detail)
 
 
 def _host_fact(host: Host) -> Fact:
     cores = tr("{count} cores", count=host.physical_cores) if host.physical_cores else tr("cores unknown")
     memory = tr("{size:,.1f} GiB", size=host.memory_bytes / _GIB)
-    what = ", ".join((host.cpu or host.machine, cores, memory))
-    more = tr("{size:,.1f} GiB of memory available", size=host.available_bytes / _GIB)
+    value = ", ".join((host.cpu or host.machine, cores, memory))
+    detail = tr("{size:,.1f} GiB of memory available", size=host.available_bytes / _GIB)
     if host.memory_limit_bytes:
-        more += " · " + tr("limit of its control group")
+        detail += " · " + tr("limit of its control group")
     lacking = ", ".join(host.lacks).upper()
     warning = tr("The CPU lacks {names}, which the built-in engine needs.", names=lacking)
-    return Fact(tr("Computer"), what, more, (warning,) if lacking else ())
+    return Fact(tr("Computer"), value, detail, (warning,) if lacking else ())
 
 
-def _disk_fact(found: PlanResult, advice: tuple[str, ...]) -> Fact:
-    disk = found.computer.disk
+def _disk_fact(result: PlanResult, advice: tuple[str, ...]) -> Fact:
+    disk = result.computer.disk
     if disk.free_bytes is None:
         return Fact(tr("Disk for models"), tr("Free space unknown"), render(disk.absent.get("free_bytes", "")), advice)
-    size = found.plans[0].file.size_bytes if found.plans else None
+    size = result.plans[0].file.size_bytes if result.plans else None
     if size and disk.free_bytes < size:
         short = tr("The recommended model needs {size:.1f} GB.", size=size / _GB)
         where = tr("Free disk space, or set MTP_LAUNCHER_MODELS to a folder on another disk.")
@@ -183,12 +184,12 @@ def _system_fact(host: Host, advice: tuple[str, ...]) -> Fact:
     return Fact(tr("System"), " ".join(filter(None, (system, *inside))), kernel, advice)
 
 
-def report_of(found: PlanResult) -> str:
+def format_report(result: PlanResult) -> str:
     """Return the card's content as text, for a report."""
     lines = []
-    for fact in facts_of(found):
-        lines.append(f"{fact.subject}: {fact.what}" + (f" ({fact.more})" if fact.more else ""))
+    for fact in list_facts(result):
+        lines.append(f"{fact.subject}: {fact.value}" + (f" ({fact.detail})" if fact.detail else ""))
         lines += [f"  ! {warning}" for warning in fact.warnings]
-    for plan in found.plans[:1]:
+    for plan in result.plans[:1]:
         lines.append(tr("Recommended: {plan}. {needs}", plan=plan_title(plan), needs=memory_needs_text(plan, None)))
     return "\n".join(lines) + "\n"

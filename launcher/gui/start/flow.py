@@ -12,13 +12,12 @@ from PySide6.QtCore import QObject, Signal, Slot
 from launcher.app.first_steps import StepProgress
 from launcher.base.errors import LauncherError, Superseded
 from launcher.engine.server.state import ServerState
-from launcher.gui.start import queries as looking
+from launcher.gui.start import queries
 
 if TYPE_CHECKING:
     from launcher.app.first_checks import StartRequest, StartSurvey
     from launcher.app.first_start import OnStatus, SendRequest
     from launcher.app.start_settings import KeptPlan, Start
-    from launcher.base.errors import LauncherError
     from launcher.engine.server.client import ChatRequest
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerStatus
@@ -29,52 +28,52 @@ if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
     from launcher.runtime import WorkHandle
 
-# Adapter between the core's first start and the window's server: the controller serves.
+# Adapter between the core's first start and the controller, which starts the window's server.
 
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
     """Request of the core's first start for a server.
 
-    Report each status to `hear`, then call `ready` with the address, or `failed`. All three may be called from any
+    Report each status to `on_status`, then call `ready` with the address, or `failed`. All three may be called from any
     thread.
     """
 
     start: Start
-    hear: Callable[[ServerStatus], object]
+    on_status: Callable[[ServerStatus], object]
     ready: Callable[[str], object]
     failed: Callable[[LauncherError], object]
 
 
-async def run_first_start(aim: StartRequest, report: Callable[[object], object]) -> Reply:
-    """Run all steps of a first start on the core's thread. Reports StepTold, and ServeRequest to get a server."""
+async def run_first_start(request: StartRequest, report: Callable[[object], object]) -> Reply:
+    """Run all steps of a first start on the core's thread. Reports StepProgress, and a ServeRequest to get a server."""
     from launcher.app.first_start import perform_first_start
     from launcher.app.serving import chat
 
     loop = asyncio.get_running_loop()
 
-    async def serve(start: Start, hear: OnStatus) -> SendRequest:
+    async def serve(start: Start, on_status: OnStatus) -> SendRequest:
         ready: asyncio.Future[str] = loop.create_future()
 
-        def settle(settling: Callable[[], object]) -> None:
-            loop.call_soon_threadsafe(lambda: None if ready.done() else settling())
+        def settle(finish: Callable[[], object]) -> None:
+            loop.call_soon_threadsafe(lambda: None if ready.done() else finish())
 
         report(
             ServeRequest(
                 start,
-                lambda status: loop.call_soon_threadsafe(hear, status),
+                lambda status: loop.call_soon_threadsafe(on_status, status),
                 lambda url: settle(lambda: ready.set_result(url)),
                 lambda error: settle(lambda: ready.set_exception(error)),
             )
         )
         url = await ready
 
-        async def ask(request: ChatRequest) -> Reply:
-            return await chat(request, url=url)
+        async def send_request(chat_request: ChatRequest) -> Reply:
+            return await chat(chat_request, url=url)
 
-        return ask
+        return send_request
 
-    return await perform_first_start(aim, serve, report)
+    return await perform_first_start(request, serve, report)
 
 
 class ServeAdapter(QObject):
@@ -86,65 +85,65 @@ class ServeAdapter(QObject):
     def __init__(self, controller: Controller, parent: QObject) -> None:
         super().__init__(parent)
         self._controller = controller
-        self._asked: ServeRequest | None = None
-        self._last: ServerStatus | None = None
-        controller.view_changed.connect(self._follow)
-        controller.launched.connect(self._launched)
-        controller.refused.connect(self._refused)
+        self._serve_request: ServeRequest | None = None
+        self._last_status: ServerStatus | None = None
+        controller.view_changed.connect(self._handle_view)
+        controller.launched.connect(self._handle_launch)
+        controller.refused.connect(self._handle_refusal)
 
-    def serve(self, asked: ServeRequest) -> None:
+    def serve(self, request: ServeRequest) -> None:
         """Start a server."""
-        self._asked, self._last = asked, None
-        self._controller.start(asked.start.named, start=asked.start)
+        self._serve_request, self._last_status = request, None
+        self._controller.start(request.start.named, start=request.start)
 
-    def give_up(self) -> None:
-        """Stop a server that is starting, even at an early stage. Does nothing without one."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
+    def cancel_start(self) -> None:
+        """Stop the requested server while it starts. Does nothing if none is starting."""
+        request, self._serve_request = self._serve_request, None
+        if request is not None:
             self._controller.stop()
 
     @Slot(object)
-    def _follow(self, _view: View) -> None:
-        asked, inputs = self._asked, self._controller.inputs
-        if asked is None:
+    def _handle_view(self, _view: View) -> None:
+        request, inputs = self._serve_request, self._controller.inputs
+        if request is None:
             return
         status = inputs.status
-        if status != self._last:
-            begun, self._last = self._last is not None, status
-            if begun and status.state is ServerState.STOPPED:
-                self._asked = None
+        if status != self._last_status:
+            had_status, self._last_status = self._last_status is not None, status
+            if had_status and status.state is ServerState.STOPPED:
+                self._serve_request = None
                 self.stopped.emit()
                 return
-            asked.hear(status)
+            request.on_status(status)
         if status.state is ServerState.FAILED and status.error is not None:
-            self._refused(status.error)
+            self._handle_refusal(status.error)
 
     @Slot(object)
-    def _refused(self, error: LauncherError) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.failed(error)
+    def _handle_refusal(self, error: LauncherError) -> None:
+        request, self._serve_request = self._serve_request, None
+        if request is not None:
+            request.failed(error)
 
     @Slot(object)
-    def _launched(self, launch: Launch | None) -> None:
-        asked = self._asked
-        if asked is not None and launch is not None:
-            self._asked = None
-            asked.ready(f"http://{self._controller.inputs.address}")
+    def _handle_launch(self, launch: Launch | None) -> None:
+        request = self._serve_request
+        if request is not None and launch is not None:
+            self._serve_request = None
+            request.ready(f"http://{self._controller.inputs.address}")
 
 
 class StartFlow(QObject):
     """Reads the machine, plans, asks the engine and starts. Signals are emitted on the GUI thread."""
 
-    looked_at = Signal(object)
+    phase_changed = Signal(object)
     """ReadingPhase: what is being read."""
-    found = Signal(object)
+    planned = Signal(object)
     """PlanResult."""
     surveyed = Signal(object)
-    """tuple[StepTold, ...]: the steps of the chosen plan before anything is started."""
+    """tuple[StepProgress, ...]: the steps of the chosen plan before anything is started."""
     needs_network = Signal(bool)
     stepped = Signal(object)
-    """StepTold."""
+    """StepProgress."""
     started = Signal()
     ended = Signal(object)
     """Reply: the first token has arrived."""
@@ -160,9 +159,9 @@ class StartFlow(QObject):
         self._server = ServeAdapter(controller, self)
         self._server.stopped.connect(self.pause)
         self._computer: Computer | None = None
-        self._looking: WorkHandle[None] | None = None
+        self._planning: WorkHandle[None] | None = None
         self._surveying: WorkHandle[None] | None = None
-        self._asking: WorkHandle[None] | None = None
+        self._engine_query: WorkHandle[None] | None = None
         self._starting: WorkHandle[None] | None = None
 
     @property
@@ -173,34 +172,34 @@ class StartFlow(QObject):
     @property
     def is_reading(self) -> bool:
         """Whether the computer is being read or plans are being made."""
-        return self._looking is not None
+        return self._planning is not None
 
-    def read_and_plan(self, question: PlanRequest, *, again: bool = False) -> None:
-        """Read the computer, if not known yet or `again`, and plan. Ends with `found`."""
-        if self._looking is not None:
-            self._looking.cancel()
+    def read_and_plan(self, request: PlanRequest, *, again: bool = False) -> None:
+        """Read the computer, if not known yet or `again`, and plan. Ends with `planned`."""
+        if self._planning is not None:
+            self._planning.cancel()
         known = None if again else self._computer
-        self._looking = self._bridge.run(
-            lambda report: looking.read_and_plan(question, report, known),
+        self._planning = self._bridge.run(
+            lambda report: queries.read_and_plan(request, report, known),
             done=self._handle_result,
             failed=self._handle_read_failure,
-            reported=self.looked_at.emit,
+            reported=self.phase_changed.emit,
         )
 
     def survey(self, plan: Plan | None) -> None:
-        """Find out which parts of a plan are already here; None stands for the demo."""
+        """Find out which parts of a plan are already on this computer; None stands for the demo."""
         if self._surveying is not None:
             self._surveying.cancel()
         self._surveying = self._bridge.run(
-            lambda _report: looking.survey_plan(plan), done=self._handle_survey, failed=self.failed.emit
+            lambda _report: queries.survey_plan(plan), done=self._handle_survey, failed=self.failed.emit
         )
 
     def ask_engine(self, plan: Plan) -> None:
         """Ask an engine build for a plan's memory. Ends with `answered`."""
-        if self._asking is not None:
-            self._asking.cancel()
-        self._asking = self._bridge.run(
-            lambda _report: looking.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
+        if self._engine_query is not None:
+            self._engine_query.cancel()
+        self._engine_query = self._bridge.run(
+            lambda _report: queries.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
         )
 
     def start(self, plan: Plan | None, kept: KeptPlan | None = None) -> None:
@@ -212,14 +211,14 @@ class StartFlow(QObject):
             from launcher.app.first_checks import StartRequest, start_request_of
             from launcher.engine.demo import DEMO
 
-            aim = start_request_of(plan, kept) if plan is not None else StartRequest(DEMO)
-            return await run_first_start(aim, report)  # type: ignore[arg-type]
+            request = start_request_of(plan, kept) if plan is not None else StartRequest(DEMO)
+            return await run_first_start(request, report)  # type: ignore[arg-type]
 
         self._starting = self._bridge.run(
             work,
             done=self._finish,
             failed=self._finish_failed,
-            reported=self._handle_progress,
+            reported=self._handle_report,
             cancelled=self._finish_paused,
         )
         self.started.emit()
@@ -229,13 +228,13 @@ class StartFlow(QObject):
         if self._starting is not None:
             self._starting.cancel()
 
-    def _handle_result(self, found: PlanResult) -> None:
-        self._looking = None
-        self._computer = found.computer
-        self.found.emit(found)
+    def _handle_result(self, result: PlanResult) -> None:
+        self._planning = None
+        self._computer = result.computer
+        self.planned.emit(result)
 
     def _handle_read_failure(self, error: LauncherError) -> None:
-        self._looking = None
+        self._planning = None
         self.failed.emit(error)
 
     def _handle_survey(self, survey: StartSurvey) -> None:
@@ -245,12 +244,12 @@ class StartFlow(QObject):
         self.needs_network.emit(survey.needs_network)
         self.surveyed.emit(initial_steps(survey))
 
-    def _handle_progress(self, told: object) -> None:
-        if isinstance(told, ServeRequest):
+    def _handle_report(self, report: object) -> None:
+        if isinstance(report, ServeRequest):
             if self.running:
-                self._server.serve(told)
-        elif isinstance(told, StepProgress):
-            self.stepped.emit(told)
+                self._server.serve(report)
+        elif isinstance(report, StepProgress):
+            self.stepped.emit(report)
 
     def _finish(self, reply: Reply) -> None:
         self._starting = None
@@ -258,7 +257,7 @@ class StartFlow(QObject):
 
     def _finish_paused(self) -> None:
         self._starting = None
-        self._server.give_up()
+        self._server.cancel_start()
         self.paused.emit()
 
     def _finish_failed(self, error: LauncherError) -> None:

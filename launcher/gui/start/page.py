@@ -14,8 +14,8 @@ from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.gui import theme
 from launcher.gui.labels import Label
-from launcher.gui.start import computer_text as facts
 from launcher.gui.start.cards import MachineCard, PlanCard, PlansTable, StepsCard, goal_name
+from launcher.gui.start.computer_text import format_report, list_facts
 from launcher.gui.start.flow import StartFlow
 from launcher.gui.start.queries import EngineAnswer, PlanRequest, PlanResult, ReadingPhase
 from launcher.gui.translation import render, tr
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from launcher.monitor.reply import Reply
 
 _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
+"""In pixels: width of the computer's card; page widths below which it goes below the plans, and margins shrink."""
 _GOALS = ("balanced", "long-context", "best-quality", "as-published")
 
 
@@ -37,13 +38,17 @@ class StartPage(QWidget):
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.question = PlanRequest()
-        self.found: PlanResult | None = None
+        self.request = PlanRequest()
+        self.result: PlanResult | None = None
         self.plan: Plan | None = None
         """The plan that the button starts; None is the demo."""
-        self._chosen = self._looked = self._needs_network = self._broken = False
-        self._replaces = self._stepped = self._quiet = False
-        """Whether the choice replaces the running server; whether that server was started by the steps on this page."""
+        self._user_chose = self._has_read = self._needs_network = self._step_failed = False
+        self._replaces = False
+        """Whether the choice replaces the running server."""
+        self._started_here = False
+        """Whether the running server was started by the steps on this page."""
+        self._is_refreshing = False
+        """Whether the computer is read again without a request by the user: the choice and its texts stay."""
         self._answer: EngineAnswer | None = None
         self.flow = StartFlow(controller, self)
         self.banner = Banner()
@@ -57,13 +62,13 @@ class StartPage(QWidget):
         self.goal = ComboBox()
         self._lay_out()
         self._connect()
-        self._show_looking(ReadingPhase.COMPUTER)  # the first frame shows what is coming
+        self._show_phase(ReadingPhase.COMPUTER)  # the first frame shows what is coming
         self._show_plan()
         self._show_buttons()
 
     def on_shown(self) -> None:
         """Read this computer. Its memory is read each time the page is shown."""
-        if self._looked:
+        if self._has_read:
             self.refresh()
         else:
             self.read_and_plan()
@@ -71,15 +76,15 @@ class StartPage(QWidget):
     @Slot()
     def refresh(self) -> None:
         """Read the memory again and plan with it, keeping the selection. Skipped during a read or a first start."""
-        if self._looked and not self.flow.running and not self.flow.is_reading:
-            self._quiet = True
-            self.flow.read_and_plan(self.question, again=True)
+        if self._has_read and not self.flow.running and not self.flow.is_reading:
+            self._is_refreshing = True
+            self.flow.read_and_plan(self.request, again=True)
 
-    def read_and_plan(self, question: PlanRequest | None = None, *, again: bool = False) -> None:
+    def read_and_plan(self, request: PlanRequest | None = None, *, again: bool = False) -> None:
         """Read and plan, optionally for another question."""
-        self.question = question or self.question
-        self._looked, self._chosen, self._quiet = True, False, False
-        self.flow.read_and_plan(self.question, again=again)
+        self.request = request or self.request
+        self._has_read, self._user_chose, self._is_refreshing = True, False, False
+        self.flow.read_and_plan(self.request, again=again)
 
     def check_again(self) -> None:
         """Read the computer again."""
@@ -87,13 +92,13 @@ class StartPage(QWidget):
 
     def copy_report(self) -> None:
         """Copy the card of this computer as text."""
-        if self.found is not None:
-            QGuiApplication.clipboard().setText(facts.report_of(self.found))
+        if self.result is not None:
+            QGuiApplication.clipboard().setText(format_report(self.result))
             self.banner.show_message(tr("Report copied."), "good")
 
     def press_main_button(self) -> None:
         """Carry out the main button's action."""
-        if self._is_serving and not self._broken:
+        if self._is_serving and not self._step_failed:
             self._controller.open_chat()
             return
         self.banner.clear()
@@ -101,34 +106,34 @@ class StartPage(QWidget):
 
     @property
     def _own_settings(self) -> KeptPlan | None:
-        return self.found.kept_for(self.plan) if self.found is not None and self.plan is not None else None
+        return self.result.kept_for(self.plan) if self.result is not None and self.plan is not None else None
 
     @property
     def _has_own_settings(self) -> bool:
         """Whether the chosen plan has the user's own settings."""
-        kept = self._own_settings
-        return kept is not None and self.plan is not None and kept.is_kept_plan(self.plan)
+        own_settings = self._own_settings
+        return own_settings is not None and self.plan is not None and own_settings.is_kept_plan(self.plan)
 
     def _switch_settings(self) -> None:
         """Switch between the plan's own settings and the user's."""
-        found, plan = self.found, self.plan
-        kept = found.kept_for(plan) if found is not None and plan is not None else None
-        if found is None or plan is None or kept is None or kept.kept_plan is None:
+        result, plan = self.result, self.plan
+        own_settings = result.kept_for(plan) if result is not None and plan is not None else None
+        if result is None or plan is None or own_settings is None or own_settings.kept_plan is None:
             return
-        other = kept.planned if self._has_own_settings else kept.kept_plan
-        self.found = found.with_plan_replaced(plan, other)
-        row = next(at for at, each in enumerate(self.found.plans) if each is other)
-        self.table.show_plans(self.found.plans, several=found.question.family is None, row=row)
+        other = own_settings.planned if self._has_own_settings else own_settings.kept_plan
+        self.result = result.with_plan_replaced(plan, other)
+        row = next(at for at, each in enumerate(self.result.plans) if each is other)
+        self.table.show_plans(self.result.plans, several=result.request.family is None, row=row)
         self._choose(other)
 
     def _choose_demo(self) -> None:
-        self._chosen = self._replaces = True
+        self._user_chose = self._replaces = True
         self._choose(None)
         self.table.clearSelection()
 
     @property
     def _is_serving(self) -> bool:
-        """Whether a server runs that the choice does not replace."""
+        """Whether a server runs and the user has not chosen to replace it."""
         return self._controller.launch is not None and not self._replaces
 
     def _lay_out(self) -> None:
@@ -151,11 +156,11 @@ class StartPage(QWidget):
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
         self._others.add_aligned(self.table, self.table.text_inset)
-        self._lacking = Label()
-        self._lacking.setObjectName("secondary")
-        self._lacking.setWordWrap(True)
-        self._lacking.hide()
-        self._others.body.addWidget(self._lacking)
+        self._unplanned = Label()
+        self._unplanned.setObjectName("secondary")
+        self._unplanned.setWordWrap(True)
+        self._unplanned.hide()
+        self._others.body.addWidget(self._unplanned)
         self._others.body.addStretch()
         self._right = QWidget()
         self._right.setObjectName("plain")
@@ -203,8 +208,8 @@ class StartPage(QWidget):
 
     def _connect(self) -> None:
         flow = self.flow
-        flow.looked_at.connect(self._show_looking)
-        flow.found.connect(self._show_found)
+        flow.phase_changed.connect(self._show_phase)
+        flow.planned.connect(self._show_result)
         flow.surveyed.connect(self._show_survey)
         flow.needs_network.connect(self._record_network_need)
         flow.stepped.connect(self.steps.show_step)
@@ -219,93 +224,94 @@ class StartPage(QWidget):
         self._controller.launched.connect(self._handle_launch)
 
     @Slot(object)
-    def _show_looking(self, what: ReadingPhase) -> None:
-        words = {
+    def _show_phase(self, phase: ReadingPhase) -> None:
+        text = {
             ReadingPhase.COMPUTER: tr("Checking GPUs, drivers, memory and disk ..."),
             ReadingPhase.PLANS: tr("Checking which models fit ..."),
-        }[what]
-        if what is ReadingPhase.COMPUTER and not self._quiet:
-            self.machine.show_reading(words)
-        if self.found is None and not self._is_serving:
-            self.card.show_reading(words)
+        }[phase]
+        if phase is ReadingPhase.COMPUTER and not self._is_refreshing:
+            self.machine.show_reading(text)
+        if self.result is None and not self._is_serving:
+            self.card.show_reading(text)
 
     @Slot(object)
-    def _show_found(self, found: PlanResult) -> None:
-        quiet, self._quiet = self._quiet, False
-        if quiet and self.flow.running:
+    def _show_result(self, result: PlanResult) -> None:
+        keeps_texts, self._is_refreshing = self._is_refreshing, False
+        if keeps_texts and self.flow.running:
             return  # a start in progress keeps its plan
-        chosen, uses_kept = self.plan, self._has_own_settings
-        self.found = found
-        self.machine.show_facts(facts.facts_of(found), found.situation.read_at if found.situation else None)
+        chosen, uses_own_settings = self.plan, self._has_own_settings
+        self.result = result
+        self.machine.show_facts(list_facts(result), result.situation.read_at if result.situation else None)
         if self.family.count() == 1:
-            for model_id, name in found.families:
+            for model_id, name in result.families:
                 self.family.addItem(name.removesuffix(" with MTP head"), model_id)
-        self.family.setCurrentIndex(max(self.family.findData(found.question.family), 0))
-        self.goal.setCurrentIndex(self.goal.findData(found.question.intent))
-        self.table.show_plans(found.plans, several=found.question.family is None)
-        lacking = "\n".join(
+        self.family.setCurrentIndex(max(self.family.findData(result.request.family), 0))
+        self.goal.setCurrentIndex(self.goal.findData(result.request.intent))
+        self.table.show_plans(result.plans, several=result.request.family is None)
+        unplanned = "\n".join(
             tr(
                 "{file}: {why}. {remedy}",
                 file=each.quant or each.model,
                 why=render(each.reason),
                 remedy=render(each.remedy),
             )
-            for each in found.lacking[:3]
+            for each in result.unplanned[:3]
         )
-        self._lacking.setText(lacking)
-        self._lacking.setVisible(bool(lacking))
-        if quiet and self._chosen:
-            self._keep_chosen(chosen, uses_kept=uses_kept)
+        self._unplanned.setText(unplanned)
+        self._unplanned.setVisible(bool(unplanned))
+        if keeps_texts and self._user_chose:
+            self._reselect(chosen, uses_own_settings=uses_own_settings)
             return
-        no_gpu = found.situation is None or (found.situation.no_gpu and found.question.family is None)
-        plan = next((each for each in found.plans if each.status.value != "TOO BIG"), None)
-        if plan is None or ((no_gpu or found.offline) and not self._chosen):
+        no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
+        plan = next((each for each in result.plans if each.status.value != "TOO BIG"), None)
+        if plan is None or ((no_gpu or result.offline) and not self._user_chose):
             self.table.clearSelection()
-            self._choose(None, quiet=quiet)
+            self._choose(None, keeps_texts=keeps_texts)
         else:
-            self.table.show_plans(found.plans, several=found.question.family is None, row=found.plans.index(plan))
-            self._choose(plan, quiet=quiet)
+            self.table.show_plans(result.plans, several=result.request.family is None, row=result.plans.index(plan))
+            self._choose(plan, keeps_texts=keeps_texts)
 
-    def _keep_chosen(self, before: Plan | None, *, uses_kept: bool) -> None:
+    def _reselect(self, before: Plan | None, *, uses_own_settings: bool) -> None:
         """Select the earlier choice again among the new plans."""
-        found = self.found
-        assert found is not None  # noqa: S101 -- it was just taken
-        alike = [each for each in found.plans if before is not None and _is_same_file(each, before)]
-        same = next((each for each in alike if before is not None and each.setting == before.setting), None)
-        same = same or next(iter(alike), None)
+        result = self.result
+        assert result is not None  # noqa: S101 -- it was just set
+        candidates = [each for each in result.plans if before is not None and _is_same_file(each, before)]
+        same = next((each for each in candidates if before is not None and each.setting == before.setting), None)
+        same = same or next(iter(candidates), None)
         if same is None:
             self.table.clearSelection()
-            self._choose(None, quiet=True)
+            self._choose(None, keeps_texts=True)
             return
-        kept = found.kept_for(same)
-        if kept is not None and kept.kept_plan is not None and kept.is_kept_plan(same) != uses_kept:
-            other = kept.kept_plan if uses_kept else kept.planned
-            found, same = found.with_plan_replaced(same, other), other
-            self.found = found
-        row = next(at for at, each in enumerate(found.plans) if each is same)
-        self.table.show_plans(found.plans, several=found.question.family is None, row=row)
-        self._choose(same, quiet=True)
+        own_settings = result.kept_for(same)
+        kept_plan = own_settings.kept_plan if own_settings is not None else None
+        if own_settings is not None and kept_plan is not None and own_settings.is_kept_plan(same) != uses_own_settings:
+            other = kept_plan if uses_own_settings else own_settings.planned
+            result, same = result.with_plan_replaced(same, other), other
+            self.result = result
+        row = next(at for at, each in enumerate(result.plans) if each is same)
+        self.table.show_plans(result.plans, several=result.request.family is None, row=row)
+        self._choose(same, keeps_texts=True)
 
     @Slot(int)
     def _choose_row(self, row: int) -> None:
-        if self.found is not None:
-            self._chosen = self._replaces = True
-            self._choose(self.found.plans[row])
+        if self.result is not None:
+            self._user_chose = self._replaces = True
+            self._choose(self.result.plans[row])
 
-    def _choose(self, plan: Plan | None, *, quiet: bool = False) -> None:
-        """Select a plan, or the demo (None). `quiet` keeps the texts beside it."""
+    def _choose(self, plan: Plan | None, *, keeps_texts: bool = False) -> None:
+        """Select a plan, or the demo (None). `keeps_texts` keeps the banner, and for the same file also the steps."""
         if self.flow.running:
             return
         before, self.plan = self.plan, plan
-        if quiet and (plan is before or (plan and before and _is_same_file(plan, before))):
+        if keeps_texts and (plan is before or (plan and before and _is_same_file(plan, before))):
             self._show_plan()
             return
-        self._broken, self._needs_network = False, False
-        if not quiet:
+        self._step_failed, self._needs_network = False, False
+        if not keeps_texts:
             self.banner.clear()
         if self._controller.launch is not None and self._replaces:
-            words = tr("{model} is loaded. A model that you start here replaces it.", model=self._served_model)
-            self.banner.show_message(words, "information", [(tr("Open the chat"), self._controller.open_chat)])
+            text = tr("{model} is loaded. A model that you start here replaces it.", model=self._served_model)
+            self.banner.show_message(text, "information", [(tr("Open the chat"), self._controller.open_chat)])
         self._show_plan()
         self.flow.survey(plan)
         self._show_buttons()
@@ -315,39 +321,39 @@ class StartPage(QWidget):
         return one_line(self._controller.inputs.model or "")
 
     def _show_plan(self) -> None:
-        found, plan, inputs = self.found, self.plan, self._controller.inputs
+        result, plan, inputs = self.result, self.plan, self._controller.inputs
         if self._is_serving:
             self.card.show_served(self._served_model, inputs.settings, inputs.address)
             return
-        if found is None:
+        if result is None:
             return
         if plan is None:
-            self.card.show_demo(self._why_demo(found))
+            self.card.show_demo(self._demo_reason(result))
             return
-        recommended = bool(found.plans) and plan is found.plans[0]
+        recommended = bool(result.plans) and plan is result.plans[0]
         self.card.show_asking(tr("Ask the engine"))
-        self.card.show_plan(found, plan, self._answer, recommended=recommended)
+        self.card.show_plan(result, plan, self._answer, recommended=recommended)
 
-    def _why_demo(self, found: PlanResult) -> str:
-        if self._chosen:
+    def _demo_reason(self, result: PlanResult) -> str:
+        if self._user_chose:
             return tr("Chosen by you")
-        if found.problem is not None:
-            return str(found.problem)
-        if found.offline:
+        if result.problem is not None:
+            return str(result.problem)
+        if result.offline:
             return tr("There is no network (HF_HUB_OFFLINE is set)")
-        if found.situation is not None and found.situation.no_gpu:
+        if result.situation is not None and result.situation.no_gpu:
             return tr("No usable GPU found")
         return tr("No model of the catalogue fits into the free memory")
 
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
         self._replaces = True
-        self.read_and_plan(replace(self.question, family=self.family.currentData()))
+        self.read_and_plan(replace(self.request, family=self.family.currentData()))
 
     @Slot(int)
     def _choose_goal(self, _index: int) -> None:
         self._replaces = True
-        self.read_and_plan(replace(self.question, intent=self.goal.currentData()))
+        self.read_and_plan(replace(self.request, intent=self.goal.currentData()))
 
     @Slot(object)
     def _show_survey(self, steps: tuple[StepProgress, ...]) -> None:
@@ -362,38 +368,38 @@ class StartPage(QWidget):
     @Slot()
     def _show_buttons(self) -> None:
         running = self.flow.running
-        paused = any(told.stage is Stage.PAUSED for told in self.steps.progress.values())
-        if self._broken:
-            words, tip = tr("Retry"), tr("Continue from the failed step")
+        paused = any(report.stage is Stage.PAUSED for report in self.steps.progress.values())
+        if self._step_failed:
+            text, tip = tr("Retry"), tr("Continue from the failed step")
         elif self._is_serving:
-            words, tip = tr("Open the chat"), tr("The model is running. Open the chat in the cockpit")
+            text, tip = tr("Open the chat"), tr("The model is running. Open the chat in the cockpit")
         elif paused and not running:
-            words, tip = tr("Resume"), tr("Continue where it stopped")
-        elif self.found is None:
-            words, tip = tr("Start"), tr("Finding the engine and model files ...")
+            text, tip = tr("Resume"), tr("Continue where it stopped")
+        elif self.result is None:
+            text, tip = tr("Start"), tr("Finding the engine and model files ...")
         elif self.plan is None:
-            words, tip = tr("Start the demo"), tr("Load the built-in demo model")
+            text, tip = tr("Start the demo"), tr("Load the built-in demo model")
         elif self._needs_network:
-            words, tip = (
+            text, tip = (
                 tr("Download and start"),
                 tr("Download missing files, verify them and load the model (llama-server --model)"),
             )
         else:
-            words, tip = tr("Start"), tr("Load the model; all files are on this computer (llama-server --model)")
-        self.card.primary.setText(words)
+            text, tip = tr("Start"), tr("Load the model; all files are on this computer (llama-server --model)")
+        self.card.primary.setText(text)
         self.card.primary.setToolTip(tip)
-        self.card.primary.setAccessibleName(words)
+        self.card.primary.setAccessibleName(text)
         self.card.primary.setVisible(not running)
-        self.card.primary.setEnabled(self.found is not None or self._is_serving)
+        self.card.primary.setEnabled(self.result is not None or self._is_serving)
         self.card.pause.setVisible(running)
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
-        self.steps.setVisible(running or self._stepped or not self._is_serving)
+        self.steps.setVisible(running or self._started_here or not self._is_serving)
         for widget in (self.table, self.family, self.goal, self.machine.check_button):
             widget.setEnabled(not running)
 
     @Slot(object)
     def _show_end(self, reply: Reply) -> None:
-        self._broken, self._stepped = False, True
+        self._step_failed, self._started_here = False, True
         first = tr("First token after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
         self.banner.show_message(tr("Running. {first}", first=first), "good")
         self._show_plan()
@@ -406,7 +412,7 @@ class StartPage(QWidget):
         """Show the running server or, when it has stopped, offer to start the choice."""
         self._replaces = False
         if not self.flow.running:
-            self._stepped = False
+            self._started_here = False
             if launch is None:
                 self._choose(self.plan)
             else:
@@ -422,8 +428,8 @@ class StartPage(QWidget):
 
     @Slot(object)
     def _show_failure(self, error: LauncherError) -> None:
-        failed = any(told.stage is Stage.FAILED for told in self.steps.progress.values())
-        self._broken = failed
+        failed = any(report.stage is Stage.FAILED for report in self.steps.progress.values())
+        self._step_failed = failed
         buttons = [] if failed else [(tr("Retry"), self.check_again)]  # a failed step is retried by the main button
         self.banner.show_message(str(error), "bad", buttons)
         self._show_buttons()

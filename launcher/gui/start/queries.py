@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
 
 _MOST_PLANS, _MOST_OTHER_FITS = 8, 3
+"""Plans that are listed, and among them those for one family whose fit differs from the recommended one's."""
 _ON = {"1", "on", "yes", "true"}
 
 
 class ReadingPhase(Enum):
-    """Phase of reading."""
+    """What is being worked on: reading this computer, or making plans."""
 
     COMPUTER = auto()
     PLANS = auto()
@@ -60,18 +61,18 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """The answer. `situation` is None if it could not be read; `problem` says why.
+    """Plans for a request. `situation` is None if it could not be read; `problem` says why.
 
-    `plans` are the choices, the recommended one first; `lacking` are the files of a family that could not be planned.
+    `plans` are the choices, the recommended one first; `unplanned` are the files of a family that could not be planned.
     `kept` are the user's earlier settings for some of them.
     """
 
-    question: PlanRequest
+    request: PlanRequest
     computer: Computer
     families: tuple[tuple[str, str], ...]
     situation: Situation | None
     plans: tuple[Plan, ...]
-    lacking: tuple[UnplannedFile, ...]
+    unplanned: tuple[UnplannedFile, ...]
     problem: LauncherError | None
     offline: bool = False
     kept: tuple[KeptPlan, ...] = ()
@@ -95,7 +96,7 @@ class EngineAnswer:
 
 
 async def read_and_plan(
-    question: PlanRequest, report: Callable[[ReadingPhase], object], known: Computer | None = None
+    request: PlanRequest, report: Callable[[ReadingPhase], object], known: Computer | None = None
 ) -> PlanResult:
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
     from launcher.app.planner import MachineWish, read_situation
@@ -104,31 +105,34 @@ async def read_and_plan(
     computer = known
     if computer is None:
         report(ReadingPhase.COMPUTER)
-        computer = await asyncio.to_thread(_read_computer, wake=question.wake)
+        computer = await asyncio.to_thread(_read_computer, wake=request.wake)
     report(ReadingPhase.PLANS)
     catalogue = await asyncio.to_thread(load_catalogue)
     families = tuple((entry.id, entry.name) for entry in catalogue.models if entry.id != "demo")
     offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON
-    here = PlanResult(question, computer, families, None, (), (), None, offline)
+    without_plans = PlanResult(request, computer, families, None, (), (), None, offline)
     try:
-        there = await read_situation(question.described or MachineWish(wake=question.wake))
-        plans, lacking = await asyncio.to_thread(_make_plans, catalogue, there, question)
+        situation = await read_situation(request.described or MachineWish(wake=request.wake))
+        plans, unplanned = await asyncio.to_thread(_make_plans, catalogue, situation, request)
     except LauncherError as error:
-        return replace(here, problem=error)
-    return await _apply_own_settings(replace(here, situation=there, plans=plans, lacking=lacking), catalogue, there)
+        return replace(without_plans, problem=error)
+    return await _apply_own_settings(
+        replace(without_plans, situation=situation, plans=plans, unplanned=unplanned), catalogue, situation
+    )
 
 
-async def _apply_own_settings(found: PlanResult, catalogue: Catalogue, there: Situation) -> PlanResult:
-    """Return the answer with tuned settings, and with the user's earlier settings, in place of the plans' own."""
+async def _apply_own_settings(result: PlanResult, catalogue: Catalogue, situation: Situation) -> PlanResult:
+    """Return the result with tuned settings, and with the user's earlier settings, in place of the plans' own."""
     from launcher.app.start_settings import apply_own_settings
     from launcher.models.plan import PlanCriteria
 
-    wish = PlanCriteria(model=found.question.family, intent=found.question.intent)
-    plans, kept = await apply_own_settings(found.plans, catalogue, there, wish)
-    found = replace(found, plans=_drop_duplicates(plans), kept=kept)
-    for each in found.kept:
-        found = found.with_plan_replaced(each.planned, each.kept_plan) if each.kept_plan is not None else found
-    return found
+    criteria = PlanCriteria(model=result.request.family, intent=result.request.intent)
+    plans, kept = await apply_own_settings(result.plans, catalogue, situation, criteria)
+    result = replace(result, plans=_drop_duplicates(plans), kept=kept)
+    for each in result.kept:
+        if each.kept_plan is not None:
+            result = result.with_plan_replaced(each.planned, each.kept_plan)
+    return result
 
 
 def _read_computer(*, wake: bool) -> Computer:
@@ -148,32 +152,33 @@ def _read_computer(*, wake: bool) -> Computer:
 
 
 def _make_plans(
-    catalogue: Catalogue, situation: Situation, question: PlanRequest
+    catalogue: Catalogue, situation: Situation, request: PlanRequest
 ) -> tuple[tuple[Plan, ...], tuple[UnplannedFile, ...]]:
-    """Make plans.
+    """Make plans, the recommended one first, and list the files of a family that cannot be planned.
 
-    For a single family, add files of about the recommended one's size and some that fit with other settings.
+    For a single family, add plans for its other files: those of about the recommended one's size first, and a few whose
+    fit differs.
     """
     from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
 
-    wish = PlanCriteria(question.family, question.intent)
-    plans = _drop_duplicates(make_plans(catalogue, situation, wish))
-    if question.family is None or not plans:
-        return plans[:_MOST_PLANS], list_unplanned(catalogue, situation, wish) if question.family else ()
-    first, seen = plans[0], {plan.file.quant for plan in plans}
-    entry = catalogue.find(question.family)
-    others = [make_plans(catalogue, situation, replace(wish, quant=each.quant)) for each in entry.files]
-    more = [each[0] for each in others if each and each[0].file.quant not in seen]
+    criteria = PlanCriteria(request.family, request.intent)
+    plans = _drop_duplicates(make_plans(catalogue, situation, criteria))
+    if request.family is None or not plans:
+        return plans[:_MOST_PLANS], list_unplanned(catalogue, situation, criteria) if request.family else ()
+    recommended, seen = plans[0], {plan.file.quant for plan in plans}
+    entry = catalogue.find(request.family)
+    others = [make_plans(catalogue, situation, replace(criteria, quant=each.quant)) for each in entry.files]
+    best_by_file = [each[0] for each in others if each and each[0].file.quant not in seen]
 
-    def distance(plan: Plan) -> int:
-        return abs((plan.file.size_bytes or 0) - (first.file.size_bytes or 0))
+    def size_difference(plan: Plan) -> int:
+        return abs((plan.file.size_bytes or 0) - (recommended.file.size_bytes or 0))
 
-    more.sort(key=distance)
-    alike = [plan for plan in more if plan.status is first.status]
-    other = [plan for plan in more if plan.status is not first.status]
-    near = [*plans[1:], *other[:_MOST_OTHER_FITS], *alike][: _MOST_PLANS - 1]
-    near.sort(key=lambda plan: (plan.group, plan.setting.n_cpu_moe > 0, distance(plan)))
-    return (first, *near), list_unplanned(catalogue, situation, wish)
+    best_by_file.sort(key=size_difference)
+    alike = [plan for plan in best_by_file if plan.status is recommended.status]
+    other_fits = [plan for plan in best_by_file if plan.status is not recommended.status]
+    listed = [*plans[1:], *other_fits[:_MOST_OTHER_FITS], *alike][: _MOST_PLANS - 1]
+    listed.sort(key=lambda plan: (plan.group, plan.setting.n_cpu_moe > 0, size_difference(plan)))
+    return (recommended, *listed), list_unplanned(catalogue, situation, criteria)
 
 
 def _drop_duplicates(plans: Iterable[Plan]) -> tuple[Plan, ...]:
@@ -181,8 +186,8 @@ def _drop_duplicates(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     first: dict[object, Plan] = {}
     for plan in plans:
         setting = plan.setting
-        seen = (plan.entry.id, plan.file.quant, setting.context, setting.kv, setting.draft, setting.n_cpu_moe)
-        first.setdefault((plan.status, *seen), plan)
+        columns = (plan.entry.id, plan.file.quant, setting.context, setting.kv, setting.draft, setting.n_cpu_moe)
+        first.setdefault((plan.status, *columns), plan)
     return tuple(first.values())
 
 
@@ -199,9 +204,9 @@ async def ask_engine(plan: Plan) -> EngineAnswer:
     from launcher.app import planner
     from launcher.models.plan import estimate_argument
 
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     source = await asyncio.to_thread(planner.read_source, estimate_argument(plan.entry, plan.file))
-    inside = plan.entry.speculation in ("mtp", None)
-    setting = replace(plan.setting, draft=plan.setting.draft if inside else 0, draft_model_bytes=0)
+    drafts_itself = plan.entry.speculation in ("mtp", None)
+    setting = replace(plan.setting, draft=plan.setting.draft if drafts_itself else 0, draft_model_bytes=0)
     verdict = await planner.compare_with_engine(source, setting, None)
-    return EngineAnswer(plan, verdict, time.monotonic() - began_s)
+    return EngineAnswer(plan, verdict, time.monotonic() - started_s)

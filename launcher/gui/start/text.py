@@ -48,24 +48,27 @@ def plan_title(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def settings_origin_text(kept: KeptPlan, plan: Plan) -> str:
+def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
     """Return whose settings a plan has, and how the others differ, as text."""
-    mine, theirs = _settings_text(kept.settings), _settings_text(kept.planned_settings)
-    if kept.is_kept_plan(plan) and kept.replaced:
-        used = {name: value for name, value in kept.settings.items() if name not in kept.replaced}
-        gone = _settings_text({name: value for name, value in kept.settings.items() if name in kept.replaced})
+    mine, theirs = _settings_text(own_settings.settings), _settings_text(own_settings.planned_settings)
+    if own_settings.is_kept_plan(plan) and own_settings.replaced:
+        used = {name: value for name, value in own_settings.settings.items() if name not in own_settings.replaced}
+        dropped = _settings_text(
+            {name: value for name, value in own_settings.settings.items() if name in own_settings.replaced}
+        )
         if not used:
             return tr(
-                "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=gone
+                "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.",
+                mine=dropped,
             )
         return tr(
             "Your last settings: {mine}. Not used because they do not fit into the free memory: {gone}.",
             mine=_settings_text(used),
-            gone=gone,
+            gone=dropped,
         )
-    if kept.is_kept_plan(plan):
+    if own_settings.is_kept_plan(plan):
         return tr("Your last settings: {mine}. Recommended: {theirs}.", mine=mine, theirs=theirs)
-    if kept.kept_plan is None:
+    if own_settings.kept_plan is None:
         return tr(
             "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=mine
         )
@@ -74,7 +77,7 @@ def settings_origin_text(kept: KeptPlan, plan: Plan) -> str:
 
 def _settings_text(settings: Settings) -> str:
     """Return settings in one line."""
-    words = {
+    formats = {
         "ctx": lambda value: tr("{tokens} context", tokens=format_tokens(value)),
         "draft": lambda value: tr("draft {length}", length=value) if value else tr("MTP off"),
         "kv": lambda value: tr("KV {type}", type=value),
@@ -84,7 +87,7 @@ def _settings_text(settings: Settings) -> str:
         "n_cpu_moe": _experts_text,
     }
     return ", ".join(
-        words[name](value) if name in words else format_settings({name: value}) for name, value in settings.items()
+        formats[name](value) if name in formats else format_settings({name: value}) for name, value in settings.items()
     )
 
 
@@ -95,10 +98,10 @@ def _experts_text(layers: int) -> str:
 def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situation | None = None) -> str:
     """Return a plan's memory needs and their source, as text."""
     need, free = plan.required_mib / 1024, plan.free_mib / 1024
-    where = tr("host memory") if plan.setting.backend == "cpu" else tr("GPU memory")
-    told = tr("Needs {need:.1f} of {free:.1f} GiB free {where}.", need=need, free=free, where=where)
+    place = tr("host memory") if plan.setting.backend == "cpu" else tr("GPU memory")
+    text = tr("Needs {need:.1f} of {free:.1f} GiB free {where}.", need=need, free=free, where=place)
     if situation is not None and (stopping := count_stopping_servers(situation)):
-        told = ntr(
+        text = ntr(
             "Needs {need:.1f} of {free:.1f} GiB {where} that is free once the running server stops; "
             "{now:.1f} GiB free now.",
             "Needs {need:.1f} of {free:.1f} GiB {where} that is free once {n} running servers stop; "
@@ -106,16 +109,16 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
             stopping,
             need=need,
             free=free,
-            where=where,
+            where=place,
             now=situation.beside_mib / 1024,
         )
     if situation is not None:
-        told = f"{told} {unknown_memory_text(situation)}".rstrip()
+        text = f"{text} {unknown_memory_text(situation)}".rstrip()
     if answer is not None and answer.plan == plan:
-        return f"{told} {_engine_figures_text(answer)}"
+        return f"{text} {_engine_figures_text(answer)}"
     if plan.estimate.exact:
-        return f"{told} {tr('Estimated from the header of the file.')}"
-    return f"{told} {tr('Estimated from the file size; the header is not read yet.')}"
+        return f"{text} {tr('Estimated from the header of the file.')}"
+    return f"{text} {tr('Estimated from the file size; the header is not read yet.')}"
 
 
 def unknown_memory_text(situation: Situation) -> str:
@@ -131,17 +134,17 @@ def count_stopping_servers(situation: Situation) -> int:
 
 def _engine_figures_text(answer: EngineAnswer) -> str:
     verdict = answer.verdict
-    said = tr(
+    text = tr(
         "The engine computes {need:,.0f} MiB without the driver's part (took {seconds:.1f} s).",
         need=verdict.engine.total_mib,
         seconds=answer.seconds,
     )
     percent = verdict.difference_percent
     if percent is None:
-        return said
+        return text
     if verdict.flagged:
-        return f"{said} {tr('The estimate is off by {percent:+.1f} %: trust the engine.', percent=percent)}"
-    return f"{said} {tr('The estimate is off by {percent:+.1f} %.', percent=percent)}"
+        return f"{text} {tr('The estimate is off by {percent:+.1f} %: trust the engine.', percent=percent)}"
+    return f"{text} {tr('The estimate is off by {percent:+.1f} %.', percent=percent)}"
 
 
 def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:
@@ -179,23 +182,23 @@ def step_name(step: Step) -> str:
     }[step]
 
 
-def step_subject(told: StepProgress) -> str:
+def step_subject(report: StepProgress) -> str:
     """Return a step's subject, such as a file and its size."""
-    total = told.progress.bytes
+    total = report.progress.bytes
     size = tr("{size:.1f} GB", size=total / _GB) if total and total >= 10**8 else ""
     if total and not size:
         size = tr("{size:.1f} MB", size=total / 10**6)
-    match told.step:
-        case Step.ENGINE if told.how is StepDetail.BUILT_IN:
+    match report.step:
+        case Step.ENGINE if report.how is StepDetail.BUILT_IN:
             return tr("built-in engine")
-        case Step.ENGINE if told.stage is Stage.DONE:
-            return told.subject
+        case Step.ENGINE if report.stage is Stage.DONE:
+            return report.subject
         case Step.ENGINE:
-            return ", ".join(filter(None, (told.subject or tr("llama.cpp, the stable build"), size)))
-        case Step.MODEL if told.subject == "demo":
+            return ", ".join(filter(None, (report.subject or tr("llama.cpp, the stable build"), size)))
+        case Step.MODEL if report.subject == "demo":
             return tr("built-in demo model")
         case Step.MODEL:
-            return ", ".join(filter(None, (told.subject, size)))
+            return ", ".join(filter(None, (report.subject, size)))
         case Step.VERIFY:
             return tr("SHA-256 and MTP head")
         case Step.LOAD:
@@ -206,25 +209,25 @@ def step_subject(told: StepProgress) -> str:
             return tr("drafts accepted")
 
 
-def step_state(told: StepProgress) -> str:
+def step_state(report: StepProgress) -> str:
     """Return a step's progress as text."""
-    if told.stage is Stage.FAILED:
+    if report.stage is Stage.FAILED:
         return tr("failed")
-    how = _method_text(told.how)
-    if told.stage is Stage.DONE:
-        return _done_text(told, how)
-    progress = told.progress
+    how = _method_text(report.how)
+    if report.stage is Stage.DONE:
+        return _done_text(report, how)
+    progress = report.progress
     moved = _progress_text(progress)
-    if told.stage is Stage.PAUSED:
+    if report.stage is Stage.PAUSED:
         return tr("paused, {moved} kept", moved=moved) if progress.done_bytes else tr("paused")
-    if told.stage is Stage.WAITING:
+    if report.stage is Stage.WAITING:
         return {
             Step.VERIFY: tr("after the download"),
             Step.ENGINE: tr("to be installed"),
             Step.MODEL: tr("to be downloaded"),
-        }.get(told.step, "")
-    if told.percent is not None:
-        return tr("{percent:.0f} %", percent=told.percent)
+        }.get(report.step, "")
+    if report.percent is not None:
+        return tr("{percent:.0f} %", percent=report.percent)
     parts = [
         moved,
         how,
@@ -235,11 +238,11 @@ def step_state(told: StepProgress) -> str:
     return " · ".join(filter(None, parts)) or tr("started")
 
 
-def _done_text(told: StepProgress, how: str) -> str:
-    if told.drafted:
-        said = tr("{accepted} of {drafted} drafted tokens accepted", accepted=told.accepted, drafted=told.drafted)
-        speed = told.tokens_per_second
-        return f"{said} · {tr('{speed:,.0f} t/s', speed=speed)}" if speed else said
+def _done_text(report: StepProgress, how: str) -> str:
+    if report.drafted:
+        text = tr("{accepted} of {drafted} drafted tokens accepted", accepted=report.accepted, drafted=report.drafted)
+        speed = report.tokens_per_second
+        return f"{text} · {tr('{speed:,.0f} t/s', speed=speed)}" if speed else text
     return how or tr("done")
 
 
@@ -275,12 +278,12 @@ def _progress_text(progress: Progress) -> str:
 
 def format_time_left(seconds: float) -> str:
     """Return a remaining time: 45 s, 1 min 2 s, 2 h 5 min."""
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return tr("{seconds} s", seconds=whole)
-    if whole < 3_600:
-        return tr("{minutes} min {seconds} s", minutes=whole // 60, seconds=whole % 60)
-    return tr("{hours} h {minutes} min", hours=whole // 3_600, minutes=whole % 3_600 // 60)
+    total_seconds = max(round(seconds), 0)
+    if total_seconds < 60:
+        return tr("{seconds} s", seconds=total_seconds)
+    if total_seconds < 3_600:
+        return tr("{minutes} min {seconds} s", minutes=total_seconds // 60, seconds=total_seconds % 60)
+    return tr("{hours} h {minutes} min", hours=total_seconds // 3_600, minutes=total_seconds % 3_600 // 60)
 
 
 def evidence_text(plan: Plan) -> str:
