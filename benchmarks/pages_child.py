@@ -58,7 +58,7 @@ class Course:
         times, more = [], True
         while more:
             began_s = time.perf_counter()
-            more = next(self._window._ahead, False)
+            more = next(self._window._prebuild_steps, False)
             times.append(1_000 * (time.perf_counter() - began_s))
         return times
 

@@ -84,7 +84,7 @@ def read_models(window: Window, models: list[str]) -> dict[str, list[Any]]:
     page: ModelsPage = window.page("models")
     wait_until(lambda: page.local_models is not None and len(page.table.rows) >= len(models), "the files")
     page.show_view(0)
-    wait_until(lambda: page._looking is None or page.details.badge.isVisible(), "the first file")
+    wait_until(lambda: page._listing is None or page.details.badge.isVisible(), "the first file")
     read, details = {}, page.details
     for model in models:
         other = next(local for local in page.table.rows if local.record.model != model)

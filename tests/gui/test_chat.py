@@ -292,7 +292,7 @@ def test_pictures_are_refused_plainly(pane: ChatPane) -> None:
 
 def test_the_system_prompt_is_sent_and_kept(idle_controller: Controller, pane: ChatPane, qtbot: QtBot) -> None:
     asked: list[Any] = []
-    idle_controller.ask = lambda messages, _sampling=None: asked.append(messages)  # type: ignore[method-assign]
+    idle_controller.request_reply = lambda messages, _sampling=None: asked.append(messages)  # type: ignore[method-assign]
     pane.system.edit.setPlainText("Be brief.")
     say(pane, "Why?", "So.")
     assert asked[0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]

@@ -115,7 +115,7 @@ def test_lines_come_are_counted_filtered_and_found_again(window: Window, page: L
     qtbot.waitUntil(lambda: len(page.lines.shown) == 1)
     page.bar.regex.setChecked(True)
     page.bar.search.setText("t(wo")
-    qtbot.waitUntil(lambda: page.bar._wrong.isVisible())
+    qtbot.waitUntil(lambda: page.bar._regex_error.isVisible())
     assert texts(page) == ["0.00.000.002 W two"]
     page.bar.search.setText("t(wo|hree)")
     qtbot.waitUntil(lambda: len(page.lines.shown) == 2)

@@ -106,7 +106,7 @@ def test_pages_are_built_when_they_are_first_shown_or_ahead(window: Window, qtbo
     assert set(window._pages) == {"cockpit"}
     window.prebuild_next()
     wanted = {spec.name for spec in RAIL}
-    qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._ahead, False), timeout=60_000)
+    qtbot.waitUntil(lambda: set(window._pages) == wanted and not next(window._prebuild_steps, False), timeout=60_000)
     assert window.page_name == "cockpit"
     assert "launcher.gui.settings.page" in sys.modules
     window.show_page("about")
