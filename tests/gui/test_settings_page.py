@@ -49,7 +49,7 @@ def page(
 def show(window: Window, qtbot: QtBot) -> SettingsPage:
     window.show_page("settings")
     page: SettingsPage = window.page("settings")
-    qtbot.waitUntil(lambda: bool(page.token_words.text()) and bool(page.path.full_text), timeout=60_000)
+    qtbot.waitUntil(lambda: bool(page.token_source.text()) and bool(page.path.full_text), timeout=60_000)
     return page
 
 
@@ -246,17 +246,17 @@ def test_it_is_searched(page: SettingsPage, qtbot: QtBot) -> None:
     assert page.token.isVisible()
     assert not any(row.isVisible() for row in page.rows.values())
     page.search.setText("no such thing")
-    assert page.none.isVisible()
-    assert "no such thing" in page.none.text()
+    assert page.no_match.isVisible()
+    assert "no such thing" in page.no_match.text()
     page.search.clear()
     assert all(row.isVisible() for row in page.rows.values())
-    assert not page.none.isVisible()
+    assert not page.no_match.isVisible()
 
 
 def test_a_token_is_told_of_but_never_shown(page: SettingsPage) -> None:
     from PySide6.QtWidgets import QLabel, QWidget
 
-    assert page.token_words.text() == "found in HF_TOKEN"
+    assert page.token_source.text() == "found in HF_TOKEN"
     texts = [each.text() for each in page.findChildren(QLabel)]
     texts += [
         each.accessibleName() + each.accessibleDescription() + each.toolTip() for each in page.findChildren(QWidget)

@@ -36,7 +36,7 @@ def test_no_control_without_the_focus_is_changed_by_the_wheel(window: Window, na
     window.show_page(name)
     page: QWidget = window.page(name)
     if isinstance(page, SettingsPage):
-        qtbot.waitUntil(lambda: all(row.standing is not None for row in page.rows.values()), timeout=60_000)
+        qtbot.waitUntil(lambda: all(row.state is not None for row in page.rows.values()), timeout=60_000)
     areas = window.findChildren(QScrollArea)
     for control in controls(page):
         if isinstance(control, QComboBox) and control.count() < 2:

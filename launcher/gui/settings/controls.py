@@ -53,16 +53,16 @@ class PathLine(QLineEdit):
 
     def paintEvent(self, event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Paint the elided path."""
-        seen = self.elided
-        if self.hasFocus() or seen == self.text():
+        shown_path = self.elided
+        if self.hasFocus() or shown_path == self.text():
             super().paintEvent(event)
             return
         option = self._style_option()
         with QPainter(self) as painter:
             self.style().drawPrimitive(QStyle.PrimitiveElement.PE_PanelLineEdit, option, painter, self)
             painter.setPen(theme.colour("text" if self.isEnabled() else "secondary"))
-            place = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
-            painter.drawText(self._text_rect(option), place, seen)
+            alignment = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
+            painter.drawText(self._text_rect(option), alignment, shown_path)
 
     def _style_option(self) -> QStyleOptionFrame:
         option = QStyleOptionFrame()
@@ -76,7 +76,7 @@ class PathLine(QLineEdit):
 
 _SETTLED_MS = 300
 """Milliseconds without a change after which a value is stored."""
-_DECIMALS, _WORDS_HEIGHT = 2, 84
+_DECIMALS, _TEXT_HEIGHT = 2, 84
 _NUMBER = re.compile(r"-?[\d,.]+")
 
 
@@ -110,8 +110,8 @@ class ChoiceControl(SettingControl):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.box = ComboBox()
-        for value, words in setting.choices:
-            self.box.addItem(tr(words), value)
+        for value, label in setting.choices:
+            self.box.addItem(tr(label), value)
         self.box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.box.setMinimumWidth(theme.px(140))
         self.box.activated.connect(lambda at: self.chosen.emit(self.box.itemData(at)))
@@ -124,7 +124,7 @@ class ChoiceControl(SettingControl):
 
 
 class NumberControl(SettingControl):
-    """Slider with its value. Emits `chosen` once it rests."""
+    """Slider with its value. Emits `chosen` once it has not moved for a moment."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -137,7 +137,7 @@ class NumberControl(SettingControl):
         self.value.setFont(font)
         self.value.setMinimumWidth(QFontMetrics(font).horizontalAdvance(self._format_number(int(setting.most))))
         self.value.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self._rest = _make_rest_timer(self, lambda: self.chosen.emit(self._number()))
+        self._rest_timer = _make_rest_timer(self, lambda: self.chosen.emit(self._number()))
         self.slider.valueChanged.connect(self._moved)
         self.set_accessible_name(self.slider)
         self.row.addWidget(self.slider, 1)
@@ -145,7 +145,7 @@ class NumberControl(SettingControl):
 
     def show_value(self, value: Value) -> None:
         """Show a value."""
-        if self._rest.isActive():
+        if self._rest_timer.isActive():
             return  # the user is moving it
         self.slider.blockSignals(True)
         self.slider.setValue(round((int(value) - self.setting.least) / self.setting.step))
@@ -155,7 +155,7 @@ class NumberControl(SettingControl):
 
     def _moved(self) -> None:
         self._show_number(self._number())
-        self._rest.start()
+        self._rest_timer.start()
 
     def _number(self) -> int:
         return int(self.setting.least + self.setting.step * self.slider.value())
@@ -185,7 +185,7 @@ class SwitchControl(SettingControl):
 
 
 class NumberBox(QDoubleSpinBox):
-    """Number field. One step below the least is the word for none. The wheel scrolls the page instead."""
+    """Number field. One step below the minimum shows `word`, for no number. The wheel scrolls the page instead."""
 
     def __init__(self, setting: Setting, word: str) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class NumberBox(QDoubleSpinBox):
 
 
 class NumberOrNoneControl(SettingControl):
-    """A number, or the word for none."""
+    """A number, or a word for no number."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -232,14 +232,14 @@ class NumberOrNoneControl(SettingControl):
         self._shown: Value = self._none
         self.box = NumberBox(setting, tr(word))
         self.box.setMinimumWidth(theme.px(140))
-        self._rest = _make_rest_timer(self, self._emit_change)
-        self.box.valueChanged.connect(lambda _value: self._rest.start())
+        self._rest_timer = _make_rest_timer(self, self._emit_change)
+        self.box.valueChanged.connect(lambda _value: self._rest_timer.start())
         self.set_accessible_name(self.box)
         self.row.addWidget(self.box, 1)
 
     def show_value(self, value: Value) -> None:
         """Show a value."""
-        if self._rest.isActive():
+        if self._rest_timer.isActive():
             return  # the user is changing it
         self._shown = value
         self.box.blockSignals(True)
@@ -248,7 +248,9 @@ class NumberOrNoneControl(SettingControl):
 
     def _emit_change(self) -> None:
         number = round(self.box.value(), _DECIMALS)
-        value: Value = self._none if number < self.setting.least else int(number) if self.setting.whole else number
+        value: Value = int(number) if self.setting.whole else number
+        if number < self.setting.least:
+            value = self._none
         if value != self._shown:
             self._shown = value
             self.chosen.emit(value)
@@ -264,7 +266,7 @@ class TextArea(QPlainTextEdit):
         super().__init__()
         self.setObjectName("prompt")
         self.setTabChangesFocus(True)
-        self.setFixedHeight(theme.px(_WORDS_HEIGHT))
+        self.setFixedHeight(theme.px(_TEXT_HEIGHT))
 
     def focusOutEvent(self, event: QFocusEvent) -> None:  # noqa: N802 -- Qt's name
         """Emit `left`."""
@@ -279,8 +281,8 @@ class TextControl(SettingControl):
         super().__init__(setting)
         self._shown = ""
         self.edit = TextArea()
-        self._rest = _make_rest_timer(self, self._emit_change)
-        self.edit.textChanged.connect(self._rest.start)
+        self._rest_timer = _make_rest_timer(self, self._emit_change)
+        self.edit.textChanged.connect(self._rest_timer.start)
         self.edit.left.connect(self._emit_change)
         self.set_accessible_name(self.edit)
         self.row.addWidget(self.edit, 1)
@@ -288,14 +290,14 @@ class TextControl(SettingControl):
     def show_value(self, value: Value) -> None:
         """Show a value, unless the user is typing."""
         text = str(value)
-        if not self._rest.isActive() and text != self._shown:
+        if not self._rest_timer.isActive() and text != self._shown:
             self._shown = text
             self.edit.blockSignals(True)
             self.edit.setPlainText(text)
             self.edit.blockSignals(False)
 
     def _emit_change(self) -> None:
-        self._rest.stop()
+        self._rest_timer.stop()
         text = self.edit.toPlainText()
         if text.strip() != self._shown.strip():
             self._shown = text
@@ -363,7 +365,7 @@ def setting_tooltip(setting: Setting) -> str:
 
 
 def _make_rest_timer(control: SettingControl, then: Callable[[], object]) -> QTimer:
-    """Return a timer that calls `then` once its trigger rests."""
+    """Return a timer that calls `then` when it was not started again for _SETTLED_MS."""
     timer = QTimer(control)
     timer.setSingleShot(True)
     timer.setInterval(_SETTLED_MS)
@@ -388,18 +390,17 @@ class SettingRow(QWidget):
         super().__init__()
         self.setObjectName("plain")
         self.setting = setting
-        self.standing: SettingState | None = None
+        self.state: SettingState | None = None
         """The setting's value and origin; None until they are read."""
         title = Label(tr(setting.title))
         title.setFont(theme.font(theme.BODY_PX, bold=True))
         self._title = title
         self.mark = Glyph("dot", "attention", 12)
         set_tooltip(self.mark, tr("Changed"))
-        self._sentence = _make_selectable_caption(
-            " ".join(filter(None, (tr(setting.sentence), applies_text(setting)))).replace("。 ", "。")
-        )
+        sentences = " ".join(filter(None, (tr(setting.sentence), applies_text(setting))))
+        self._sentence = _make_selectable_caption(sentences.replace("。 ", "。"))  # Chinese has no space there
         self.note = _make_selectable_caption("")
-        """Where the value comes from, if that needs saying."""
+        """A remark on the value, such as what overrides it. Hidden without one."""
         self.back = QPushButton(tr("Reset"))
         self.back.setObjectName("quiet")
         self.back.setAccessibleName(tr("Reset: {title}", title=tr(setting.title)))
@@ -412,42 +413,42 @@ class SettingRow(QWidget):
         head.addWidget(self.mark)
         head.addWidget(self.back)
         head.addStretch()
-        words = QVBoxLayout()
-        words.setSpacing(theme.px(2))
-        words.addLayout(head)
-        words.addWidget(self._sentence)
-        words.addWidget(self.note)
-        words.addStretch()
+        texts = QVBoxLayout()
+        texts.setSpacing(theme.px(2))
+        texts.addLayout(head)
+        texts.addWidget(self._sentence)
+        texts.addWidget(self.note)
+        texts.addStretch()
         self.control: SettingControl = control_for(setting)
         self.control.chosen.connect(lambda value: self.changed.emit(setting.name, value))
         self.line = QFrame()
         self.line.setObjectName("line")
         self.line.setFixedHeight(1)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.setSpacing(theme.px(theme.GAP_M))
-        whole.addWidget(self.line)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.setSpacing(theme.px(theme.GAP_M))
+        outer.addWidget(self.line)
         self._layout = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        whole.addLayout(self._layout)
+        outer.addLayout(self._layout)
         self._layout.setSpacing(theme.px(theme.GAP_XL))
-        self._layout.addLayout(words, 1)
+        self._layout.addLayout(texts, 1)
         self._layout.addWidget(self.control)
         self.control.setEnabled(False)  # until the value is read
         self.back.hide()
         self.mark.hide()
         self.note.hide()
 
-    def show_standing(self, standing: SettingState, default: str) -> None:
+    def show_state(self, state: SettingState, default: str) -> None:
         """Show the value and its origin. `default` is the default value as text."""
-        self.standing = standing
-        self.control.setEnabled(not standing.overridden)
-        self.control.show_value(standing.value)
-        shown = standing.changed and not standing.overridden
-        self.mark.setVisible(standing.changed)
+        self.state = state
+        self.control.setEnabled(not state.overridden)
+        self.control.show_value(state.value)
+        shown = state.changed and not state.overridden
+        self.mark.setVisible(state.changed)
         self.back.setVisible(shown)
         set_tooltip(self.back, tr("Reset to default: {value}", value=default))
-        note = standing.note
-        if standing.overridden:
+        note = state.note
+        if state.overridden:
             note = tr("{variable} is set and overrides this setting.", variable=self.setting.variable)
         self.note.setText(note)
         self.note.setVisible(bool(note))
@@ -455,8 +456,8 @@ class SettingRow(QWidget):
     def matches(self, words: list[str]) -> bool:
         """Return whether all words occur in the setting's texts."""
         setting = self.setting
-        said = (setting.title, setting.sentence, setting.group, *(words for _, words in setting.choices))
-        text = " ".join((setting.name, *map(tr, said))).casefold()
+        texts = (setting.title, setting.sentence, setting.group, *(label for _, label in setting.choices))
+        text = " ".join((setting.name, *map(tr, texts))).casefold()
         return all(word in text for word in words)
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name

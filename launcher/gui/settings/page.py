@@ -24,6 +24,7 @@ from launcher.gui.widgets import Banner, Card, PageHead
 from launcher.gui.widgets.blocks import make_caption
 
 _WIDEST = 920
+"""Maximum width of the page's content, in pixels."""
 _T = TypeVar("_T")
 
 
@@ -34,7 +35,7 @@ class SettingsPage(QWidget):
         super().__init__()
         self._controller = controller
         self._write_lock = asyncio.Lock()
-        """Used on the core's thread: writes happen in the order of the choices."""
+        """Held on the core's thread during a write, so that writes happen in the order of the user's changes."""
         self.rows: dict[str, SettingRow] = {}
         self.cards: dict[str, Card] = {}
         self.search = QLineEdit()
@@ -54,15 +55,15 @@ class SettingsPage(QWidget):
         self.sharing = SharingCard(controller)
         self.sharing.failed.connect(self._show_error)
         self.token = self._make_token_row()
-        self.none = Label()
-        self.none.setObjectName("secondary")
-        self.none.setWordWrap(True)
-        self.none.hide()
+        self.no_match = Label()
+        self.no_match.setObjectName("secondary")
+        self.no_match.setWordWrap(True)
+        self.no_match.hide()
         self.path = ElidedLabel()
         """The file of the settings; empty until they are read."""
         self.path.setObjectName("secondary")
         self.path.setTextInteractionFlags(theme.SELECTABLE)
-        self._where = self._make_path_line()
+        self._path_line = self._make_path_line()
         self._steps = self._lay_out()
         self.build_next_part()
         controller.setting_changed.connect(self._handle_setting)
@@ -89,21 +90,21 @@ class SettingsPage(QWidget):
         token = tr("Hugging Face token").casefold()
         self.token.setVisible(all(word in token for word in words))
         for group, card in self.cards.items():
-            seen = [row for row in self.rows.values() if row.setting.group == group and not row.isHidden()]
-            card.setVisible(bool(seen) or (group == _TOKEN_GROUP and not self.token.isHidden()))
-            for row in seen:
-                row.line.setVisible(row is not seen[0])
+            visible_rows = [row for row in self.rows.values() if row.setting.group == group and not row.isHidden()]
+            card.setVisible(bool(visible_rows) or (group == _TOKEN_GROUP and not self.token.isHidden()))
+            for row in visible_rows:
+                row.line.setVisible(row is not visible_rows[0])
         self.sharing.setVisible(self.sharing.matches(words))
-        self.none.setText(tr("No setting matches “{text}”.", text=text.strip()))
-        self.none.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
+        self.no_match.setText(tr("No setting matches “{text}”.", text=text.strip()))
+        self.no_match.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
 
     def change(self, name: str, value: Value) -> None:
         """Store a value for a setting."""
-        declared = settings.find_setting(name)
+        setting = settings.find_setting(name)
 
         def work() -> SettingState:
-            meant = settings.parse_value(declared, str(value)) if declared.kind == "folder" else value
-            return settings.change_setting(name, meant)
+            parsed = settings.parse_value(setting, str(value)) if setting.kind == "folder" else value
+            return settings.change_setting(name, parsed)
 
         self._write(work)
 
@@ -121,9 +122,9 @@ class SettingsPage(QWidget):
         async with self._write_lock:
             return await asyncio.to_thread(_explain_errors, work)
 
-    def _show_changed(self, standing: SettingState) -> None:
-        self._show_standing(standing)
-        name, value = standing.setting.name, standing.value
+    def _show_changed(self, state: SettingState) -> None:
+        self._show_state(state)
+        name, value = state.setting.name, state.value
         if name == THEME:
             theme.choose(None if value == SYSTEM else str(value))
         elif name == MOTION:
@@ -135,8 +136,8 @@ class SettingsPage(QWidget):
     @Slot(str, object)
     def _handle_setting(self, name: str, value: Value) -> None:
         """Read the settings again when another page has changed one."""
-        standing = self.rows[name].standing if name in self.rows else None  # None while the page is being built
-        if standing is not None and standing.value != value:
+        state = self.rows[name].state if name in self.rows else None  # None while the page is being built
+        if state is not None and state.value != value:
             self.on_shown()
 
     def _show_refusal(self, error: LauncherError) -> None:
@@ -146,25 +147,25 @@ class SettingsPage(QWidget):
     def _show_error(self, error: LauncherError) -> None:
         self.banner.show_message(str(error))
 
-    def _show_settings(self, found: SettingsSnapshot) -> None:
-        for standing in found.standings:
-            self._show_standing(standing)
-        self.path.setText(display_path(found.path))
-        self._where.show()
-        if found.notices:
-            self.banner.show_message("\n".join(found.notices), "attention")
+    def _show_settings(self, snapshot: SettingsSnapshot) -> None:
+        for state in snapshot.standings:
+            self._show_state(state)
+        self.path.setText(display_path(snapshot.path))
+        self._path_line.show()
+        if snapshot.notices:
+            self.banner.show_message("\n".join(snapshot.notices), "attention")
 
-    def _show_token(self, place: str | None) -> None:
-        words = {
+    def _show_token(self, source: str | None) -> None:
+        source_names = {
             None: tr("none found"),
             "HF_TOKEN": tr("found in HF_TOKEN"),
             "file": tr("found in the saved login of hf"),
         }
-        self.token_words.setText(words[place])
+        self.token_source.setText(source_names[source])
 
-    def _show_standing(self, standing: SettingState) -> None:
-        row = self.rows[standing.setting.name]
-        row.show_standing(standing, _value_text(standing.setting, settings.default_of(standing.setting)))
+    def _show_state(self, state: SettingState) -> None:
+        row = self.rows[state.setting.name]
+        row.show_state(state, _value_text(state.setting, settings.default_of(state.setting)))
 
     def _lay_out(self) -> Iterator[bool]:
         """Lay out the page: its frame, then one card per step, then the footer."""
@@ -188,24 +189,24 @@ class SettingsPage(QWidget):
         layout.setSpacing(theme.px(theme.GAP_L))
         for widget in (head, self.banner, area):
             layout.addWidget(widget)
-        for group in dict.fromkeys(declared.group for declared in SETTINGS):
+        for group in dict.fromkeys(setting.group for setting in SETTINGS):
             yield True
             self.cards[group] = self._make_card(group)
             column.addWidget(self.cards[group])
             if group == settings.find_setting(APPLY).group:
                 column.addWidget(self.sharing)
         yield True
-        column.addWidget(self.none)
-        column.addWidget(self._where)
+        column.addWidget(self.no_match)
+        column.addWidget(self._path_line)
         column.addStretch()
         self.filter_rows(self.search.text())
         yield True
 
     def _make_card(self, group: str) -> Card:
         card = Card(tr(group))
-        for declared in SETTINGS:
-            if declared.group == group:
-                row = self.rows[declared.name] = SettingRow(declared)
+        for setting in SETTINGS:
+            if setting.group == group:
+                row = self.rows[setting.name] = SettingRow(setting)
                 row.changed.connect(self.change)
                 row.reset.connect(self.reset)
                 card.body.addWidget(row)
@@ -214,15 +215,15 @@ class SettingsPage(QWidget):
         return card
 
     def _make_path_line(self) -> QWidget:
-        kept = Label(tr("Saved in"))
-        kept.setObjectName("secondary")
+        caption = Label(tr("Saved in"))
+        caption.setObjectName("secondary")
         line = QWidget()
         line.setObjectName("plain")
         line.hide()
         layout = QHBoxLayout(line)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(6))
-        layout.addWidget(kept)
+        layout.addWidget(caption)
         layout.addWidget(self.path, 1)
         return line
 
@@ -232,13 +233,13 @@ class SettingsPage(QWidget):
         sentence = make_caption(
             tr("Needed for gated models. Set HF_TOKEN, or log in with hf. This program never shows or stores it.")
         )
-        self.token_words = Label()
-        self.token_words.setWordWrap(True)
-        words = QVBoxLayout()
-        words.setSpacing(theme.px(2))
-        words.addWidget(title)
-        words.addWidget(sentence)
-        words.addWidget(self.token_words)
+        self.token_source = Label()
+        self.token_source.setWordWrap(True)
+        texts = QVBoxLayout()
+        texts.setSpacing(theme.px(2))
+        texts.addWidget(title)
+        texts.addWidget(sentence)
+        texts.addWidget(self.token_source)
         line = QFrame()
         line.setObjectName("line")
         line.setFixedHeight(1)
@@ -248,24 +249,20 @@ class SettingsPage(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_M))
         layout.addWidget(line)
-        layout.addLayout(words)
+        layout.addLayout(texts)
         return row
 
 
 _TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
 
 
-def _value_text(declared: Setting, value: Value) -> str:
+def _value_text(setting: Setting, value: Value) -> str:
     if isinstance(value, bool):
         return tr("on") if value else tr("off")
-    chosen = next((words for each, words in declared.choices if each == value), None)
-    return (
-        tr(chosen)
-        if chosen is not None
-        else f"{value:,} {declared.unit}".strip()
-        if isinstance(value, int | float)
-        else value
-    )
+    for choice, label in setting.choices:
+        if choice == value:
+            return tr(label)
+    return value if isinstance(value, str) else f"{value:,} {setting.unit}".strip()
 
 
 def _explain_errors(work: Callable[[], _T]) -> _T:

@@ -1,4 +1,4 @@
-"""Card for sharing the server with the network: a warning first, then the actual addresses."""
+"""Card for sharing the server with the network: first a warning, then the addresses."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SharingCard(Card):
-    """Switch that asks before it shares. The state is not stored: it is off for every new server."""
+    """Card with a switch that asks before it shares. Sharing is off for every new server."""
 
     failed = Signal(object)
     """LauncherError: sharing failed; the server runs as before, if it can."""
@@ -41,15 +41,15 @@ class SharingCard(Card):
         )
         self.cancel_button = make_button(tr("Keep it private"), self.show_state)
         set_tooltip(self.cancel_button, tr("Do not share"))
-        meaning = Label(
+        warning = Label(
             tr(
                 "Anyone with the API key can use the server. The connection is not encrypted, so others on "
                 "the network could read the key and all messages. Share only on a network that you trust."
             )
         )
-        meaning.setWordWrap(True)
-        how = make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
-        _fill_panel(self._question, meaning, how, ButtonRow(self.share_button, self.cancel_button))
+        warning.setWordWrap(True)
+        note = make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
+        _fill_panel(self._question, warning, note, ButtonRow(self.share_button, self.cancel_button))
         self._shared = _make_panel("information")
         self.addresses = Label()
         self.addresses.setFont(theme.monospace())
@@ -79,10 +79,10 @@ class SharingCard(Card):
 
     def matches(self, words: list[str]) -> bool:
         """Return whether all words occur in the card's texts."""
-        said = " ".join(
+        texts = " ".join(
             (tr("Network"), self.switch.text(), self._line.text(), "lan", self.copy_url.text(), self.copy_key.text())
         )
-        return all(word in said.casefold() for word in words)
+        return all(word in texts.casefold() for word in words)
 
     @Slot()
     def show_state(self) -> None:
@@ -115,12 +115,12 @@ class SharingCard(Card):
         self._line.setText(line)
 
     @Slot(bool)
-    def _on_switch_clicked(self, on: bool) -> None:
-        if on and not self._controller.shared:
+    def _on_switch_clicked(self, checked: bool) -> None:
+        if checked and not self._controller.shared:
             self._question.show()
             self.cancel_button.setFocus()
             self._show_switch()
-        elif on or not self._controller.shared:
+        elif checked or not self._controller.shared:
             self.show_state()
         else:
             self._restart(shared=False)
@@ -141,12 +141,12 @@ class SharingCard(Card):
         if error is not None:
             self.failed.emit(error)
 
-    def _show_addresses(self, found: "ShareInfo") -> None:
-        urls = [f"{url}/v1" for url in found.urls]
+    def _show_addresses(self, info: "ShareInfo") -> None:
+        urls = [f"{url}/v1" for url in info.urls]
         self.addresses.setText("\n".join(urls) or tr("This computer has no network address."))
         self.copy_url.setEnabled(bool(urls))
-        self.hint.setText(found.hint)
-        self.hint.setVisible(bool(found.hint))
+        self.hint.setText(info.hint)
+        self.hint.setVisible(bool(info.hint))
         self._shared.setVisible(self._controller.shared)
 
     def _copy_url(self) -> None:
@@ -154,12 +154,12 @@ class SharingCard(Card):
         self._copy(url, tr("Base URL copied: {url}", url=url))
 
     def _copy_key(self) -> None:
-        said = tr("API key copied.")
-        self._controller.read_api_key(lambda key: self._copy(key, said))
+        message = tr("API key copied.")
+        self._controller.read_api_key(lambda key: self._copy(key, message))
 
-    def _copy(self, text: str, said: str) -> None:
+    def _copy(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)
-        self._copied.setText(said)
+        self._copied.setText(message)
         self._copied.show()
 
 
