@@ -23,7 +23,7 @@ from launcher.tuning.history import history_file
 from tests.gui.walk import clipped, hidden_by_parents
 
 ROWS = (
-    TrialRow("off", 171.2, 1.1, vram_mib=18_900, against_off=1.0, how="measured, 6 pairs"),
+    TrialRow("off", 171.2, 1.1, vram_mib=18_900, against_off=1.0, origin="measured, 6 pairs"),
     TrialRow("draft 1", 203.4, 4.2, 0.86, 1.86, 20_409, 1.19, "predicted", predicted=True),
     TrialRow("draft 2", 241.3, 1.6, 0.79, 2.58, 20_472, 1.41, "measured, 6 pairs", best=True),
 )
@@ -85,7 +85,7 @@ def test_before_a_measurement_it_says_what_will_be_here(page: TunePage, qtbot: Q
     assert page.verdict.sentence.text() == "No measurements on this computer yet."
     assert page.verdict.buttons == []
     assert page.table.rows == ()
-    assert page.to_come.isVisible()
+    assert page.placeholder.isVisible()
     assert page.plot.curves == ()
     assert page.step.bars == []
     assert not page.export.isEnabled()
@@ -164,12 +164,12 @@ def test_a_verdict_is_shown_and_taken_away(qtbot: QtBot) -> None:
     assert card.sentence.text() == empty
     assert not card.kicker.isVisible()
     assert card.buttons == []
-    card.set_has_history(before=False)
+    card.set_has_history(False)
     assert card.sentence.text() == "No measurements on this computer yet."
-    card.set_has_history(before=True)
+    card.set_has_history(True)
     assert card.sentence.text() == empty
     card.show_verdict(told)
-    card.set_has_history(before=False)
+    card.set_has_history(False)
     assert card.sentence.text() == told.sentence
 
 
@@ -185,7 +185,7 @@ def test_a_row_is_written_as_finely_as_it_is_known() -> None:
 def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot) -> None:
     page.show_rows(ROWS)
     table: TrialTable = page.table
-    assert not page.to_come.isVisible()
+    assert not page.placeholder.isVisible()
     assert table.height() >= table.rowHeight(0) * 3 + table.horizontalHeader().height()
     model = table.model()
     best = model.index(2, 0)
@@ -205,10 +205,12 @@ def test_the_table_has_its_rows_and_marks_the_best(page: TunePage, qtbot: QtBot)
     table.selectRow(1)
     page.show_rows(ROWS[:2])
     assert table.currentIndex().row() == 1
-    page.show_rows([replace(row, setting="draft 6 · kv q8_0 · threads 2", how="measured, 12 starts") for row in ROWS])
+    page.show_rows(
+        [replace(row, setting="draft 6 · kv q8_0 · threads 2", origin="measured, 12 starts") for row in ROWS]
+    )
     assert table.columnWidth(7) >= QFontMetrics(theme.font(theme.BODY_PX)).horizontalAdvance("measured, 12 starts")
     page.show_rows(())
-    assert page.to_come.isVisible()
+    assert page.placeholder.isVisible()
 
 
 def test_points_lie_where_their_figures_are(plot: DraftPlot) -> None:

@@ -104,13 +104,13 @@ def test_its_switch_ends_advice_and_follows_the_settings(window: Window, qtbot: 
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show_page("tune")
     page: TunePage = window.page("tune")
-    assert page.here.switch.isChecked()
+    assert page.tuned_card.switch.isChecked()
     with qtbot.waitSignal(window.controller.setting_changed, timeout=60_000):
-        page.here.switch.click()
+        page.tuned_card.switch.click()
     assert settings.current_value(ADVICE) is False
-    assert not page.here.switch.isChecked()
+    assert not page.tuned_card.switch.isChecked()
     window.controller.change_setting(ADVICE, True)
-    qtbot.waitUntil(page.here.switch.isChecked, timeout=60_000)
+    qtbot.waitUntil(page.tuned_card.switch.isChecked, timeout=60_000)
 
 
 def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
@@ -124,12 +124,12 @@ def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show_page("tune")
     page: TunePage = window.page("tune")
-    qtbot.waitUntil(page.here.measure.isVisible, timeout=60_000)
-    assert page.here.preset.text().startswith("Tuned settings for ")
-    assert "The processor was AMD Ryzen 9 7950X and is " in page.here.changed.text()
-    page.here.measure.click()
+    qtbot.waitUntil(page.tuned_card.measure.isVisible, timeout=60_000)
+    assert page.tuned_card.preset.text().startswith("Tuned settings for ")
+    assert "The processor was AMD Ryzen 9 7950X and is " in page.tuned_card.changed.text()
+    page.tuned_card.measure.click()
     assert page.tuning.running
-    assert not page.here.isEnabled()
+    assert not page.tuned_card.isEnabled()
     with qtbot.waitSignal(page.tuning.found, timeout=60_000):
         page.verdict.buttons[1].click()
-    assert page.here.isEnabled()
+    assert page.tuned_card.isEnabled()

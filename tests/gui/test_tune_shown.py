@@ -65,8 +65,8 @@ def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
     assert one.spread is None
     assert (off.against_off, off.accepted, off.tokens_per_step) == (1.0, None, None)
     assert (one.accepted, one.tokens_per_step) == (0.8, 1.8)
-    assert (two.rate, two.spread, two.predicted, two.how) == (165.0, 5.0, True, "predicted")
-    assert three.how == "measured, 2 starts"
+    assert (two.rate, two.spread, two.predicted, two.origin) == (165.0, 5.0, True, "predicted")
+    assert three.origin == "measured, 2 starts"
     assert [row.best for row in told] == [False, False, False, True, False]
     assert moved.against_off == pytest.approx(2.4 / 13 * 10 * 1.007, rel=0.01)
 
@@ -74,7 +74,7 @@ def test_a_row_for_each_setting_and_for_what_is_only_predicted() -> None:
 def test_what_failed_says_why() -> None:
     failed = Trial(9, Stage.PROBE, with_draft(6), 0.0, 3.0, 3.0, (), "Out of memory.", Fault.MEMORY)
     (row,) = trial_rows(TuneView("m", "Code", Goal(), HOME, (failed,)))
-    assert (row.setting, row.rate, row.how, row.against_off) == ("draft 6", None, "Out of memory.", None)
+    assert (row.setting, row.rate, row.origin, row.against_off) == ("draft 6", None, "Out of memory.", None)
     assert rate_curves(TuneView("m", "Code", Goal(), HOME, (failed,))) == ()
     assert trial_rows(TuneView("m", "Code", Goal(), HOME)) == []
 
@@ -89,7 +89,7 @@ def test_a_curve_is_measured_where_it_was() -> None:
     ]
     assert [point.starts for point in curve.points] == ["", "1 start", "", "2 starts"]
     assert curve.name == "Code"
-    (moved,) = rate_curves(replace(tuned(), beside={"n_cpu_moe": 20}))
+    (moved,) = rate_curves(replace(tuned(), other_settings={"n_cpu_moe": 20}))
     assert moved.name == "Code · n-cpu-moe 20"  # which others all its points are beside
     (curve,) = rate_curves(tuned(aim=Aim.ANSWER))  # what is foreseen then are seconds
     assert [point.setting for point in curve.points] == ["off", "draft 1", "draft 3"]

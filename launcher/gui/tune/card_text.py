@@ -58,8 +58,8 @@ def trial_texts(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, 
         "verify": tr("Comparing the best settings with MTP off, in turn, so that heat and other load cancel out."),
         "confirm": tr("Comparing further, because the result is not clear yet."),
     }
-    number = step.number + 1
-    trial = tr("trial {number} of about {planned}", number=number, planned=planned)
+    trial_number = step.number + 1
+    trial = tr("trial {number} of about {planned}", number=trial_number, planned=planned)
     kicker = tr("Measuring · {of} · at most {left} left", of=trial, left=format_duration(max(step.left_s, 0)))
     return kicker, tr("Measuring: {setting}.", setting=setting), stages[step.stage.value]
 
@@ -72,7 +72,7 @@ def pausing_texts() -> tuple[str, str, str]:
 def paused_card(view: "TuneView", why: LauncherError | None, buttons: "Sequence[ButtonAction]") -> VerdictText:
     """Return the card of a paused tune."""
     done = ntr("1 trial is kept", "{n} trials are kept", len(view.trials))
-    detail = tr("Continue resumes {model}, {work}.", model=_file_name(view.model), work=view.work)
+    detail = tr("Continue resumes {model}, {work}.", model=_file_name(view.model), work=view.workload)
     if why is not None:
         detail = f"{render(why.message)} {detail}"
     return VerdictText(
@@ -85,18 +85,18 @@ def failed_card(error: LauncherError) -> VerdictText:
     return VerdictText(render(error.title), tr("Not measured"), render(error.hint), "attention")
 
 
-def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, kept: bool = False) -> VerdictText:
+def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: bool = False) -> VerdictText:
     """Return the card of a verdict."""
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
-    head = tr("Saved for this computer") if kept else tr("Verdict")
-    kicker = f"{head} · {_file_name(view.model)} · {view.work} · {format_duration(view.seconds)} · {runs}"
-    because = str(verdict.get("because") or "")
-    detail = tr("Why: {because}", because=render(because)) if because else ""
+    head = tr("Saved for this computer") if saved else tr("Verdict")
+    kicker = f"{head} · {_file_name(view.model)} · {view.workload} · {format_duration(view.seconds)} · {runs}"
+    reason = str(verdict.get("because") or "")
+    detail = tr("Why: {because}", because=render(reason)) if reason else ""
     if verdict.get("speedup") is not None or verdict.get("gain") is not None:
         detail = f"{detail} {tr('All ranges together hold with 95 % confidence.')}".strip()
     meaning = {"on": "good", "off": "good", "undecided": "attention"}[str(verdict["mtp"])]
-    return VerdictText(verdict_sentence(verdict, view.work), kicker, detail, meaning, buttons)
+    return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons)
 
 
 def verdict_sentence(verdict: Mapping[str, Any], work: str) -> str:
@@ -137,7 +137,7 @@ def _percent_change(ratio: float) -> str:
 
 def unfinished_card(view: "TuneView", why: str) -> VerdictText:
     """Return the card of an unfinished tune from the history."""
-    return VerdictText(render(why), f"{_file_name(view.model)} · {view.work}", "", "information")
+    return VerdictText(render(why), f"{_file_name(view.model)} · {view.workload}", "", "information")
 
 
 def keep_label(view: "TuneView") -> str:

@@ -107,22 +107,22 @@ class TunedSettingsCard(Card):
         self.show_state(TunedState())
         self.preset.setText(render(error.message))
 
-    def show_state(self, here: TunedState) -> None:
+    def show_state(self, state: TunedState) -> None:
         """Show the tuned settings and the advice."""
-        preset = here.preset
+        preset = state.preset
         self.preset.setText(_preset_text(preset) if preset else tr("No tuned settings yet."))
         self.changed.setText(_changes_text(preset) if preset else "")
-        self.advice.setText(_advice_text(here.advice) if here.advice else "")
-        self.switch.setChecked(here.counts)
+        self.advice.setText(_advice_text(state.advice) if state.advice else "")
+        self.switch.setChecked(state.counts)
         self.measure.setVisible(bool(self.changed.text()))
         for label in (self.changed, self.advice):
             label.setVisible(bool(label.text()))
 
 
-def _preset_text(found: PresetMatch) -> str:
+def _preset_text(match: PresetMatch) -> str:
     from launcher.gui.tune.trial_views import settings_text
 
-    preset, settings = found.preset, settings_text(found.preset.settings, {})
+    preset, settings = match.preset, settings_text(match.preset.settings, {})
     measured_s = preset.evidence.measured_s
     date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
     return tr(
@@ -133,13 +133,13 @@ def _preset_text(found: PresetMatch) -> str:
     )
 
 
-def _changes_text(found: PresetMatch) -> str:
-    if not found.preset.verified:
+def _changes_text(match: PresetMatch) -> str:
+    if not match.preset.verified:
         return tr("Imported from another computer. Used once a measurement here confirms it.")
-    if not found.changed:
+    if not match.changed:
         return ""
-    differs = " ".join(map(render, found.changed))
-    if found.used:
+    differs = " ".join(map(render, match.changed))
+    if match.used:
         return tr("Measure again. {differs}", differs=differs)
     return tr("Not used. Measure again. {differs}", differs=differs)
 
@@ -182,7 +182,7 @@ async def _read_state(session: Session | None, model: str) -> TunedState:
 
 # Earlier tunes on this computer: choose one to show it; the shown one can be exported.
 
-_MOST, _SENTENCE = 20, 3
+_MOST_TUNES, _VERDICT_COLUMN = 20, 3
 
 
 def _history_columns() -> list[Column[Summary]]:
@@ -211,14 +211,14 @@ class HistoryCard(Card):
         self.table = RowTable(tr("Measured before"))
         self._model: TableRows[Summary] = TableRows(_history_columns(), self.table)
         self.table.setModel(self._model)
-        self.table.horizontalHeader().setSectionResizeMode(_SENTENCE, QHeaderView.ResizeMode.Stretch)
+        self.table.horizontalHeader().setSectionResizeMode(_VERDICT_COLUMN, QHeaderView.ResizeMode.Stretch)
         self.table.horizontalHeader().setSectionsClickable(False)
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.table.clicked.connect(lambda index: self._load_row(index.row()))
         self.table.activated.connect(lambda index: self._load_row(index.row()))
-        self._usual = tr("Select a row to show it above. `mtp-launcher compare` compares two.")
-        self.note = make_caption(self._usual)
+        self._hint = tr("Select a row to show it above. `mtp-launcher compare` compares two.")
+        self.note = make_caption(self._hint)
         self.table.align_head()
         inset = self.table.text_inset
         self.add_aligned(self.table, inset)
@@ -252,7 +252,7 @@ class HistoryCard(Card):
         height = self.table.row_height * (len(rows) + 1) + 2 * self.table.frameWidth()
         self.table.setFixedHeight(height)
         self.table.setVisible(bool(rows))
-        self.note.setText(problem or self._usual)
+        self.note.setText(problem or self._hint)
         self.setVisible(bool(rows or problem))
         self.listed.emit(bool(rows or problem))
 
@@ -273,7 +273,7 @@ def _list_tunes() -> tuple[Summary, ...]:
     if not history_file().exists():
         return ()
     with History() as history:
-        return history.find(kind="tune", most=_MOST)
+        return history.find(kind="tune", most=_MOST_TUNES)
 
 
 def _load_session(session: str) -> MeasuredSession:
@@ -356,7 +356,7 @@ class VerdictCard(QFrame):
             label.setWordWrap(True)
             label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.buttons: list[QPushButton] = []
-        self._before, self._none = True, True
+        self._has_history, self._is_empty = True, True
         self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._row.setSpacing(theme.px(theme.GAP_M))
         self._row.addStretch()
@@ -379,34 +379,36 @@ class VerdictCard(QFrame):
             label.setVisible(bool(text))
         self.setAccessibleName(sentence)
 
-    def set_has_history(self, *, before: bool) -> None:
+    def set_has_history(self, has_history: bool) -> None:
         """Record whether there are earlier tunes. Until that is known, the card does not claim that there are none."""
-        self._before = before
-        if self._none:
+        self._has_history = has_history
+        if self._is_empty:
             self.show_verdict(None)
 
-    def show_verdict(self, told: VerdictText | None) -> None:
+    def show_verdict(self, verdict: VerdictText | None) -> None:
         """Show a verdict, or the placeholder for None."""
-        self._none = told is None
-        told = told or _empty_verdict(self._before)
-        self.show_texts(told.kicker, told.sentence, told.detail)
+        self._is_empty = verdict is None
+        verdict = verdict or _empty_verdict(self._has_history)
+        self.show_texts(verdict.kicker, verdict.sentence, verdict.detail)
         for button in self.buttons:
             self._row.removeWidget(button)
             button.deleteLater()
-        self.buttons = [make_button(words, do, primary=not at) for at, (words, do) in enumerate(told.buttons)]
+        self.buttons = [
+            make_button(label, action, primary=not at) for at, (label, action) in enumerate(verdict.buttons)
+        ]
         for at, button in enumerate(self.buttons):
             button.setAutoDefault(True)
             self._row.insertWidget(at, button)
         self._row.setContentsMargins(0, theme.px(theme.GAP) if self.buttons else 0, 0, 0)
-        if self.property("meaning") != told.meaning:
-            self.setProperty("meaning", told.meaning)
+        if self.property("meaning") != verdict.meaning:
+            self.setProperty("meaning", verdict.meaning)
             self.style().unpolish(self)
             self.style().polish(self)
 
 
-def _empty_verdict(before: bool) -> VerdictText:
+def _empty_verdict(has_history: bool) -> VerdictText:
     return VerdictText(
-        tr("No measurement is running.") if before else tr("No measurements on this computer yet."),
+        tr("No measurement is running.") if has_history else tr("No measurements on this computer yet."),
         detail=tr(
             "A measurement sends the same prompts with MTP off and with each draft length, in turn, until "
             "the difference is clear or the time is up. The result shows which is faster, by how much, and "
@@ -542,12 +544,12 @@ class _TrialRows(TableRows[TrialRow]):
         super().__init__(columns, parent)
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:  # noqa: ANN401
-        """See TableRows."""
-        named = self.rows[index.row()].best and index.column() == _SETTING
-        if role == Qt.ItemDataRole.FontRole and (named or index.column() == _RATE):
+        """Return a cell's data as TableRows does, with the best row and the rates in bold."""
+        is_best_name = self.rows[index.row()].best and index.column() == _SETTING
+        if role == Qt.ItemDataRole.FontRole and (is_best_name or index.column() == _RATE):
             return theme.font(theme.BODY_PX, bold=True, tabular=True)
-        told = super().data(index, role)
-        return f"{told}, {tr('best')}" if named and role == Qt.ItemDataRole.AccessibleTextRole else told
+        value = super().data(index, role)
+        return f"{value}, {tr('best')}" if is_best_name and role == Qt.ItemDataRole.AccessibleTextRole else value
 
 
 def _make_cell(at: int, row: TrialRow) -> Cell:
@@ -568,7 +570,7 @@ def row_texts(row: TrialRow) -> tuple[str, ...]:
         _format_number(row.tokens_per_step, 2),
         _format_number(row.vram_mib, 0),
         UNKNOWN if row.against_off is None else f"{row.against_off:.2f} ×",  # noqa: RUF001 -- the sign for a factor
-        row.how,
+        row.origin,
     )
 
 
@@ -625,40 +627,39 @@ class TrialTable(RowTable):
         chosen = self.currentIndex().row()
         self._model.show_rows(rows)
         self.setColumnHidden(_VRAM, bool(rows) and all(row.vram_mib is None for row in rows))
-        self.fit()
+        self.fit_columns()
         bar = self.horizontalScrollBar().sizeHint().height()
         self.setFixedHeight(self.row_height * (len(rows) + 1) + 2 * self.frameWidth() + bar)
         if 0 <= chosen < len(rows):
             self.selectRow(chosen)
 
-    def fit(self) -> None:
+    def fit_columns(self) -> None:
         """Give each column the width of its widest text and share the rest evenly; lacking room, reduce the gaps."""
         body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
         heads = QFontMetrics(theme.font(theme.BODY_PX))
         titles = [column.title for column in self._model.columns]
-        texts = [heads.horizontalAdvance(title) for title in titles]
-        # errors are longer, and may be cut
-        most = heads.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))
+        widths = [heads.horizontalAdvance(title) for title in titles]
+        # An error as the origin may be longer than this; it is elided.
+        widest_origin = heads.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))
         for row in self._model.rows:
-            widths = [body.horizontalAdvance(text) for text in row_texts(row)]
-            widths[_ORIGIN] = min(widths[_ORIGIN], most)
-            texts = [max(pair) for pair in zip(texts, widths, strict=True)]
-        shown = [not self.isColumnHidden(column) for column in range(len(titles))]
-        wide, edges = self.viewport().width(), 2 * self.text_inset + theme.px(theme.GAP_S)
-        if sum(text + edges for text, there in zip(texts, shown, strict=True) if there) > wide:
-            edges = 2 * self.text_inset
-        need = [text + edges if there else 0 for text, there in zip(texts, shown, strict=True)]
-        spare = max(wide - sum(need), 0)
-        for column in range(_ORIGIN):
-            if not self.isColumnHidden(column):
-                self.setColumnWidth(column, need[column] + spare // (len(titles) + 1))
-        left = wide - sum(map(self.columnWidth, range(_ORIGIN)))
-        self.setColumnWidth(_ORIGIN, max(need[_ORIGIN], left))  # the tooltip has all of it
+            row_widths = [body.horizontalAdvance(text) for text in row_texts(row)]
+            row_widths[_ORIGIN] = min(row_widths[_ORIGIN], widest_origin)
+            widths = [max(pair) for pair in zip(widths, row_widths, strict=True)]
+        visible = [column for column in range(len(titles)) if not self.isColumnHidden(column)]
+        room, gap = self.viewport().width(), 2 * self.text_inset + theme.px(theme.GAP_S)
+        if sum(widths[column] + gap for column in visible) > room:
+            gap = 2 * self.text_inset
+        spare = max(room - sum(widths[column] + gap for column in visible), 0)
+        for column in visible:
+            if column != _ORIGIN:
+                self.setColumnWidth(column, widths[column] + gap + spare // (len(titles) + 1))
+        left = room - sum(map(self.columnWidth, range(_ORIGIN)))
+        self.setColumnWidth(_ORIGIN, max(widths[_ORIGIN] + gap, left))  # the tooltip has all of an elided text
 
     def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
         """Distribute the width again."""
         super().resizeEvent(event)
-        self.fit()
+        self.fit_columns()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Allow a small width: the table can be scrolled."""

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 _PLAN_MS = 300
 """Milliseconds without a change after which the tune is planned."""
-_LETTERS = 10
-_ASIDE, _STEP, _NARROW, _CRAMPED = 300, 220, 860, 620
+_GOAL_CHARACTERS = 10
+_SIDE_WIDTH, _STEP_WIDTH, _NARROW, _CRAMPED = 300, 220, 860, 620
+"""In pixels: widths of the choices and of the step card; page widths below which plot and step card, and then also the
+choices, are stacked."""
 
 
 class TunePage(QWidget):
@@ -52,7 +54,7 @@ class TunePage(QWidget):
         self.goal = ComboBox()
         self.goal.setAccessibleName(tr("Goal"))
         self.goal.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self.goal.setMinimumContentsLength(_LETTERS)
+        self.goal.setMinimumContentsLength(_GOAL_CHARACTERS)
         for aim, title, tip in _goal_choices():
             self.goal.addItem(title, aim)
             self.goal.setItemData(self.goal.count() - 1, tip, Qt.ItemDataRole.ToolTipRole)
@@ -64,15 +66,15 @@ class TunePage(QWidget):
             tip=tr("Longest duration of a measurement. It may finish earlier."),
         )
         self.budget.set_value(USUAL_BUDGET_MIN)
-        self.during = Label()
+        self.live_text = Label()
         self.verdict = VerdictCard()
         self.plot = DraftPlot()
         self.step = StepCard()
         self.table = TrialTable()
-        self.here = TunedSettingsCard(controller)
+        self.tuned_card = TunedSettingsCard(controller)
         self.history = HistoryCard(controller)
         self._file = ""
-        self._shown: TuneView | None = None
+        self._view: TuneView | None = None
         self._session = ""
         self._planned = 0
         head = PageHead(tr("Tune"), tr("Measures which settings are fastest on this computer."))
@@ -82,13 +84,13 @@ class TunePage(QWidget):
         self.measure = head.add_button(tr("Measure"), self._measure, primary=True)
         set_tooltip(self.measure, tr("Run the prompts with each setting in turn, and compare the speeds"))
         self._lay_out(head)
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(_PLAN_MS)
-        self._later.timeout.connect(self._plan_tune)
-        self.workloads.chosen.connect(self._workload_chosen)
-        self.goal.currentIndexChanged.connect(lambda _: self._later.start())
-        self.budget.value_changed.connect(lambda _: self._later.start())
+        self._plan_timer = QTimer(self)
+        self._plan_timer.setSingleShot(True)
+        self._plan_timer.setInterval(_PLAN_MS)
+        self._plan_timer.timeout.connect(self._plan_tune)
+        self.workloads.chosen.connect(self._handle_workload)
+        self.goal.currentIndexChanged.connect(lambda _: self._plan_timer.start())
+        self.budget.value_changed.connect(lambda _: self._plan_timer.start())
         self.tuning.planned.connect(self._show_plan)
         self.tuning.changed.connect(self.show_tune)
         self.tuning.step.connect(self._show_step)
@@ -97,17 +99,17 @@ class TunePage(QWidget):
         self.tuning.failed.connect(self._show_failed)
         self.tuning.applied.connect(self._show_applied)
         self.tuning.found.connect(self._show_found)
-        self.here.again.connect(self._measure)
+        self.tuned_card.again.connect(self._measure)
         self.history.chosen.connect(self._show_session)
-        self.history.listed.connect(lambda some: self.verdict.set_has_history(before=some))
+        self.history.listed.connect(self.verdict.set_has_history)
 
     def on_shown(self) -> None:
         """Read the last tune and the history, and plan a tune for the current choices."""
         if not self.tuning.running:
-            if self._shown is None:
+            if self._view is None:
                 self.tuning.read_last()
-            self._later.start()
-            self.here.refresh()
+            self._plan_timer.start()
+            self.tuned_card.refresh()
         self.history.refresh()
 
     @property
@@ -120,33 +122,33 @@ class TunePage(QWidget):
     def show_rows(self, rows: Sequence[TrialRow]) -> None:
         """Show the settings tried so far."""
         self.table.show_rows(rows)
-        self.to_come.setVisible(not rows)
+        self.placeholder.setVisible(not rows)
 
-    def show_tune(self, told: "TuneView") -> None:
+    def show_tune(self, view: "TuneView") -> None:
         """Show a tune's results so far."""
-        from launcher.gui.tune import trial_views as shown
+        from launcher.gui.tune import trial_views
 
-        self._shown = told
-        self.show_rows(shown.trial_rows(told))
-        self.plot.show_curves(shown.rate_curves(told))
-        self.step.show_parts(*shown.step_parts(told))
-        said = shown.machine_text(told)
-        self.during.setText(said)
-        self._during_title.setVisible(bool(said))
-        self.during.setVisible(bool(said))
+        self._view = view
+        self.show_rows(trial_views.trial_rows(view))
+        self.plot.show_curves(trial_views.rate_curves(view))
+        self.step.show_parts(*trial_views.step_parts(view))
+        text = trial_views.machine_text(view)
+        self.live_text.setText(text)
+        self._live_title.setVisible(bool(text))
+        self.live_text.setVisible(bool(text))
 
     def _measure(self) -> None:
         self.begin_tune(self.request)
 
-    def begin_tune(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
+    def begin_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
         """Start a tune, or with None continue the last one."""
         self.measure.setEnabled(False)
-        self.here.setEnabled(False)
+        self.tuned_card.setEnabled(False)
         self.export.setEnabled(False)
         self.verdict.show_verdict(card_text.starting_card([(tr("Pause"), self._pause), (tr("Give up"), self._give_up)]))
         self._area.ensureWidgetVisible(self.verdict)
         self.verdict.buttons[0].setFocus()
-        self.tuning.start_tune(wanted, more_minutes=more_minutes)
+        self.tuning.start_tune(request, more_minutes=more_minutes)
 
     def _pause(self) -> None:
         self._show_pausing()
@@ -165,7 +167,7 @@ class TunePage(QWidget):
         if not self.tuning.running:
             self.tuning.plan(self.request)
 
-    def _workload_chosen(self, name: str) -> None:
+    def _handle_workload(self, name: str) -> None:
         if name == "mine":
             kinds = tr("Prompts (*.toml *.txt *.md);;All files (*)")
             self._file, _ = QFileDialog.getOpenFileName(self, tr("A file of prompts"), "", kinds)
@@ -174,15 +176,15 @@ class TunePage(QWidget):
         else:
             self._file = ""
         self._show_amounts()
-        self._later.start()
+        self._plan_timer.start()
 
     def _show_amounts(self) -> None:
         """Show the number of prompts of each workload. Known once a plan was made."""
         from launcher.tuning.workloads import shipped_workloads
 
         amounts = {each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in shipped_workloads()}
-        mine = self._file.replace("\\", "/").rsplit("/", 1)[-1]
-        self.workloads.show_amounts({**amounts, "mine": mine or tr("none yet")})
+        file_name = self._file.replace("\\", "/").rsplit("/", 1)[-1]
+        self.workloads.show_amounts({**amounts, "mine": file_name or tr("none yet")})
 
     def _show_plan(self, prepared: "PreparedTune") -> None:
         self._planned = prepared.plan.starts
@@ -192,35 +194,35 @@ class TunePage(QWidget):
     def _show_step(self, step: "TrialPlanned") -> None:
         from launcher.gui.tune.trial_views import settings_text
 
-        if self._shown is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
-            words = settings_text(step.settings, self._shown.home)
-            self.verdict.show_texts(*card_text.trial_texts(step, words, max(self._planned, step.number + 1)))
+        if self._view is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
+            label = settings_text(step.settings, self._view.baseline)
+            self.verdict.show_texts(*card_text.trial_texts(step, label, max(self._planned, step.number + 1)))
 
     def _show_paused(self, why: LauncherError | None) -> None:
         self._show_idle()
-        if self._shown is None or not self._shown.trials:
+        if self._view is None or not self._view.trials:
             self.verdict.show_verdict(None if why is None else card_text.failed_card(why))
             return
         buttons = [(tr("Continue"), lambda: self.begin_tune(None)), (tr("Give up"), self.tuning.give_up)]
-        self.verdict.show_verdict(card_text.paused_card(self._shown, why, buttons))
+        self.verdict.show_verdict(card_text.paused_card(self._view, why, buttons))
 
     def _show_ended(self) -> None:
         self._show_idle()
-        if self._shown is not None and self._shown.verdict is not None:
-            self._show_verdict(self._shown)
+        if self._view is not None and self._view.verdict is not None:
+            self._show_verdict(self._view)
             self._controller.notify(tr("Measured"), self.verdict.sentence.text())
         self.tuning.read_last()
 
-    def _show_verdict(self, told: "TuneView", *, kept: bool = False, may_keep: bool = True) -> None:
-        decided = told.verdict is not None and (told.verdict["mtp"] != "undecided" or told.verdict["gain"])
+    def _show_verdict(self, view: "TuneView", *, saved: bool = False, may_keep: bool = True) -> None:
+        decided = view.verdict is not None and (view.verdict["mtp"] != "undecided" or view.verdict["gain"])
         buttons: list[tuple[str, Callable[[], object]]] = []
-        if decided and may_keep and not kept:
-            buttons = [(card_text.keep_label(told), self._apply_winner)]
+        if decided and may_keep and not saved:
+            buttons = [(card_text.keep_label(view), self._apply_winner)]
         elif not decided and may_keep:
             minutes = self.request.minutes
-            words = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
-            buttons = [(words, lambda: self.begin_tune(None, more_minutes=minutes))]
-        self.verdict.show_verdict(card_text.verdict_card(told, buttons, kept=kept))
+            label = ntr("Measure for 1 minute more", "Measure for {n} minutes more", round(minutes))
+            buttons = [(label, lambda: self.begin_tune(None, more_minutes=minutes))]
+        self.verdict.show_verdict(card_text.verdict_card(view, buttons, saved=saved))
 
     def _show_failed(self, error: LauncherError) -> None:
         self._show_idle()
@@ -228,10 +230,10 @@ class TunePage(QWidget):
 
     def _show_idle(self) -> None:
         self.measure.setEnabled(True)
-        self.here.setEnabled(True)
-        self.here.refresh()
+        self.tuned_card.setEnabled(True)
+        self.tuned_card.refresh()
         self.history.refresh()
-        self._later.start()
+        self._plan_timer.start()
 
     def _apply_winner(self) -> None:
         for button in self.verdict.buttons:
@@ -241,30 +243,30 @@ class TunePage(QWidget):
     def _show_applied(self, error: LauncherError | None) -> None:
         if error is not None:
             self.verdict.show_verdict(card_text.failed_card(error))
-        elif self._shown is not None:
-            self._show_verdict(self._shown, kept=True)
-            self.here.refresh()
+        elif self._view is not None:
+            self._show_verdict(self._view, saved=True)
+            self.tuned_card.refresh()
 
-    def _show_found(self, kept: "SavedTune | None") -> None:
+    def _show_found(self, saved: "SavedTune | None") -> None:
         """Show the last tune, unless its verdict is already shown."""
-        self._session = kept.session if kept else ""
+        self._session = saved.session if saved else ""
         self.export.setEnabled(bool(self._session))
-        if kept is None:
-            self._shown = None
+        if saved is None:
+            self._view = None
             self.measure.setEnabled(True)
-            self.here.setEnabled(True)
+            self.tuned_card.setEnabled(True)
             self.show_rows(())
             self.plot.show_curves(())
             self.step.show_parts(())
             self.verdict.show_verdict(None)
             return
-        told = self.tuning.last
-        if told is not None and (self._shown is None or not self._shown.trials):
-            self.show_tune(told)
-            if told.verdict is None:
+        view = self.tuning.last
+        if view is not None and (self._view is None or not self._view.trials):
+            self.show_tune(view)
+            if view.verdict is None:
                 self._show_paused(None)
             else:
-                self._show_verdict(told)
+                self._show_verdict(view)
 
     def _show_session(self, session: "Session") -> None:
         """Show a tune from the history, unless one is running."""
@@ -272,32 +274,32 @@ class TunePage(QWidget):
             return
         from launcher.gui.tune.tune_control import view_of_session
 
-        told = view_of_session(session)
+        view = view_of_session(session)
         self._session = session.id
         self.export.setEnabled(True)
-        self.show_tune(told)
-        if told.verdict is not None:
-            self._show_verdict(told, may_keep=False)
+        self.show_tune(view)
+        if view.verdict is not None:
+            self._show_verdict(view, may_keep=False)
         else:
             why = str(session.result.get("error") or tr("No verdict: the measurement was paused or interrupted."))
-            self.verdict.show_verdict(card_text.unfinished_card(told, why))
+            self.verdict.show_verdict(card_text.unfinished_card(view, why))
         self._area.ensureWidgetVisible(self.verdict)
 
     def _lay_out(self, head: PageHead) -> None:
-        aside = Card(tr("Optimise for"))
-        aside.body.addWidget(self.workloads)
-        aside.body.addWidget(self.goal)
-        aside.body.addSpacing(theme.px(theme.GAP))
-        aside.body.addWidget(self.budget)
-        self._during_title = Label(tr("Live"))
-        self._during_title.setFont(theme.font(theme.SECTION_PX, bold=True))
-        self.during.setWordWrap(True)
-        self.during.setObjectName("secondary")
-        for label in (self._during_title, self.during):
+        side_card = Card(tr("Optimise for"))
+        side_card.body.addWidget(self.workloads)
+        side_card.body.addWidget(self.goal)
+        side_card.body.addSpacing(theme.px(theme.GAP))
+        side_card.body.addWidget(self.budget)
+        self._live_title = Label(tr("Live"))
+        self._live_title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self.live_text.setWordWrap(True)
+        self.live_text.setObjectName("secondary")
+        for label in (self._live_title, self.live_text):
             label.hide()
-            aside.body.addWidget(label)
-        aside.body.addStretch()
-        self._aside = aside
+            side_card.body.addWidget(label)
+        side_card.body.addStretch()
+        self._side_card = side_card
         title = Label(tr("Tokens per second by draft length"))
         title.setFont(theme.font(theme.SECTION_PX, bold=True))
         title.setWordWrap(True)
@@ -308,11 +310,11 @@ class TunePage(QWidget):
         table.add_aligned(self.table, self.table.text_inset)
         sides = table.body.contentsMargins()
         table.body.setContentsMargins(sides.left(), theme.px(theme.GAP), sides.right(), theme.px(theme.GAP))
-        self.to_come = Label(tr("Each tested setting gets a row here."))
-        self.to_come.setObjectName("secondary")
-        self.to_come.setWordWrap(True)
-        self.to_come.setContentsMargins(self.table.text_inset, 0, self.table.text_inset, theme.px(theme.GAP))
-        table.body.addWidget(self.to_come)
+        self.placeholder = Label(tr("Each tested setting gets a row here."))
+        self.placeholder.setObjectName("secondary")
+        self.placeholder.setWordWrap(True)
+        self.placeholder.setContentsMargins(self.table.text_inset, 0, self.table.text_inset, theme.px(theme.GAP))
+        table.body.addWidget(self.placeholder)
         table.body.addStretch()
         self._middle = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._middle.setSpacing(theme.px(theme.GAP_L))
@@ -323,12 +325,12 @@ class TunePage(QWidget):
         right.addWidget(self.verdict)
         right.addLayout(self._middle, 1)
         right.addWidget(table)
-        right.addWidget(self.here)
+        right.addWidget(self.tuned_card)
         right.addWidget(self.history)
         self._columns = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         self._columns.setContentsMargins(0, 0, 0, 0)
         self._columns.setSpacing(theme.px(theme.GAP_L))
-        self._columns.addWidget(aside)
+        self._columns.addWidget(side_card)
         self._columns.addLayout(right, 1)
         self._inner = QWidget()
         self._inner.setObjectName("plain")
@@ -356,11 +358,11 @@ class TunePage(QWidget):
         cramped = width < theme.px(_CRAMPED)
         self._columns.setDirection(down if cramped else across)
         self._middle.setDirection(down if width < theme.px(_NARROW) else across)
-        self._aside.setMaximumWidth(theme.NO_MAXIMUM if cramped else theme.px(_ASIDE))
-        self._aside.setMinimumWidth(0 if cramped else theme.px(min(_ASIDE, max(220, width // 4))))
+        self._side_card.setMaximumWidth(theme.NO_MAXIMUM if cramped else theme.px(_SIDE_WIDTH))
+        self._side_card.setMinimumWidth(0 if cramped else theme.px(min(_SIDE_WIDTH, max(220, width // 4))))
         self.verdict.set_button_direction(down if cramped else across)
-        self.step.setMaximumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else theme.NO_MAXIMUM)
-        self.step.setMinimumWidth(theme.px(_STEP) if width >= theme.px(_NARROW) else 0)
+        self.step.setMaximumWidth(theme.px(_STEP_WIDTH) if width >= theme.px(_NARROW) else theme.NO_MAXIMUM)
+        self.step.setMinimumWidth(theme.px(_STEP_WIDTH) if width >= theme.px(_NARROW) else 0)
 
 
 def _goal_choices() -> list[tuple[str, str, str]]:

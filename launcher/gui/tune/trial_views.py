@@ -1,4 +1,4 @@
-"""Display data of a tune's trials: rows, curves, parts of a step. Pure functions, called again after each trial.
+"""Display data of a tune's trials: rows, curves, parts of a step. All of it is made anew after each trial.
 
 Rows and curves are in tokens a second for every goal; the verdict's sentence has the goal's own figures.
 """
@@ -27,18 +27,19 @@ side."""
 
 @dataclass(frozen=True, slots=True)
 class TuneView:
-    """A tune's state, running or finished. `verdict` has the format of Verdict.as_json; `home` is the baseline.
+    """A tune's state, running or finished. `verdict` has the format of Verdict.as_json.
 
-    `forecasts` are for each draft length combined with the other settings in `beside`.
+    `baseline` are the settings before the tune. `forecasts` are for draft lengths combined with `other_settings`.
+    `needs` returns the memory for some settings in MiB, None if unknown.
     """
 
     model: str
-    work: str
+    workload: str
     goal: Goal
-    home: Settings
+    baseline: Settings
     trials: tuple[Trial, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
-    beside: Settings = field(default_factory=dict)
+    other_settings: Settings = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None
     needs: Callable[[Settings], int | None] = lambda _: None
 
@@ -55,14 +56,15 @@ class TuneView:
 
 def read_forecasts(verdict: Mapping[str, Any]) -> tuple[Forecast, ...]:
     """Return the forecasts of a stored verdict; empty if it has another version."""
-    told = verdict.get("forecasts", ())
-    return tuple(Forecast(each["draft"], each["value"], each["low"], each["high"]) for each in told)
+    stored = verdict.get("forecasts", ())
+    return tuple(Forecast(each["draft"], each["value"], each["low"], each["high"]) for each in stored)
 
 
 def group_trials(runs: Sequence[Run]) -> tuple[Trial, ...]:
     """Group runs of the history into trials.
 
-    Two trials in a row have the same settings only if the first was aborted, and none of its runs counts.
+    Runs in a row with the same settings are one trial. Two trials in a row have the same settings only if the first was
+    aborted, and then none of its runs counts.
     """
     groups: list[list[Run]] = []
     for run in runs:
@@ -84,189 +86,198 @@ def group_trials(runs: Sequence[Run]) -> tuple[Trial, ...]:
     )
 
 
-def settings_text(settings: Settings, home: Settings) -> str:
+def settings_text(settings: Settings, baseline: Settings) -> str:
     """Return settings in a few words: the draft length, and differences from the baseline."""
     draft = draft_of(settings)
-    return " · ".join([tr("draft {draft}", draft=draft) if draft else tr("off"), *_other_differences(settings, home)])
+    return " · ".join(
+        [tr("draft {draft}", draft=draft) if draft else tr("off"), *_other_differences(settings, baseline)]
+    )
 
 
-def _other_differences(settings: Settings, home: Settings) -> list[str]:
+def _other_differences(settings: Settings, baseline: Settings) -> list[str]:
     """Return differences from the baseline other than the draft length, as text."""
     return [
         tr("sampled drafts") if value == "probabilistic" else f"{name.replace('_', '-')} {value}"
         for name, value in settings.items()
-        if name != DRAFT and value != home.get(name)
+        if name != DRAFT and value != baseline.get(name)
     ]
 
 
-def trial_rows(shown: TuneView) -> list[TrialRow]:
+def trial_rows(view: TuneView) -> list[TrialRow]:
     """Return a row for each tried setting and for each draft length that was only predicted."""
-    found = {settings_key(each.settings): each for each in tabulate_trials(shown.trials, _SPEED)}
-    home = _with_mtp_off(shown.home)
-    off = found.get(settings_key(home))
-    best = settings_key(shown.verdict["settings"]) if shown.verdict else None
-    listed = [_measured_row(shown, each, off, best=settings_key(each.settings) == best) for each in found.values()]
+    by_key = {settings_key(tried.settings): tried for tried in tabulate_trials(view.trials, _SPEED)}
+    baseline = _with_mtp_off(view.baseline)
+    off = by_key.get(settings_key(baseline))
+    best = settings_key(view.verdict["settings"]) if view.verdict else None
+    rows = [_measured_row(view, tried, off, best=settings_key(tried.settings) == best) for tried in by_key.values()]
     order = [
-        (draft_of(each.settings), list(settings_key(each.settings)) != list(settings_key(home)))
-        for each in found.values()
+        (draft_of(tried.settings), list(settings_key(tried.settings)) != list(settings_key(baseline)))
+        for tried in by_key.values()
     ]
-    for forecast in _speed_forecasts(shown):
-        settings = dict(_settings_key(home, shown.beside, forecast.draft))
-        if settings_key(settings) not in found:
+    for forecast in _speed_forecasts(view):
+        settings = dict(_settings_key(baseline, view.other_settings, forecast.draft))
+        if settings_key(settings) not in by_key:
             ratio = forecast.value / off.value if off is not None and off.value else None
-            listed.append(
+            rows.append(
                 TrialRow(
-                    settings_text(settings, shown.home),
+                    settings_text(settings, view.baseline),
                     forecast.value,
                     _half_interval(forecast.low, forecast.high),
-                    vram_mib=shown.needs(settings),
+                    vram_mib=view.needs(settings),
                     against_off=ratio,
-                    how=tr("predicted"),
+                    origin=tr("predicted"),
                     predicted=True,
                 )
             )
             order.append((forecast.draft, True))
-    return [row for _, row in sorted(zip(order, listed, strict=True), key=lambda pair: pair[0])]
+    return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
 
 
-def rate_curves(shown: TuneView) -> tuple[Curve, ...]:
+def rate_curves(view: TuneView) -> tuple[Curve, ...]:
     """Return the speed by draft length, measured where available, else predicted.
 
     The curve's name has the other settings.
     """
-    home = _with_mtp_off(shown.home)
-    found = {
-        settings_key(each.settings): each for each in tabulate_trials(shown.trials, _SPEED) if each.value is not None
+    baseline = _with_mtp_off(view.baseline)
+    by_key = {
+        settings_key(tried.settings): tried for tried in tabulate_trials(view.trials, _SPEED) if tried.value is not None
     }
-    foreseen = {each.draft: each for each in _speed_forecasts(shown)}
-    drafts = sorted({*foreseen, *(draft_of(dict(each)) for each in found if _is_beside(dict(each), shown))})
+    forecasts_by_draft = {each.draft: each for each in _speed_forecasts(view)}
+    drafts = sorted(
+        {*forecasts_by_draft, *(draft_of(dict(key)) for key in by_key if _has_other_settings(dict(key), view))}
+    )
     points = []
     for draft in drafts:
-        words = tr("draft {draft}", draft=draft) if draft else tr("off")
-        at = found.get(_settings_key(home, shown.beside, draft))
-        if at is not None and at.value is not None:
-            spread = _spread(at)
-            starts = ntr("1 start", "{n} starts", at.starts) if spread is None else ""
-            points.append(Point(words, at.value, spread, starts=starts))
-        elif draft in foreseen:
-            one = foreseen[draft]
-            points.append(Point(words, one.value, _half_interval(one.low, one.high), measured=False))
-    name = " · ".join([shown.work, *_other_differences(shown.beside, shown.home)])
+        label = tr("draft {draft}", draft=draft) if draft else tr("off")
+        measured = by_key.get(_settings_key(baseline, view.other_settings, draft))
+        if measured is not None and measured.value is not None:
+            spread = _spread(measured)
+            starts = ntr("1 start", "{n} starts", measured.starts) if spread is None else ""
+            points.append(Point(label, measured.value, spread, starts=starts))
+        elif draft in forecasts_by_draft:
+            forecast = forecasts_by_draft[draft]
+            points.append(Point(label, forecast.value, _half_interval(forecast.low, forecast.high), measured=False))
+    name = " · ".join([view.workload, *_other_differences(view.other_settings, view.baseline)])
     return (Curve(name, "rate", tuple(points)),) if points else ()
 
 
-def step_parts(shown: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
+def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
     """Return the times of a verification step's parts, a line on the step, and a conclusion; empty until known.
 
-    The pass over one token is the step without MTP. The cost of a drafted token is the slope of the line through the
-    measured steps of several draft lengths; the rest of this step is the head's fixed cost. If the rest is negative,
+    The time of one token is that of a step without MTP. The cost of a drafted token is the slope of a line through the
+    step times of several draft lengths; the rest of this step is the head's fixed cost. If the rest is negative,
     the two are shown together.
     """
-    steps = _step_times(shown)
+    steps = _step_times(view)
     drafts = sorted(draft for draft in steps if draft)
     if 0 not in steps or len(drafts) < 2:
         return (), "", ""
-    bare_ms = steps[0][0]
+    base_ms = steps[0][0]
     slope = linear_regression(drafts, [steps[draft][0] for draft in drafts]).slope
-    chosen = draft_of(shown.verdict["settings"]) if shown.verdict else 0
-    draft = chosen if chosen in steps and chosen else max(drafts, key=lambda each: steps[each][1] / steps[each][0])
-    step_ms, kept = steps[draft]
-    over_ms = step_ms - bare_ms
+    chosen = draft_of(view.verdict["settings"]) if view.verdict else 0
+    fastest = max(drafts, key=lambda each: steps[each][1] / steps[each][0])
+    draft = chosen if chosen in drafts else fastest
+    step_ms, tokens = steps[draft]
+    extra_ms = step_ms - base_ms
     drafted_ms = slope * draft
-    apart = 0 < drafted_ms <= over_ms
-    divided = [StepPart(tr("one token, as without MTP"), min(bare_ms, step_ms))]
-    if apart:
+    separable = 0 < drafted_ms <= extra_ms
+    divided = [StepPart(tr("one token, as without MTP"), min(base_ms, step_ms))]
+    if separable:
         verified = ntr("draft and verify 1 token", "draft and verify {n} tokens", draft)
-        divided += [StepPart(tr("MTP head, once per step"), over_ms - drafted_ms), StepPart(verified, drafted_ms)]
-    elif over_ms > 0:
-        divided.append(StepPart(tr("MTP head and drafts together"), over_ms))
+        divided += [StepPart(tr("MTP head, once per step"), extra_ms - drafted_ms), StepPart(verified, drafted_ms)]
+    elif extra_ms > 0:
+        divided.append(StepPart(tr("MTP head and drafts together"), extra_ms))
     adds = (
         tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
-        if apart
+        if separable
         else tr("Time per drafted token: unknown yet.")
     )
-    about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=shown.work, ms=step_ms)
+    about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=view.workload, ms=step_ms)
     note = " ".join(
         (
-            tr("{kept:.2f} tokens per step.", kept=kept),
+            tr("{kept:.2f} tokens per step.", kept=tokens),
             adds,
-            tr("With MTP off a token takes {bare:.2f} ms.", bare=bare_ms),
+            tr("With MTP off a token takes {bare:.2f} ms.", bare=base_ms),
         )
     )
     return tuple(divided), about, note
 
 
-def machine_text(shown: TuneView) -> str:
+def machine_text(view: TuneView) -> str:
     """Return the machine's state during the tune: temperature, clock, discarded replies. Empty without sensors."""
-    runs = shown.runs
-    said = []
-    warm = [run.temperature_c for run in runs if run.temperature_c is not None]
+    runs = view.runs
+    parts = []
+    temperatures = [run.temperature_c for run in runs if run.temperature_c is not None]
     clocks = [run.clock_mhz for run in runs if run.clock_mhz is not None]
-    if warm:
-        said.append(tr("{low:.0f} to {high:.0f} °C", low=min(warm), high=max(warm)))
+    if temperatures:
+        parts.append(tr("{low:.0f} to {high:.0f} °C", low=min(temperatures), high=max(temperatures)))
     if clocks:
-        said.append(tr("clock {low:,.0f} to {high:,.0f} MHz", low=min(clocks), high=max(clocks)))
-    spoilt = [run.spoilt for run in runs if run.spoilt]
-    if spoilt:
-        counted = ntr("1 reply was repeated", "{n} replies were repeated", len(spoilt))
-        said.append(f"{counted}: {render(spoilt[-1])}")
-    return " · ".join(said)
+        parts.append(tr("clock {low:,.0f} to {high:,.0f} MHz", low=min(clocks), high=max(clocks)))
+    spoilt_reasons = [run.spoilt for run in runs if run.spoilt]
+    if spoilt_reasons:
+        counted = ntr("1 reply was repeated", "{n} replies were repeated", len(spoilt_reasons))
+        parts.append(f"{counted}: {render(spoilt_reasons[-1])}")
+    return " · ".join(parts)
 
 
-def _measured_row(shown: TuneView, each: TriedSettings, off: TriedSettings | None, *, best: bool) -> TrialRow:
-    same = [trial for trial in shown.trials if settings_key(trial.settings) == settings_key(each.settings)]
-    runs = [run for trial in same for run in trial.runs if run.counts]
+def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | None, *, best: bool) -> TrialRow:
+    trials = [trial for trial in view.trials if settings_key(trial.settings) == settings_key(tried.settings)]
+    runs = [run for trial in trials for run in trial.runs if run.counts]
     drafts = sum_acceptance([run.acceptance for run in runs if run.acceptance is not None])
-    how = ntr("measured, 1 start", "measured, {n} starts", each.starts)
+    origin = ntr("measured, 1 start", "measured, {n} starts", tried.starts)
     return TrialRow(
-        settings_text(each.settings, shown.home),
-        each.value,
-        _spread(each),
+        settings_text(tried.settings, view.baseline),
+        tried.value,
+        _spread(tried),
         accepted=drafts.rate,
         tokens_per_step=drafts.mean_length,
-        vram_mib=shown.needs(each.settings),
-        against_off=each.value / off.value if each.value and off is not None and off.value else None,
-        how=render(each.error) if each.error else how,
+        vram_mib=view.needs(tried.settings),
+        against_off=tried.value / off.value if tried.value and off is not None and off.value else None,
+        origin=render(tried.error) if tried.error else origin,
         best=best,
     )
 
 
-def _speed_forecasts(shown: TuneView) -> tuple[Forecast, ...]:
-    return shown.forecasts if shown.goal.aim is Aim.SPEED else ()
+def _speed_forecasts(view: TuneView) -> tuple[Forecast, ...]:
+    return view.forecasts if view.goal.aim is Aim.SPEED else ()
 
 
-def _step_times(shown: TuneView) -> dict[int, tuple[float, float]]:
-    """Return milliseconds and tokens per step by draft length, for the shown other settings."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for trial in shown.trials:
-        if trial.error is None and _is_beside(trial.settings, shown):
+def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
+    """Return milliseconds and tokens per step by draft length, from the trials with the view's other settings."""
+    by_draft: dict[int, list[tuple[float, float]]] = {}
+    for trial in view.trials:
+        if trial.error is None and _has_other_settings(trial.settings, view):
             for run in trial.runs:
                 if run.counts and run.steps and run.decode_rate:
                     ms = 1_000 * run.reply_tokens / run.decode_rate / run.steps
-                    found.setdefault(draft_of(trial.settings), []).append((ms, run.reply_tokens / run.steps))
+                    by_draft.setdefault(draft_of(trial.settings), []).append((ms, run.reply_tokens / run.steps))
     return {
-        draft: (math.exp(fmean(math.log(ms) for ms, _ in each)), fmean(kept for _, kept in each))
-        for draft, each in found.items()
+        draft: (math.exp(fmean(math.log(ms) for ms, _ in steps)), fmean(tokens for _, tokens in steps))
+        for draft, steps in by_draft.items()
     }
 
 
-def _is_beside(settings: Settings, shown: TuneView) -> bool:
-    return settings_key(settings) == _settings_key(_with_mtp_off(shown.home), shown.beside, draft_of(settings))
+def _has_other_settings(settings: Settings, view: TuneView) -> bool:
+    return settings_key(settings) == _settings_key(
+        _with_mtp_off(view.baseline), view.other_settings, draft_of(settings)
+    )
 
 
-def _settings_key(home: Settings, beside: Settings, draft: int) -> Key:
+def _settings_key(baseline: Settings, other_settings: Settings, draft: int) -> Key:
     """Return the settings for a draft length. With MTP off, drafting settings stay as in the baseline."""
     drafting = {name for name, row in ROWS.items() if row.drafting}
-    others = beside if draft else {name: value for name, value in beside.items() if name not in drafting}
-    return settings_key({**home, **others, DRAFT: draft})
+    others = (
+        other_settings if draft else {name: value for name, value in other_settings.items() if name not in drafting}
+    )
+    return settings_key({**baseline, **others, DRAFT: draft})
 
 
-def _with_mtp_off(home: Settings) -> dict[str, Any]:
-    return {**home, DRAFT: 0}
+def _with_mtp_off(baseline: Settings) -> dict[str, Any]:
+    return {**baseline, DRAFT: 0}
 
 
-def _spread(each: TriedSettings) -> float | None:
-    return _half_interval(each.low, each.high) if each.starts >= _FEWEST_STARTS else None
+def _spread(tried: TriedSettings) -> float | None:
+    return _half_interval(tried.low, tried.high) if tried.starts >= _FEWEST_STARTS else None
 
 
 def _half_interval(low: float | None, high: float | None) -> float | None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from launcher.gui.controller import Controller
     from launcher.gui.tune.trial_views import TuneView
     from launcher.runtime import WorkHandle
-    from launcher.tuning.history_records import Session as KeptSession
+    from launcher.tuning.history_records import Session as HistorySession
 
 
 class TuneControl(QObject):
     """Runs one tune at a time on the window's server."""
 
     planned = Signal(object)
-    """Prepared: the plan of a tune for the current choices, or of one that starts."""
+    """PreparedTune: the plan of a tune for the current choices, or of one that starts."""
     changed = Signal(object)
     """TuneView: a trial was measured or a verdict reached."""
     step = Signal(object)
@@ -43,7 +43,7 @@ class TuneControl(QObject):
     applied = Signal(object)
     """LauncherError | None: the winner is served and kept, or the reason why not."""
     found = Signal(object)
-    """KeptTune | None: the last tune, with its verdict if it has ended."""
+    """SavedTune | None: the last tune, with its verdict if it has ended."""
 
     def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -51,7 +51,7 @@ class TuneControl(QObject):
         self._handle: WorkHandle[None] | None = None
         self._planning: WorkHandle[None] | None = None
         self._gives_up = False
-        self._shown: TuneView | None = None
+        self._view: TuneView | None = None
         self._path: Path | None = None
 
     @property
@@ -62,46 +62,46 @@ class TuneControl(QObject):
     @property
     def last(self) -> TuneView | None:
         """State of the last tune."""
-        return self._shown
+        return self._view
 
     def read_last(self) -> None:
         """Read the last tune."""
-        self._controller.bridge.run(lambda _report: asyncio.to_thread(_read_kept_tune), done=self._handle_last)
+        self._controller.bridge.run(lambda _report: asyncio.to_thread(_read_saved_tune), done=self._handle_last)
 
-    def _handle_last(self, kept: SavedTune | None) -> None:
+    def _handle_last(self, saved: SavedTune | None) -> None:
         if not self.running:
-            self._shown, self._path = (None, None) if kept is None else (_view_of_kept(kept), kept.options.model)
-            self.found.emit(kept)
+            self._view, self._path = (None, None) if saved is None else (_view_of_saved(saved), saved.options.model)
+            self.found.emit(saved)
 
-    def plan(self, wanted: TuneRequest) -> None:
+    def plan(self, request: TuneRequest) -> None:
         """Plan a tune. Ends with `planned`."""
         if self._planning is not None:
             self._planning.cancel()
         session, model = self._controller.session, self._controller.served_name
 
         async def work(_report: object) -> PreparedTune:
-            return await _prepare_tune(session, model, wanted)
+            return await _prepare_tune(session, model, request)
 
         self._planning = self._controller.bridge.run(work, done=self.planned.emit, failed=lambda _: None)
 
-    def start_tune(self, wanted: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
+    def start_tune(self, request: TuneRequest | None, *, more_minutes: float = 0.0) -> None:
         """Start a tune or, with None, continue the last one with some more minutes of budget."""
         if self.running:
             return
         self._gives_up = False
-        if wanted is not None:
+        if request is not None:
             self._path = None
         path = self._path
 
         async def work(session: Session, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.app.tuner import run_tune
 
-            kept = await asyncio.to_thread(_read_kept_tune, path) if wanted is None else None
-            if kept is not None:
-                kept = replace(kept, budget_s=kept.budget_s + 60 * more_minutes)
-            prepared = await _prepare_tune(session, model, wanted or TuneRequest(), kept)
+            saved = await asyncio.to_thread(_read_saved_tune, path) if request is None else None
+            if saved is not None:
+                saved = replace(saved, budget_s=saved.budget_s + 60 * more_minutes)
+            prepared = await _prepare_tune(session, model, request or TuneRequest(), saved)
             report(prepared)
-            return await run_tune(session, prepared, report, resume=kept)
+            return await run_tune(session, prepared, report, resume=saved)
 
         self._handle = self._controller.measure(
             work,
@@ -125,15 +125,15 @@ class TuneControl(QObject):
             self._finish_stopped()
 
     def apply(self) -> None:
-        """Serve the settings that the last verdict recommends, and keep them for the model's next start."""
+        """Serve the settings that the last verdict recommends, and store them for the model's next start."""
         path = self._path
 
         async def work(session: Session, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_winner
 
-            kept = await asyncio.to_thread(_read_kept_tune, path)
-            if kept is not None and kept.verdict is not None:
-                await serve_winner(session, kept.model, kept.options, kept.verdict["settings"])
+            saved = await asyncio.to_thread(_read_saved_tune, path)
+            if saved is not None and saved.verdict is not None:
+                await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
         self._controller.measure(
             work,
@@ -158,16 +158,16 @@ class TuneControl(QObject):
             self.paused.emit(None)
             return
 
-        # otherwise the stored tune is another one
-        begun = self._path if self._shown is not None and self._shown.trials else None
+        # Without trials, the stored tune is an earlier one, which is kept.
+        path_to_delete = self._path if self._view is not None and self._view.trials else None
 
         def work() -> None:
             from launcher.app.tuner_kept import delete_tune
 
-            if begun is not None:
-                delete_tune(begun)
+            if path_to_delete is not None:
+                delete_tune(path_to_delete)
 
-        self._shown = None
+        self._view = None
         self._controller.bridge.run(lambda _report: asyncio.to_thread(work), done=lambda _: self.found.emit(None))
 
     def _handle_event(self, event: object) -> None:
@@ -176,34 +176,34 @@ class TuneControl(QObject):
 
         match event:
             case PreparedTune():
-                self._shown, self._path = _view_of_prepared(event), event.options.model
+                self._view, self._path = _view_of_prepared(event), event.options.model
                 self.planned.emit(event)
-                self.changed.emit(self._shown)
+                self.changed.emit(self._view)
             case TrialPlanned():
                 self.step.emit(event)
             case TrialMeasured(state=state) | TrialFailed(state=state):
                 self._change_view(trials=state.trials)
             case Predicted():
-                self._change_view(forecasts=event.forecasts, beside=_without_draft(event.settings))
+                self._change_view(forecasts=event.forecasts, other_settings=_without_draft(event.settings))
             case VerdictReached():
-                told = event.verdict.as_json()
+                verdict = event.verdict.as_json()
                 self._change_view(
                     trials=event.state.trials,
                     forecasts=event.verdict.forecasts,
-                    beside=_without_draft(event.verdict.shown),
-                    verdict=told,
+                    other_settings=_without_draft(event.verdict.shown),
+                    verdict=verdict,
                 )
             case _:
                 pass
 
     def _change_view(self, **changes: Any) -> None:  # noqa: ANN401 -- fields of TuneView
-        if self._shown is not None:
-            self._shown = replace(self._shown, **changes)
-            self.changed.emit(self._shown)
+        if self._view is not None:
+            self._view = replace(self._view, **changes)
+            self.changed.emit(self._view)
 
 
-def _read_kept_tune(model: Path | None = None) -> SavedTune | None:
-    """Return the last tune of a model file: one of another file may have been started elsewhere since."""
+def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
+    """Return the last tune of a model file, or of any if None. Another program may have tuned another file since."""
     from launcher.app.tuner_kept import load_tune
 
     return load_tune(model)
@@ -217,13 +217,13 @@ async def current_options(session: Session | None, model: str) -> tuple[str, Ser
     options = None if session is None or session.is_idle else session.supervisor.options
     if options is not None and model:
         return model, options
-    found = await asyncio.to_thread(load_last_model)
-    model = found or DEMO
+    last_model = await asyncio.to_thread(load_last_model)
+    model = last_model or DEMO
     return model, (await resolve_start(model, use_tuned=False)).options
 
 
 async def _prepare_tune(
-    session: Session | None, model: str, wanted: TuneRequest, kept: SavedTune | None = None
+    session: Session | None, model: str, request: TuneRequest, saved: SavedTune | None = None
 ) -> PreparedTune:
     """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
     from launcher.app.tuner_space import prepare_tune
@@ -233,22 +233,24 @@ async def _prepare_tune(
     engine_pid, log = None, list[str]()
     if session is not None and not session.is_idle:
         engine_pid, log = session.supervisor.engine_pid, session.supervisor.log.last()
-    if kept is not None:
+    if saved is not None:
         return await prepare_tune(
-            kept.model,
-            kept.options,
-            kept.workload,
-            kept.goal,
-            kept.budget_s,
-            space=kept.space,
+            saved.model,
+            saved.options,
+            saved.workload,
+            saved.goal,
+            saved.budget_s,
+            space=saved.space,
             engine_pid=engine_pid,
             log=log,
         )
     model, options = await current_options(session, model)
-    read = (lambda: read_workload_file(Path(wanted.file))) if wanted.file else (lambda: load_workload(wanted.workload))
-    asked = await asyncio.to_thread(read)
-    goal, budget_s = Goal(Aim(wanted.aim)), 60.0 * wanted.minutes
-    return await prepare_tune(model, options, asked, goal, budget_s, engine_pid=engine_pid, log=log)
+    if request.file:
+        workload = await asyncio.to_thread(read_workload_file, Path(request.file))
+    else:
+        workload = await asyncio.to_thread(load_workload, request.workload)
+    goal, budget_s = Goal(Aim(request.aim)), 60.0 * request.minutes
+    return await prepare_tune(model, options, workload, goal, budget_s, engine_pid=engine_pid, log=log)
 
 
 def _view_of_prepared(prepared: PreparedTune) -> TuneView:
@@ -259,23 +261,23 @@ def _view_of_prepared(prepared: PreparedTune) -> TuneView:
     )
 
 
-def _view_of_kept(kept: SavedTune) -> TuneView:
+def _view_of_saved(saved: SavedTune) -> TuneView:
     from launcher.gui.tune.trial_views import TuneView, read_forecasts
 
-    verdict = kept.verdict
+    verdict = saved.verdict
     return TuneView(
-        kept.model,
-        kept.workload.title,
-        kept.goal,
-        kept.space.baseline,
-        kept.state.trials,
+        saved.model,
+        saved.workload.title,
+        saved.goal,
+        saved.space.baseline,
+        saved.state.trials,
         read_forecasts(verdict) if verdict else (),
         _without_draft(verdict["shown"]) if verdict else {},
         verdict,
     )
 
 
-def view_of_session(session: KeptSession) -> TuneView:
+def view_of_session(session: HistorySession) -> TuneView:
     """Return the display data of a tune from the history."""
     from launcher.gui.tune.trial_views import TuneView, group_trials, read_forecasts
     from launcher.tuning.goal import Aim, Goal

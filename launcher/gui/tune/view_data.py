@@ -33,8 +33,8 @@ class TuneRequest:
 class TrialRow:
     """A tried setting.
 
-    `rate` and `spread` (half the 95 % interval) are in tokens a second, `accepted` is a share of 0 to 1,
-    `tokens_per_step` in tokens, `against_off` a factor. `how` is the origin (measured or predicted); `best` marks the
+    `rate` and `spread` (half the 95 % interval) are in tokens a second, `accepted` is a share of 0 to 1, `against_off`
+    the speed divided by that with MTP off. `origin` says whether the rate was measured or predicted; `best` marks the
     winner.
     """
 
@@ -45,7 +45,7 @@ class TrialRow:
     tokens_per_step: float | None = None
     vram_mib: int | None = None
     against_off: float | None = None
-    how: str = ""
+    origin: str = ""
     best: bool = False
     predicted: bool = False
 
