@@ -65,7 +65,7 @@ class AboutPage(QWidget):
     @property
     def report(self) -> str:
         """The text that the button copies."""
-        return "\n".join(f"{what}: {version}" for what, version in self._version_rows())
+        return "\n".join(f"{name}: {version}" for name, version in self._version_rows())
 
     def copy(self) -> None:
         """Copy the report to the clipboard."""
@@ -88,14 +88,14 @@ class AboutPage(QWidget):
         self._progress.hide()
         self._copy.setEnabled(True)
         clear_layout(self._lines)
-        for row, (what, version) in enumerate(self._version_rows(render)):
-            name, value = Label(what), Label(version)
-            name.setObjectName("secondary")
-            name.setWordWrap(True)
+        for row, (name, version) in enumerate(self._version_rows(render)):
+            name_label, value = Label(name), Label(version)
+            name_label.setObjectName("secondary")
+            name_label.setWordWrap(True)
             value.setWordWrap(True)
             value.setTextInteractionFlags(theme.SELECTABLE)
-            value.setAccessibleName(f"{what}: {version}")
-            self._lines.addWidget(name, row, 0, Qt.AlignmentFlag.AlignTop)
+            value.setAccessibleName(f"{name}: {version}")
+            self._lines.addWidget(name_label, row, 0, Qt.AlignmentFlag.AlignTop)
             self._lines.addWidget(value, row, 1, Qt.AlignmentFlag.AlignTop)
 
     def _show_error(self, error: LauncherError) -> None:

@@ -57,7 +57,7 @@ class Bridge(QObject):
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(_PERIOD_MS)
-        self._timer.timeout.connect(self._drain)
+        self._timer.timeout.connect(self._drain_events)
         self._waiting = False
         self._filled.connect(self._timer.start, Qt.ConnectionType.QueuedConnection)
 
@@ -137,7 +137,7 @@ class Bridge(QObject):
         return self._runtime is None or self._runtime.close()
 
     @Slot()
-    def _drain(self) -> None:
+    def _drain_events(self) -> None:
         self._waiting = False
         events: list[object] = []
         while self._events:

@@ -70,7 +70,7 @@ class Controller(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.bridge = Bridge(self)
-        self.bridge.drained.connect(self._dispatch)
+        self.bridge.drained.connect(self._dispatch_events)
         self.launch: Launch | None = None
         self.note = ""
         """Remark to show beside the speed of the running server."""
@@ -270,7 +270,7 @@ class Controller(QObject):
             self._handle_status(ServerStatus())
 
     @Slot(object)
-    def _dispatch(self, batch: list[object]) -> None:
+    def _dispatch_events(self, batch: list[object]) -> None:
         """Dispatch a batch of events: the newest status, and all reply parts, log lines and samples."""
         deltas: list[Delta] = []
         lines: list[str] = []

@@ -192,12 +192,14 @@ class Rail(QFrame):
         set_tooltip(self._engine, version)
         self._engine.setVisible(bool(engine))
 
-    def show_gpus(self, found: "DetectedGpus") -> None:
+    def show_gpus(self, detected: "DetectedGpus") -> None:
         """Show this computer's GPUs with their memory, or that there is none. The tooltip has the full names."""
-        counts = Counter(map(_gpu_text, found.gpus)) or {tr("no GPU"): 1}
+        counts = Counter(map(_gpu_text, detected.gpus)) or {tr("no GPU"): 1}
         lines = [f"{count} × {text}" if count > 1 else text for text, count in counts.items()]  # noqa: RUF001 -- the sign for times
         self._gpus.setText("\n".join(lines))
-        set_tooltip(self._gpus, "\n".join([gpu.name for gpu in found.gpus] or [render(found.no_gpu_reason or "")]))
+        set_tooltip(
+            self._gpus, "\n".join([gpu.name for gpu in detected.gpus] or [render(detected.no_gpu_reason or "")])
+        )
         self._gpus.show()
 
 

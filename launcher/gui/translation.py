@@ -18,9 +18,9 @@ _translations: list[gettext.NullTranslations] = [gettext.NullTranslations()]
 
 def choose_language(language: str | None) -> None:
     """Choose a language such as "zh_CN", or the system's if None. Without translations for it, texts are English."""
-    wanted = [language] if language else _system_languages()
+    languages = [language] if language else _system_languages()
     # A user who prefers English to Chinese gets English, which has no translations.
-    before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), wanted))
+    before_english = list(takewhile(lambda each: each.partition("_")[0] not in ("en", "C", "POSIX"), languages))
     _translations[0] = gettext.translation(DOMAIN, shipped_file("resources", "locale"), before_english, fallback=True)
 
 

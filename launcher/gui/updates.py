@@ -94,14 +94,14 @@ class UpdatesCard(Card):
     def _show_text(self, text: str) -> None:
         self.status.setText(text)
 
-    def _show_known(self, found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
-        if found is not None and not self._user_acted:
-            self._show_result(found)
+    def _show_known(self, result: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
+        if result is not None and not self._user_acted:
+            self._show_result(result)
 
-    def _show_result(self, found: tuple[NewestRelease, Artefact | LauncherError]) -> None:
+    def _show_result(self, result: tuple[NewestRelease, Artefact | LauncherError]) -> None:
         if self._installation is not None:
             return
-        self._newest, artefact = found
+        self._newest, artefact = result
         version = self._newest.manifest.version
         self._show_idle()
         self.install_button.setText("")
@@ -170,9 +170,9 @@ class UpdatesCard(Card):
 def announce_newer(window: Window) -> WorkHandle[None]:
     """Check for a newer version weekly, and announce each once on whatever page is shown."""
 
-    def announce(found: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
+    def announce(result: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
         stored = open_window_settings()
-        newest = found[0] if found is not None else None
+        newest = result[0] if result is not None else None
         if newest is None or not newest.is_newer or window.notice.isVisible():
             return
         version = newest.manifest.version

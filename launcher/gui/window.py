@@ -135,7 +135,7 @@ class Window(QMainWindow):
         layout.setRowStretch(1, 1)
         self.setCentralWidget(body)
         self.drop = DropTarget(self, _drop_hint, lambda data: self.open_file(_dragged_gguf(data) or Path()))
-        self._connect()
+        self._connect_signals()
         self.chip.show_view(self.controller.view)
         geometry = open_window_settings().value("window/geometry") if remember else None
         if geometry is not None:
@@ -355,7 +355,7 @@ class Window(QMainWindow):
             stored.setValue("window/geometry", self.saveGeometry())
             stored.setValue("window/page", self._page if self._specs[self._page].in_rail else self._previous_page)
 
-    def _connect(self) -> None:
+    def _connect_signals(self) -> None:
         controller = self.controller
         controller.view_changed.connect(self.chip.show_view)
         controller.launched.connect(self._show_launch)

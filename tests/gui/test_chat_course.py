@@ -40,7 +40,7 @@ def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(
     qtbot.waitUntil(lambda: can_send(chat), timeout=WAIT)
     assert chat.messages == []
     assert chat.column.turns == []
-    chat.conversation_list._undo()
+    chat.conversation_list._undo_deletion()
     (kept,) = in_file(chat, qtbot, lambda kept: kept.list_all())
     messages = in_file(chat, qtbot, lambda conversations: conversations.read_conversation(kept.id)).messages
     assert messages[1].text

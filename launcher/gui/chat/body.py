@@ -97,10 +97,10 @@ class Body(QWidget):
 
     def update_visible(self) -> None:
         """Build the blocks near the viewport and release those far from it."""
-        seen = self._viewport()
-        if seen is None:
+        viewport = self._viewport()
+        if viewport is None:
             return
-        top, height = seen
+        top, height = viewport
         last = len(self._slots) - 1
         for number in [each for each in self._built if each != last]:
             if not self._is_within(number, top - _RELEASE_BEYOND * height, top + (1 + _RELEASE_BEYOND) * height):

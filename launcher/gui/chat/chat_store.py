@@ -31,7 +31,7 @@ class ChatStore(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._call_requested.connect(self._call, Qt.ConnectionType.QueuedConnection)
+        self._call_requested.connect(self._run_call, Qt.ConnectionType.QueuedConnection)
         requested, failed = self._call_requested, self.failed
 
         def request_call(call: Callable[[], object]) -> None:
@@ -70,7 +70,7 @@ class ChatStore(QObject):
         self._writer.close()
 
     @Slot(object)
-    def _call(self, call: Callable[[], object]) -> None:
+    def _run_call(self, call: Callable[[], object]) -> None:
         call()
 
     def _report_notice(self, notice: str) -> None:

@@ -73,7 +73,7 @@ class TurnColumn(QScrollArea):
         self.turns.append(turn)
         for widget in (turn.question, turn.reply):
             self._layout.insertWidget(self._layout.count() - 1, widget)
-        self._connect(turn)
+        self._connect_turn(turn)
         self.following = True
 
     def replace_reply(self, turn: Turn, reply_view: ReplyView) -> None:
@@ -81,7 +81,7 @@ class TurnColumn(QScrollArea):
         self._remove(turn.reply)
         turn.reply = reply_view
         self._layout.insertWidget(self._layout.indexOf(turn.question) + 1, reply_view)
-        self._connect(turn)
+        self._connect_turn(turn)
         self.following = True
 
     def remove_from(self, at: int) -> None:
@@ -132,7 +132,7 @@ class TurnColumn(QScrollArea):
             self.turns.insert(0, turn)
             self._layout.insertWidget(0, reply_view)
             self._layout.insertWidget(0, turn.question)
-            self._connect(turn)
+            self._connect_turn(turn)
         self._show_earlier_button()
 
     def _show_earlier_button(self) -> None:
@@ -141,12 +141,12 @@ class TurnColumn(QScrollArea):
             self._earlier_button = None
         count = sum(message.role is Role.USER for message in self._earlier)
         if count:
-            words = ntr("Show 1 earlier question", "Show {n} earlier questions", count)
-            self._earlier_button = make_dense_button(words, tr("Show earlier messages"))
+            label = ntr("Show 1 earlier question", "Show {n} earlier questions", count)
+            self._earlier_button = make_dense_button(label, tr("Show earlier messages"))
             self._earlier_button.clicked.connect(self._build_earlier)
             self._layout.insertWidget(0, self._earlier_button)
 
-    def _connect(self, turn: Turn) -> None:
+    def _connect_turn(self, turn: Turn) -> None:
         for reply_view in _list_replies(turn):
             for body in reply_view.bodies:
                 body.shifted.connect(self._keep_position)

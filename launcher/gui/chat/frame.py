@@ -353,7 +353,9 @@ class ConversationList(QWidget):
         self._deleted = conversation_id
         self._store.change(lambda conversations: conversations.hide(conversation_id))
         self.deleted.emit(conversation_id)
-        self.banner.show_message(tr("Deleted “{title}”.", title=title), "information", [(tr("Undo"), self._undo)])
+        self.banner.show_message(
+            tr("Deleted “{title}”.", title=title), "information", [(tr("Undo"), self._undo_deletion)]
+        )
         self.refresh()
 
     def confirm_deletion(self) -> None:
@@ -384,7 +386,7 @@ class ConversationList(QWidget):
 
         self._store.enqueue(write, show_result)
 
-    def _undo(self) -> None:
+    def _undo_deletion(self) -> None:
         conversation_id, self._deleted = self._deleted, None
         self.banner.clear()
         if conversation_id is not None:

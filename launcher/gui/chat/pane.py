@@ -126,7 +126,7 @@ class ChatPane(ChatFrame):
         self._can_ask = self._replying = False
         self.conversation.system = str(settings.current_value(SYSTEM_PROMPT)).strip()
         self.system.show_text(self.conversation.system)
-        self._connect()
+        self._connect_signals()
         self._show_view(controller.view)
 
     @property
@@ -436,7 +436,7 @@ class ChatPane(ChatFrame):
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.open()
 
-    def _connect(self) -> None:
+    def _connect_signals(self) -> None:
         controller = self._controller
         controller.deltas.connect(self._add_deltas)
         controller.replied.connect(self._end_reply)

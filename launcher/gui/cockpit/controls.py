@@ -128,11 +128,11 @@ class AdvancedFields(QWidget):
     def _list_flags(self) -> None:
         """List the flags that match the search."""
         query, chosen_name = self.search.text(), self._flag.name if self._flag else ""
-        found = [flag for flag in self._flags if flag.matches(query)]
+        matching = [flag for flag in self._flags if flag.matches(query)]
         extra = self._state.extra
         self.list.blockSignals(True)
         self.list.clear()
-        for flag in found:
+        for flag in matching:
             value = flag.value_in(extra)
             item = QListWidgetItem(flag.name if value is None else f"{flag.name} {value}")
             item.setData(Qt.ItemDataRole.UserRole, flag)
@@ -145,7 +145,7 @@ class AdvancedFields(QWidget):
                 self.list.setCurrentItem(item)
         self.list.blockSignals(False)
         if self._flags:
-            self._count.setText(ntr("1 flag", "{n} flags", len(found)) if found else tr("No flag matches."))
+            self._count.setText(ntr("1 flag", "{n} flags", len(matching)) if matching else tr("No flag matches."))
 
     @Slot(QListWidgetItem, QListWidgetItem)
     def _choose_flag(self, item: QListWidgetItem | None, _before: QListWidgetItem | None) -> None:

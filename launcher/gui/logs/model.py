@@ -75,21 +75,21 @@ class LogModel(QAbstractListModel):
     def show_lines(self, lines: Sequence[ParsedLine]) -> None:
         """Replace all lines."""
         self.all_lines = list(lines[-MOST_LINES:])
-        self._refilter()
+        self._apply_filter()
 
     def set_filter(self, new_filter: LogFilter) -> None:
         """Apply another filter. Raises re.error for an invalid expression."""
         if new_filter != self.log_filter:
             self._is_shown = new_filter.make_predicate()
             self.log_filter = new_filter
-            self._refilter()
+            self._apply_filter()
 
     def set_still(self, *, still: bool) -> None:
         """Stop showing new lines, or resume."""
         if still != self._still:
             self._still = still
             if not still and self.waiting:
-                self._refilter()
+                self._apply_filter()
 
     def highlight(self, texts: frozenset[str]) -> None:
         """Highlight the lines that contain one of `texts`."""
@@ -107,7 +107,7 @@ class LogModel(QAbstractListModel):
         rows = range(len(self.shown) - 1, -1, -1)
         return next((row for row in rows if self.is_highlighted(self.shown[row])), None) if self.marks else None
 
-    def _refilter(self) -> None:
+    def _apply_filter(self) -> None:
         self.beginResetModel()
         self.waiting = 0
         self.shown = list(filter(self._is_shown, self.all_lines))

@@ -335,7 +335,7 @@ class LogsPage(QWidget):
         self.count = make_caption()
         self._lay_out()
         self.drop = DropTarget(self, drop_hint, self._read_dropped)
-        self._connect()
+        self._connect_signals()
         if controller.session is not None:
             session = controller.session
             controller.bridge.run(lambda _report: read_earlier_lines(session), done=self._prepend_lines)
@@ -466,7 +466,7 @@ class LogsPage(QWidget):
         layout.addWidget(self._stack, 1)
         layout.addWidget(self.count)
 
-    def _connect(self) -> None:
+    def _connect_signals(self) -> None:
         self._controller.logged.connect(self._collector.add)
         self._collector.lines_received.connect(self._add_own_lines)
         self._controller.view_changed.connect(self._show_view)
@@ -476,7 +476,7 @@ class LogsPage(QWidget):
         self.bar.pause.toggled.connect(self._update_pause)
         self.view.following_changed.connect(self.bar.follow.setChecked)
         self.lines.counted.connect(self._show_count)
-        self.card.close_button.clicked.connect(self._dismiss)
+        self.card.close_button.clicked.connect(self._dismiss_cause)
         for key, slot in (("Ctrl+F", self._focus_search), ("Ctrl+P", self.bar.pause.toggle)):
             QShortcut(key, self, slot, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
@@ -530,7 +530,7 @@ class LogsPage(QWidget):
             self._dismissed = None
         self._show_cause(make_cause(error) if error is not None and error is not self._dismissed else None)
 
-    def _dismiss(self) -> None:
+    def _dismiss_cause(self) -> None:
         inputs = self._controller.inputs
         self._dismissed = inputs.status.error or inputs.problem
         self._show_cause(None)

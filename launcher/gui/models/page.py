@@ -55,7 +55,7 @@ class ModelsPage(QWidget):
         self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
         self._lay_out()
         self.drop = DropTarget(self, _drop_hint, self._list_dropped)
-        self._connect()
+        self._connect_signals()
         self.queue.refresh()
 
     def on_shown(self) -> None:
@@ -211,7 +211,7 @@ class ModelsPage(QWidget):
             self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if beside else theme.NO_MAXIMUM)
         self._show_side()
 
-    def _connect(self) -> None:
+    def _connect_signals(self) -> None:
         self._views.changed.connect(self.show_view)
         self.table.chosen.connect(self._show_file)
         self.table.opened.connect(lambda _local: self.start())

@@ -99,7 +99,7 @@ def _read_local_models() -> LocalModels:
     from launcher.models.leftovers import find_leftovers
     from launcher.models.library import list_library
 
-    found = list_library(load_catalogue())
+    library = list_library(load_catalogue())
     queued = {
         path
         for job in download_queue().read_snapshot().jobs.jobs
@@ -112,16 +112,23 @@ def _read_local_models() -> LocalModels:
     existing = next(each for each in (own_folder, *own_folder.parents) if each.exists())
     folders = {path: path.exists() for path in read_added_places()}
     problems: dict[str, str] = {}
-    for each in found.problems:
+    for each in library.problems:
         title = each.store.title
         problems[title] = f"{problems.get(title, '')}\n{render(each.reason)}".strip()
     stores = {
         store.path: (store.store.title, problems.get(store.store.title, ""))
-        for store in found.stores
+        for store in library.stores
         if store.path not in folders
     }
     return LocalModels(
-        found.models, leftovers, load_last_uses(), folders, own_folder, shutil.disk_usage(existing).free, found.notice, stores
+        library.models,
+        leftovers,
+        load_last_uses(),
+        folders,
+        own_folder,
+        shutil.disk_usage(existing).free,
+        library.notice,
+        stores,
     )
 
 

@@ -142,8 +142,8 @@ def job_text(job: Job, progress: Progress | None) -> str:
     return " · ".join(parts)
 
 
-def _progress_text(done: int, whole: int | None) -> str:
-    return tr("{done} of {whole}", done=format_size(done), whole=format_size(whole)) if whole else format_size(done)
+def _progress_text(done: int, total: int | None) -> str:
+    return tr("{done} of {whole}", done=format_size(done), whole=format_size(total)) if total else format_size(done)
 
 
 def count_files(count: int) -> str:

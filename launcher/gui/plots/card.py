@@ -280,8 +280,8 @@ class PlotCard(QFrame):
         self._fit_aside()
 
     def _fit_aside(self) -> None:
-        wanted = sum(read_out.sizeHint().width() for read_out in self.read_outs.values())
-        room = self.width() - wanted - theme.px(theme.GAP_M * len(self.read_outs) + theme.GAP_XL)
+        needed = sum(read_out.sizeHint().width() for read_out in self.read_outs.values())
+        room = self.width() - needed - theme.px(theme.GAP_M * len(self.read_outs) + theme.GAP_XL)
         self._aside.setVisible(self.absent is None and (room >= theme.px(_ASIDE_PX) or len(self.read_outs) == 1))
 
 

@@ -48,7 +48,7 @@ class CursorText:
     """Text of the read-out: one line for the eye, and all of it for the tooltip."""
 
     line: str = ""
-    whole: str = ""
+    all_text: str = ""
 
 
 class PlotCursor:
@@ -178,15 +178,15 @@ class PlotHead(QWidget):
         if index < 0:
             self._length.setPlaceholderText(_format_length(span.length_s))
 
-    def show_reading(self, line: str, whole: str) -> None:
-        """Show the read-out's line, with `whole` as the tooltip. Without a line, show the last notice or the state."""
+    def show_reading(self, line: str, all_text: str) -> None:
+        """Show the read-out's line with `all_text` as the tooltip. Without it, show the last notice or the state."""
         if line:
             self._notice = ""
         state = tr("Live") if self._live else tr("Paused; recording continues")
         text = line or self._notice or (tr("Nothing is running.") if self._is_idle else state)
         if self._text.text() != text:
             self._text.setText(text)
-            set_tooltip(self._text, whole or self._notice)
+            set_tooltip(self._text, all_text or self._notice)
 
     def show_notice(self, text: str) -> None:
         """Show a notice until the next read-out."""
@@ -536,9 +536,9 @@ class PlotPanel(QWidget):
     def _show_cursor(self) -> None:
         if self.samples is not None:
             reading = self.plot_cursor.show_values(self.samples)
-            self.head.show_reading(reading.line, reading.whole)
-            if self.board.accessibleDescription() != reading.whole:
-                self.board.setAccessibleDescription(reading.whole)
+            self.head.show_reading(reading.line, reading.all_text)
+            if self.board.accessibleDescription() != reading.all_text:
+                self.board.setAccessibleDescription(reading.all_text)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
         """Move the cursor with the arrows, with Ctrl to the next mark, with Shift pan; + and - zoom, Home goes live."""

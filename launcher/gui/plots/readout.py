@@ -107,8 +107,8 @@ class ReadOut(QWidget):
         title_width = self._title.sizeHint().width()
         if self._bare:
             return QSize(title_width, super().sizeHint().height())
-        wanted = max(self._number_width + theme.px(6) + self._beside_width, title_width)
-        return QSize(wanted, super().sizeHint().height())
+        width = max(self._number_width + theme.px(6) + self._beside_width, title_width)
+        return QSize(width, super().sizeHint().height())
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Drop the change, not the number, where there is little room."""
@@ -136,7 +136,7 @@ class ReadOut(QWidget):
         if reading.value is not None:
             text = quantity.format_value(reading.value)
             if minute_before is not None:
-                signed = self._signed(reading.value - minute_before)
+                signed = self._format_change(reading.value - minute_before)
                 change, shorter = tr("{change} in 1 min", change=signed), (signed, "")
         elif quantity.keeps_last and last is not None:
             text, why, change = quantity.format_value(last[0]), render(reading.absent or ""), _format_age(last[1])
@@ -170,7 +170,7 @@ class ReadOut(QWidget):
             self._bare = bare
             self.updateGeometry()
 
-    def _signed(self, difference: float) -> str:
+    def _format_change(self, difference: float) -> str:
         text = self._quantity.format_value(difference)
         zero = self._quantity.format_value(0.0)
         if text.lstrip("-") == zero:

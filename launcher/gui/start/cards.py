@@ -285,8 +285,8 @@ class PlanCard(Card):
             label.setVisible(bool(line))
         set_tooltip(self._why, "\n".join(map(render, (*plan.reasons, *plan.cautions))))
         self._below.show()
-        asked = answer is not None and answer.plan == plan
-        self.ask_button.setVisible(not asked)
+        is_answered = answer is not None and answer.plan == plan
+        self.ask_button.setVisible(not is_answered)
 
     def show_demo(self, why: str) -> None:
         """Offer the demo and explain its limits."""
@@ -313,13 +313,13 @@ class PlanCard(Card):
         """Show whether the settings are the plan's or the user's, if they differ, with a button for the others."""
         if own_settings is None or not own_settings.settings:
             return
-        mine = own_settings.is_kept_plan(plan)
+        uses_own = own_settings.is_kept_plan(plan)
         self.settings_origin.setText(settings_origin_text(own_settings, plan))
         self.settings_origin.show()
-        self.switch_button.setText(tr("Use recommended") if mine else tr("Use my settings"))
+        self.switch_button.setText(tr("Use recommended") if uses_own else tr("Use my settings"))
         self.switch_button.setToolTip(
             tr("Start with the recommended settings. Your own are kept until then")
-            if mine
+            if uses_own
             else tr("Start with your last settings for this model")
         )
         self.switch_button.setVisible(own_settings.kept_plan is not None)

@@ -202,8 +202,8 @@ class StartFlow(QObject):
             lambda _report: queries.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
         )
 
-    def start(self, plan: Plan | None, kept: KeptPlan | None = None) -> None:
-        """Run all steps of a plan, or of the demo (None). `kept` has the user's own settings for its file."""
+    def start(self, plan: Plan | None, own_settings: KeptPlan | None = None) -> None:
+        """Run all steps of a plan, or of the demo (None). `own_settings` has the user's own settings for its file."""
         if self.running:
             return
 
@@ -211,7 +211,7 @@ class StartFlow(QObject):
             from launcher.app.first_checks import StartRequest, start_request_of
             from launcher.engine.demo import DEMO
 
-            request = start_request_of(plan, kept) if plan is not None else StartRequest(DEMO)
+            request = start_request_of(plan, own_settings) if plan is not None else StartRequest(DEMO)
             return await run_first_start(request, report)  # type: ignore[arg-type]
 
         self._starting = self._bridge.run(

@@ -61,7 +61,7 @@ class StartPage(QWidget):
         self.family = ComboBox()
         self.goal = ComboBox()
         self._lay_out()
-        self._connect()
+        self._connect_signals()
         self._show_phase(ReadingPhase.COMPUTER)  # the first frame shows what is coming
         self._show_plan()
         self._show_buttons()
@@ -206,7 +206,7 @@ class StartPage(QWidget):
         super().resizeEvent(event)
         self._arrange()
 
-    def _connect(self) -> None:
+    def _connect_signals(self) -> None:
         flow = self.flow
         flow.phase_changed.connect(self._show_phase)
         flow.planned.connect(self._show_result)

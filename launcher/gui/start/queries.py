@@ -165,18 +165,18 @@ def _make_plans(
     plans = _drop_duplicates(make_plans(catalogue, situation, criteria))
     if request.family is None or not plans:
         return plans[:_MOST_PLANS], list_unplanned(catalogue, situation, criteria) if request.family else ()
-    recommended, seen = plans[0], {plan.file.quant for plan in plans}
+    recommended, listed_quants = plans[0], {plan.file.quant for plan in plans}
     entry = catalogue.find(request.family)
     others = [make_plans(catalogue, situation, replace(criteria, quant=each.quant)) for each in entry.files]
-    best_by_file = [each[0] for each in others if each and each[0].file.quant not in seen]
+    best_by_file = [each[0] for each in others if each and each[0].file.quant not in listed_quants]
 
     def size_difference(plan: Plan) -> int:
         return abs((plan.file.size_bytes or 0) - (recommended.file.size_bytes or 0))
 
     best_by_file.sort(key=size_difference)
-    alike = [plan for plan in best_by_file if plan.status is recommended.status]
+    same_fit = [plan for plan in best_by_file if plan.status is recommended.status]
     other_fits = [plan for plan in best_by_file if plan.status is not recommended.status]
-    listed = [*plans[1:], *other_fits[:_MOST_OTHER_FITS], *alike][: _MOST_PLANS - 1]
+    listed = [*plans[1:], *other_fits[:_MOST_OTHER_FITS], *same_fit][: _MOST_PLANS - 1]
     listed.sort(key=lambda plan: (plan.group, plan.setting.n_cpu_moe > 0, size_difference(plan)))
     return (recommended, *listed), list_unplanned(catalogue, situation, criteria)
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def format_duration(seconds: float) -> str:
     """Return a duration as text."""
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
+    total = round(seconds)
+    minutes, rest = divmod(total, 60)
     if not minutes:
-        return tr("{seconds} s", seconds=whole)
+        return tr("{seconds} s", seconds=total)
     if not rest:
         return tr("{minutes} min", minutes=minutes)
     return tr("{minutes} min {seconds} s", minutes=minutes, seconds=rest)

@@ -318,13 +318,13 @@ class StepCard(Card):
         """Show a step's parts, with a line above and a note below; without parts, a placeholder."""
         clear_layout(self._grid)
         self.bars = []
-        whole = sum(part.ms for part in parts)
+        total_ms = sum(part.ms for part in parts)
         for at, part in enumerate(parts):
             name, value = Label(part.name), Label(tr("{ms:.1f} ms", ms=part.ms))
             name.setWordWrap(True)
             value.setFont(theme.font(theme.BODY_PX, tabular=True))
             bar = ProgressLine(tr("{part}: {ms:.1f} ms", part=part.name, ms=part.ms), "rate")
-            bar.show_fraction(part.ms / whole if whole else 0)
+            bar.show_fraction(part.ms / total_ms if total_ms else 0)
             self.bars.append(bar)
             self._grid.addWidget(name, 3 * at, 0)
             self._grid.addWidget(value, 3 * at, 1, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom)

@@ -77,11 +77,11 @@ class DraftPlot(QWidget):
     def event(self, event: QEvent) -> bool:
         """Show the figures of the point under the mouse."""
         if isinstance(event, QHelpEvent):
-            found = self._point_near(QPointF(event.pos()))
-            if found is None:
+            hit = self._point_near(QPointF(event.pos()))
+            if hit is None:
                 QToolTip.hideText()
             else:
-                QToolTip.showText(event.globalPos(), point_text(*found), self)
+                QToolTip.showText(event.globalPos(), point_text(*hit), self)
             return True
         return super().event(event)
 
@@ -134,8 +134,8 @@ class DraftPlot(QWidget):
         for at, name in enumerate(names):
             width = area.width() / len(names)
             room = QRectF(area.left() + at * width, area.bottom() + theme.px(8), width, metrics.height())
-            said = metrics.elidedText(name, Qt.TextElideMode.ElideRight, int(width))
-            painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), said)
+            label = metrics.elidedText(name, Qt.TextElideMode.ElideRight, int(width))
+            painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), label)
 
     def _paint_curve(self, painter: QPainter, curve: Curve) -> None:
         colour = theme.colour(curve.role)
@@ -155,25 +155,23 @@ class DraftPlot(QWidget):
             if point.starts:
                 self._paint_starts(painter, point.starts, place)
 
-    def _paint_starts(self, painter: QPainter, words: str, place: QPointF) -> None:
+    def _paint_starts(self, painter: QPainter, text: str, place: QPointF) -> None:
         """Write the number of starts under a point that has too few for an interval."""
         metrics = painter.fontMetrics()
-        width = metrics.horizontalAdvance(words)
+        width = metrics.horizontalAdvance(text)
         left = min(max(place.x() - width / 2, 0), self.width() - width)
         painter.setPen(theme.colour("secondary"))
         room = QRectF(left, place.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
-        painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), words)
+        painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), text)
 
     def _paint_key(self, painter: QPainter) -> None:
         """Paint the legend at the top right and, for a single curve, its name at the left."""
         metrics, side = painter.fontMetrics(), theme.px(12)
         right = float(self.width() - theme.px(4))
         painter.setPen(theme.colour("secondary"))
-        for glyph, words in (("", tr("bars 95 %")), ("ring", tr("predicted")), ("dot", tr("measured"))):
-            width = metrics.horizontalAdvance(words)
-            painter.drawText(
-                QRectF(right - width, 0, width, metrics.height()), int(Qt.AlignmentFlag.AlignCenter), words
-            )
+        for glyph, text in (("", tr("bars 95 %")), ("ring", tr("predicted")), ("dot", tr("measured"))):
+            width = metrics.horizontalAdvance(text)
+            painter.drawText(QRectF(right - width, 0, width, metrics.height()), int(Qt.AlignmentFlag.AlignCenter), text)
             right -= width + theme.px(4)
             if glyph:
                 place = QRectF(right - side, (metrics.height() - side) / 2, side, side)
@@ -189,7 +187,7 @@ class DraftPlot(QWidget):
     def _paint_names(self, painter: QPainter) -> None:
         """Write each curve's name above or below its last point, without overlaps."""
         painter.setPen(theme.colour("text"))
-        metrics, taken = painter.fontMetrics(), list[QRectF]()
+        metrics, occupied = painter.fontMetrics(), list[QRectF]()
         low, high, _ = self._axis_scale()
         for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
             last = curve.points[-1]
@@ -198,9 +196,9 @@ class DraftPlot(QWidget):
             width = metrics.horizontalAdvance(curve.name)
             left = min(place.x() - width / 2, self.width() - width)
             room = QRectF(left, place.y() - reach - metrics.height(), width, metrics.height())
-            if any(room.intersects(each) for each in taken):
+            if any(room.intersects(each) for each in occupied):
                 room.moveTop(place.y() + reach)
-            taken.append(room)
+            occupied.append(room)
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
 
 

@@ -151,7 +151,7 @@ def rate_curves(view: TuneView) -> tuple[Curve, ...]:
         label = tr("draft {draft}", draft=draft) if draft else tr("off")
         measured = by_key.get(_settings_key(baseline, view.other_settings, draft))
         if measured is not None and measured.value is not None:
-            spread = _spread(measured)
+            spread = _half_interval_of(measured)
             starts = ntr("1 start", "{n} starts", measured.starts) if spread is None else ""
             points.append(Point(label, measured.value, spread, starts=starts))
         elif draft in forecasts_by_draft:
@@ -228,7 +228,7 @@ def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | Non
     return TrialRow(
         settings_text(tried.settings, view.baseline),
         tried.value,
-        _spread(tried),
+        _half_interval_of(tried),
         accepted=drafts.rate,
         tokens_per_step=drafts.mean_length,
         vram_mib=view.needs(tried.settings),
@@ -276,7 +276,7 @@ def _with_mtp_off(baseline: Settings) -> dict[str, Any]:
     return {**baseline, DRAFT: 0}
 
 
-def _spread(tried: TriedSettings) -> float | None:
+def _half_interval_of(tried: TriedSettings) -> float | None:
     return _half_interval(tried.low, tried.high) if tried.starts >= _FEWEST_STARTS else None
 
 

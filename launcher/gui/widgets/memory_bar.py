@@ -180,9 +180,9 @@ class MemoryBar(QWidget):
 
     def _paint_bar(self, painter: QPainter, bar: QRectF) -> None:
         used = self._needed
-        whole = max(used, self._total, 1)
+        full_scale = max(used, self._total, 1)
         room = bar.adjusted(0.5, 0.5, -0.5, -0.5)
-        edge = room.left() + room.width() * (self._total / whole if self._total else 1.0)
+        edge = room.left() + room.width() * (self._total / full_scale if self._total else 1.0)
         border = theme.colour("control")
         self._drawn = []
         path = QPainterPath()
@@ -191,9 +191,9 @@ class MemoryBar(QWidget):
         painter.setClipPath(path)
         left = room.left()
         for each in self._segments:
-            width = room.width() * each.size / whole
+            width = room.width() * each.size / full_scale
             rect = QRectF(left, room.top(), width, room.height())
-            self._paint_segment(painter, rect, each, share=each.size / whole)
+            self._paint_segment(painter, rect, each, share=each.size / full_scale)
             self._drawn.append((rect, f"{each.label}: {each.mib:,} MiB"))
             left += width
         if used > self._total:
@@ -211,7 +211,7 @@ class MemoryBar(QWidget):
             painter.setPen(QPen(theme.colour("text"), 2))
             painter.drawLine(QPointF(edge, bar.top()), QPointF(edge, bar.bottom()))
         elif self._total and self._margin:
-            at = room.left() + room.width() * (1 - self._margin / whole)
+            at = room.left() + room.width() * (1 - self._margin / full_scale)
             painter.setPen(QPen(theme.colour("secondary"), 1, Qt.PenStyle.DashLine))
             painter.drawLine(QPointF(at, room.top()), QPointF(at, room.bottom()))
 
