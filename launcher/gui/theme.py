@@ -113,6 +113,7 @@ DARK = Theme(
 )
 
 
+# State of the process, in lists so that functions can replace it without `global`.
 _chosen_theme: list[Theme] = []
 _scale: list[float] = [1.0]
 _reduced_motion: list[bool] = [False]

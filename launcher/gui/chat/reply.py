@@ -146,7 +146,7 @@ class BlockStream:
                 self._prose.drop_line()
                 if not self._prose.ends_blank:
                     break
-            else:
+            else:  # nothing but blank lines is above
                 self._body.pop()
         self._prose, self._code = None, block
         self._body.append(block)

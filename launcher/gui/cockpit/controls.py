@@ -1,6 +1,7 @@
 """Left pane of the Cockpit: settings that need a restart, settings that apply at once, and all flags under Advanced."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from launcher.gui.cockpit.panes import load_choice, save_choice
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label, escape_tooltip, set_tooltip
-from launcher.gui.translation import ntr, render, tr
+from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.widgets import Card, ComboBox, Segmented, SliderField
 from launcher.gui.widgets.blocks import make_caption
 from launcher.models.server_settings import ROWS, ServerSetting
@@ -435,128 +436,6 @@ def _format_plain_value(value: object) -> str:
 
 # Sliders for sampling values, which apply to the next reply.
 
-_TEMPERATURE_STEPS = tuple(step / 20 for step in range(41))
-_TOP_P_STEPS = tuple(step / 20 for step in range(21))
-_MIN_P_STEPS = tuple(step / 100 for step in range(31))
-_TOP_K_STEPS = (0, 1, 5, 10, 20, 30, 40, 50, 64, 80, 100, 150, 200)
-_TOKEN_LIMIT_STEPS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, -1)
-
-
-class SamplingFields(QWidget):
-    """One slider for each sampling value. A value that the user did not set is the server's default."""
-
-    def __init__(self, state: SettingsState) -> None:
-        super().__init__()
-        self._state = state
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.setSpacing(theme.px(theme.GAP))
-        self.fields: dict[str, SliderField] = {}
-        self._steps: dict[str, Sequence[float]] = {}
-        self._add_field(
-            "temperature",
-            tr("Temperature"),
-            _TEMPERATURE_STEPS,
-            _format_two_decimals,
-            tr("Randomness of replies. 0 always picks the most likely token. Request field: temperature (flag --temp)"),
-        )
-        self._add_field(
-            "top_k",
-            tr("Top-k"),
-            _TOP_K_STEPS,
-            _format_top_k,
-            tr("Samples from this many of the most likely tokens. 0 means all. Request field: top_k (flag --top-k)"),
-        )
-        self._add_field(
-            "top_p",
-            tr("Top-p"),
-            _TOP_P_STEPS,
-            _format_two_decimals,
-            tr(
-                "Samples from the most likely tokens that together reach this probability. Request field: top_p "
-                "(flag --top-p)"
-            ),
-        )
-        self._add_field(
-            "min_p",
-            tr("Min-p"),
-            _MIN_P_STEPS,
-            _format_two_decimals,
-            tr("Drops tokens below this share of the top token's probability. Request field: min_p (flag --min-p)"),
-        )
-        self._add_field(
-            "max_tokens",
-            tr("Token limit"),
-            _TOKEN_LIMIT_STEPS,
-            _format_token_limit,
-            tr("Longest reply, in tokens. Request field: max_tokens (flag --n-predict)"),
-        )
-        self.thinking = Segmented(tr("Thinking"), [(None, tr("auto")), (True, tr("on")), (False, tr("off"))], None)
-        self.thinking.changed.connect(partial(state.set_sampling_value, "thinking"))
-        set_tooltip(
-            self.thinking,
-            tr(
-                "Lets the model think before it replies, if its chat template supports it. Request field: "
-                "chat_template_kwargs.enable_thinking"
-            ),
-        )
-        self._thinking_line = make_caption()
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(theme.GAP))
-        row.addWidget(Label(tr("Thinking")), 1)
-        row.addWidget(self.thinking)
-        self._column.addLayout(row)
-        self._column.addWidget(self._thinking_line)
-        state.sampling_changed.connect(self.show_state)
-        self.show_state()
-
-    def _add_field(
-        self, name: str, label: str, values: Sequence[float], format_value: Callable[[object], str], tip: str
-    ) -> None:
-        self._steps[name] = values
-        field = self.fields[name] = SliderField(label, values, format_value=format_value, tip=tip)
-        field.value_changed.connect(partial(self._state.set_sampling_value, name))
-        self._column.addWidget(field)
-
-    @Slot()
-    def show_state(self) -> None:
-        """Show the sampling values of the next request."""
-        defaults = self._state.defaults
-        for name, field in self.fields.items():
-            value = self._state.sampling_value(name)
-            if value is not None and field.value != value:
-                if value not in self._steps[name]:  # the server's value may lie between two steps: make it a step
-                    steps: list[float] = sorted({*self._steps[name], value}, key=_sort_unlimited_last)
-                    field.set_values(steps)
-                field.set_value(value)
-            field.show_hint(self._hint_for(name))
-        self.thinking.set_value(self._state.sampling_value("thinking"))
-        has_switch = defaults is None or defaults.thinks is not False
-        self.thinking.setEnabled(has_switch)
-        self._thinking_line.setText("" if has_switch else tr("not supported by this model's chat template"))
-        self._thinking_line.setVisible(not has_switch)
-
-    def _hint_for(self, name: str) -> str:
-        defaults = self._state.defaults
-        default = defaults.values.get(name) if defaults else None
-        if default is None or self._state.sampling_value(name) == default:
-            return _sampling_hint(name)
-        return tr("server default: {value}", value=_SAMPLING_FORMATS[name](default))
-
-
-def _sampling_hint(name: str) -> str:
-    return {
-        "temperature": tr("0 always picks the most likely token"),
-        "top_k": tr("number of most likely tokens to sample from"),
-        "top_p": tr("most likely tokens that reach this probability"),
-        "min_p": tr("drops tokens below this share of the top token's probability"),
-        "max_tokens": tr("longest reply, in tokens"),
-    }[name]
-
-
-def _sort_unlimited_last(value: float) -> tuple[bool, float]:
-    return value < 0, value
-
 
 def _format_two_decimals(value: object) -> str:
     return f"{value:.2f}"
@@ -570,13 +449,126 @@ def _format_token_limit(value: object) -> str:
     return tr("no limit") if value == -1 else f"{value:,}"
 
 
-_SAMPLING_FORMATS: dict[str, Callable[[object], str]] = {
-    "temperature": _format_two_decimals,
-    "top_k": _format_top_k,
-    "top_p": _format_two_decimals,
-    "min_p": _format_two_decimals,
-    "max_tokens": _format_token_limit,
-}
+@dataclass(frozen=True, slots=True)
+class _SamplingRow:
+    """A sampling value with the steps of its slider. `name` is the request field; texts are translated when shown."""
+
+    name: str
+    label: str
+    tip: str
+    hint: str
+    steps: Sequence[float]
+    format_value: Callable[[object], str]
+
+
+_SAMPLING_ROWS = (
+    _SamplingRow(
+        "temperature",
+        mark("Temperature"),
+        mark("Randomness of replies. 0 always picks the most likely token. Request field: temperature (flag --temp)"),
+        mark("0 always picks the most likely token"),
+        tuple(step / 20 for step in range(41)),
+        _format_two_decimals,
+    ),
+    _SamplingRow(
+        "top_k",
+        mark("Top-k"),
+        mark("Samples from this many of the most likely tokens. 0 means all. Request field: top_k (flag --top-k)"),
+        mark("number of most likely tokens to sample from"),
+        (0, 1, 5, 10, 20, 30, 40, 50, 64, 80, 100, 150, 200),
+        _format_top_k,
+    ),
+    _SamplingRow(
+        "top_p",
+        mark("Top-p"),
+        mark(
+            "Samples from the most likely tokens that together reach this probability. Request field: top_p "
+            "(flag --top-p)"
+        ),
+        mark("most likely tokens that reach this probability"),
+        tuple(step / 20 for step in range(21)),
+        _format_two_decimals,
+    ),
+    _SamplingRow(
+        "min_p",
+        mark("Min-p"),
+        mark("Drops tokens below this share of the top token's probability. Request field: min_p (flag --min-p)"),
+        mark("drops tokens below this share of the top token's probability"),
+        tuple(step / 100 for step in range(31)),
+        _format_two_decimals,
+    ),
+    _SamplingRow(
+        "max_tokens",
+        mark("Token limit"),
+        mark("Longest reply, in tokens. Request field: max_tokens (flag --n-predict)"),
+        mark("longest reply, in tokens"),
+        (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, -1),
+        _format_token_limit,
+    ),
+)
+
+
+class SamplingFields(QWidget):
+    """One slider for each sampling value. A value that the user did not set is the server's default."""
+
+    def __init__(self, state: SettingsState) -> None:
+        super().__init__()
+        self._state = state
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(theme.GAP))
+        self.fields: dict[str, SliderField] = {}
+        for row in _SAMPLING_ROWS:
+            field = SliderField(tr(row.label), row.steps, format_value=row.format_value, tip=tr(row.tip))
+            field.value_changed.connect(partial(state.set_sampling_value, row.name))
+            column.addWidget(field)
+            self.fields[row.name] = field
+        self.thinking = Segmented(tr("Thinking"), [(None, tr("auto")), (True, tr("on")), (False, tr("off"))], None)
+        self.thinking.changed.connect(partial(state.set_sampling_value, "thinking"))
+        set_tooltip(
+            self.thinking,
+            tr(
+                "Lets the model think before it replies, if its chat template supports it. Request field: "
+                "chat_template_kwargs.enable_thinking"
+            ),
+        )
+        self._thinking_line = make_caption()
+        thinking_row = QHBoxLayout()
+        thinking_row.setSpacing(theme.px(theme.GAP))
+        thinking_row.addWidget(Label(tr("Thinking")), 1)
+        thinking_row.addWidget(self.thinking)
+        column.addLayout(thinking_row)
+        column.addWidget(self._thinking_line)
+        state.sampling_changed.connect(self.show_state)
+        self.show_state()
+
+    @Slot()
+    def show_state(self) -> None:
+        """Show the sampling values of the next request."""
+        defaults = self._state.defaults
+        for row in _SAMPLING_ROWS:
+            field, value = self.fields[row.name], self._state.sampling_value(row.name)
+            if value is not None and field.value != value:
+                if value not in row.steps:  # the server's value may lie between two steps: make it a step
+                    steps: list[float] = sorted({*row.steps, value}, key=_sort_unlimited_last)
+                    field.set_values(steps)
+                field.set_value(value)
+            field.show_hint(self._hint_for(row))
+        self.thinking.set_value(self._state.sampling_value("thinking"))
+        has_switch = defaults is None or defaults.thinks is not False
+        self.thinking.setEnabled(has_switch)
+        self._thinking_line.setText("" if has_switch else tr("not supported by this model's chat template"))
+        self._thinking_line.setVisible(not has_switch)
+
+    def _hint_for(self, row: _SamplingRow) -> str:
+        default = self._state.defaults.values.get(row.name) if self._state.defaults else None
+        if default is None or self._state.sampling_value(row.name) == default:
+            return tr(row.hint)
+        return tr("server default: {value}", value=row.format_value(default))
+
+
+def _sort_unlimited_last(value: float) -> tuple[bool, float]:
+    return value < 0, value
 
 
 _SIMPLE, _ADVANCED = "simple", "advanced"

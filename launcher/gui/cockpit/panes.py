@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QSplitter, 
 from launcher.gui import theme
 from launcher.gui.labels import set_tooltip
 from launcher.gui.translation import tr
-from launcher.gui.widgets.segmented import reserve_width
+from launcher.gui.widgets.segmented import reserve_width, segment_position
 from launcher.gui.window_settings import open_window_settings
 
 _SAVE_AFTER_MS = 500
@@ -129,7 +129,7 @@ class PaneSwitches(QWidget):
         for at, (name, title) in enumerate(names.items()):
             button = self.buttons[name] = QPushButton(title)
             button.setObjectName("segment")
-            button.setProperty("end", "first" if at == 0 else "last" if at == len(names) - 1 else "middle")
+            button.setProperty("end", segment_position(at, len(names)))
             button.setCheckable(True)
             reserve_width(button)
             set_tooltip(button, tr("Show or hide this pane: {name}", name=title))

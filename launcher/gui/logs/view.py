@@ -33,22 +33,17 @@ class _LineDelegate(QStyledItemDelegate):
         super().__init__(view)
         self._view = view
         self.characters = _WIDEN_STEP
-        self.measure()
-
-    def measure(self) -> None:
-        """Measure the font."""
         self.font = theme.monospace()
         metrics = QFontMetrics(self.font)
         self.height = metrics.height() + theme.px(4)
         self.advance = metrics.horizontalAdvance("m")
-        self.time_width = metrics.horizontalAdvance("00:00:00.000") + theme.px(theme.GAP_M)
+        self._full_time_width = metrics.horizontalAdvance("00:00:00.000") + theme.px(theme.GAP_M)
         self.glyph = theme.px(12)
-        self._reserved_time_width = self.time_width
-        self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
+        self.show_times(shows=True)
 
     def show_times(self, *, shows: bool) -> None:
         """Reserve room for times, or none if no line has one."""
-        self.time_width = self._reserved_time_width if shows else 0
+        self.time_width = self._full_time_width if shows else 0
         self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
 
     @property

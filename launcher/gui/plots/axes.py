@@ -134,5 +134,7 @@ class ValueAxis(PixmapAxis):
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
         """Return the tick labels."""
-        digits = 0 if spacing >= 1 and spacing == round(spacing) else 1 if round(spacing * 10, 6).is_integer() else 2
+        digits = 1 if round(10 * spacing, 6).is_integer() else 2
+        if spacing == int(spacing):
+            digits = 0
         return [f"{value:,.{digits}f}" for value in values]

@@ -71,7 +71,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
         self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # otherwise the read-out has the unit
-        self.overlay.top = "100 %" if plot.right else ""  # a right axis would shift this plot's time axis
+        self.overlay.top = "100 %" if plot.has_right_axis else ""  # a right axis would shift this plot's time axis
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
         self.show_times(True)

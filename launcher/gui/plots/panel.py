@@ -260,6 +260,7 @@ _TICK_MS = 100
 _NUMBERS_INTERVAL_S = 0.2
 """Seconds between two updates of numbers at least: nobody reads faster."""
 _SLOWEST_S = 1.0
+"""Seconds between two drawings at most, while live."""
 _DENSE_HEIGHT = 660
 """Height in pixels below which the plots share one row of time labels."""
 
@@ -379,8 +380,8 @@ class PlotPanel(QWidget):
             self._show_readings(self._latest, samples)
         chart = next(iter(self.cards.values())).chart
         column_s = self.span.length_s / (chart.columns if chart else 1)
-        moved = abs(now_s - self._drawn_s) >= min(max(column_s / 2, _TICK_MS / 1_000), _SLOWEST_S) - 0.01
-        if self._stale or (self.span.live and moved):
+        interval_s = min(max(column_s / 2, _TICK_MS / 1_000), _SLOWEST_S)  # less would move the curves by half a pixel
+        if self._stale or (self.span.live and abs(now_s - self._drawn_s) >= interval_s - 0.01):
             self.draw()
 
     def draw(self) -> None:

@@ -94,7 +94,7 @@ class Plot:
         return all(quantity.of_server for quantity in self.read_outs)
 
     @property
-    def right(self) -> bool:
+    def has_right_axis(self) -> bool:
         """Whether a curve is drawn to the right axis."""
         return any(curve.axis == "right" for curve in self.curves)
 

@@ -13,6 +13,7 @@ from launcher.gui.tune.view_data import Curve, Point
 from launcher.gui.widgets import paint_glyph
 
 _DOT, _NEAR = 4.5, 14
+"""In pixels: radius of a point, and distance within which the mouse hits it."""
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -49,10 +50,10 @@ class DraftPlot(QWidget):
 
     def position_of(self, point: Point) -> QPointF:
         """Return a point's position."""
-        area, (low, high, _) = self._plot_area(), self._axis_scale()
+        area, (high, _) = self._plot_area(), self._axis_scale()
         names = self._setting_names()
         x = area.left() + area.width() * (names.index(point.setting) + 0.5) / len(names)
-        return QPointF(x, area.bottom() - area.height() * (point.rate - low) / (high - low))
+        return QPointF(x, area.bottom() - area.height() * point.rate / high)
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
         """Paint grid, curves, intervals, points and names."""
@@ -86,14 +87,14 @@ class DraftPlot(QWidget):
         return super().event(event)
 
     def _point_near(self, place: QPointF) -> tuple[Curve, Point] | None:
-        near = [
-            (math.hypot((gap := self.position_of(point) - place).x(), gap.y()), at, curve, point)
-            for at, curve in enumerate(self._curves)
-            for point in curve.points
-        ]
-        if not near:
+        candidates = []
+        for curve in self._curves:
+            for point in curve.points:
+                gap = self.position_of(point) - place
+                candidates.append((math.hypot(gap.x(), gap.y()), curve, point))
+        if not candidates:
             return None
-        distance, _, curve, point = min(near, key=lambda each: each[:2])
+        distance, curve, point = min(candidates, key=lambda candidate: candidate[0])
         return (curve, point) if distance <= theme.px(_NEAR) else None
 
     def _setting_names(self) -> list[str]:
@@ -101,29 +102,31 @@ class DraftPlot(QWidget):
 
     def _plot_area(self) -> QRectF:
         caption = QFontMetrics(theme.font(theme.CAPTION_PX, tabular=True))
-        ticks = max(caption.horizontalAdvance(f"{self._axis_scale()[1]:,.0f}"), caption.horizontalAdvance("000"))
+        ticks = max(caption.horizontalAdvance(f"{self._axis_scale()[0]:,.0f}"), caption.horizontalAdvance("000"))
         return QRectF(self.rect()).adjusted(
             ticks + theme.px(10), caption.height() + theme.px(16), -theme.px(4), -caption.height() - theme.px(10)
         )
 
-    def _axis_scale(self) -> tuple[float, float, float]:
-        """Return the axis's lowest and highest rate and the distance of its lines.
+    def _axis_scale(self) -> tuple[float, float]:
+        """Return the axis's highest rate and the distance of its lines.
 
-        It starts at 0, so that twice as fast is twice as high.
+        The axis starts at 0, so that twice as fast is twice as high, and has some room above the highest interval.
         """
         high = max(max(point.rate + (point.spread or 0) for curve in self._curves for point in curve.points), 1e-6)
         power = 10 ** math.floor(math.log10(high / 4))
         step = next(each * power for each in _STEPS if each * power >= high / 4)
-        return 0.0, 1.16 * high, step
+        return 1.16 * high, step
 
     def _paint_grid(self, painter: QPainter) -> None:
-        area, (low, high, step) = self._plot_area(), self._axis_scale()
+        area, (high, step) = self._plot_area(), self._axis_scale()
         line, text = theme.colour("secondary"), theme.colour("secondary")
         line.setAlphaF(0.2)
-        digits = 0 if step >= 1 and step == int(step) else 1 if step >= 0.1 else 2
-        for number in range(max(math.ceil(low / step), 0), math.floor(high / step) + 1):
+        digits = 1 if step >= 0.1 else 2
+        if step == int(step):
+            digits = 0
+        for number in range(math.floor(high / step) + 1):
             rate = number * step
-            y = area.bottom() - area.height() * (rate - low) / (high - low)
+            y = area.bottom() - area.height() * rate / high
             painter.setPen(QPen(line, 1))
             painter.drawLine(QPointF(area.left(), round(y) + 0.5), QPointF(area.right(), round(y) + 0.5))
             painter.setPen(text)
@@ -143,11 +146,11 @@ class DraftPlot(QWidget):
         painter.setPen(QPen(colour, 1.3))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawPolyline(QPolygonF(places))
-        low, high, _ = self._axis_scale()
+        high, _ = self._axis_scale()
         for point, place in zip(curve.points, places, strict=True):
             painter.setPen(QPen(colour, 1.5))
             if point.spread:
-                reach = self._plot_area().height() * point.spread / (high - low)
+                reach = self._plot_area().height() * point.spread / high
                 painter.drawLine(QPointF(place.x(), place.y() - reach), QPointF(place.x(), place.y() + reach))
             painter.setBrush(colour if point.measured else theme.colour("card"))
             radius = theme.px(_DOT) if point.measured else theme.px(_DOT) - 0.8
@@ -188,11 +191,11 @@ class DraftPlot(QWidget):
         """Write each curve's name above or below its last point, without overlaps."""
         painter.setPen(theme.colour("text"))
         metrics, occupied = painter.fontMetrics(), list[QRectF]()
-        low, high, _ = self._axis_scale()
+        high, _ = self._axis_scale()
         for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
             last = curve.points[-1]
             place = self.position_of(last)
-            reach = self._plot_area().height() * (last.spread or 0) / (high - low) + theme.px(6)
+            reach = self._plot_area().height() * (last.spread or 0) / high + theme.px(6)
             width = metrics.horizontalAdvance(curve.name)
             left = min(place.x() - width / 2, self.width() - width)
             room = QRectF(left, place.y() - reach - metrics.height(), width, metrics.height())

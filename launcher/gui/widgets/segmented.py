@@ -32,7 +32,7 @@ class Segmented(QWidget):
             button.setObjectName("segment")
             button.setCheckable(True)
             button.setAccessibleName(f"{name}: {label}")
-            button.setProperty("end", _segment_position(at, len(options)))
+            button.setProperty("end", segment_position(at, len(options)))
             reserve_width(button)
             button.clicked.connect(lambda _checked=False, chosen=each: self.changed.emit(chosen))
             self._group.addButton(button)
@@ -72,7 +72,8 @@ def reserve_width(button: QPushButton) -> None:
     button.setMinimumWidth(bold + 2 * (theme.px(theme.GAP_M) + _BORDER) + 2)
 
 
-def _segment_position(at: int, count: int) -> str:
+def segment_position(at: int, count: int) -> str:
+    """Return the position of a button in a row of `count`, for the style sheet."""
     if count == 1:
         return "only"
     return "first" if at == 0 else "last" if at == count - 1 else "middle"
