@@ -119,7 +119,7 @@ class PromptsBar(QFrame):
         self._left, self._count, self._name = deque(prompts), len(prompts), one_line(file.name, 60)
         self.show()
 
-    def next(self) -> str | None:
+    def take_next(self) -> str | None:
         """Return the next prompt, or None when all have been asked."""
         if not self._left:
             self.clear()
