@@ -81,7 +81,7 @@ class StartPage(QWidget):
             self.flow.read_and_plan(self.request, again=True)
 
     def read_and_plan(self, request: PlanRequest | None = None, *, again: bool = False) -> None:
-        """Read and plan, optionally for another question."""
+        """Read the computer if it is not known yet, or `again`, and plan, optionally for another request."""
         self.request = request or self.request
         self._has_read, self._user_chose, self._is_refreshing = True, False, False
         self.flow.read_and_plan(self.request, again=again)
@@ -123,7 +123,7 @@ class StartPage(QWidget):
         other = own_settings.planned if self._has_own_settings else own_settings.kept_plan
         self.result = result.with_plan_replaced(plan, other)
         row = next(at for at, each in enumerate(self.result.plans) if each is other)
-        self.table.show_plans(self.result.plans, several=result.request.family is None, row=row)
+        self._show_table(self.result, row)
         self._choose(other)
 
     def _choose_demo(self) -> None:
@@ -236,8 +236,8 @@ class StartPage(QWidget):
 
     @Slot(object)
     def _show_result(self, result: PlanResult) -> None:
-        keeps_texts, self._is_refreshing = self._is_refreshing, False
-        if keeps_texts and self.flow.running:
+        is_refresh, self._is_refreshing = self._is_refreshing, False
+        if is_refresh and self.flow.running:
             return  # a start in progress keeps its plan
         chosen, uses_own_settings = self.plan, self._has_own_settings
         self.result = result
@@ -247,7 +247,7 @@ class StartPage(QWidget):
                 self.family.addItem(name.removesuffix(" with MTP head"), model_id)
         self.family.setCurrentIndex(max(self.family.findData(result.request.family), 0))
         self.goal.setCurrentIndex(self.goal.findData(result.request.intent))
-        self.table.show_plans(result.plans, several=result.request.family is None)
+        self._show_table(result)
         unplanned = "\n".join(
             tr(
                 "{file}: {why}. {remedy}",
@@ -259,25 +259,25 @@ class StartPage(QWidget):
         )
         self._unplanned.setText(unplanned)
         self._unplanned.setVisible(bool(unplanned))
-        if keeps_texts and self._user_chose:
-            self._reselect(chosen, uses_own_settings=uses_own_settings)
+        if is_refresh and self._user_chose:
+            self._reselect(result, chosen, uses_own_settings=uses_own_settings)
             return
         no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
         plan = next((each for each in result.plans if each.status.value != "TOO BIG"), None)
         if plan is None or ((no_gpu or result.offline) and not self._user_chose):
             self.table.clearSelection()
-            self._choose(None, keeps_texts=keeps_texts)
+            self._choose(None, keeps_texts=is_refresh)
         else:
-            self.table.show_plans(result.plans, several=result.request.family is None, row=result.plans.index(plan))
-            self._choose(plan, keeps_texts=keeps_texts)
+            self._show_table(result, result.plans.index(plan))
+            self._choose(plan, keeps_texts=is_refresh)
 
-    def _reselect(self, before: Plan | None, *, uses_own_settings: bool) -> None:
+    def _reselect(self, result: PlanResult, before: Plan | None, *, uses_own_settings: bool) -> None:
         """Select the earlier choice again among the new plans."""
-        result = self.result
-        assert result is not None  # noqa: S101 -- it was just set
-        candidates = [each for each in result.plans if before is not None and _is_same_file(each, before)]
-        same = next((each for each in candidates if before is not None and each.setting == before.setting), None)
-        same = same or next(iter(candidates), None)
+        same = None
+        if before is not None:
+            candidates = [each for each in result.plans if _is_same_file(each, before)]
+            same = next((each for each in candidates if each.setting == before.setting), None)
+            same = same or next(iter(candidates), None)
         if same is None:
             self.table.clearSelection()
             self._choose(None, keeps_texts=True)
@@ -289,8 +289,11 @@ class StartPage(QWidget):
             result, same = result.with_plan_replaced(same, other), other
             self.result = result
         row = next(at for at, each in enumerate(result.plans) if each is same)
-        self.table.show_plans(result.plans, several=result.request.family is None, row=row)
+        self._show_table(result, row)
         self._choose(same, keeps_texts=True)
+
+    def _show_table(self, result: PlanResult, row: int = 0) -> None:
+        self.table.show_plans(result.plans, several=result.request.family is None, row=row)
 
     @Slot(int)
     def _choose_row(self, row: int) -> None:
@@ -409,7 +412,7 @@ class StartPage(QWidget):
 
     @Slot(object)
     def _handle_launch(self, launch: object) -> None:
-        """Show the running server or, when it has stopped, offer to start the choice."""
+        """Show the running server; after it has stopped, offer to start the chosen plan."""
         self._replaces = False
         if not self.flow.running:
             self._started_here = False
