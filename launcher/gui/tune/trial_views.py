@@ -109,28 +109,25 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
     baseline = _with_mtp_off(view.baseline)
     off = by_key.get(settings_key(baseline))
     best = settings_key(view.verdict["settings"]) if view.verdict else None
-    rows = [_measured_row(view, tried, off, best=settings_key(tried.settings) == best) for tried in by_key.values()]
-    order = [
-        (draft_of(tried.settings), list(settings_key(tried.settings)) != list(settings_key(baseline)))
-        for tried in by_key.values()
-    ]
+    rows: list[tuple[int, bool, TrialRow]] = []
+    """Draft length and whether other settings differ, by which the rows are sorted, and the row."""
+    for key, tried in by_key.items():
+        row = _measured_row(view, tried, off, best=key == best)
+        rows.append((draft_of(tried.settings), key != settings_key(baseline), row))
     for forecast in _speed_forecasts(view):
         settings = dict(_settings_key(baseline, view.other_settings, forecast.draft))
         if settings_key(settings) not in by_key:
-            ratio = forecast.value / off.value if off is not None and off.value else None
-            rows.append(
-                TrialRow(
-                    settings_text(settings, view.baseline),
-                    forecast.value,
-                    _half_interval(forecast.low, forecast.high),
-                    vram_mib=view.needs(settings),
-                    against_off=ratio,
-                    origin=tr("predicted"),
-                    predicted=True,
-                )
+            row = TrialRow(
+                settings_text(settings, view.baseline),
+                forecast.value,
+                _half_interval(forecast.low, forecast.high),
+                vram_mib=view.needs(settings),
+                against_off=forecast.value / off.value if off is not None and off.value else None,
+                origin=tr("predicted"),
+                predicted=True,
             )
-            order.append((forecast.draft, True))
-    return [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
+            rows.append((forecast.draft, True, row))
+    return [row for _, _, row in sorted(rows, key=lambda each: each[:2])]
 
 
 def rate_curves(view: TuneView) -> tuple[Curve, ...]:

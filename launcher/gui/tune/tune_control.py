@@ -142,9 +142,9 @@ class TuneControl(QObject):
             cancelled=lambda: None,
         )
 
-    def _finish(self, report: Callable[[], object]) -> None:
+    def _finish(self, callback: Callable[[], object]) -> None:
         self._handle = None
-        report()
+        callback()
 
     def _finish_failed(self, error: LauncherError) -> None:
         self._handle = None
