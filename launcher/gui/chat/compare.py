@@ -26,7 +26,7 @@ _DRAIN_S = 60.0
 _FIELD_WIDTH = 70
 """Least width of a field, wide enough for "as A"."""
 _SIDE_BY_SIDE_WIDTH = 560
-"""Least width, in pixels, at which two replies stand side by side."""
+"""Least width, in pixels, at which two replies are shown side by side."""
 _SAMPLING = (
     ("temperature", mark("Temperature"), mark("Sampling temperature (--temp); applies at once")),
     ("top_p", mark("Top-p"), mark("Probability that the sampled tokens reach together (--top-p); applies at once")),

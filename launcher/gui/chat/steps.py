@@ -28,7 +28,7 @@ class VerificationSteps:
         self._last: tuple[float, int | None] | None = None
 
     def add(self, characters: int, timings: "Timings | None") -> None:
-        """Add a token of so many characters. Without timings it belongs to the previous step."""
+        """Add a token with this many characters. Without timings it belongs to the previous step."""
         moment = self._last if timings is None else (timings.predicted_ms, timings.draft_n)
         if not self._starts or moment != self._last:
             self._starts.append(self._length)
@@ -48,7 +48,7 @@ class VerificationSteps:
         return {_FIGURE: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
 
     def restore(self, characters: int, figures: Mapping[str, object]) -> None:
-        """Restore the stored steps of a text of so many characters.
+        """Restore the stored steps of a text with this many characters.
 
         Missing or inconsistent data becomes one step of one token.
         """

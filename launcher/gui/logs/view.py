@@ -142,7 +142,7 @@ class LogView(QTableView):
         self.scrollTo(index, QAbstractItemView.ScrollHint.PositionAtCenter)
 
     def widen(self, characters: int) -> None:
-        """Make the column wide enough for so many characters."""
+        """Make the column wide enough for this many characters."""
         needed = min(-(-characters // _WIDEN_STEP) * _WIDEN_STEP, _MOST_CHARACTERS)
         if needed > self._painter.characters:
             self._painter.characters = needed

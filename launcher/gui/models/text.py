@@ -98,7 +98,7 @@ def place_text(local: LocalModel) -> str:
 
 
 def leftover_text(leftover: Leftover) -> str:
-    """Return what a download has left and why, as text."""
+    """Return the state of an unfinished or damaged download, as text."""
     if leftover.kind.value == "bad":
         return render(leftover.reason or "") or tr("The file is damaged or was changed.")
     if leftover.done_bytes is None:

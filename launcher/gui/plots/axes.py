@@ -49,7 +49,7 @@ def ticks_by_clock(end_wall_s: float, length_s: float, most: int) -> tuple[float
 
 
 def format_time_before_now(seconds: float, step_s: float) -> str:
-    """Return the label of a tick so many seconds before now."""
+    """Return the label of a tick at this many seconds before now."""
     if seconds < step_s / 2:
         return tr("now")
     if step_s >= 60:

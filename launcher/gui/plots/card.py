@@ -124,7 +124,7 @@ class PlotCard(QFrame):
         self.show_tip(samples)
 
     def show_nothing_runs(self) -> None:
-        """Show that no server runs: the curves stay, the numbers go, because they would look current."""
+        """Show that no server runs: keep the curves, but hide the numbers, which would look current."""
         nothing = Reading.unknown(tr("Nothing is running."))
         for read_out in self.read_outs.values():
             read_out.show_reading(nothing, explains=len(self.read_outs) == 1)

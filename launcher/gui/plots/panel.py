@@ -45,7 +45,7 @@ _MAX_MARKS = 4
 
 @dataclass(frozen=True, slots=True)
 class CursorText:
-    """Text of the read-out: one line for the eye, and all of it for the tooltip."""
+    """Text of the read-out: moment and marks in `line`, and the values, too, in `all_text`."""
 
     line: str = ""
     all_text: str = ""

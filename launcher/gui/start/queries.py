@@ -64,7 +64,7 @@ class PlanResult:
     """Plans for a request. `situation` is None if it could not be read; `problem` says why.
 
     `plans` are the choices, the recommended one first; `unplanned` are the files of a family that could not be planned.
-    `kept` are the user's earlier settings for some of them.
+    `kept` are the user's earlier settings for some of the plans' files.
     """
 
     request: PlanRequest

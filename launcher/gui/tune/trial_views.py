@@ -1,4 +1,4 @@
-"""Display data of a tune's trials: rows, curves, parts of a step. All of it is made anew after each trial.
+"""Display data of a tune's trials: rows, curves, parts of a step. Made anew after each trial.
 
 Rows and curves are in tokens a second for every goal; the verdict's sentence has the goal's own figures.
 """
