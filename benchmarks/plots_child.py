@@ -41,7 +41,7 @@ def main() -> None:
     theme.choose("dark")
     theme.apply(app, theme.current())
     controller = Controller()
-    controller._model.update(status=ServerStatus(ServerState.READY))  # noqa: SLF001 -- samples are of what runs
+    controller._view_model.update(status=ServerStatus(ServerState.READY))  # noqa: SLF001 -- samples are of what runs
     bare = pyqtgraph.PlotWidget()
     panel = PlotPanel(controller)
     panel.resize(_WIDTH, _HEIGHT)
