@@ -113,7 +113,7 @@ class ModelTable(RowTable, Generic[_T]):
         """Return the cell at a sorted position."""
         return self._rows.cell_at(self._sorted.mapToSource(index))
 
-    def show_rows(self, rows: Sequence[_T], key: Callable[[_T], object]) -> None:
+    def show_rows(self, rows: Sequence[_T], key: Callable[[_T], object] = id) -> None:
         """Show rows. The row with the selected row's `key` stays selected, else the first row is selected."""
         before = key(self.row) if self.row is not None else None
         self._filling = True
