@@ -17,7 +17,7 @@ from launcher.gui.plots.chart import Chart
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.samples import Samples
 from launcher.machine.gpu import GpuActivity, Reading, unknown_readings
-from launcher.monitor.health_watch import NAMES
+from launcher.monitor.health_watch import MEMORY_READINGS
 from launcher.monitor.meter import Acceptance
 from launcher.monitor.monitor import MonitorSnapshot
 
@@ -60,7 +60,7 @@ def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> Monit
         }  # fmt: skip
         readings = {name: Reading(value) for name, value in named.items()}
     else:
-        readings = unknown_readings(NO_GPU) | dict.fromkeys(NAMES, Reading.unknown(NO_GPU))
+        readings = unknown_readings(NO_GPU) | dict.fromkeys(MEMORY_READINGS, Reading.unknown(NO_GPU))
     readings |= {
         "tokens_per_second": Reading(200.0), "acceptance_percent": Reading(79.0), "host_cpu_percent": Reading(50.0),
         "host_memory_used_mib": Reading(4_096.0), "host_memory_total_mib": Reading(16_384.0),
