@@ -177,6 +177,8 @@ def _as_json(
         "status": _fit_status(estimate, situation) if estimate else None,
         "memory": situation.memory_json(),
         "exact": estimate.exact if estimate else None,
+        "low_mib": round(estimate.low / _MIB) if estimate else None,
+        "high_mib": round(estimate.high / _MIB) if estimate else None,
     }
     return data | (comparison_json(comparison) if comparison else {})
 
@@ -245,7 +247,10 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures:
         note = f"{ENCODER_MIB} MiB of the vision projector's memory are a guess, for its encoder's buffers."
         yield f"\n{wrap_text(note)}"
     if not estimate.compute_exact:
-        note = "The compute buffer is a guess for this architecture or backend; --ask-engine gives its exact size."
+        note = (
+            f"The compute buffer is a guess for this architecture or backend: in all, {estimate.low / _MIB:,.0f} to "
+            f"{estimate.high / _MIB:,.0f} MiB. --ask-engine gives its exact size."
+        )
         yield f"\n{wrap_text(note)}"
 
 

@@ -336,6 +336,8 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "free_mib": plan.free_mib,
         "margin_mib": plan.margin_mib,
         "exact": plan.estimate.exact,
+        "low_mib": round(plan.estimate.low / _MIB),
+        "high_mib": round(plan.estimate.high / _MIB),
         "weights_exact": plan.estimate.weights_exact,
         "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
@@ -481,8 +483,14 @@ def _describe_plan(
         for name, size in plan.estimate.parts.as_dict().items()
         if size
     )
-    guesses = [] if plan.estimate.weights_exact else ["weights by the file's size: its header is not read yet"]
+    by_bits = plan.file.size_bytes is None and plan.file.about_bytes is None
+    by_size = (
+        "by bits per weight: its size is not listed" if by_bits else "by the file's size: its header is not read yet"
+    )
+    guesses = [] if plan.estimate.weights_exact else [f"weights {by_size}"]
     guesses += [] if plan.estimate.compute_exact else ["the compute buffer is a guess"]
+    if round(plan.estimate.low / _MIB) < round(plan.estimate.high / _MIB):
+        guesses.append(f"between {plan.estimate.low / _MIB:,.0f} and {plan.estimate.high / _MIB:,.0f} MiB")
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
     yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{caveats}")
     if comparison is not None:

@@ -67,6 +67,10 @@ class ModelFile:
     """Name inside the repository, of a split model its first part; without a repository, a path on this machine."""
     size_bytes: Positive | None = None
     """Size in bytes, of a split model that of all parts."""
+    about_bytes: Positive | None = None
+    """Rounded size in bytes, where nobody listed the exact one."""
+    withdrawn: bool = False
+    """Whether its repository no longer has it: it is planned only where somebody names it."""
     sha256: Sha256 | None = None
     """SHA-256 in lower-case hexadecimal; a split model has one for each part."""
     parts: tuple[FilePart, ...] = ()
@@ -99,20 +103,31 @@ class CompanionFile:
     """Repository, where it is not the model's."""
     size_bytes: Positive | None = None
     """Size in bytes."""
+    about_bytes: Positive | None = None
+    """Rounded or estimated size in bytes, where nobody listed the exact one."""
     sha256: Sha256 | None = None
     """SHA-256 in lower-case hexadecimal."""
     source: str = ""
     """Where the figures come from, when it is not the model's `files_source`."""
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """The size in bytes: the exact one, else the rounded one, else None."""
+        return self.about_bytes if self.size_bytes is None else self.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRules:
     """Figures that stand in for a file's header until that is read."""
 
-    header_mib: Amount
-    """MiB of a file that are metadata and vocabulary, not tensors."""
+    header_mib: Amount | None = None
+    """MiB of a file that are metadata and vocabulary, not tensors; absent where the vocabulary tells."""
+    tied_output: bool = False
+    """Whether the input embedding makes the logits, too: then the GPU holds a copy of it."""
     mtp_block_mib: Amount | None = None
     """MiB of the MTP block, without routed experts."""
+    host_mib: Amount | None = None
+    """MiB of tables that stay in host memory, such as one of n-grams; `parameters_b` is then without them."""
     beside_experts_mib: Amount | None = None
     """MiB of a file that are not routed experts."""
     expert_blocks: Positive | None = None
@@ -137,12 +152,16 @@ class ModelEntry:
     """Commit that the sizes and checksums belong to; absent where none is known."""
     licence: Text | None = None
     """SPDX identifier of the weights' licence."""
+    parameters_b: Amount | None = None
+    """Parameters in all, in 10^9: sizes that nobody listed are estimated from them."""
     native_context: Positive | None = None
     """Context the model was trained for, in tokens."""
     preference: Count = 100
     """Order in which plans name models, the smallest first."""
     speculation: SpeculationKind | None = None
     """How it drafts: with a head inside (mtp), a head in its own file, a smaller model, or repeats (ngram-mod)."""
+    thinking: Literal["on", "off"] | None = None
+    """Whether it thinks before it answers unless told otherwise; absent where its authors were not asked."""
     draft: CompanionFile | None = None
     """The draft's file, where it needs one."""
     mmproj: tuple[CompanionFile, ...] = ()

@@ -583,6 +583,8 @@ def is_graph_known(geometry: Geometry) -> bool:
     style = STYLES.get(geometry.architecture)
     if style is None or (geometry.experts and not style.experts):
         return False
+    if geometry.cacheless_layers or geometry.leading_dense or geometry.latent_attention or geometry.per_layer_input:
+        return False
     return style.windowed == (geometry.window_layers > 0)
 
 

@@ -373,7 +373,8 @@ class Blocks:
         values = g.view(Op.PERMUTE, g.view(Op.VIEW, values))
         mask = self.input(f"{name}mask", Size(window_mask=_F16) if name else Size(mask=_F16))
         width = model.heads * heads.value_length
-        scratch = self.shape.scratch * _F16 * heads.count * (heads.key_length + heads.value_length)
+        cached = heads.key_length + (0 if model.latent_attention else heads.value_length)
+        scratch = self.shape.scratch * _F16 * heads.count * cached
         copied = Size(window_cache=scratch) if name else Size(cache=scratch)
         attended = g.node(Op.FLASH_ATTN, self.rows(width).plus(copied), query, keys, values, mask)
         attended = g.view(Op.RESHAPE, attended)
@@ -584,7 +585,7 @@ def attention_interval(geometry: Geometry) -> int:
     """Return the distance, in layers, between layers with full attention; 1 if all layers are alike."""
     whole = geometry.attention_layers - geometry.window_layers
     mixed = geometry.inner_size or geometry.window_layers
-    return max(geometry.layers // whole, 1) if whole > 0 and mixed else 1
+    return max((geometry.layers - geometry.cacheless_layers) // whole, 1) if whole > 0 and mixed else 1
 
 
 def _add_embeddings(build: Blocks, device: int) -> int:

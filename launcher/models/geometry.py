@@ -14,9 +14,14 @@ class Geometry:
     """Layers, widths and counts as a GGUF's metadata states them; lengths in elements, contexts in tokens.
 
     `layers` are the trunk's blocks, `mtp_layers` the heads behind it. Of the trunk, `attention_layers` hold a KV
-    cache; the others are gated delta nets with a recurrent state, whose five sizes are 0 in a model of attention
-    alone. `experts` is 0 in a dense model. `window_layers` of the attention layers see `window` tokens only, with
-    heads of their own measure; `kv_heads`, `key_length` and `value_length` are then those of the others.
+    cache; `cacheless_layers` keep nothing (they read another layer's cache, or are feed-forward alone); the others
+    are gated delta nets or Mamba-2 layers with a recurrent state, whose five sizes are 0 in a model of attention
+    alone. `experts` is 0 in a dense model; the first `leading_dense` layers of the others have none. `window_layers`
+    of the attention layers see `window` tokens only, with heads of their own measure; `kv_heads`, `key_length` and
+    `value_length` are then those of the others.
+
+    `latent_attention` (MLA): only keys are cached, for the values are a part of them. `indexer_layers` cache one more
+    key of `indexer_length` for each token. `per_layer_input` is the width of the embeddings that each layer adds.
     """
 
     architecture: str
@@ -45,11 +50,30 @@ class Geometry:
     window_kv_heads: Count = 0
     window_key_length: Count = 0
     window_value_length: Count = 0
+    cacheless_layers: Count = 0
+    leading_dense: Count = 0
+    latent_attention: bool = False
+    indexer_layers: Count = 0
+    indexer_length: Count = 0
+    per_layer_input: Count = 0
 
     @property
     def recurrent_layers(self) -> int:
         """Trunk layers with a recurrent state in place of a KV cache."""
-        return self.layers - self.attention_layers
+        return self.layers - self.attention_layers - self.cacheless_layers
+
+    @property
+    def expert_layers(self) -> int:
+        """Trunk layers with routed experts; in Nemotron-H these are the feed-forward layers."""
+        if not self.experts:
+            return 0
+        return self.cacheless_layers if self.architecture in _MAMBA_2 else self.layers - self.leading_dense
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of the routed experts of one layer; those of Nemotron-H have no gate matrix."""
+        matrices = 2 if self.architecture in _MAMBA_2 else 3
+        return self.experts * matrices * self.hidden * (self.expert_ffn or self.ffn)
 
     @property
     def conv_channels(self) -> int:
@@ -68,15 +92,18 @@ class Geometry:
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield the fields with impossible values, or with 0 where the memory estimate needs a number, and why."""
-        if self.attention_layers > self.layers:
+        if self.attention_layers + self.cacheless_layers > self.layers:
             yield "attention_layers", f"should be at most the {self.layers:,} layers"
+        if self.leading_dense > self.layers:
+            yield "leading_dense", f"should be at most the {self.layers:,} layers"
         if self.window_layers > self.attention_layers:
             yield "window_layers", f"should be at most the {self.attention_layers:,} layers of attention"
         needed = ["kv_heads", "key_length", "value_length"] if self.attention_layers > self.window_layers else []
         if self.window_layers:
             needed += ["window", "window_kv_heads", "window_key_length", "window_value_length"]
-        if self.architecture in _DELTA_NETS or not self.attention_layers:
+        if self.architecture in _RECURRENT or not self.attention_layers:
             needed += ["conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count"]
+        needed += ["indexer_length"] if self.indexer_layers else []
         needed += ["experts_used"] if self.experts else ["ffn"]
         for name in needed:
             if not getattr(self, name):
@@ -87,12 +114,33 @@ class Geometry:
 
 _ASSISTANT = "gemma4-assistant"
 """Architecture of a draft model that consists of MTP layers only; here they count as trunk layers."""
-_WINDOWED = frozenset({"gemma3", "gemma4", _ASSISTANT})
-"""Architectures with known sliding-window layers: without `sliding_window_pattern`, all but every sixth layer."""
+_WINDOWED = {
+    _ASSISTANT: 6,
+    "exaone4": 4,
+    "gemma3": 6,
+    "gemma4": 6,
+    "gpt-oss": 2,
+    "mimo2": 0,
+    "muse-glimmer": 4,
+    "step35": 0,
+}
+"""Architectures with known sliding-window layers. Without `sliding_window_pattern` in the header, every layer
+but the last of so many has a window; 0 means that the header must tell (src/models, calls of set_swa_pattern)."""
 _DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 """Architectures whose recurrent layers are gated delta nets; by default every fourth layer is an attention layer."""
+_MAMBA_2 = frozenset({"nemotron_h", "nemotron_h_moe"})
+"""Architectures of Mamba-2, attention and feed-forward layers (src/models/nemotron-h.cpp): a layer has KV heads, or a
+feed-forward length, or else a recurrent state of the same two parts as a gated delta net's."""
+_RECURRENT = _DELTA_NETS | _MAMBA_2
+_LATENT = frozenset({"deepseek2", "deepseek32", "glm-dsa"})
+"""Architectures whose MLA cache holds keys alone (src/llama-kv-cache.cpp: has_v = !is_mla)."""
 _OTHER_CACHES = ("attention.kv_lora_rank", "attention.indexer.head_count", "wkv_head_size", "shortconv.l_cache")
 """Header keys of models with another kind of cache (MLA, indexer, RWKV, short convolution; src/llama-arch.cpp)."""
+_LATENT_KEYS = {"attention.kv_lora_rank", "attention.indexer.head_count"}
+"""Those of them for which there is a formula, with latent attention."""
+_SHARED_INDEXERS_FROM = 1_048_576
+"""Trained context from which GLM's DSA models share indexers: the first two layers and then every fourth have one
+(src/models/glm-dsa.cpp, GLM_5_2_DEFAULT_INDEXER_TYPES)."""
 _MOST_EXPERTS_USED = 1_024
 """Upper bound of experts per token: llama.cpp allows 512 experts per layer in all (LLAMA_MAX_EXPERTS)."""
 _KEYS = {
@@ -112,6 +160,8 @@ _KEYS = {
     "group_count": "ssm.group_count",
     "experts_used": "expert_used_count",
     "ffn": "feed_forward_length",
+    "leading_dense": "leading_dense_block_count",
+    "indexer_length": "attention.indexer.key_length",
 }
 """Header key (without the architecture) that each field of Geometry is read from."""
 _ASK_ENGINE_HINT = message("Let an engine compute it: `mtp-launcher estimate` with --ask-engine.")
@@ -124,7 +174,9 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
     kind of cache without a formula here.
     """
     arch = model.architecture
-    if any(model.count(key) for key in _OTHER_CACHES) or (model.count("ssm.inner_size") and arch not in _DELTA_NETS):
+    latent = arch in _LATENT and bool(model.count("attention.key_length_mla"))
+    others = {key for key in _OTHER_CACHES if model.count(key)} - (_LATENT_KEYS if latent else set())
+    if others or (model.count("ssm.inner_size") and arch not in _RECURRENT):
         raise _unknown_cache_error(model)
 
     def number(key: str, default: int | None = None) -> int:
@@ -164,6 +216,7 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         key_length=number("attention.key_length", head_size),
         value_length=number("attention.value_length", head_size),
         attention_layers=_count_attention_layers(model, layers),
+        cacheless_layers=_count_feed_forward_layers(model, layers),
         conv_kernel=number("ssm.conv_kernel", 0),
         inner_size=number("ssm.inner_size", 0),
         state_size=number("ssm.state_size", 0),
@@ -176,6 +229,11 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
         vocabulary=model.vocabulary or 0,
         trained_context=number("context_length", 0),
         shared_expert_ffn=number("expert_shared_feed_forward_length", 0),
+        leading_dense=number("leading_dense_block_count", 0),
+        latent_attention=latent,
+        indexer_layers=_count_indexers(model, layers),
+        indexer_length=number("attention.indexer.key_length", 0),
+        per_layer_input=number("embedding_length_per_layer_input", 0),
     )
     geometry = _add_window(model, geometry, number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
@@ -209,24 +267,30 @@ def _unknown_cache_error(model: GgufModel | GgufHeader) -> GeometryUnknown:
 
 
 def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Callable[..., int]) -> Geometry:
-    """Return `geometry` with its sliding-window layers.
+    """Return `geometry` with its sliding-window layers, and without the caches that its last layers share.
 
-    It is returned unchanged for unknown architectures, and if layers share their KV cache: no formula covers that.
+    It is returned unchanged for unknown architectures, and if the header contradicts itself.
     """
     arch, layers = geometry.architecture, geometry.layers
-    shared = arch != _ASSISTANT and number("attention.shared_kv_layers", 0)
-    window = number("attention.sliding_window", 0)
-    if arch not in _WINDOWED or not window or shared or number("embedding_length_per_layer_input", 0):
+    window, period = number("attention.sliding_window", 0), _WINDOWED.get(arch)
+    if period is None or not window:
         return geometry
+    shared = 0 if arch == _ASSISTANT else number("attention.shared_kv_layers", 0)
     pattern = model.metadata.get(f"{arch}.attention.sliding_window_pattern")
-    slides = list(pattern[:layers]) if isinstance(pattern, Sequence) else [(i + 1) % 6 != 0 for i in range(layers)]
+    if isinstance(pattern, Sequence):
+        slides = list(pattern[: layers - shared])
+    else:
+        period = pattern if type(pattern) is int else period
+        slides = [(i + 1) % period != 0 for i in range(layers - shared)] if period else []
     heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     by_layer = heads if isinstance(heads, Sequence) else [geometry.kv_heads] * layers
-    odd = min(len(slides), len(by_layer)) < layers or min(by_layer) < 0
+    odd = shared >= layers or len(slides) < layers - shared or len(by_layer) < layers or min(by_layer) < 0
     if odd or True not in slides or False not in slides:
         return geometry
     return replace(
         geometry,
+        attention_layers=layers - shared,
+        cacheless_layers=shared,
         kv_heads=by_layer[slides.index(False)],
         window=window,
         window_layers=slides.count(True),
@@ -234,6 +298,26 @@ def _add_window(model: GgufModel | GgufHeader, geometry: Geometry, number: Calla
         window_key_length=number("attention.key_length_swa", geometry.key_length),
         window_value_length=number("attention.value_length_swa", geometry.value_length),
     )
+
+
+def _count_feed_forward_layers(model: GgufModel | GgufHeader, layers: int) -> int:
+    """Return the number of trunk layers that are feed-forward alone, as in Nemotron-H."""
+    widths = model.metadata.get(f"{model.architecture}.feed_forward_length")
+    if model.architecture not in _MAMBA_2 or not isinstance(widths, Sequence) or isinstance(widths, str):
+        return 0
+    return sum(1 for width in widths[:layers] if width)
+
+
+def _count_indexers(model: GgufModel | GgufHeader, layers: int) -> int:
+    """Return the number of trunk layers with a DSA indexer; the others use the choice of the one before."""
+    if not model.count("attention.indexer.head_count"):
+        return 0
+    kinds = model.metadata.get(f"{model.architecture}.attention.indexer.types")
+    if isinstance(kinds, Sequence) and not isinstance(kinds, str):
+        return sum(1 for kind in kinds[:layers] if kind)
+    if model.architecture == "glm-dsa" and (model.count("context_length") or 0) >= _SHARED_INDEXERS_FROM:
+        return sum(1 for layer in range(layers) if layer < 2 or layer % 4 == 2)
+    return layers
 
 
 def _count_attention_layers(model: GgufModel | GgufHeader, layers: int) -> int:

@@ -15,6 +15,7 @@ from launcher.models.compute_buffers import (
     ComputeSetting,
     compute_buffers,
     draft_model_buffers,
+    is_graph_known,
     padded_context,
     window_cells,
 )
@@ -27,6 +28,11 @@ _MIB = 2**20
 _F32 = 4
 ENCODER_MIB = 500
 """Buffers of the vision encoder, in MiB: a guess between 300 and 700, since no measurement is published."""
+_GUESSED_BUFFERS = (0.45, 0.3)
+"""Shares by which the compute buffers of an unknown graph may be smaller and larger: on known architectures the
+substitute graph, enlarged by a tenth, gives 1.03 to 1.65 times the right size; the rest is for what no one tried."""
+_SIMILAR_BUFFERS = (0.15, 0.15)
+"""The same for a known graph on a backend that was never compared, or split over several GPUs with host experts."""
 
 _NGRAM_OUTPUTS = 49
 """Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
@@ -176,7 +182,7 @@ class MemoryEstimate:
 
     `by_gpu` has the bytes of each GPU. `weights_exact`: the weights were read from a header. `compute_exact`: the
     compute graph is known for the backend. `drafts_counted`: a draft model in a separate file is counted with its KV
-    cache and buffers.
+    cache and buffers. `low` and `high` are the bytes between which the total lies: it itself if no part is a guess.
     """
 
     setting: PlanSettings
@@ -186,6 +192,8 @@ class MemoryEstimate:
     weights_exact: bool
     compute_exact: bool
     drafts_counted: bool
+    low: int
+    high: int
 
     @property
     def needed_bytes(self) -> int:
@@ -278,9 +286,28 @@ def estimate_memory(
     free = _given_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
     free = free if len(free) == gpus else (1,) * gpus
     shares = split_by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
+    low, high = _range_of_total(geometry, parts, weights, buffers_known)
     return MemoryEstimate(
-        setting, parts, host_parts, shares, weights.exact, buffers_known, drafts_counted=of_draft is not None
+        setting,
+        parts,
+        host_parts,
+        shares,
+        weights.exact,
+        buffers_known,
+        drafts_counted=of_draft is not None,
+        low=low,
+        high=high,
     )
+
+
+def _range_of_total(geometry: Geometry, parts: MemoryParts, weights: Weights, buffers_known: bool) -> tuple[int, int]:
+    """Return the bytes between which the total lies, by what is not known exactly of weights and compute buffers."""
+    doubt = int(parts.weights * weights.tolerance)
+    buffers, shares = parts.compute + parts.draft_compute, (0.0, 0.0)
+    if not buffers_known:
+        shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
+    below, above = (int(buffers * share) for share in shares)
+    return max(parts.total - doubt - below, 0), parts.total + doubt + above
 
 
 def effective_value(name: str, value: int | None) -> int:
@@ -297,10 +324,17 @@ def kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
     """Return the bytes of the target's KV cache: keys and values of each cell in each attention layer.
 
     Source: src/llama-kv-cache.cpp; a slot's cells are padded to a multiple of 256 (src/llama-context.cpp). Layers with
-    a sliding window only have the cells of that window.
+    a sliding window only have the cells of that window, those with latent attention no values
+    (src/llama-kv-cache.cpp: has_v). Indexers have keys of the same type (src/llama-kv-cache-dsa.cpp).
     """
     layers, (whole, sliding) = geometry.attention_layers - geometry.window_layers, _kv_of_layer(geometry, setting)
-    return layers * whole + geometry.window_layers * sliding
+    return layers * whole + geometry.window_layers * sliding + _indexer_bytes(geometry, setting)
+
+
+def _indexer_bytes(geometry: Geometry, setting: PlanSettings) -> int:
+    per_block, block_bytes = KV_TYPES[setting.kv]
+    cells = setting.streams * padded_context(setting.context, setting.streams)
+    return geometry.indexer_layers * cells * (geometry.indexer_length // per_block * block_bytes)
 
 
 def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
@@ -312,7 +346,7 @@ def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
 
     cells = padded_context(setting.context, setting.streams)
     window = window_cells(geometry, cells, setting.ubatch)
-    whole = cell(geometry.kv_heads, geometry.key_length, geometry.value_length)
+    whole = cell(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
     sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
     return setting.streams * cells * whole, setting.streams * window * sliding
 
@@ -321,8 +355,9 @@ def _layer_caches(geometry: Geometry, setting: PlanSettings, parts: MemoryParts)
     """Return the bytes of the KV cache or recurrent state of each trunk layer."""
     whole, sliding = _kv_of_layer(geometry, setting)
     other = sliding if geometry.window_layers else parts.recurrent // max(geometry.recurrent_layers, 1)
-    every = attention_interval(geometry)
-    return [other if (layer + 1) % every else whole for layer in range(geometry.layers)]
+    every, having = attention_interval(geometry), geometry.layers - geometry.cacheless_layers
+    whole += _indexer_bytes(geometry, setting) // max(geometry.attention_layers, 1)
+    return [other if (layer + 1) % every else whole for layer in range(having)] + [0] * geometry.cacheless_layers
 
 
 def recurrent_bytes(geometry: Geometry, *, slots: int, draft: int) -> int:
@@ -340,7 +375,7 @@ def draft_kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
 
     Source: common/speculative.cpp; --spec-draft-type-k and -v default to f16.
     """
-    width = geometry.kv_heads * (geometry.key_length + geometry.value_length)
+    width = geometry.kv_heads * (geometry.key_length + (0 if geometry.latent_attention else geometry.value_length))
     cells = padded_context(setting.context, setting.streams) * setting.streams
     return geometry.mtp_layers * cells * width * KV_TYPES["f16"][1]
 

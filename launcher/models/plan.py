@@ -9,6 +9,7 @@ from enum import Enum
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import join_messages, message
 from launcher.models.catalogue import SPECULATION, Catalogue, CompanionFile, ModelEntry, ModelFile
+from launcher.models.file_size import expect_size
 from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
     CONTEXTS,
@@ -263,13 +264,13 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, preset: Preset, criteria: 
     if entry.geometry is None:
         by_checksum = entry.repo and file.sha256 is None and not file.parts
         return message("its layout is unknown"), join_messages(ask_hub, estimate_it) if by_checksum else estimate_it
-    if file.size_bytes is None:
+    if expect_size(entry, file) is None:
         return message("its size is unknown"), ask_hub if entry.repo else estimate_it
-    if criteria.vision and entry.projector and entry.projector.size_bytes is None:
+    if criteria.vision and entry.projector and entry.projector.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
         return message("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
     beside, drafts = _draft_file(entry), preset.draft if criteria.draft is None else criteria.draft
-    if beside and drafts and beside.size_bytes is None:
+    if beside and drafts and beside.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=beside.file)
         return message("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
     return None
@@ -331,8 +332,12 @@ def _preset_settings(
     return replace(
         setting,
         n_cpu_moe=min(setting.n_cpu_moe, with_experts),
-        mmproj_bytes=(projector.size_bytes or 0) if projector else criteria.mmproj_bytes if criteria is not None else 0,
-        draft_model_bytes=(beside.size_bytes or 0) if beside and setting.draft else 0,
+        mmproj_bytes=(projector.expected_bytes or 0)
+        if projector
+        else criteria.mmproj_bytes
+        if criteria is not None
+        else 0,
+        draft_model_bytes=(beside.expected_bytes or 0) if beside and setting.draft else 0,
         ngrams=entry.speculation == "ngram-mod",
     )
 
@@ -355,7 +360,7 @@ def _starting_presets(entry: ModelEntry, situation: Situation, criteria: PlanCri
             if criteria.model is None
             else [criteria.quant]
             if criteria.quant
-            else [file.quant for file in entry.files]
+            else [file.quant for file in entry.files if not file.withdrawn]
         )
         return [Preset(intents=_OPEN_INTENTS, quant=quant, ctx=LEAST_CONTEXT, mark="derived") for quant in quants]
     single = [preset for preset in entry.presets if preset.slots == 1 or criteria.slots is not None] or list(

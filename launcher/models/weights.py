@@ -2,11 +2,12 @@
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.base.errors import GeometryUnknown
 from launcher.base.messages import message
 from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.file_size import expect_size
 from launcher.models.geometry import Geometry
 from launcher.models.gguf import QUANTS_BY_NAME, GgufHeader, GgufModel
 
@@ -21,6 +22,13 @@ _REPACKED = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 """Architectures that create the output tensor before the tied embedding, and so load both (src/models)."""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_HOST_ONLY = frozenset({"token_embd.weight", "per_layer_token_embd.weight"})
+"""Tensors of the input layer, which stay in host memory (src/llama-arch.cpp: LLM_TENSOR_LAYER_INPUT)."""
+_EMBEDDING_DOUBT = 0.4
+"""Share by which an input embedding of unknown type may be off: Q3_K to Q6_K around Q4_K."""
+_EXPERTS_DOUBT = 0.04
+"""Share of the weights on the device that a split of experts by their parameters may misplace: routed experts have
+fewer bits than the rest of a file, by 5 % in Qwen3.6-35B-A3B."""
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(?:ch)?exps\.")
 """Tensors that --n-cpu-moe moves to the host (llama.cpp, common/common.h: LLM_FFN_EXPS_REGEX)."""
 
@@ -47,8 +55,9 @@ class Weights:
     """Sizes of a model's tensors, in bytes.
 
     `embedding` is the input embedding, which stays on the host; `output` are the tensors outside the blocks that go to
-    the device. `exact`: read from the header, not computed by the family's rules. `shared` bytes of `output` are the
-    same memory as the embedding if the model runs on the processor.
+    the device. `exact`: read from the header, not computed by the family's rules; then `tolerance` is 0, else the share
+    by which the device's part may be off. `shared` bytes of `output` are the same memory as the embedding if the model
+    runs on the processor.
     """
 
     embedding: int
@@ -57,6 +66,7 @@ class Weights:
     heads: tuple[Block, ...]
     exact: bool
     shared: int = 0
+    tolerance: float = 0.0
 
     def on_device(self, n_cpu_moe: int, *, mtp: bool) -> int:
         """Return the bytes on the GPU if all layers are there, except the experts of the first `n_cpu_moe`.
@@ -73,8 +83,9 @@ class Weights:
         return self.embedding + sum(block.experts for block in blocks[:n_cpu_moe])
 
     def expert_layers(self, *, mtp: bool) -> int:
-        """Return the number of layers with routed experts: the most that --n-cpu-moe can move."""
-        return sum(1 for block in self.blocks + (self.heads if mtp else ()) if block.experts)
+        """Return the least --n-cpu-moe that moves all routed experts: one more than the last layer that has any."""
+        blocks = self.blocks + (self.heads if mtp else ())
+        return max((at for at, block in enumerate(blocks, 1) if block.experts), default=0)
 
 
 def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
@@ -84,7 +95,7 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
     """
     rest: dict[int, int] = defaultdict(int)
     experts: dict[tuple[int, str], int] = defaultdict(int)
-    embedding = output = shared = 0
+    embedding = logits = output = shared = 0
     tied = True
     for tensor in model.tensors:
         if tensor.n_bytes is None:
@@ -103,14 +114,16 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
                 experts[index, expert[1].removesuffix("_up")] += tensor.n_bytes
             else:
                 rest[index] += tensor.n_bytes
-        elif tensor.name == "token_embd.weight":
-            embedding = tensor.n_bytes
-            shared = 0 if tensor.quant in _REPACKED or geometry.architecture in _OUTPUT_FIRST else embedding
+        elif tensor.name in _HOST_ONLY:
+            embedding += tensor.n_bytes
+            if tensor.name == "token_embd.weight":
+                logits = tensor.n_bytes
+                shared = 0 if tensor.quant in _REPACKED or geometry.architecture in _OUTPUT_FIRST else logits
         else:
             tied = tied and tensor.name != "output.weight"
             output += tensor.n_bytes
     if tied:  # the embedding is then copied to the device to make the logits (src/llama-model.cpp)
-        output += embedding
+        output += logits
     count = geometry.layers + geometry.mtp_layers
     if count > len(model.tensors):
         raise GeometryUnknown(
@@ -130,33 +143,85 @@ def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
 
 
 def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> Weights | None:
-    """Return the weights by the catalogue's rules, or None if the file's size is unknown.
+    """Return the weights by the catalogue's rules, or None if nothing tells the file's size.
 
     All blocks are taken to be equal: the file's size without metadata, embedding and MTP head, split evenly.
     """
-    total, rules = file.size_bytes, entry.weights
-    if total is None:
+    size, rules = expect_size(entry, file), entry.weights
+    if size is None:
         return None
-    header = int(rules.header_mib * _MIB) if rules else _HEADER_BYTES_PER_TOKEN * geometry.vocabulary
-    embedding = _embedding_bytes(entry, file, geometry)
-    device = total - header - embedding
-    matrices = (int((entry.expert_layer_mib(file) or 0) * _MIB) // 3,) * 3
+    sized = replace(file, size_bytes=size.size_bytes)
+    header = _HEADER_BYTES_PER_TOKEN * geometry.vocabulary
+    if rules and rules.header_mib is not None:
+        header = int(rules.header_mib * _MIB)
+    embedding, known_type = _embedding_bytes(entry, file, geometry)
+    beside = _host_table_bytes(entry, size.size_bytes - header, geometry)
+    device = total = max(size.size_bytes - header - embedding - beside, 0)
+    measured = entry.expert_layer_mib(sized)
+    experts = (
+        int(measured * _MIB)
+        if measured
+        else _experts_by_parameters(
+            entry, size.size_bytes - header - (beside if rules and rules.host_mib else 0), geometry
+        )
+    )
+    matrices = (experts // 3,) * 3
     heads: tuple[Block, ...] = ()
     if entry.has_head(file):
-        known = entry.mtp_block_mib(file)
-        head = device // (geometry.layers + 1) if known is None else int(known * _MIB)
-        heads = (Block(head - sum(matrices), matrices),)
-        device -= head
-    device -= geometry.layers * sum(matrices)
-    rest = device // (geometry.layers + 1)
-    output = device - geometry.layers * rest
-    return Weights(embedding, output, (Block(rest, matrices),) * geometry.layers, heads, exact=False)
+        known, count = entry.mtp_block_mib(sized), max(geometry.mtp_layers, 1)
+        head = device // (geometry.layers + count) if known is None else int(known * _MIB)
+        head = max(head, sum(matrices))
+        heads = (Block(head - sum(matrices), matrices),) * count
+        device -= count * head
+    device -= geometry.expert_layers * sum(matrices)
+    rest = max(device, 0) // (geometry.layers + 1)
+    output = max(device, 0) - geometry.layers * rest
+    tied = rules is not None and rules.tied_output
+    doubt = size.tolerance + (0 if measured or not experts else _EXPERTS_DOUBT)
+    doubt += 0 if known_type or not total else _EMBEDDING_DOUBT * embedding / total
+    return Weights(
+        embedding + beside,
+        output + (embedding if tied else 0),
+        _rule_blocks(geometry, rest, matrices),
+        heads,
+        exact=False,
+        shared=embedding if tied and geometry.architecture not in _OUTPUT_FIRST else 0,
+        tolerance=doubt,
+    )
 
 
-def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> int:
-    """Return the bytes of the input embedding: by the file's own type, else that of most files, else by the bits."""
+def _host_table_bytes(entry: ModelEntry, tensor_bytes: int, geometry: Geometry) -> int:
+    """Return the bytes of tables that stay in host memory beside the input embedding: listed, or by parameters."""
+    if entry.weights and entry.weights.host_mib is not None:
+        return int(entry.weights.host_mib * _MIB)
+    per_layer = geometry.vocabulary * geometry.per_layer_input * geometry.layers
+    return int(tensor_bytes * per_layer / (entry.parameters_b * 1e9)) if entry.parameters_b else 0
+
+
+def _experts_by_parameters(entry: ModelEntry, tensor_bytes: int, geometry: Geometry) -> int:
+    """Return the bytes of one layer's routed experts, if all parameters have the same number of bits."""
+    if not geometry.experts or not entry.parameters_b:
+        return 0
+    return int(tensor_bytes * min(geometry.expert_parameters / (entry.parameters_b * 1e9), 1))
+
+
+def _rule_blocks(geometry: Geometry, rest: int, matrices: Matrices) -> tuple[Block, ...]:
+    """Return the trunk's blocks. Those with experts are the last ones, or spread where others lie between them."""
+    count, having = geometry.layers, geometry.expert_layers
+    if having + geometry.leading_dense == count:
+        return (Block(rest),) * geometry.leading_dense + (Block(rest, matrices),) * having
+    starts = [at * having // count for at in range(count + 1)]
+    return tuple(Block(rest, matrices if starts[at + 1] > starts[at] else (0, 0, 0)) for at in range(count))
+
+
+def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> tuple[int, bool]:
+    """Return the bytes of the input embedding, and whether its type is known: the file's own, or that of most files.
+
+    Else its type follows from the bits.
+    """
     known = [each.token_embd_type for each in entry.files if each.token_embd_type]
     usual = next((name for name in known if known.count(name) > max(1, len(known) / 2)), None)
-    wanted = file.token_embd_type or usual or _EMBEDDING_BY_BITS.get(file.bits or 0, _USUAL_EMBEDDING)
+    given = file.token_embd_type or usual
+    wanted = given or _EMBEDDING_BY_BITS.get(file.bits or 0, _USUAL_EMBEDDING)
     quant = QUANTS_BY_NAME.get(wanted.upper()) or QUANTS_BY_NAME[_USUAL_EMBEDDING]
-    return quant.n_bytes(geometry.vocabulary * geometry.hidden)
+    return quant.n_bytes(geometry.vocabulary * geometry.hidden), given is not None

@@ -109,9 +109,11 @@ OTHERS: list[tuple[str, str, dict[str, Value | None]]] = [
     # Recurrent layers that are no gated delta nets, and attention beside them in the same layer.
     ("mamba2", "qwen35-9b-q4_k_m", {}),
     ("falcon-h1", "qwen35-9b-q4_k_m", {}),
-    # Sliding windows of a pattern that is not in the header.
-    ("gpt-oss", "llama-8b-q4_k", {"attention.sliding_window": 128}),
-    ("gemma4", "gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 20}),
+    # Sliding windows of a pattern that is not in the header, or of an architecture that is not known.
+    ("step35", "llama-8b-q4_k", {"attention.sliding_window": 128}),
+    ("cohere2", "llama-8b-q4_k", {"attention.sliding_window": 4_096}),
+    # All layers share the cache of none.
+    ("gemma4", "gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 60}),
 ]
 
 
@@ -123,6 +125,63 @@ def test_a_cache_that_no_formula_knows_is_refused_and_not_guessed(
         read(tmp_path, changed(name, metadata, architecture))
     assert architecture in unknown.value.title
     assert "--ask-engine" in unknown.value.hint
+
+
+def test_latent_attention_and_its_indexers(tmp_path: Path) -> None:
+    latent: dict[str, Value | None] = {
+        "attention.kv_lora_rank": 512,
+        "attention.key_length_mla": 256,
+        "attention.key_length": 576,
+        "attention.value_length": 512,
+        "attention.head_count_kv": 1,
+        "leading_dense_block_count": 3,
+    }
+    found = read(tmp_path, changed("llama-8b-q4_k", latent, "deepseek2"))
+    assert (found.latent_attention, found.kv_heads, found.key_length, found.leading_dense) == (True, 1, 576, 3)
+    assert (found.attention_layers, found.indexer_layers) == (32, 0)
+    indexer: dict[str, Value | None] = {"attention.indexer.head_count": 32, "attention.indexer.key_length": 128}
+    found = read(tmp_path, changed("llama-8b-q4_k", latent | indexer, "deepseek32"))
+    assert (found.indexer_layers, found.indexer_length) == (32, 128)
+    # GLM-5.2 shares indexers: the first two layers and then every fourth have one; 5 and 5.1 have one in each layer.
+    shared = latent | indexer | {"context_length": 1_048_576}
+    assert read(tmp_path, changed("llama-8b-q4_k", shared, "glm-dsa")).indexer_layers == 2 + 8
+    assert read(tmp_path, changed("llama-8b-q4_k", latent | indexer, "glm-dsa")).indexer_layers == 32
+    with pytest.raises(GeometryUnknown, match=r"attention\.indexer\.key_length"):
+        read(tmp_path, changed("llama-8b-q4_k", latent | {"attention.indexer.head_count": 32}, "deepseek32"))
+
+
+def test_windows_whose_pattern_the_architecture_tells(tmp_path: Path) -> None:
+    found = read(tmp_path, changed("llama-8b-q4_k", {"attention.sliding_window": 128}, "gpt-oss"))
+    assert (found.window, found.window_layers, found.attention_layers) == (128, 16, 32)
+    by_period: dict[str, Value | None] = {"attention.sliding_window": 128, "attention.sliding_window_pattern": 4}
+    assert read(tmp_path, changed("llama-8b-q4_k", by_period, "gpt-oss")).window_layers == 24
+    # Step-3.7-Flash: the first of four layers sees everything, and the ones with a window may have other heads.
+    by_layer: dict[str, Value | None] = {
+        "attention.sliding_window": 512,
+        "attention.sliding_window_pattern": [False, True, True, True] * 8,
+        "attention.head_count_kv": [8, 4, 4, 4] * 8,
+    }
+    found = read(tmp_path, changed("llama-8b-q4_k", by_layer, "step35"))
+    assert (found.window_layers, found.kv_heads, found.window_kv_heads) == (24, 8, 4)
+
+
+def test_the_last_layers_of_gemma_4_may_share_a_cache(tmp_path: Path) -> None:
+    found = read(tmp_path, changed("gemma4-31b-iq4_xs", {"attention.shared_kv_layers": 18}))
+    assert (found.attention_layers, found.cacheless_layers, found.window_layers) == (42, 18, 35)
+    assert found.recurrent_layers == 0
+
+
+def test_nemotron_h_has_three_kinds_of_layers(tmp_path: Path) -> None:
+    """Of four layers: Mamba-2, feed-forward, Mamba-2, attention."""
+    kinds: dict[str, Value | None] = {
+        "attention.head_count_kv": [0, 0, 0, 2] * 8,
+        "feed_forward_length": [0, 1_856, 0, 0] * 8,
+    }
+    found = read(
+        tmp_path, changed("qwen35-9b-q4_k_m", kinds | {"nextn_predict_layers": None, "block_count": 32}, "nemotron_h")
+    )
+    assert (found.attention_layers, found.cacheless_layers, found.recurrent_layers) == (8, 8, 16)
+    assert found.ffn == 1_856
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,9 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
         return f"{text} {_engine_figures_text(answer)}"
     if plan.estimate.exact:
         return f"{text} {tr('Estimated from the header of the file.')}"
+    low, high = plan.estimate.low / 2**30, plan.estimate.high / 2**30
+    if f"{low:.1f}" != f"{high:.1f}":
+        return f"{text} {tr('Estimated: {low:.1f} to {high:.1f} GiB; the header is not read yet.', low=low, high=high)}"
     return f"{text} {tr('Estimated from the file size; the header is not read yet.')}"
 
 
