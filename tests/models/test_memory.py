@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.base.errors import BadOption
-from launcher.models.catalogue import Catalogue, ModelEntry
+from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.compute_buffers import Backend
 from launcher.models.geometry import Geometry
@@ -300,3 +300,74 @@ def test_drafts_of_repeats_take_rows_of_logits_and_neither_states_nor_a_cache() 
     assert (on.recurrent, on.draft_kv, on.draft_compute) == (off.recurrent, 0, 0)
     assert on.compute == parts(entry, "UD-IQ3_S", PlanSettings(32_768, draft=16, ngrams=True)).compute
     assert 0 < on.compute - off.compute <= 48 * 4 * shape(entry).vocabulary
+
+
+# Caches of other kinds, as engines printed them
+
+
+def cache_mib(model_id: str, setting: PlanSettings) -> float:
+    return kv_bytes(shape(CATALOGUE.find(model_id)), setting) / MIB
+
+
+def test_latent_attention_caches_keys_alone_and_indexers_one_more_key() -> None:
+    """A log of GLM-5.2 (llama.cpp, 768,000 cells): 78 layers 65,812.50 MiB, "V (f16): 0.00 MiB", indexers 3,937.50."""
+    assert cache_mib("glm-5.2", PlanSettings(768_000)) == 65_812.5 + 3_937.5
+    assert cache_mib("glm-5.2", PlanSettings(524_288)) == 44_928 + 2_688
+    # 47 layers of 576 elements: the print of GLM-4.7-Flash in ik_llama.cpp#1167 has n_embd_k_gqa 576.
+    assert cache_mib("glm-4.7-flash", PlanSettings(32_768)) == 47 * 576 * 2 / 32
+
+
+def test_every_other_layer_of_gpt_oss_has_a_window() -> None:
+    """A log of gpt-oss-20b (b6699, 131,072 cells, ubatch 512): 3,072 and 18 MiB; with ubatch 2,048 54 MiB."""
+    assert cache_mib("gpt-oss-20b", PlanSettings(131_072)) == 3_072 + 18
+    assert cache_mib("gpt-oss-20b", PlanSettings(131_072, ubatch=2_048)) == 3_072 + 54
+
+
+def test_layers_that_share_a_cache_have_none_of_their_own() -> None:
+    """A log of Gemma 4 E4B (65,536 cells, q8_0): 544.00 MiB in 4 layers, 21.25 MiB in 20 with a window; 18 share."""
+    assert cache_mib("gemma-4-e4b", PlanSettings(65_536, kv="q8_0")) == 544 + 21.25
+
+
+def test_small_delta_nets_keep_what_the_engine_prints() -> None:
+    """A log of Qwen3.5-0.8B (262,144 cells, 4 slots): KV 3,072.00 MiB in 6 layers, states 77.06 MiB."""
+    small = shape(CATALOGUE.find("qwen3.5-0.8b"))
+    assert kv_bytes(small, PlanSettings(262_144, slots=4, kv_unified=True)) / MIB == 3_072
+    assert recurrent_bytes(small, slots=4, draft=0) / MIB == pytest.approx(77.06, abs=0.01)
+
+
+def test_mamba_layers_keep_states_and_feed_forward_layers_nothing() -> None:
+    """23 Mamba-2 layers of n_embd_r 3 x (4,096 + 2 x 8 x 128) and n_embd_s 128 x 4,096 (src/llama-hparams.cpp)."""
+    nano = shape(CATALOGUE.find("nemotron-3-nano-30b-a3b"))
+    assert (nano.attention_layers, nano.recurrent_layers, nano.expert_layers) == (6, 23, 23)
+    assert recurrent_bytes(nano, slots=1, draft=0) == 23 * 4 * (3 * 6_144 + 128 * 4_096)
+    assert kv_bytes(nano, PlanSettings(131_072)) / MIB == 6 * 2 * 2 * 128 * 2 / 8
+
+
+@pytest.mark.parametrize(
+    ("model_id", "quant", "setting", "gib"),
+    # Peaks that a board of results gives in GB, taken as GiB (llmfit, RTX 5090, 8,192 tokens of q8_0, no drafts).
+    [
+        ("glm-4.7-flash", "UD-Q6_K_XL", PlanSettings(8_192, kv="q8_0", draft=0), 25.0),
+        ("gemma-4-12b", "UD-Q8_K_XL", PlanSettings(8_192, kv="q8_0", draft=0), 13.7),
+        ("gemma-4-31b", "UD-Q6_K_XL", PlanSettings(8_192, kv="q8_0", draft=0), 27.3),
+    ],
+)
+def test_a_total_that_somebody_published_lies_in_the_range(
+    model_id: str, quant: str, setting: PlanSettings, gib: float
+) -> None:
+    entry = CATALOGUE.find(model_id)
+    file = entry.file(quant) or ModelFile(quant=quant, file="not listed")
+    found = weights_by_rules(entry, file, shape(entry))
+    assert found
+    estimate = estimate_memory(shape(entry), found, setting)
+    assert not estimate.exact
+    assert estimate.low <= gib * 1_024 * MIB <= estimate.high + 0.3 * 1_024 * MIB
+    assert estimate.parts.total / MIB == pytest.approx(gib * 1_024, rel=0.05)
+
+
+def test_an_estimate_without_a_guess_has_no_range() -> None:
+    exact = Weights(0, 13_362 * MIB, (Block(0),) * 64, (Block(300 * MIB),), exact=True)
+    known = estimate_memory(shape(DENSE), exact, PlanSettings(8_192))
+    assert known.low == known.parts.total == known.high
+    guessed = estimate_memory(shape(DENSE), exact, PlanSettings(8_192, backend="metal"))
+    assert guessed.low < guessed.parts.total < guessed.high

@@ -1,0 +1,89 @@
+"""Every model of the catalogue has a plan for every card, or is named as too big; and its figures are in order."""
+
+import itertools
+
+import pytest
+
+from launcher.models.catalogue import Catalogue, ModelEntry
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.file_size import bits_per_weight, expect_size
+from launcher.models.plan import PlanCriteria, Status, make_plans
+from launcher.models.situation import describe_machine
+from launcher.models.weights import weights_by_rules
+
+MIB, GIB = 2**20, 2**30
+CATALOGUE = Catalogue(tuple(shipped_models()))
+MODELS = [model for model in CATALOGUE.models if model.id != "demo"]
+CARDS = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 48, 80, 96)
+
+
+def smallest_and_usual(model: ModelEntry) -> list[str]:
+    """The smallest file, and one of about four bits: planning all would take minutes."""
+    kept = [file.quant for file in model.files if not file.withdrawn]
+    usual = next((quant for quant in ("UD-Q4_K_XL", "Q4_K_M", "Q4_K_S") if quant in kept), kept[-1])
+    return list(dict.fromkeys([kept[0], usual]))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
+def test_every_model_is_planned_or_named_too_big_for_every_card(model: ModelEntry) -> None:
+    for card in CARDS:
+        for quant in smallest_and_usual(model):
+            criteria = PlanCriteria(model=model.id, quant=quant)
+            plans = make_plans(CATALOGUE, describe_machine(card, host_gib=64), criteria)
+            assert plans, (card, quant)
+            for plan in plans:
+                estimate = plan.estimate
+                assert 0 < estimate.low <= estimate.parts.total <= estimate.high
+                assert (plan.status is Status.TOO_BIG) == (plan.needed_mib > plan.free_mib)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
+def test_every_file_has_a_size_or_an_estimate_of_it(model: ModelEntry) -> None:
+    assert model.geometry
+    for file in model.files:
+        size = expect_size(model, file)
+        assert size, file.quant
+        assert (size.tolerance == 0) == (file.size_bytes is not None)
+        weights = weights_by_rules(model, file, model.geometry)
+        assert weights
+        assert len(weights.blocks) == model.geometry.layers
+        assert sum(1 for block in weights.blocks if block.experts) == model.geometry.expert_layers
+        together = weights.on_device(0, mtp=True) + weights.on_host(0, mtp=True)
+        copied = weights.embedding if model.weights and model.weights.tied_output else 0
+        assert 0.9 * size.size_bytes < together <= size.size_bytes + copied
+
+
+def test_sizes_by_bits_per_weight_hold_what_is_listed() -> None:
+    """Leave the listed sizes out and estimate them: nearly all lie in their range, and few are far from its middle."""
+    inside, errors = 0, []
+    for model in MODELS:
+        if model.parameters_b is None or model.parameters_b < 8 or "gpt-oss" in model.id:
+            continue
+        if model.weights and model.weights.host_mib:
+            continue
+        for file in model.files:
+            if file.size_bytes and (bits := bits_per_weight(file)):
+                found = file.size_bytes * 8 / (model.parameters_b * 1e9)
+                inside += bits[0] * 0.98 <= found <= bits[2] * 1.02
+                errors.append(abs(found / bits[1] - 1))
+    assert len(errors) > 400
+    assert inside / len(errors) > 0.9
+    assert sorted(errors)[len(errors) // 2] < 0.04
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
+def test_files_are_sorted_and_every_shape_is_possible(model: ModelEntry) -> None:
+    assert model.geometry
+    assert not list(model.geometry.contradictions())
+    assert model.native_context == model.geometry.trained_context or model.id in {"command-a-plus"}
+    sizes = [size.size_bytes for file in model.files if (size := expect_size(model, file))]
+    rough = [later / earlier for earlier, later in itertools.pairwise(sizes)]
+    assert all(ratio > 0.93 for ratio in rough), "smallest first, as far as sizes are known"
+
+
+def test_a_file_that_is_gone_is_planned_only_where_it_is_named() -> None:
+    gone = [(model, file) for model in MODELS for file in model.files if file.withdrawn]
+    assert {file.quant for _, file in gone} == {"Q3_K_M", "IQ4_XS", "Q4_K_M"}
+    for model, file in gone:
+        assert file.note
+        assert make_plans(CATALOGUE, describe_machine(24), PlanCriteria(model=model.id, quant=file.quant))
