@@ -43,6 +43,10 @@ tables:
 schema:
     python -m tools.export_schema
 
+# the catalogue compared with the hub: names files that were replaced, are gone or are new
+catalogue *arguments:
+    python -m tools.catalogue_check {{arguments}}
+
 # tests/cli/golden anew: what the commands in its transcripts print, and the help of a new one
 golden *arguments:
     python -m pytest -q -n 4 tests/cli/test_golden.py --write-golden {{arguments}}
