@@ -117,10 +117,12 @@ def refresh_figures(model: ModelEntry) -> RefreshResult:
     }
     files: list[Figure] = []
     missing: list[MissingFile] = []
+    withdrawn = {file.file for file in model.files if file.withdrawn}
     for of, repo, name in places:
         found = listings[repo].files.get(name)
         if found is None or not found.bytes:
-            missing.append(MissingFile(of, repo, name))
+            if name not in withdrawn:
+                missing.append(MissingFile(of, repo, name))
         else:
             files.append(Figure(repo, listings[repo].revision, name, found.bytes, found.sha256))
     own = listings.get(model.repo) if model.repo else None

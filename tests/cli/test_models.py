@@ -56,7 +56,7 @@ def test_the_list_for_programs() -> None:
     files = {file["quant"]: file for file in models["qwen3.6-35b-a3b-mtp"]["files"]}
     assert files["UD-IQ3_S"]["size_bytes"] == 15_346_432_288
     assert files["UD-IQ3_S"]["sha256"] is None
-    assert models["gemma-4-31b"]["geometry"] is None
+    assert models["gemma-4-31b"]["geometry"]["window_layers"] == 50
     assert models["gemma-4-31b"]["draft"]["file"] == "mtp-gemma-4-31B-it.gguf"
 
 
@@ -134,7 +134,7 @@ class TestRefresh:
     """With Qwen3.8-27B on the hub, whose revision the catalogue leaves open, and no other model."""
 
     LEARNED, REPLACED, GONE = (f"Qwen3.8-27B-{quant}.gguf" for quant in ("Q3_K_M", "UD-Q4_K_XL", "UD-Q2_K_XL"))
-    SIZES: ClassVar = {LEARNED: 13_100_000_000, REPLACED: 17_559_178_144}
+    SIZES: ClassVar = {LEARNED: 13_100_000_000, REPLACED: 17_923_394_624}
 
     @pytest.fixture(autouse=True)
     def uploaded(self, hub: Hub) -> None:
@@ -156,8 +156,8 @@ class TestRefresh:
         assert f"  known now  {self.LEARNED}: 13,100,000,000 bytes, SHA-256 000000000000" in lines
         (differs,) = (line for line in lines if line.startswith("  differs"))
         assert self.REPLACED in differs
-        assert "17,559,178,144 bytes there" in differs
-        assert "catalogue's 17,923,394,624 bytes stay" in differs
+        assert "17,923,394,624 bytes there" in differs
+        assert "catalogue's 17,559,178,144 bytes stay" in differs
         assert f"  not there  {self.GONE}" in lines
         assert run("qwen3.8-27b", "--refresh").stdout.count("known now") == 0
 
@@ -168,7 +168,7 @@ class TestRefresh:
         sizes = {file["file"]: file["size_bytes"] for file in model["files"]}
         assert model["revision"] == COMMIT
         assert sizes[self.LEARNED] == 13_100_000_000
-        assert sizes[self.REPLACED] == 17_923_394_624
+        assert sizes[self.REPLACED] == 17_559_178_144
         text = run("qwen3.8-27b").stdout
         assert f"by the hub at {COMMIT[:12]}" in text
         assert "another file of this name" in text
@@ -176,18 +176,16 @@ class TestRefresh:
     def test_a_plan_uses_it(self) -> None:
         asked = ("--gpu-memory", "16", "--model", "qwen3.8-27b", "--quant", "Q3_K_M")
         told = " ".join(run(*asked, verb="plan").stdout.split())
-        assert "Not planned: qwen3.8-27b Q3_K_M: its size is unknown." in told
-        assert "`mtp-launcher models qwen3.8-27b --refresh` updates it from Hugging Face." in told
-        assert "qwen3.8-27b Q3_K_M (its size is unknown)" in " ".join(
-            run("--gpu-memory", "16", verb="plan").stdout.split()
-        )
-        before = answer(*asked, verb="plan", code=1)
-        assert [(each["quant"], each["reason"]) for each in before["unplanned"]] == [("Q3_K_M", "its size is unknown")]
+        assert "weights by bits per weight: its size is not listed" in told
+        guessed = answer(*asked, verb="plan")["plans"][0]
+        assert (guessed["quant"], guessed["bytes"], guessed["exact"]) == ("Q3_K_M", None, False)
+        assert guessed["low_mib"] < guessed["required_mib"] < guessed["high_mib"]
         run("qwen3.8-27b", "--refresh")
         after = answer(*asked, verb="plan")
         assert after["unplanned"] == []
         best = after["plans"][0]
         assert (best["quant"], best["bytes"], best["revision"]) == ("Q3_K_M", 13_100_000_000, COMMIT)
+        assert best["high_mib"] - best["low_mib"] < guessed["high_mib"] - guessed["low_mib"]
 
     def test_one_model_that_fails_does_not_stop_the_others(self) -> None:
         told = run("--refresh")
@@ -204,7 +202,7 @@ class TestRefresh:
         assert {"of": "Q3_K_M", "file": self.LEARNED, "figure": "size_bytes", "value": 13_100_000_000} in dense[
             "learned"
         ]
-        assert [(each["file"], each["hub"]) for each in dense["differs"]] == [(self.REPLACED, 17_559_178_144)]
+        assert [(each["file"], each["hub"]) for each in dense["differs"]] == [(self.REPLACED, 17_923_394_624)]
         assert [each["file"] for each in dense["missing"]] == [self.GONE]
         gemma = outcomes["gemma-4-31b"]
         assert (gemma["repo"], gemma["learned"], gemma["error"]["code"]) == (

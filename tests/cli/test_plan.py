@@ -219,13 +219,15 @@ class TestText:
     def test_where_nobody_measured_that_is_said(self) -> None:
         assert "no similar run was published" in run("--gpu-memory", "80").stdout
 
-    def test_what_cannot_be_planned_says_what_to_do(self) -> None:
-        told = run("--model", "qwen3.8-27b", "--gpu-memory", "16")
+    def test_what_cannot_be_planned_says_what_to_do(self, home: Path) -> None:
+        path = home / "config" / "models" / "mine.toml"
+        path.parent.mkdir(parents=True)
+        file = '{ quant = "Q8_0", file = "a.gguf" }'
+        path.write_text(f'[[models]]\nid = "mine"\nname = "Mine"\nrepo = "a/b"\nfiles = [{file}]\n', "utf-8")
+        told = run("--model", "mine", "--gpu-memory", "16")
         assert told.returncode == 1
         said = " ".join(told.stdout.split())
-        assert (
-            "Not planned: qwen3.8-27b Q3_K_M: its size is unknown. `mtp-launcher models qwen3.8-27b --refresh`" in said
-        )
+        assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in said
 
     def test_a_host_that_is_short_is_seen_in_the_list_too(self) -> None:
         described = "--gpu-memory", "12", "--host-memory", "8"

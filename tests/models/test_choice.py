@@ -40,7 +40,9 @@ def test_where_nothing_fits_none_is_chosen() -> None:
 
 
 def test_an_only_file_needs_no_plan() -> None:
-    choice = choose_file(CATALOGUE, CATALOGUE.find("gemma-4-31b"), None, CARD)
+    model = CATALOGUE.find("gemma-4-31b")
+    only = replace(model, geometry=None, files=(model.file("IQ4_XS") or model.files[0],))
+    choice = choose_file(Catalogue((only,)), only, None, CARD)
     assert (choice.file.quant, choice.plan) == ("IQ4_XS", None)
     assert "cannot tell whether it fits" in choice.why
 

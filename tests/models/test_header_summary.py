@@ -151,7 +151,7 @@ class TestPlans:
         assert (best.setting, best.status) == (known.setting, known.status)
 
     def test_a_size_that_was_unknown_is_known_now(self, header: Callable[[str], GgufHeader]) -> None:
-        model = model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256, size_bytes=None)
+        model = replace(model_with("qwen3.8-27b", "UD-Q4_K_S", sha256=SHA256, size_bytes=None), parameters_b=None)
         wish = PlanCriteria(model=model.id, quant="UD-Q4_K_S")
         assert make_plans(Catalogue((model,)), describe_machine(24), wish) == ()
         read = header("qwen35-27b-q4_k_s")

@@ -35,9 +35,16 @@ def test_no_model_goes_unmentioned_and_no_file_is_both(model: str, gib: int) -> 
     assert not {plan.file.quant for plan in plans} & {no.quant for no in left_out}
 
 
-def test_what_nobody_knows_the_size_of_is_named_with_what_to_do() -> None:
-    left_out = list_unplanned(SHIPPED, describe_machine(16), PlanCriteria(model="qwen3.8-27b"))
-    assert [(each.model, each.quant) for each in left_out] == [("qwen3.8-27b", "Q3_K_M")]
+def test_what_nobody_knows_the_size_of_is_estimated_by_its_parameters_or_named() -> None:
+    wish = PlanCriteria(model="qwen3.8-27b", quant="Q3_K_M")
+    assert list_unplanned(SHIPPED, describe_machine(16), wish) == ()
+    (guessed, *_) = make_plans(SHIPPED, describe_machine(16), wish)
+    assert guessed.file.size_bytes is None
+    assert guessed.estimate.low < guessed.estimate.parts.total < guessed.estimate.high
+    left_out = list_unplanned(changed("qwen3.8-27b", parameters_b=None), describe_machine(16), wish)
+    assert {(each.model, each.quant, each.reason) for each in left_out} == {
+        ("qwen3.8-27b", "Q3_K_M", "its size is unknown")
+    }
     assert "--refresh" in left_out[0].remedy
 
 
@@ -45,7 +52,7 @@ def test_a_size_that_is_not_known_and_then_is(hub: Hub) -> None:
     moe = SHIPPED.find("qwen3.6-35b-a3b-mtp")
     size = 17_227_569_440
     file = ModelFile(quant="UD-Q3_K_XL", file="a.gguf", token_embd_type="Q8_0")
-    model = replace(moe, repo="someone/size", revision=None, files=(file,))
+    model = replace(moe, repo="someone/size", revision=None, parameters_b=None, files=(file,))
     situation, wish = describe_machine(24), PlanCriteria(model=model.id)
     left_out = list_unplanned(Catalogue((model,)), situation, wish)
     assert left_out == (
@@ -110,7 +117,8 @@ def test_a_draft_of_unknown_size_is_not_counted_as_nothing() -> None:
 
 
 def test_a_model_without_presets_is_planned_when_it_is_named() -> None:
-    catalogue = changed("qwen3.5-9b-mtp", presets=())
+    files = tuple(replace(file, about_bytes=None) for file in SHIPPED.find("qwen3.5-9b-mtp").files)
+    catalogue = changed("qwen3.5-9b-mtp", presets=(), parameters_b=None, files=files)
     wish = PlanCriteria(model="qwen3.5-9b-mtp")
     (only,) = make_plans(catalogue, describe_machine(12), wish)
     assert (only.file.quant, only.status, only.setting.context) == ("Q4_K_M", Status.FITS, 131_072)
