@@ -573,9 +573,12 @@ def padded_context(context: int, slots: int) -> int:
     return -(-(context // slots) // _PADDING) * _PADDING
 
 
-def window_cells(geometry: Geometry, cells: int, ubatch: int) -> int:
-    """Return the cells of one stream's sliding window if its context has `cells` (src/llama-kv-cache-iswa.cpp)."""
-    return min(cells, -(-(geometry.window + ubatch) // _PADDING) * _PADDING) if geometry.window else 0
+def window_cells(geometry: Geometry, cells: int, ubatch: int, sharing: int = 1) -> int:
+    """Return the cells of one stream's sliding window if its context has `cells` (src/llama-kv-cache-iswa.cpp).
+
+    `sharing` is the number of slots that share the stream: a window for each.
+    """
+    return min(cells, -(-(geometry.window * sharing + ubatch) // _PADDING) * _PADDING) if geometry.window else 0
 
 
 def is_graph_known(geometry: Geometry) -> bool:
@@ -676,7 +679,7 @@ def _bytes_by_place(
     """
     streams, slots, tokens = 1 if setting.unified else setting.slots, setting.slots, setting.tokens
     cells = padded_context(setting.context, streams)
-    window = window_cells(geometry, cells, setting.ubatch)
+    window = window_cells(geometry, cells, setting.ubatch, slots if setting.unified else 1)
     largest = (max(column) for column in zip((0, 0, 0), *experts, strict=True))
     units = Size(1, tokens, rows, slots, cells * tokens, cells * streams, window * tokens, window * streams, *largest)
     found = _buffer_sizes(geometry, kind, shape, setting.backend, units)

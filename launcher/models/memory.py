@@ -345,7 +345,7 @@ def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
         return sum(heads * length // per_block * block_bytes for length in (key_length, value_length))
 
     cells = padded_context(setting.context, setting.streams)
-    window = window_cells(geometry, cells, setting.ubatch)
+    window = window_cells(geometry, cells, setting.ubatch, setting.slots // setting.streams)
     whole = cell(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
     sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
     return setting.streams * cells * whole, setting.streams * window * sliding

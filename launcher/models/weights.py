@@ -170,8 +170,10 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
     if entry.has_head(file):
         known, count = entry.mtp_block_mib(sized), max(geometry.mtp_layers, 1)
         head = device // (geometry.layers + count) if known is None else int(known * _MIB)
-        head = max(head, sum(matrices))
-        heads = (Block(head - sum(matrices), matrices),) * count
+        # A head of known size is dense (MiMo-V2.5) unless the rules count its block among those with experts (Qwen3.6).
+        routed = matrices if known is None or (rules and rules.expert_blocks) else (0, 0, 0)
+        head = max(head, sum(routed))
+        heads = (Block(head - sum(routed), routed),) * count
         device -= count * head
     device -= geometry.expert_layers * sum(matrices)
     rest = max(device, 0) // (geometry.layers + 1)

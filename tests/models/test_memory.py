@@ -321,6 +321,8 @@ def test_every_other_layer_of_gpt_oss_has_a_window() -> None:
     """A log of gpt-oss-20b (b6699, 131,072 cells, ubatch 512): 3,072 and 18 MiB; with ubatch 2,048 54 MiB."""
     assert cache_mib("gpt-oss-20b", PlanSettings(131_072)) == 3_072 + 18
     assert cache_mib("gpt-oss-20b", PlanSettings(131_072, ubatch=2_048)) == 3_072 + 54
+    # Slots that share one cache need a window each (llama-kv-cache-iswa.cpp: n_swa * n_seq_max); 4 x 128 + 512 cells.
+    assert cache_mib("gpt-oss-20b", PlanSettings(131_072, slots=4, kv_unified=True)) == 3_072 + 24
 
 
 def test_layers_that_share_a_cache_have_none_of_their_own() -> None:
