@@ -97,7 +97,7 @@ def test_a_file_on_this_disk_is_not_asked_of_the_hub(tmp_path: Path) -> None:
         if content:
             path.parent.mkdir()
             path.write_bytes(content)
-        catalogue = changed("qwen3.5-9b-mtp", repo=None, files=(file,))
+        catalogue = changed("qwen3.5-9b-mtp", repo=None, parameters_b=None, files=(file,))
         (left_out,) = list_unplanned(catalogue, describe_machine(24), PlanCriteria(model="qwen3.5-9b-mtp"))
         assert left_out.remedy == f"`mtp-launcher estimate '{path}'` explains the problem."
 
