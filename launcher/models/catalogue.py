@@ -25,6 +25,8 @@ SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
 
 _BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
 _MIB = 2**20
+_NEAR = 3
+"""The most similar ids that are named for an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,8 @@ class Catalogue:
         wanted = model_id.casefold()
         if wanted in known:
             return known[wanted]
-        near = get_close_matches(wanted, known, cutoff=0.5)
+        longer = sorted(each for each in known if each.startswith(wanted))
+        near = list(dict.fromkeys([*longer, *get_close_matches(wanted, known, cutoff=0.5)]))[:_NEAR]
         meant = message("Did you mean {near}? ", near=" or ".join(near)) if near else ""
         raise ModelUnknown(
             message('The catalogue has no model "{model_id}".', model_id=model_id),

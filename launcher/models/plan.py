@@ -363,9 +363,9 @@ def _starting_presets(entry: ModelEntry, situation: Situation, criteria: PlanCri
             else [file.quant for file in entry.files if not file.withdrawn]
         )
         return [Preset(intents=_OPEN_INTENTS, quant=quant, ctx=LEAST_CONTEXT, mark="derived") for quant in quants]
-    single = [preset for preset in entry.presets if preset.slots == 1 or criteria.slots is not None] or list(
-        entry.presets
-    )
+    gone = {file.quant for file in entry.files if file.withdrawn and file.quant != criteria.quant}
+    offered = [preset for preset in entry.presets if preset.quant not in gone]
+    single = [preset for preset in offered if preset.slots == 1 or criteria.slots is not None] or offered
     rows = [preset for preset in single if criteria.intent in preset.intents]
     if not rows:
         rows = single if criteria.model is not None else []

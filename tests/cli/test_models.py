@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import pytest
 
 from launcher.models.catalogue_load import shipped_models
+from launcher.models.gguf import part_names
 from tests import forked
 
 COMMIT = "5bc3e238d916f48a861bac2f8a1990a0e9b7e98d"
@@ -144,8 +145,13 @@ class TestRefresh:
         for index, file in enumerate(model.files):
             size = self.SIZES.get(file.file) or file.size_bytes or 12_000_000_000
             sha256 = file.sha256 or f"{index:064x}"
-            pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n"
-            (folder / file.file).write_text(pointer)
+            names = part_names(Path(file.file).name) or (Path(file.file).name,)
+            for part, name in enumerate(names):
+                share = 1 if part else size - len(names) + 1
+                pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {share}\n"
+                path = (folder / file.file).with_name(name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(pointer)
         (folder / self.GONE).unlink()
 
     def test_what_came_of_it_is_told(self) -> None:

@@ -49,7 +49,7 @@ class TestPlan:
 
     def test_models_without_one_are_left_out_or_refused_by_name(self) -> None:
         found = answer("plan", "--gpu-memory", "24", "--vision")["plans"]
-        assert {each["model"] for each in found} == {MOE, "qwen3.6-27b-mtp"}
+        assert {each["model"] for each in found} == {MOE, "qwen3.6-27b-mtp", "gemma-4-31b"}
         error = answer("plan", "--gpu-memory", "24", "--vision", "--model", "qwen3.5-9b-mtp", code=1)["error"]
         assert (error["code"], error["message"]) == ("bad_option", "No vision projector of qwen3.5-9b-mtp is known.")
 
