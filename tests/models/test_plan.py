@@ -183,7 +183,7 @@ class TestHostMemory:
         assert plans(describe_machine(12, host_gib=24))[0].file.quant == "UD-Q3_K_XL"
         first = plans(describe_machine(12, host_gib=8))[0]
         assert first.entry.id != MOE
-        assert first.status is Status.FITS
+        assert first.status in (Status.FITS, Status.TIGHT)
 
     def test_what_happens_when_it_is_short_is_said(self) -> None:
         short = next(plan for plan in plans(describe_machine(12, host_gib=8)) if plan.status is Status.OFFLOADS)
