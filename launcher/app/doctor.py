@@ -16,7 +16,7 @@ from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.probe import find_on_path, list_devices, probe_engine
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings_file
-from launcher.machine.advice import advise
+from launcher.machine.advice import list_advice
 from launcher.machine.backend import BackendChoice, choose_backend
 from launcher.machine.disks import Disk, read_disks
 from launcher.machine.engine_view import find_disagreements, is_gpu
@@ -113,7 +113,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
         *map(_describe_outdated_preset, await outdated_presets(machine)),
         *choice_findings,
         *(finding for engine in engines[1:] for finding in _find_engine_problems(engine, machine)),
-        *(Finding(each.title, each.hint) for each in advise(machine, settings, [disks["models"]])),
+        *(Finding(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
         *_find_window_problems(machine, missing),
     ]
     backend = choose_backend(machine.gpus)

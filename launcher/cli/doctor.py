@@ -106,7 +106,7 @@ def _describe_processor(host: Host) -> str:
         features = f"instructions unknown: {host.absent['cpu_features']}"
     else:
         features = ", ".join(name.upper() for name in host.cpu_features) or "no instructions of use"
-    lacks = f"; lacks {', '.join(host.lacks).upper()}" if host.lacks else ""
+    lacks = f"; lacks {', '.join(host.missing_features).upper()}" if host.missing_features else ""
     return f"{host.cpu or host.machine}, {host.physical_cores or 'unknown'} cores, {features}{lacks}"
 
 
@@ -181,12 +181,12 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
     machine = report.machine
     return {
         "demo_can_run": report.demo_can_run,
-        "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.lacks},
+        "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.missing_features},
         "gpus": [asdict(gpu) | _activity_json(gpu, report) for gpu in machine.gpus],
         "memory": report.situation.memory_json() if report.situation else None,
         "no_gpu_because": machine.no_gpu_because,
         "gpus_absent": dict(machine.absent),
-        "gpus_without_driver": [asdict(card) for card in machine.undriven],
+        "gpus_without_driver": [asdict(card) for card in machine.unusable_cards],
         "engine_fit": {
             "backend": report.backend.backend,
             "gpu": report.backend.gpu.name if report.backend.gpu else None,

@@ -11,10 +11,10 @@ from launcher.machine.machine import Machine
 from launcher.machine.wsl import RESTART_HINT, WSLCONFIG_PATH, WslSettings, suggest_wsl_memory
 
 _GIB = 2**30
-_OFFLOAD_GIB = 12
-"""Half of the experts of Qwen3.6-35B-A3B in a file of 21 GB take 8.8 GiB of host memory, as reported by the engine."""
-_NEEDS_OFFLOAD_GIB = 23
-"""A GPU with more memory (a 24 GB card) holds such a model completely."""
+_EXPERTS_ON_HOST_GIB = 12
+"""Host memory to keep half of the experts of Qwen3.6-35B-A3B there (8.8 GiB of a 21 GB file, as the engine reports)."""
+_WHOLE_MODEL_GIB = 23
+"""A GPU with at least this much memory (a 24 GB card) holds that model completely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,20 @@ class Advice:
     hint: str
 
 
-def advise(machine: Machine, settings: Sequence[WslSettings] = (), disks: Sequence[Disk] = ()) -> tuple[Advice, ...]:
+def list_advice(
+    machine: Machine, settings: Sequence[WslSettings] = (), disks: Sequence[Disk] = ()
+) -> tuple[Advice, ...]:
     """Return all advice on GPUs, WSL, disks and power. `settings` are WSL's files, `disks` those of the models."""
-    return (*_gpus(machine), *_wsl(machine, settings), *_disks(machine.host, disks), *_power(machine.host))
+    return (
+        *_advise_on_gpus(machine),
+        *_advise_on_wsl(machine, settings),
+        *_advise_on_disks(machine.host, disks),
+        *_advise_on_power(machine.host),
+    )
 
 
-def _gpus(machine: Machine) -> Iterator[Advice]:
-    for card in machine.undriven:
+def _advise_on_gpus(machine: Machine) -> Iterator[Advice]:
+    for card in machine.unusable_cards:
         yield Advice(
             message("The {name} was found but cannot be used: {reason}", name=card.name, reason=card.reason),
             _driver_hint(card, machine.host),
@@ -72,7 +79,7 @@ def _driver_hint(card: UnusableCard, host: Host) -> str:
     )
 
 
-def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
+def _advise_on_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
     host = machine.host
     if host.wsl == 1:
         yield Advice(
@@ -82,7 +89,7 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
     if host.wsl != 2:
         return
     if not machine.gpus:
-        yield _no_gpu_in_wsl(machine, settings)
+        yield _advise_on_missing_wsl_gpu(machine, settings)
     for file in settings:
         for unknown in file.unknown:
             asks_for_video_memory = unknown.name.lower().endswith("gpumemory")
@@ -100,16 +107,16 @@ def _wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
                 ),
                 join_messages(why, message("Delete the line.")),
             )
-    yield from _memory_in_wsl(machine, settings)
+    yield from _advise_on_wsl_memory(machine, settings)
 
 
-def _no_gpu_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
-    off = next((file for file in settings if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}), None)
-    if off is not None:
-        return Advice(
-            message("{path} hides the GPU from WSL: gpuSupport is off.", path=off.path),
-            join_messages(message("Delete the line."), RESTART_HINT),
-        )
+def _advise_on_missing_wsl_gpu(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
+    for file in settings:
+        if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}:
+            return Advice(
+                message("{path} hides the GPU from WSL: gpuSupport is off.", path=file.path),
+                join_messages(message("Delete the line."), RESTART_HINT),
+            )
     if not machine.host.wsl_gpu:
         return Advice(
             message("WSL provides no GPU here: /dev/dxg is missing."),
@@ -121,11 +128,11 @@ def _no_gpu_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
     )
 
 
-def _memory_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
-    """Yield advice to raise WSL's memory if the GPU is too small for large models and WSL for the remainder."""
+def _advise_on_wsl_memory(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
+    """Yield advice to raise WSL's memory if a large model does not fit into it and the GPU together."""
     largest = max((gpu.memory_bytes or 0 for gpu in machine.gpus), default=0)
     memory = machine.host.memory_bytes
-    if not 0 < largest < _NEEDS_OFFLOAD_GIB * _GIB or memory >= _OFFLOAD_GIB * _GIB:
+    if not 0 < largest < _WHOLE_MODEL_GIB * _GIB or memory >= _EXPERTS_ON_HOST_GIB * _GIB:
         return
     where = next((str(file.path) for file in settings), WSLCONFIG_PATH)
     set_to = next((value for file in settings if (value := file.values.get("wsl2.memory", "0")) != "0"), None)
@@ -157,7 +164,7 @@ def _memory_in_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterato
     )
 
 
-def _disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
+def _advise_on_disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
     for disk in disks:
         if host.wsl is not None and disk.holds_windows_files:
             yield Advice(
@@ -169,7 +176,7 @@ def _disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
             )
 
 
-def _power(host: Host) -> Iterator[Advice]:
+def _advise_on_power(host: Host) -> Iterator[Advice]:
     if host.on_battery:
         yield Advice(
             message("This computer runs on battery, which slows CPU and GPU down."),

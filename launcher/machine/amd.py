@@ -22,9 +22,9 @@ class AmdGpus:
         self.absent = None if self._cards else message("The kernel lists no AMD GPU with the amdgpu driver.")
         self.failures: tuple[str, ...] = ()
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def read_gpus(self) -> tuple[Gpu, ...]:
         """Read the GPUs again and return them; of sleeping ones only the name is known."""
-        return tuple(self._gpu(index, card) for index, card in enumerate(self._cards.values()))
+        return tuple(self._read_gpu(index, card) for index, card in enumerate(self._cards.values()))
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the readings of a GPU by name; the name ends in the unit."""
@@ -50,7 +50,7 @@ class AmdGpus:
             return {}
         return {"gtt_used_mib": read_scaled(card.folder / "mem_info_gtt_used", 1 / _MIB, _NOT_REPORTED)}
 
-    def activity(self, gpu: Gpu) -> GpuActivity:  # noqa: ARG002 -- the result is the same for each
+    def read_activity(self, gpu: Gpu) -> GpuActivity:  # noqa: ARG002 -- the result is the same for each
         """Return an unknown activity: amdgpu has no files for it in /sys."""
         return GpuActivity.unknown(_NOT_REPORTED)
 
@@ -60,12 +60,13 @@ class AmdGpus:
     def _sleeps(self, card: PciGpu) -> bool:
         return not self._wake and card.is_asleep()
 
-    def _gpu(self, index: int, card: PciGpu) -> Gpu:
+    def _read_gpu(self, index: int, card: PciGpu) -> Gpu:
         if self._sleeps(card):
             return card.as_sleeping_gpu(index)
         apu = _is_apu(card)
         total, used = _read_memory(card.folder, "vram", "gtt") if apu else _read_memory(card.folder, "vram")
-        own, own_used = _read_memory(card.folder, "vram")
+        own_total, own_used = _read_memory(card.folder, "vram")
+        carve_out_free = 0 if own_total is None or own_used is None else own_total - own_used
         return Gpu(
             vendor="amd",
             index=index,
@@ -77,7 +78,7 @@ class AmdGpus:
             driver="amdgpu",
             bus_id=card.address,
             unified=apu,
-            carve_out_free_bytes=own - own_used if apu and own is not None and own_used is not None else 0,
+            carve_out_free_bytes=carve_out_free if apu else 0,
             asleep=False,
             display_active=card.display_active,
         ).with_reasons(_NOT_REPORTED)

@@ -15,8 +15,8 @@ _CUDA_13_CAPABILITY, _CUDA_12_CAPABILITY = (7, 5), (5, 0)
 """CUDA 13 supports no GPU before Turing; llama.cpp's CUDA 12 builds begin at Maxwell (ggml-cuda/CMakeLists.txt)."""
 
 _COMPILED = {(8, 6): (12,), (8, 7): (12,), (8, 9): (12,), (12, 0): (12, 8), (12, 1): (13,)}
-"""Compute capabilities that the builds contain code for, and the toolkit version since when; code for 8.6 also runs on
-8.7 (ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility).
+"""Compute capabilities for which the builds contain machine code, with the first CUDA version whose build does; code
+for 8.6 also runs on 8.7 (ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility).
 """
 
 
@@ -34,7 +34,7 @@ class BackendChoice:
 
 
 def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> BackendChoice:
-    """Return the build for the first of `gpus`, in the order of `find_gpus`.
+    """Return the build for the first GPU; `gpus` are in the order of `find_gpus`.
 
     An NVIDIA GPU gets the newest CUDA that its compute capability and driver allow. Every other GPU, and an NVIDIA GPU
     without a suitable CUDA, gets Vulkan. Without a GPU it is the CPU build.
@@ -56,10 +56,10 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
             why,
             message("`mtp-launcher doctor --wake` wakes it and reads it.", window="Loading a model wakes it."),
         )
-    return _for_nvidia(gpu)
+    return _choose_for_nvidia(gpu)
 
 
-def _for_nvidia(gpu: Gpu) -> BackendChoice:
+def _choose_for_nvidia(gpu: Gpu) -> BackendChoice:
     capability, driver = gpu.compute_capability, _major_version(gpu.driver)
     if capability is None or driver is None:
         missing = message("compute capability") if capability is None else message("driver's version")
@@ -116,11 +116,10 @@ def _for_nvidia(gpu: Gpu) -> BackendChoice:
 
 
 def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
-    """Return the reason why llama.cpp's build with CUDA `toolkit`, such as (13, 4), cannot run on an NVIDIA GPU; None
-    if it can.
+    """Return why llama.cpp's build with CUDA `toolkit`, such as (13, 4), cannot run on an NVIDIA GPU; None if it can.
 
-    For a GPU without code in the build the driver compiles it, and must then be as new as the toolkit (NVIDIA, CUDA
-    compatibility, "provided PTX was compiled with an unsupported toolchain").
+    If the build has no machine code for a GPU, the driver compiles it, and must then be as new as the toolkit (NVIDIA,
+    CUDA compatibility, "provided PTX was compiled with an unsupported toolchain").
     """
     words = f"CUDA {'.'.join(map(str, toolkit))}"
     capability, driver = gpu.compute_capability, _major_version(gpu.driver)
@@ -150,8 +149,8 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
             driver=gpu.driver,
         )
     compiled = {each for each, since in _COMPILED.items() if tuple(toolkit) >= since}
-    offered = tuple(map(int, gpu.cuda_version.split("."))) if gpu.cuda_version else None
-    if capability not in compiled and offered and offered < tuple(toolkit):
+    driver_cuda = tuple(map(int, gpu.cuda_version.split("."))) if gpu.cuda_version else None
+    if capability not in compiled and driver_cuda and driver_cuda < tuple(toolkit):
         return message(
             "The {words} build has the driver compile its code for the {name}, and driver"
             " {driver} can do that up to CUDA {cuda_version} only.",

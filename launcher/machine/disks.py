@@ -12,7 +12,7 @@ from launcher.base.messages import message
 from launcher.base.paths import expand_user
 
 _WINDOWS_DRIVES = frozenset({"9p", "v9fs", "drvfs", "virtiofs"})
-"""File systems as which WSL mounts Windows drives."""
+"""The file systems by which WSL mounts Windows drives."""
 _MOUNT_POINT = re.compile(r"/mnt/[a-z](/|$)")
 
 
@@ -34,12 +34,12 @@ class Disk:
 
 
 def read_disks(folders: Iterable[Path], mounts: Sequence[tuple[str, str]] | None = None) -> tuple[Disk, ...]:
-    """Return the disk of each folder. `mounts` are pairs of mount point and file system, by default the system's."""
-    known = _mounts() if mounts is None else mounts
-    return tuple(_disk(folder, known) for folder in folders)
+    """Return the disk of each folder. `mounts` are mount points with their file systems, by default this system's."""
+    known = _list_mounts() if mounts is None else mounts
+    return tuple(_read_disk(folder, known) for folder in folders)
 
 
-def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
+def _read_disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
     folder = expand_user(folder).absolute()
     absent = {}
     total = free = None
@@ -52,11 +52,11 @@ def _disk(folder: Path, mounts: Sequence[tuple[str, str]]) -> Disk:
             ("total_bytes", "free_bytes"),
             message("Cannot read {existing}: {strerror}.", existing=existing, strerror=error.strerror),
         )
-    holders = [(Path(mount), kind) for mount, kind in mounts if existing.is_relative_to(mount)]
-    system = max(holders, key=lambda each: len(each[0].parts), default=(None, None))[1]
-    if not system:
+    containing = [(Path(mount), name) for mount, name in mounts if existing.is_relative_to(mount)]
+    _, file_system = max(containing, key=lambda each: len(each[0].parts), default=(None, None))
+    if not file_system:
         absent["file_system"] = message("The system does not list its mounts.")
-    return Disk(folder, total, free, system or None, absent)
+    return Disk(folder, total, free, file_system or None, absent)
 
 
 def _exists(path: Path) -> bool:
@@ -67,7 +67,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _mounts() -> list[tuple[str, str]]:
+def _list_mounts() -> list[tuple[str, str]]:
     try:
         return [(each.mountpoint, each.fstype) for each in psutil.disk_partitions(all=True)]
     except OSError:

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Literal, Protocol
 
 from launcher.base.messages import message
@@ -13,23 +12,25 @@ from launcher.machine.visibility import find_hidden_gpus
 
 _MIB = 2**20
 _TOLERANCE = 0.03
-_BACKENDS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "HIP": "amd", "SYCL": "intel"}
-_WORDS: dict[Vendor, re.Pattern[str]] = {
+"""Share by which the engine's total memory may differ: a backend leaves out what the driver reserves."""
+_BACKEND_VENDORS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "HIP": "amd", "SYCL": "intel"}
+_VENDOR_WORDS: dict[Vendor, re.Pattern[str]] = {
     "nvidia": re.compile(r"\b(nvidia|geforce|quadro|tesla)\b", re.IGNORECASE),
     "amd": re.compile(r"\b(amd|radeon|instinct)\b", re.IGNORECASE),
     "intel": re.compile(r"\b(intel(\(r\))?|iris|arc)\b", re.IGNORECASE),
 }
-_PROCESSOR = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
+_SOFTWARE_RENDERER = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
 """Names of Vulkan and Direct3D drivers that compute on the CPU."""
-_NOISE = re.compile(r"\((?:r|tm|c)\)|\([^)]*\)$|^\s*(nvidia|amd|intel)\b", re.IGNORECASE)
-_POSSIBLE: dict[Vendor, tuple[str, ...]] = {
+_NAME_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\([^)]*\)$|^\s*(nvidia|amd|intel)\b", re.IGNORECASE)
+"""Parts of a device's name that drivers and backends write differently: trademarks, a last bracket, the vendor."""
+_VENDOR_BACKENDS: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("cuda", "vulkan"),
     "amd": ("rocm", "vulkan"),
     "intel": ("sycl", "vulkan"),
     "other": ("vulkan",),
 }
 """The backends that can use a GPU, by vendor."""
-_BUILT_IN = re.compile(
+_INTEGRATED_GPU = re.compile(
     r"\b(apple|adreno|(u?hd|iris(\(r\))?( xe| plus| pro)?) graphics|intel(\(r\))?( arc(\(tm\))?)? graphics"
     r"|arc\S* 1\d0[vt]|radeon(\(tm\))?( vega| r\d| hd)?( \d+s?)? graphics|radeon(\(tm\))? \d{3}m)\b",
     re.IGNORECASE,
@@ -69,21 +70,21 @@ class Disagreement:
 
 def is_gpu(device: EngineDevice) -> bool:
     """Return True if a device is a GPU of this computer, not a BLAS library, remote device or software renderer."""
-    elsewhere = device.name.startswith(("BLAS", "CPU", "RPC"))
-    return not elsewhere and device.total_mib > 0 and not _PROCESSOR.search(device.description)
+    is_other_device = device.name.startswith(("BLAS", "CPU", "RPC"))
+    return not is_other_device and device.total_mib > 0 and not _SOFTWARE_RENDERER.search(device.description)
 
 
 def merge_engine_gpus(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> list[Gpu]:
     """Return `gpus` completed with memory that only the engine reports, and with GPUs that only the engine lists."""
     merged = list(gpus)
-    for group in _by_backend(devices):
+    for group in _group_by_backend(devices):
         pairs = _match_devices(merged, group)
         for place, device in pairs.items():
-            merged[place] = _with_memory(merged[place], device)
+            merged[place] = _add_memory(merged[place], device)
         matched = {device.name for device in pairs.values()}
         for device in group:
             if device.name not in matched:
-                merged.append(_engine_only(device, merged))
+                merged.append(_gpu_from_device(device, merged))
     return merged
 
 
@@ -92,8 +93,7 @@ def find_disagreements(
 ) -> tuple[Disagreement, ...]:
     """Return the differences between drivers and engine.
 
-    A GPU that shares the host's memory counts as missing only if the engine lists none at all. The engine's total may
-    differ by 3 %, because a backend leaves out what the driver reserves.
+    A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all.
     """
     found = [
         Disagreement(
@@ -109,17 +109,17 @@ def find_disagreements(
             ),
         )
         for device in devices
-        if _PROCESSOR.search(device.description)
+        if _SOFTWARE_RENDERER.search(device.description)
     ]
     real = [device for device in devices if is_gpu(device)]
     seen: dict[int, EngineDevice] = {}
-    for group in _by_backend(real):
+    for group in _group_by_backend(real):
         seen = _match_devices(gpus, group) | seen
     for place, gpu in enumerate(gpus):
         if place in seen:
             found += _memory_disagreements(gpu, seen[place])
         elif not (gpu.unified and real):
-            found.append(_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
+            found.append(_explain_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
 
 
@@ -143,10 +143,10 @@ def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
     ]
 
 
-def _missing_gpu(
+def _explain_missing_gpu(
     gpu: Gpu, gpus: Sequence[Gpu], devices: Sequence[EngineDevice], environ: Mapping[str, str]
 ) -> Disagreement:
-    hidden = (find_hidden_gpus(gpus, backend, environ).get(gpu.id) for backend in _POSSIBLE[gpu.vendor])
+    hidden = (find_hidden_gpus(gpus, backend, environ).get(gpu.id) for backend in _VENDOR_BACKENDS[gpu.vendor])
     hiding = next(filter(None, hidden), None)
     if hiding is not None:
         return Disagreement(
@@ -172,76 +172,81 @@ def _missing_gpu(
     )
 
 
-def _by_backend(devices: Sequence[EngineDevice]) -> list[list[EngineDevice]]:
+def _group_by_backend(devices: Sequence[EngineDevice]) -> list[list[EngineDevice]]:
     """Return the GPUs grouped by backend, because two backends list the same GPU twice."""
+    groups: dict[str, list[EngineDevice]] = {}
+    for device in sorted(devices, key=_backend_name):
+        if is_gpu(device):
+            groups.setdefault(_backend_name(device), []).append(device)
+    return list(groups.values())
 
-    def backend(device: EngineDevice) -> str:
-        return device.name.rstrip("0123456789")
 
-    real = sorted((device for device in devices if is_gpu(device)), key=backend)
-    return [list(group) for _, group in groupby(real, backend)]
+def _backend_name(device: EngineDevice) -> str:
+    return device.name.rstrip("0123456789")
 
 
 def _match_devices(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[int, EngineDevice]:
-    """Return the device for each GPU, by the GPU's index: same vendor, best match in name and memory first."""
-    alike = sorted(
+    """Return the device for each GPU, by the GPU's index. Devices of the vendor with the same name go first, then those
+    with the most similar memory.
+    """
+    candidates = sorted(
         (_plain_name(gpu.name) != _plain_name(device.description), _memory_distance(gpu, device), place, order)
         for place, gpu in enumerate(gpus)
         for order, device in enumerate(group)
         if gpu.vendor == _device_vendor(device)
     )
     pairs: dict[int, EngineDevice] = {}
-    taken: set[int] = set()
-    for *_, place, order in alike:
-        if place not in pairs and order not in taken:
+    used: set[int] = set()
+    for *_, place, order in candidates:
+        if place not in pairs and order not in used:
             pairs[place] = group[order]
-            taken.add(order)
+            used.add(order)
     return pairs
 
 
 def _memory_distance(gpu: Gpu, device: EngineDevice) -> float:
-    """Return the relative difference in memory, in steps of twice the tolerance: identical cards keep their order."""
+    """Return the relative difference in memory, rounded down to steps so that identical cards keep their order."""
     if gpu.memory_bytes is None:
         return 0.0
     return abs(device.total_mib * _MIB / gpu.memory_bytes - 1) // (2 * _TOLERANCE)
 
 
 def _plain_name(name: str) -> str:
-    return " ".join(_NOISE.sub(" ", _NOISE.sub(" ", name)).casefold().split())
+    return " ".join(_NAME_EXTRAS.sub(" ", _NAME_EXTRAS.sub(" ", name)).casefold().split())
 
 
 def _device_vendor(device: EngineDevice) -> Vendor:
-    known = _BACKENDS.get(device.name.rstrip("0123456789"))
+    known = _BACKEND_VENDORS.get(_backend_name(device))
     if known is not None:
         return known
-    return next((vendor for vendor, words in _WORDS.items() if words.search(device.description)), "other")
+    return next((vendor for vendor, words in _VENDOR_WORDS.items() if words.search(device.description)), "other")
 
 
-def _with_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
+def _add_memory(gpu: Gpu, device: EngineDevice) -> Gpu:
     if gpu.free_bytes is not None:
         return gpu
     if gpu.memory_bytes is not None:  # the driver reports everything except free memory
         free = min(device.free_mib * _MIB, gpu.memory_bytes)
         absent = {name: why for name, why in gpu.absent.items() if name != "free_bytes"}
         return replace(gpu, free_bytes=free, absent=absent)
-    gone = {"memory_bytes", "free_bytes", "used_bytes", "asleep"}
+    now_known = {"memory_bytes", "free_bytes", "used_bytes", "asleep"}
     return replace(
         gpu,
         memory_bytes=device.total_mib * _MIB,
         free_bytes=device.free_mib * _MIB,
         used_bytes=(device.total_mib - device.free_mib) * _MIB,
         asleep=False,  # listing the devices has woken the GPU
-        absent={name: why for name, why in gpu.absent.items() if name not in gone},
+        absent={name: why for name, why in gpu.absent.items() if name not in now_known},
     )
 
 
-def _engine_only(device: EngineDevice, others: Sequence[Gpu]) -> Gpu:
+def _gpu_from_device(device: EngineDevice, others: Sequence[Gpu]) -> Gpu:
     vendor = _device_vendor(device)
     bare = Gpu(
         vendor=vendor,
         index=sum(gpu.vendor == vendor for gpu in others),
         name=device.description,
         id=device.name,
-        unified=True if _BUILT_IN.search(device.description) else None,
+        unified=True if _INTEGRATED_GPU.search(device.description) else None,
     )
-    return _with_memory(bare.with_reasons(_ENGINE_ONLY), device)
+    return _add_memory(bare.with_reasons(_ENGINE_ONLY), device)

@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from launcher.base.messages import message
 
-# Sensor readings.
-
 
 class Reading(NamedTuple):
     """One measured value, in the unit named by its key. An unknown value is None with a reason, never 0."""
@@ -67,10 +65,10 @@ class Gpu:
     display_active: bool | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
 
-    def with_reasons(self, otherwise: str) -> "Gpu":
-        """Return this GPU with a reason for each unknown field: the existing one, else `otherwise`."""
+    def with_reasons(self, default: str) -> "Gpu":
+        """Return a copy with a reason for each unknown field: the existing one, else `default`."""
         unknown = [each.name for each in fields(self) if getattr(self, each.name) is None]
-        absent = {name: self.absent.get(name, otherwise) for name in unknown}
+        absent = {name: self.absent.get(name, default) for name in unknown}
         if self.vendor != "nvidia":
             absent |= dict.fromkeys(absent.keys() & _CUDA_ONLY, message("Only NVIDIA GPUs have one."))
         return replace(self, absent=absent)
@@ -106,7 +104,7 @@ class GpuActivity:
 
 
 SLOW_READINGS = ("pcie_received_mib_s", "pcie_sent_mib_s", "gtt_used_mib")
-"""Readings that are taken less often: NVML measures PCIe traffic for 20 ms, and amdgpu's file of it takes a second."""
+"""Readings that are taken less often, because they are slow: NVML measures PCIe traffic for 20 ms each way."""
 
 
 class GpuSource(Protocol):
@@ -120,7 +118,7 @@ class GpuSource(Protocol):
     def failures(self) -> tuple[str, ...]:
         """A sentence for each GPU that exists and did not answer."""
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def read_gpus(self) -> tuple[Gpu, ...]:
         """Read the GPUs again and return them; of sleeping ones only the name is known."""
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
@@ -129,7 +127,7 @@ class GpuSource(Protocol):
     def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
         """Return those of SLOW_READINGS that this vendor supports."""
 
-    def activity(self, gpu: Gpu) -> GpuActivity:
+    def read_activity(self, gpu: Gpu) -> GpuActivity:
         """Return the activity of a GPU."""
 
     def close(self) -> None:

@@ -15,6 +15,9 @@ from launcher.machine.gpu import Reading
 
 _COUNTERS = {"gpu_shared_mib": "Shared Usage", "engine_vram_mib": "Dedicated Usage"}
 _LARGE, _NO_SCALE, _MORE_DATA = 0x400, 0x1000, 0x800007D2
+"""PDH_FMT_LARGE, PDH_FMT_NOSCALE and PDH_MORE_DATA of pdh.h and pdhmsg.h."""
+_STATUS_BITS = 0xFFFFFFFF
+"""Makes a PDH status unsigned: ctypes returns it as a signed integer."""
 _MIB = 2**20
 _NOT_REPORTED = message("Windows does not report the GPU memory of this process.")
 _ONLY_WINDOWS = message("Only Windows reports it.")
@@ -33,24 +36,24 @@ class _Item(ctypes.Structure):
 
 
 class ProcessGpuMemory:
-    """The GPU memory of process `pid`, and the host memory that GPUs use for it, in MiB over all GPUs."""
+    """Counters of the GPU memory of process `pid` and of the host memory that GPUs use for it, summed over all GPUs."""
 
     def __init__(self, pid: int, library: Callable[[], Any] | None = None) -> None:
         self.pid = pid
         self._pdh: Any = None
         self._query = ctypes.c_void_p()
         self._counters: dict[str, ctypes.c_void_p] = {}
-        load = library or _system_library()
+        load = library or _pdh_loader()
         if load is not None:
             self._open(load)
 
     def sample(self) -> dict[str, Reading]:
-        """Return the readings by name; empty except on Windows."""
+        """Return the readings in MiB by name; empty except on Windows."""
         if self._pdh is None:
             return {}
-        if self._pdh.PdhCollectQueryData(self._query) & 0xFFFFFFFF:
+        if self._pdh.PdhCollectQueryData(self._query) & _STATUS_BITS:
             return dict.fromkeys(_COUNTERS, Reading.unknown(_NOT_REPORTED))
-        return {name: self._read(self._counters.get(name)) for name in _COUNTERS}
+        return {name: self._read_counter(self._counters.get(name)) for name in _COUNTERS}
 
     def close(self) -> None:
         """Close the counter handles."""
@@ -72,22 +75,22 @@ class ProcessGpuMemory:
             if not pdh.PdhAddEnglishCounterW(self._query, path, ctypes.c_size_t(0), ctypes.byref(handle)):
                 self._counters[name] = handle
 
-    def _read(self, counter: ctypes.c_void_p | None) -> Reading:
+    def _read_counter(self, counter: ctypes.c_void_p | None) -> Reading:
         size, count = ctypes.c_uint32(0), ctypes.c_uint32(0)
-        ask = self._pdh.PdhGetFormattedCounterArrayW
-        form = _LARGE | _NO_SCALE
+        get_values = self._pdh.PdhGetFormattedCounterArrayW
+        flags = _LARGE | _NO_SCALE
         sizes = (ctypes.byref(size), ctypes.byref(count))
-        if counter is None or ask(counter, form, *sizes, None) & 0xFFFFFFFF != _MORE_DATA:
+        if counter is None or get_values(counter, flags, *sizes, None) & _STATUS_BITS != _MORE_DATA:
             return Reading.unknown(_NOT_REPORTED)
         buffer = ctypes.create_string_buffer(size.value)
-        if ask(counter, form, *sizes, buffer) & 0xFFFFFFFF or not count.value:
+        if get_values(counter, flags, *sizes, buffer) & _STATUS_BITS or not count.value:
             return Reading.unknown(_NOT_REPORTED)
         items = ctypes.cast(buffer, ctypes.POINTER(_Item * count.value)).contents
         values = [item.value.large for item in items if item.value.status <= 1]  # valid, or valid and new
         return Reading(sum(values) / _MIB) if values else Reading.unknown(_NOT_REPORTED)
 
 
-def _system_library() -> Callable[[], Any] | None:
+def _pdh_loader() -> Callable[[], Any] | None:
     if sys.platform != "win32":
         return None
     return lambda: ctypes.WinDLL("pdh.dll")

@@ -14,6 +14,8 @@ from launcher.machine.nvidia import Nvml
 from launcher.machine.surroundings import container_name
 from launcher.machine.sysfs import ROOT, PciGpu, list_pci_gpus
 
+_VENDORS: tuple[Vendor, ...] = ("nvidia", "amd", "intel")
+_DRIVERS: dict[Vendor, tuple[str, ...]] = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("i915", "xe")}
 _WITHHELD = message("This container was not given its device below /dev/dri.")
 _LEFT_ALONE = message("Not read while no engine is running, so that the GPU can sleep.")
 
@@ -31,19 +33,23 @@ class UnusableCard:
 
 @dataclass(frozen=True, slots=True)
 class DetectedGpus:
-    """The detected GPUs, those with memory of their own first; reasons by vendor without a GPU; and unusable cards."""
+    """The detected GPUs, those with memory of their own first.
+
+    `absent` has the reason by vendor for each vendor without a GPU. `failures` are sentences about GPUs that exist and
+    do not answer.
+    """
 
     gpus: tuple[Gpu, ...]
     absent: Mapping[Vendor, str]
     failures: tuple[str, ...]
-    undriven: tuple[UnusableCard, ...]
+    unusable_cards: tuple[UnusableCard, ...]
 
     @property
     def no_gpu_reason(self) -> str | None:
         """The reason why there is no GPU, or None if there is one."""
         if self.gpus:
             return None
-        return next((card.reason for card in self.undriven), None) or self.absent["nvidia"]
+        return next((card.reason for card in self.unusable_cards), None) or self.absent["nvidia"]
 
 
 def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: bool = False) -> DetectedGpus:
@@ -55,18 +61,18 @@ def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: 
     cards = list_pci_gpus(root)
     withheld = _find_withheld_cards(cards, root)
     given = [card for card in cards if card not in withheld]
-    sources = [_open_source(vendor, given, wake=wake, root=root) for vendor in _SOURCES]
+    sources = [_open_source(vendor, given, wake=wake, root=root) for vendor in _VENDORS]
     try:
-        found = [gpu for source in sources for gpu in source.gpus()]
+        found = [gpu for source in sources for gpu in source.read_gpus()]
     finally:
         for source in sources:
             source.close()
-    absent = {vendor: why for vendor, source in zip(_SOURCES, sources, strict=True) if (why := source.absent)}
+    absent = {vendor: why for vendor, source in zip(_VENDORS, sources, strict=True) if (why := source.absent)}
     absent |= {card.vendor: _WITHHELD for card in withheld if card.vendor in absent}
     failures = tuple(failure for source in sources for failure in source.failures)
     ordered = sorted(merge_engine_gpus(found, devices), key=lambda gpu: gpu.unified is True)
-    undriven = (*_find_unusable_cards(given, absent), *(_unusable_card(card, _WITHHELD) for card in withheld))
-    return DetectedGpus(tuple(ordered), absent, failures, undriven)
+    unusable_cards = (*_find_unusable_cards(given, absent), *(_unusable_card(card, _WITHHELD) for card in withheld))
+    return DetectedGpus(tuple(ordered), absent, failures, unusable_cards)
 
 
 def read_gpu_states(
@@ -77,16 +83,16 @@ def read_gpu_states(
     A GPU that only an engine lists is left out, because no driver here can read it.
     """
     cards = list_pci_gpus(root)
-    told: dict[str, tuple[dict[str, Reading], GpuActivity]] = {}
-    for vendor in _SOURCES:
+    states: dict[str, tuple[dict[str, Reading], GpuActivity]] = {}
+    for vendor in _VENDORS:
         own = [gpu for gpu in gpus if gpu.vendor == vendor and gpu.driver is not None]
         if own:
             source = _open_source(vendor, cards, wake=wake, root=root)
             try:
-                told |= {gpu.id: (source.sample(gpu), source.activity(gpu)) for gpu in own}
+                states |= {gpu.id: (source.sample(gpu), source.read_activity(gpu)) for gpu in own}
             finally:
                 source.close()
-    return told
+    return states
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,7 @@ class GpuSensors:
         self._source: GpuSource | None = None
         self._may_sleep = False
         found = find_gpus(root=root)
-        self._why = found.no_gpu_reason or ""
+        self._no_gpu_reason = found.no_gpu_reason or ""
         self._gpu = found.gpus[0] if found.gpus else None
         self._alone = len(found.gpus) == 1
         self._counters: ProcessGpuMemory | None = None
@@ -122,43 +128,43 @@ class GpuSensors:
     def sample(self, *, engine_runs: bool) -> dict[str, Reading]:
         """Return the watched GPU's readings by name; without a GPU all are unknown, with the reason."""
         if self._gpu is None:
-            return unknown_readings(self._why)
+            return unknown_readings(self._no_gpu_reason)
         if self._may_sleep and not engine_runs:
             self.close()
             return unknown_readings(_LEFT_ALONE)
         if self._source is None:
             self._source = _open_source(self._gpu.vendor, list_pci_gpus(self._root), wake=True, root=self._root)
-            listed = self._source.gpus()  # a GPU that was asleep has another ID once it is awake
+            listed = self._source.read_gpus()  # a GPU that was asleep has another ID once it is awake
             self._gpu = next((gpu for gpu in listed if gpu.bus_id == self._gpu.bus_id), self._gpu)
         return self._source.sample(self._gpu)
 
     def read_snapshot(self, engine_pid: int) -> GpuSnapshot:
-        """Return the state of the watched GPU while an engine runs. Takes 40 ms on an NVIDIA GPU, spent waiting."""
+        """Return the state of the watched GPU while an engine runs. Waits 40 ms for an NVIDIA GPU."""
         if self._counters is None or self._counters.pid != engine_pid:
-            self._let_counters_go()
+            self._close_counters()
             self._counters = ProcessGpuMemory(engine_pid)
         counted = self._counters.sample()
         if self._gpu is None or self._source is None:
             return GpuSnapshot(
-                self._gpu, self._alone, GpuActivity.unknown(self._why or message("No engine has run yet.")), counted
+                self._gpu,
+                self._alone,
+                GpuActivity.unknown(self._no_gpu_reason or message("No engine has run yet.")),
+                counted,
             )
         readings = counted | self._source.sample_slowly(self._gpu)
-        return GpuSnapshot(self._gpu, self._alone, self._source.activity(self._gpu), readings)
+        return GpuSnapshot(self._gpu, self._alone, self._source.read_activity(self._gpu), readings)
 
-    def _let_counters_go(self) -> None:
+    def _close_counters(self) -> None:
         if self._counters is not None:
             self._counters.close()
             self._counters = None
 
     def close(self) -> None:
-        """Close the driver."""
-        self._let_counters_go()
+        """Close the driver and the counters."""
+        self._close_counters()
         if self._source is not None:
             self._source.close()
             self._source = None
-
-
-_SOURCES: tuple[Vendor, ...] = ("nvidia", "amd", "intel")
 
 
 def _open_source(vendor: Vendor, cards: Sequence[PciGpu], *, wake: bool, root: Path) -> GpuSource:
@@ -175,8 +181,8 @@ def _open_source(vendor: Vendor, cards: Sequence[PciGpu], *, wake: bool, root: P
 def _find_unusable_cards(cards: Sequence[PciGpu], absent: Mapping[Vendor, str]) -> tuple[UnusableCard, ...]:
     """Return the cards without a working driver.
 
-    An NVIDIA card with its driver counts only if NVML fails altogether: a container sees all cards of its host in /sys,
-    and NVML lists those that it was given.
+    An NVIDIA card that has its driver is unusable only if NVML lists no GPU at all: a container sees all cards of its
+    host in /sys, but NVML lists only those that the container was given.
     """
     found = []
     for card in cards:
@@ -198,7 +204,7 @@ def _unusable_card(card: PciGpu, why: str) -> UnusableCard:
 
 
 def _find_withheld_cards(cards: Sequence[PciGpu], root: Path) -> list[PciGpu]:
-    """Return the AMD and Intel cards in /sys that this container was not given; every container sees all of them."""
+    """Return the AMD and Intel cards that this container was not given; /sys lists all cards of the host."""
     if container_name(root) is None:
         return []
     devices = root / "dev/dri"
@@ -206,6 +212,3 @@ def _find_withheld_cards(cards: Sequence[PciGpu], root: Path) -> list[PciGpu]:
     return [
         card for card in driven if not any((devices / node.name).exists() for node in card.folder.glob("drm/renderD*"))
     ]
-
-
-_DRIVERS: dict[Vendor, tuple[str, ...]] = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("i915", "xe")}

@@ -30,18 +30,18 @@ _KNOWN_FEATURES = (
     "amx_int8",
 )
 _SYSTEMS: dict[str, System] = {"linux": "linux", "win32": "windows", "darwin": "darwin"}
-_DISPLAY_S = 2.0
+_DISPLAY_TIMEOUT_S = 2.0
 _WINDOWS_FEATURES = {38: "sse4_2", 39: "avx", 40: "avx2", 41: "avx512f"}
-"""Feature numbers of IsProcessorFeaturePresent, from winnt.h. An x86 CPU with AVX2 has FMA, F16C and BMI2."""
+"""Feature numbers of IsProcessorFeaturePresent (winnt.h). It has none for FMA, F16C and BMI2; AVX2 implies them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """This computer. Unknown values are None; `absent` has the reason by field name.
 
-    The memory values are limited to what the container allows, if any: `memory_limit_bytes` is that limit, None without
-    one. `wsl_gpu` is True if WSL provides a GPU. `cpu_features` are those that matter to an engine. `on_battery` is
-    True if it runs on battery power.
+    `memory_bytes` and `available_bytes` are at most what a container allows; `memory_limit_bytes` is that limit, None
+    without one. `wsl` is WSL's version, 1 or 2, and None outside WSL. `wsl_gpu` is True if WSL provides a GPU.
+    `cpu_features` are those that matter to an engine. `on_battery` is True if it runs on battery power.
     """
 
     kind: System
@@ -66,7 +66,7 @@ class Host:
         return None if self.cpu_features is None else "avx2" in self.cpu_features
 
     @property
-    def lacks(self) -> tuple[str, ...]:
+    def missing_features(self) -> tuple[str, ...]:
         """Required CPU features of the built-in engine that are known to be missing."""
         if self.cpu_features is None:
             return ()
@@ -75,12 +75,12 @@ class Host:
     @property
     def runs_built_in_engine(self) -> bool:
         """True if the CPU has all features that the built-in engine requires."""
-        return not self.lacks
+        return not self.missing_features
 
 
 def read_host(root: Path = ROOT) -> Host:
     """Read the host's facts once; `root` is the root of the Linux file systems (for tests)."""
-    name, flags = _cpu_info(root)
+    name, flags = _read_cpu_info(root)
     features = _list_features(flags)
     cores = psutil.cpu_count(logical=False)
     memory = psutil.virtual_memory()
@@ -89,7 +89,7 @@ def read_host(root: Path = ROOT) -> Host:
     absent = {
         "cpu": None if name else message("The system does not report the CPU name."),
         "physical_cores": None if cores else message("The system does not report the number of CPU cores."),
-        "cpu_features": None if features is not None else _no_features(),
+        "cpu_features": None if features is not None else _no_features_reason(),
         "memory_limit_bytes": None if limit else message("No control group limits it."),
         "wsl": message("This is not the Windows Subsystem for Linux."),
         "container": message("No sign of a container was found."),
@@ -128,8 +128,8 @@ def _system_name() -> str:
     return f"{platform.system()} {platform.release()}"
 
 
-def _cpu_info(root: Path) -> tuple[str | None, frozenset[str] | None]:
-    """Return the model name and the flags of the first CPU in /proc/cpuinfo."""
+def _read_cpu_info(root: Path) -> tuple[str | None, frozenset[str] | None]:
+    """Return the model name and the feature flags of the first CPU in /proc/cpuinfo; unknown ones are None."""
     try:
         text = (root / "proc/cpuinfo").read_text("utf-8", "replace")
     except OSError:
@@ -162,7 +162,7 @@ def _list_features(flags: frozenset[str] | None) -> tuple[str, ...] | None:
     return None
 
 
-def _no_features() -> str:
+def _no_features_reason() -> str:
     return message("The system does not list them.") if _is_x86() else message("Checked on x86-64 only.")
 
 
@@ -185,16 +185,16 @@ def is_display_reachable() -> bool:
         return bool(x11)  # an unknown format: let Qt try
     host, number = found[1], int(found[2])
     if host:
-        places: list[tuple[int, Any]] = [(socket.AF_INET, (host, 6000 + number))]
+        addresses: list[tuple[int, Any]] = [(socket.AF_INET, (host, 6000 + number))]
     else:
         path = f"/tmp/.X11-unix/X{number}"  # noqa: S108 -- where X servers listen
-        places = [(socket.AF_UNIX, path), (socket.AF_UNIX, "\0" + path)]
-    return any(_accepts_connections(family, address) for family, address in places)
+        addresses = [(socket.AF_UNIX, path), (socket.AF_UNIX, "\0" + path)]
+    return any(_accepts_connections(family, address) for family, address in addresses)
 
 
 def _accepts_connections(family: int, address: Any) -> bool:  # noqa: ANN401 -- a socket's address
     with socket.socket(family) as probe:
-        probe.settimeout(_DISPLAY_S)
+        probe.settimeout(_DISPLAY_TIMEOUT_S)
         try:
             probe.connect(address)
         except OSError:

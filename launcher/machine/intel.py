@@ -12,6 +12,7 @@ from launcher.machine.sysfs import PciGpu, read_number, read_scaled, read_text
 _BUILT_IN_SLOT = ":00:02.0"
 """The integrated GPU always has this address on the root bus."""
 _SHORTEST_S = 0.05
+"""Seconds between two samples of the energy counter; over less, a mean power means nothing."""
 _TOTALS = ("drm/card*/lmem_total_bytes", "tile*/physical_vram_size_bytes")
 _AVAILABLE = "drm/card*/lmem_avail_bytes"
 _CLOCKS = ("tile0/gt0/freq0/act_freq", "drm/card*/gt_act_freq_mhz")
@@ -36,9 +37,9 @@ class IntelGpus:
         self.absent = None if self._cards else message("The kernel lists no Intel GPU with the i915 or xe driver.")
         self.failures: tuple[str, ...] = ()
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def read_gpus(self) -> tuple[Gpu, ...]:
         """Read the GPUs again and return them; of sleeping ones only the name is known."""
-        return tuple(self._gpu(index, card) for index, card in enumerate(self._cards.values()))
+        return tuple(self._read_gpu(index, card) for index, card in enumerate(self._cards.values()))
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the readings of a GPU by name; the name ends in the unit."""
@@ -48,21 +49,20 @@ class IntelGpus:
         why = message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver)
         sensors = card.hwmon or card.folder / "hwmon"
         used = _used_memory(card.folder)
+        no_memory = Reading.unknown(_SHARED if gpu.unified else why)
         return unknown_readings(why) | {
             "gpu_temperature_c": read_scaled(_find_input(sensors, "temp", "pkg"), 1e-3, why),
-            "gpu_power_w": self._power(gpu.id, _find_input(sensors, "energy", "card"), why),
+            "gpu_power_w": self._read_power(gpu.id, _find_input(sensors, "energy", "card"), why),
             "gpu_power_limit_w": read_scaled(sensors / "power1_max", 1e-6, why),
             "gpu_clock_mhz": read_scaled(_first_match(card.folder, *_CLOCKS), 1.0, why),
-            "vram_used_mib": Reading.unknown(_SHARED if gpu.unified else why)
-            if used is None
-            else Reading(used / 2**20),
+            "vram_used_mib": no_memory if used is None else Reading(used / 2**20),
         }
 
     def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:  # noqa: ARG002 -- the result is the same for each
         """Return nothing: i915 and xe have no files for these readings in /sys."""
         return {}
 
-    def activity(self, gpu: Gpu) -> GpuActivity:
+    def read_activity(self, gpu: Gpu) -> GpuActivity:
         """Return an unknown activity: the drivers have no files for it in /sys."""
         return GpuActivity.unknown(message("The {driver} driver does not report it.", driver=gpu.driver))
 
@@ -72,7 +72,7 @@ class IntelGpus:
     def _sleeps(self, card: PciGpu) -> bool:
         return not self._wake and card.is_asleep()
 
-    def _gpu(self, index: int, card: PciGpu) -> Gpu:
+    def _read_gpu(self, index: int, card: PciGpu) -> Gpu:
         if self._sleeps(card):
             return card.as_sleeping_gpu(index)
         built_in = card.address.endswith(_BUILT_IN_SLOT)
@@ -93,7 +93,7 @@ class IntelGpus:
             absent=dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), _SHARED) if built_in else {},
         ).with_reasons(message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver))
 
-    def _power(self, id_: str, path: Path, why: str) -> Reading:
+    def _read_power(self, id_: str, path: Path, why: str) -> Reading:
         """Return the mean power in watts since the last sample, from the energy counter."""
         counter = read_number(path)
         if counter is None:
@@ -115,6 +115,7 @@ def _total_memory(folder: Path) -> int | None:
 
 
 def _used_memory(folder: Path) -> int | None:
+    """Return the used part of the card's memory in bytes, None if the driver does not report it."""
     total, available = _total_memory(folder), read_number(_first_match(folder, _AVAILABLE))
     return None if total is None or available is None else total - available
 

@@ -12,13 +12,14 @@ from launcher.base.paths import shipped_file
 
 ROOT = Path("/")
 _OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
-_WITHOUT = re.compile(r"([^\s/]+\.so[.\d]*): (?:cannot open shared object file|file too short|invalid ELF header)")
+_LOAD_ERROR = re.compile(r"([^\s/]+\.so[.\d]*): (?:cannot open shared object file|file too short|invalid ELF header)")
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library by its soname, its user ("engine", "window", "xcb", "wayland"), and its Debian and Arch Linux
-    packages; an unknown package is empty.
+    """A shared library and its Debian and Arch Linux packages; an unknown package is empty.
+
+    `purpose` is the part that needs it: "engine", "window", "xcb" or "wayland".
     """
 
     purpose: str
@@ -49,23 +50,22 @@ def window_purposes() -> tuple[str, str]:
 
 
 def missing_libraries_report() -> str:
-    """Return a report for the installer: missing libraries by part, and the command that installs them; empty if
-    none."""
-    purposes = {"engine": ("engine",), "window": window_purposes()}
-    lacks = {part: [each for name in names for each in missing_libraries(name)] for part, names in purposes.items()}
-    lines = [
-        f"The {part} needs libraries that are not here: {', '.join(each.soname for each in missing)}\n"
-        for part, missing in lacks.items()
-        if missing
-    ]
-    if lines:
-        lines.append(f"Install them: {install_command((*lacks['engine'], *lacks['window']))}\n")
-    return "".join(lines)
+    """Return the missing libraries by part and the command that installs them, for the installer; empty if none."""
+    report = ""
+    all_missing: list[Library] = []
+    for part, purposes in (("engine", ("engine",)), ("window", window_purposes())):
+        missing = [library for purpose in purposes for library in missing_libraries(purpose)]
+        if missing:
+            report += f"The {part} needs libraries that are not here: {', '.join(each.soname for each in missing)}\n"
+        all_missing += missing
+    if all_missing:
+        report += f"Install them: {install_command(tuple(all_missing))}\n"
+    return report
 
 
 def find_missing_dependency(plugin: Path) -> Library | None:
-    """Return the first library that a plugin of ours, such as a display plugin of Qt, fails to load."""
-    found = _WITHOUT.search(_linker_error(str(plugin)) if plugin.exists() else "")
+    """Return the missing library that keeps a plugin, such as Qt's display plugin, from loading; None if it loads."""
+    found = _LOAD_ERROR.search(_linker_error(str(plugin)) if plugin.exists() else "")
     if found is None:
         return None
     return next((each for each in known_libraries() if each.soname == found[1]), Library("window", found[1]))
@@ -85,19 +85,17 @@ def install_command(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
         "suse": ("zypper install", provided),
         "arch": ("pacman -S --needed", [each.arch_package for each in libraries]),
     }
-    for name in _distribution(root):
+    for name in _distribution_ids(root):
         command, packages = commands.get(name, ("", [""]))
         if all(packages):
             return f"sudo {command} {shlex.join(dict.fromkeys(packages))}"
     packages = [each.package for each in libraries if each.package]
-    brings = f"what brings {', '.join(dict.fromkeys(each.soname for each in libraries))}"
-    return f"{brings} (on Debian {' '.join(dict.fromkeys(packages))})" if packages else brings
+    sonames = f"the packages with {', '.join(dict.fromkeys(each.soname for each in libraries))}"
+    return f"{sonames} (on Debian {' '.join(dict.fromkeys(packages))})" if packages else sonames
 
 
-def _distribution(root: Path) -> list[str]:
-    """Return the distribution's identifier and those of the distributions it is based on, nearest first
-    (os-release(5)).
-    """
+def _distribution_ids(root: Path) -> list[str]:
+    """Return the IDs of the distribution and of those that it is based on, nearest first (os-release(5))."""
     file = next((root / name for name in _OS_RELEASE if (root / name).is_file()), None)
     lines = file.read_text("utf-8", "replace").splitlines() if file else ()
     fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))

@@ -13,9 +13,10 @@ from launcher.machine.sysfs import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The host; its GPUs, those with memory of their own first; the reason by vendor without a GPU; and unusable cards.
+    """The host and its GPUs, those with memory of their own first.
 
-    `no_gpu_because` is None if there is a GPU. `failures` are sentences about GPUs that exist and do not answer.
+    `no_gpu_because` is None if there is a GPU; `absent` has the reason by vendor for each vendor without a GPU.
+    `failures` are sentences about GPUs that exist and do not answer.
     """
 
     host: Host
@@ -23,7 +24,7 @@ class Machine:
     no_gpu_because: str | None
     absent: Mapping[Vendor, str]
     failures: tuple[str, ...]
-    undriven: tuple[UnusableCard, ...]
+    unusable_cards: tuple[UnusableCard, ...]
 
 
 def read_machine(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: bool = False) -> Machine:
@@ -33,4 +34,4 @@ def read_machine(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wak
     driver here. `root` is the root of the Linux file systems (for tests).
     """
     found = find_gpus(devices, root=root, wake=wake)
-    return Machine(read_host(root), found.gpus, found.no_gpu_reason, found.absent, found.failures, found.undriven)
+    return Machine(read_host(root), found.gpus, found.no_gpu_reason, found.absent, found.failures, found.unusable_cards)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, read through NVML. Each query fails alone: its value is then unknown, with the reason."""
+"""NVIDIA GPUs, read through NVML. A query that fails makes only its own value unknown, with the reason."""
 
 import contextlib
 import ctypes
@@ -15,9 +15,9 @@ from launcher.machine.sysfs import ROOT, PciGpu, read_text
 
 _MIB = 2**20
 _WSL_LIBRARY = "usr/lib/wsl/lib/libnvidia-ml.so.1"
-_UNIFIED = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
+_UNIFIED_CHIPS = ("GB10", "Jetson", "Orin", "Thor", "Tegra")
 """Parts of the names of NVIDIA chips that share the host's memory (DGX Spark, Jetson)."""
-_THROTTLES = {
+_THROTTLE_REASONS = {
     0x02: message("clocks set by an application"),
     0x04: message("power limit"),
     0x08: message("hardware slowdown"),
@@ -57,7 +57,7 @@ class Nvml:
             self._absent = _nvml_error_text(pynvml, error)
             return
         self._nvml = pynvml
-        self._find([card for card in cards if card not in self._sleepers] if self._sleepers else None)
+        self._open_handles([card for card in cards if card not in self._sleepers] if self._sleepers else None)
 
     @property
     def absent(self) -> str | None:
@@ -72,15 +72,18 @@ class Nvml:
     def close(self) -> None:
         """Close the library."""
         if self._nvml is not None:
-            self._ask(self._nvml.nvmlShutdown)
+            self._query(self._nvml.nvmlShutdown)
             self._nvml = None
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def read_gpus(self) -> tuple[Gpu, ...]:
         """Read the GPUs again and return them; of sleeping ones only the name is known."""
-        awake = [self._gpu(id_, handle) for id_, handle in self._handles.items()]
-        first = max((gpu.index for gpu in awake), default=-1) + 1
+        awake = [self._read_gpu(id_, handle) for id_, handle in self._handles.items()]
+        next_index = max((gpu.index for gpu in awake), default=-1) + 1
         driver = read_text(self._root / "sys/module/nvidia/version")
-        return (*awake, *(card.as_sleeping_gpu(first + place, driver) for place, card in enumerate(self._sleepers)))
+        return (
+            *awake,
+            *(card.as_sleeping_gpu(next_index + offset, driver) for offset, card in enumerate(self._sleepers)),
+        )
 
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the readings of a GPU by name; the name ends in the unit."""
@@ -89,14 +92,14 @@ class Nvml:
             return unknown_readings(self._absent or ASLEEP)
         nvml = self._nvml
         absent: dict[str, str] = {}
-        memory = self._memory(absent, handle)
-        use, use_absent = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._read_memory(absent, handle)
+        use, use_absent = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
         return unknown_readings(message("The {driver} driver does not report it.", driver="NVIDIA")) | {
-            "gpu_temperature_c": self._number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-            "gpu_power_w": self._number(nvml.nvmlDeviceGetPowerUsage, handle, scale=1e-3),
-            "gpu_power_limit_w": self._number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, scale=1e-3),
-            "gpu_clock_mhz": self._number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-            "gpu_memory_clock_mhz": self._number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            "gpu_temperature_c": self._read_number(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            "gpu_power_w": self._read_number(nvml.nvmlDeviceGetPowerUsage, handle, scale=1e-3),
+            "gpu_power_limit_w": self._read_number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, scale=1e-3),
+            "gpu_clock_mhz": self._read_number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            "gpu_memory_clock_mhz": self._read_number(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
             "vram_used_mib": Reading(memory.used / _MIB if memory else None, absent.get("used_bytes")),
             "gpu_use_percent": Reading(None, use_absent) if use is None else Reading(float(use.gpu)),
         }
@@ -108,55 +111,57 @@ class Nvml:
             return {}
         nvml = self._nvml
         received, sent = nvml.NVML_PCIE_UTIL_RX_BYTES, nvml.NVML_PCIE_UTIL_TX_BYTES
-        ask = nvml.nvmlDeviceGetPcieThroughput
+        throughput = nvml.nvmlDeviceGetPcieThroughput
         return {
-            "pcie_received_mib_s": self._number(ask, handle, received, scale=1_000 / _MIB),
-            "pcie_sent_mib_s": self._number(ask, handle, sent, scale=1_000 / _MIB),
+            "pcie_received_mib_s": self._read_number(throughput, handle, received, scale=1_000 / _MIB),
+            "pcie_sent_mib_s": self._read_number(throughput, handle, sent, scale=1_000 / _MIB),
         }
 
-    def activity(self, gpu: Gpu) -> GpuActivity:
+    def read_activity(self, gpu: Gpu) -> GpuActivity:
         """Return the activity of a GPU. Under WSL and WDDM NVML does not report memory by process."""
         handle = self._handles.get(gpu.id)
         if handle is None:
             return GpuActivity.unknown(self._absent or ASLEEP)
         absent: dict[str, str] = {}
-        reasons = self._either("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        bits = self._known(absent, "throttled_by", reasons, handle)
-        throttled_by = None if bits is None else tuple(words for bit, words in _THROTTLES.items() if bits & bit)
-        return GpuActivity(self._processes(absent, handle), throttled_by, absent)
+        reasons = self._newer_or_older(
+            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        )
+        bits = self._query_field(absent, "throttled_by", reasons, handle)
+        throttled_by = None if bits is None else tuple(words for bit, words in _THROTTLE_REASONS.items() if bits & bit)
+        return GpuActivity(self._list_processes(absent, handle), throttled_by, absent)
 
-    def _find(self, awake: Sequence[PciGpu] | None) -> None:
-        """Get the handles of the GPUs at the addresses of `awake`, or of all. Other GPUs are not touched."""
+    def _open_handles(self, awake: Sequence[PciGpu] | None) -> None:
+        """Get the handles of the GPUs at the addresses of `awake`, or of all if None. Other GPUs are not touched."""
         nvml = self._nvml
         if awake is not None:
-            asked: list[tuple[Any, object]] = [
-                (nvml.nvmlDeviceGetHandleByPciBusId, card.address.encode()) for card in awake
-            ]
+            results = [self._query(nvml.nvmlDeviceGetHandleByPciBusId, card.address.encode()) for card in awake]
         else:
-            count, self._absent = self._ask(nvml.nvmlDeviceGetCount)
-            asked = [(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count or 0)]
-        found = [(place, *self._ask(query, which)) for place, (query, which) in enumerate(asked)]
-        for place, handle, _ in found:
-            if handle is not None:
-                self._handles[self._ask(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{place}"] = handle
-        self._failures = tuple(f"NVIDIA GPU {place}: {absent}" for place, handle, absent in found if handle is None)
+            count, self._absent = self._query(nvml.nvmlDeviceGetCount)
+            results = [self._query(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count or 0)]
+        failures = []
+        for index, (handle, why) in enumerate(results):
+            if handle is None:
+                failures.append(f"NVIDIA GPU {index}: {why}")
+            else:
+                self._handles[self._query(nvml.nvmlDeviceGetUUID, handle)[0] or f"index-{index}"] = handle
+        self._failures = tuple(failures)
         if not self._handles and not self._sleepers and self._absent is None:
-            self._absent = next((absent for *_, absent in found), None) or message("The NVIDIA driver lists no GPU.")
+            self._absent = next((why for _, why in results), None) or message("The NVIDIA driver lists no GPU.")
 
-    def _gpu(self, id_: str, handle: object) -> Gpu:
+    def _read_gpu(self, id_: str, handle: object) -> Gpu:
         nvml, absent = self._nvml, dict[str, str]()
-        index, _ = self._ask(nvml.nvmlDeviceGetIndex, handle)
+        index, _ = self._query(nvml.nvmlDeviceGetIndex, handle)
         index = list(self._handles).index(id_) if index is None else int(index)
-        memory = self._memory(absent, handle)
-        capability = self._known(absent, "compute_capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
-        cuda = self._known(absent, "cuda_version", nvml.nvmlSystemGetCudaDriverVersion_v2)
-        bus = self._known(absent, "bus_id", nvml.nvmlDeviceGetPciInfo, handle)
-        clock = self._known(
+        memory = self._read_memory(absent, handle)
+        capability = self._query_field(absent, "compute_capability", nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        cuda = self._query_field(absent, "cuda_version", nvml.nvmlSystemGetCudaDriverVersion_v2)
+        bus = self._query_field(absent, "bus_id", nvml.nvmlDeviceGetPciInfo, handle)
+        clock = self._query_field(
             absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM
         )
-        width = self._known(absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMemoryBusWidth, handle)
-        display = self._known(absent, "display_active", nvml.nvmlDeviceGetDisplayActive, handle)
-        name = self._ask(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}"
+        width = self._query_field(absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        display = self._query_field(absent, "display_active", nvml.nvmlDeviceGetDisplayActive, handle)
+        name = self._query(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}"
         return Gpu(
             vendor="nvidia",
             index=index,
@@ -166,35 +171,34 @@ class Nvml:
             used_bytes=int(memory.used) if memory else None,
             free_bytes=int(memory.free) if memory else None,
             reserved_bytes=int(memory.reserved) if hasattr(memory, "reserved") else None,
-            driver=self._known(absent, "driver", nvml.nvmlSystemGetDriverVersion),
+            driver=self._query_field(absent, "driver", nvml.nvmlSystemGetDriverVersion),
             cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
             bus_id=None if bus is None else f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.0",
-            # Memory transfers twice per clock: the clock that NVML reports is half the data rate, for GDDR and HBM
-            # alike.
+            # Two transfers per clock: NVML's clock is half the data rate, for GDDR and HBM alike.
             memory_bandwidth_gb_s=clock * 2e6 * width / 8 / 1e9 if clock and width else None,
-            unified=any(word in name for word in _UNIFIED),
+            unified=any(word in name for word in _UNIFIED_CHIPS),
             asleep=False,
             display_active=None if display is None else bool(display),
             absent=absent,
         ).with_reasons(message("The NVIDIA driver does not report it."))
 
-    def _memory(self, absent: dict[str, str], handle: object) -> Any:  # noqa: ANN401 -- pynvml has no type hints
-        """Return the memory values; since driver 510 reserved memory is separate from used memory."""
+    def _read_memory(self, absent: dict[str, str], handle: object) -> Any:  # noqa: ANN401 -- pynvml has no type hints
+        """Return NVML's memory structure, None if unknown. Since driver 510 it has a field for reserved memory."""
         nvml = self._nvml
-        memory, why = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        memory, why = self._query(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         if memory is None:
             absent["reserved_bytes"] = str(why)
-            memory, why = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+            memory, why = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
         if memory is None:
             absent |= dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), str(why))
         return memory
 
-    def _processes(self, absent: dict[str, str], handle: object) -> tuple[GpuProcess, ...] | None:
+    def _list_processes(self, absent: dict[str, str], handle: object) -> tuple[GpuProcess, ...] | None:
         found: dict[int, GpuProcess] = {}
         nvml = self._nvml
         for query in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-            for each in self._known(absent, "processes", query, handle) or ():
+            for each in self._query_field(absent, "processes", query, handle) or ():
                 known = found.get(each.pid)
                 if known is None or known.used_bytes is None:
                     used = None if each.usedGpuMemory is None else int(each.usedGpuMemory)
@@ -205,29 +209,31 @@ class Nvml:
         absent.pop("processes", None)  # one of the two lists is better than none
         return tuple(found.values())
 
-    def _either(self, newer: str, older: str) -> Callable[..., Any]:
+    def _newer_or_older(self, newer: str, older: str) -> Callable[..., Any]:
         """Return a query that calls `newer`, or `older` if the driver does not have that yet."""
         nvml = self._nvml
 
-        def ask(*arguments: object) -> object:
+        def query(*arguments: object) -> object:
             try:
                 return getattr(nvml, newer)(*arguments)
             except nvml.NVMLError_FunctionNotFound:
                 return getattr(nvml, older)(*arguments)
 
-        return ask
+        return query
 
-    def _known(self, absent: dict[str, str], field: str, query: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        value, why = self._ask(query, *arguments)
+    def _query_field(self, absent: dict[str, str], field: str, query: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        """Return the value of a query, or None with its reason in `absent[field]`."""
+        value, why = self._query(query, *arguments)
         if why is not None:
             absent[field] = why
         return value
 
-    def _number(self, query: Callable[..., Any], *arguments: object, scale: float = 1.0) -> Reading:
-        value, absent = self._ask(query, *arguments)
+    def _read_number(self, query: Callable[..., Any], *arguments: object, scale: float = 1.0) -> Reading:
+        value, absent = self._query(query, *arguments)
         return Reading(None, absent) if value is None else Reading(value * scale)
 
-    def _ask(self, query: Callable[..., Any], *arguments: object) -> tuple[Any, str | None]:
+    def _query(self, query: Callable[..., Any], *arguments: object) -> tuple[Any, str | None]:
+        """Return the value and None, or None and the reason."""
         try:
             return query(*arguments), None
         except self._nvml.NVMLError as error:
@@ -251,8 +257,6 @@ def _nvml_error_text(nvml: Any, error: Exception) -> str:  # noqa: ANN401 -- pyn
         nvml.NVML_ERROR_GPU_IS_LOST: message("The GPU stopped answering: restart the computer."),
     }
     code = getattr(error, "value", None)
-    return (
-        reasons.get(code, message("The NVIDIA driver answered: {error}.", error=error))
-        if code is not None
-        else str(error)
-    )
+    if code is None:
+        return str(error)
+    return reasons.get(code, message("The NVIDIA driver answered: {error}.", error=error))

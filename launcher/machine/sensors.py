@@ -1,4 +1,4 @@
-"""Sensors of the host and of one process, read with psutil."""
+"""Sensors of the host, of the engine and of all other programs, read with psutil."""
 
 import time
 from collections import deque
@@ -11,10 +11,12 @@ from launcher.machine.gpu import Reading
 
 _MIB = 2**20
 _WINDOW_S, _SHORTEST_S = 1.0, 0.1
-"""Seconds. The kernel counts CPU time in steps of 10 ms, so a share over less than 0.1 s means nothing."""
+"""The kernel counts CPU time in steps of 10 ms, so a share over less than 0.1 s means nothing."""
 
 
-class _Times(NamedTuple):
+class _CpuTimes(NamedTuple):
+    """CPU seconds since the system started, over all cores, read at `at_s` of the monotonic clock."""
+
     at_s: float
     idle_s: float
     total_s: float
@@ -24,7 +26,7 @@ class HostSensors:
     """CPU and memory of the whole host, and the memory of one process."""
 
     def __init__(self) -> None:
-        self._times = deque([_cpu_times()])
+        self._times = deque([_read_cpu_times()])
         self._process: psutil.Process | None = None
 
     def watch_process(self, pid: int | None) -> None:
@@ -40,15 +42,15 @@ class HostSensors:
         """Return the readings by name; the name ends in the unit."""
         memory = psutil.virtual_memory()
         return {
-            "host_cpu_percent": self._cpu(),
+            "host_cpu_percent": self._cpu_load(),
             "host_memory_used_mib": Reading((memory.total - memory.available) / _MIB),
             "host_memory_total_mib": Reading(memory.total / _MIB),
             "engine_memory_mib": self._engine_memory(),
         }
 
-    def _cpu(self) -> Reading:
+    def _cpu_load(self) -> Reading:
         """Return the share of the CPU that was busy over the last second, in percent."""
-        self._times.append(_cpu_times())
+        self._times.append(_read_cpu_times())
         while len(self._times) > 2 and self._times[1].at_s < self._times[-1].at_s - _WINDOW_S:
             self._times.popleft()
         first, last = self._times[0], self._times[-1]
@@ -69,7 +71,35 @@ class HostSensors:
         return Reading(resident / _MIB)
 
 
-def _cpu_times() -> _Times:
+class OtherProgramsLoad:
+    """The CPU share of other programs between two calls. Time that a hypervisor gives to other machines is included."""
+
+    def __init__(self) -> None:
+        self._self = psutil.Process()
+        self._engine: psutil.Process | None = None
+        self._before: tuple[_CpuTimes, float] | None = None
+
+    def read_percent(self, engine_pid: int) -> float | None:
+        """Return their share in percent since the last call for the same engine, 0 to 100; None if unknown."""
+        try:
+            if self._engine is None or self._engine.pid != engine_pid:
+                self._engine, self._before = psutil.Process(engine_pid), None
+            ours_s = sum(sum(process.cpu_times()[:2]) for process in (self._self, self._engine))
+        except psutil.Error:
+            self._engine = None
+            return None
+        now = _read_cpu_times()
+        before, self._before = self._before, (now, ours_s)
+        if before is None or now.total_s <= before[0].total_s:
+            return None
+        times_before, ours_before_s = before
+        total_s = now.total_s - times_before.total_s
+        others_s = total_s - (now.idle_s - times_before.idle_s) - (ours_s - ours_before_s)
+        return 100.0 * min(1.0, max(0.0, others_s / total_s))
+
+
+def _read_cpu_times() -> _CpuTimes:
     times = psutil.cpu_times()
-    guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # Linux includes it in user time as well
-    return _Times(time.monotonic(), times.idle + getattr(times, "iowait", 0.0), sum(times) - guest_s)
+    # Linux counts the time of virtual machines twice: as guest time and within user time.
+    guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return _CpuTimes(time.monotonic(), times.idle + getattr(times, "iowait", 0.0), sum(times) - guest_s)

@@ -17,12 +17,12 @@ _CONTAINERS = {
     "lxc": "lxc",
     "containerd": "containerd",
 }
-"""Words in the name of a container's control group, and the container engine."""
+"""Container engines, by a word in the name of the control groups that they make."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The tightest memory limit of this process's control groups, and the part of it that is free, in bytes."""
+    """The limit of the control group of this process that has the least memory left, and what is left, in bytes."""
 
     limit_bytes: int
     left_bytes: int
@@ -31,7 +31,8 @@ class MemoryLimit:
 def wsl_version(root: Path = ROOT) -> int | None:
     """Return 1 or 2 inside the Windows Subsystem for Linux, else None.
 
-    A container on WSL 2 shares its kernel and counts. A custom kernel may have any name; only WSL 2 supports one.
+    A container on WSL 2 shares its kernel and counts as WSL 2. A custom kernel, which only WSL 2 supports, may have any
+    name.
     """
     release = (read_text(root / "proc/sys/kernel/osrelease") or "").lower()
     if "wsl2" in release or "microsoft-standard" in release:  # early kernels of WSL 2 had only the latter in their name
@@ -40,8 +41,8 @@ def wsl_version(root: Path = ROOT) -> int | None:
         return 1
     if sys.platform != "linux":
         return None
-    own_kernel = (root / "proc/sys/fs/binfmt_misc/WSLInterop").exists() or (root / "dev/dxg").exists()
-    return 2 if own_kernel or {"WSL_DISTRO_NAME", "WSL_INTEROP"} & os.environ.keys() else None
+    has_wsl_files = (root / "proc/sys/fs/binfmt_misc/WSLInterop").exists() or (root / "dev/dxg").exists()
+    return 2 if has_wsl_files or {"WSL_DISTRO_NAME", "WSL_INTEROP"} & os.environ.keys() else None
 
 
 def container_name(root: Path = ROOT) -> str | None:
@@ -50,9 +51,9 @@ def container_name(root: Path = ROOT) -> str | None:
         return "docker"
     if (root / "run/.containerenv").exists():
         return "podman"
-    made_by = read_text(root / "run/systemd/container")
-    if made_by and made_by != "wsl":
-        return made_by
+    systemd_container = read_text(root / "run/systemd/container")
+    if systemd_container and systemd_container != "wsl":
+        return systemd_container
     groups = read_text(root / "proc/self/cgroup") or ""
     return next((name for word, name in _CONTAINERS.items() if word in groups), None)
 
@@ -77,8 +78,10 @@ def read_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
 
 def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
     """Return one group's limit. No limit is a number above any memory in version 1, and the word "max" in version 2."""
-    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}
-    limit_file, usage_file, cache = names.get(version, ("memory.max", "memory.current", "inactive_file"))
+    if version == 1:
+        limit_file, usage_file, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    else:
+        limit_file, usage_file, cache = "memory.max", "memory.current", "inactive_file"
     limit = read_number(group / limit_file)
     if limit is None or limit >= psutil.virtual_memory().total:
         return None
@@ -91,16 +94,14 @@ def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
 
 
 def is_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:
-    """Return True if the computer runs on battery; or None and the reason if that is unknown."""
+    """Return whether the computer runs on battery, and None; if that is unknown, None and the reason."""
     if sys.platform != "linux":
         battery = psutil.sensors_battery()
         if battery is None:
             return False, None
-        return (
-            (None, message("The system does not report it."))
-            if battery.power_plugged is None
-            else (not battery.power_plugged, None)
-        )
+        if battery.power_plugged is None:
+            return None, message("The system does not report it.")
+        return not battery.power_plugged, None
     supplies = root / "sys/class/power_supply"
     if not supplies.is_dir():
         return None, message("The kernel lists no power supplies.")

@@ -45,7 +45,7 @@ class PciGpu:
         return read_text(self.folder / "power/runtime_status") in {"suspended", "suspending"}
 
     def as_sleeping_gpu(self, index: int, driver: str | None = None) -> Gpu:
-        """Return the facts that are known while it sleeps. The driver of an AMD or Intel GPU is its kernel driver."""
+        """Return the facts that are known while it sleeps. `driver` is the version of NVIDIA's driver, if it is one."""
         return Gpu(
             vendor=self.vendor,
             index=index,
@@ -89,7 +89,7 @@ def read_scaled(path: Path, scale: float, why: str) -> Reading:
 def list_pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
     """Return the graphics cards of NVIDIA, AMD and Intel in `root`/sys, by address. Empty except on Linux."""
     folders = [folder for folder in _list_devices(root) if _is_gpu(folder)]
-    database = _pci_ids(root) if folders else b""
+    database = _read_pci_ids(root) if folders else b""
     return tuple(_card(folder, database) for folder in folders)
 
 
@@ -124,7 +124,7 @@ def _card(folder: Path, database: bytes) -> PciGpu:
     )
 
 
-def _pci_ids(root: Path) -> bytes:
+def _read_pci_ids(root: Path) -> bytes:
     for place in _PCI_IDS:
         try:
             return (root / place).read_bytes()

@@ -19,31 +19,32 @@ _VENDORS: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd", "sycl": "inte
 
 
 def find_hidden_gpus(gpus: Sequence[Gpu], backend: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variable that hides a GPU from an engine's `backend`, by GPU ID, for each hidden GPU.
+    """Return the GPUs that `environ` hides from an engine's `backend`: GPU IDs with the variable that hides each.
 
-    An index counts the GPUs of the backend's vendor, for Vulkan all GPUs; entries after an invalid one are ignored.
-    Naming a part of a GPU (MIG) does not hide its GPU.
+    An index in a variable counts the GPUs of the backend's vendor, for Vulkan all GPUs; entries after an invalid one
+    are ignored. A variable that names a part of a GPU (MIG) hides nothing.
     """
     vendor = _VENDORS.get(backend)
-    left = [gpu for gpu in gpus if vendor in {None, gpu.vendor}]
+    visible = [gpu for gpu in gpus if vendor in {None, gpu.vendor}]
     if backend == "cuda" and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        left.sort(key=_slowness)  # CUDA's default order is FASTEST_FIRST
+        visible.sort(key=_slowness)  # CUDA's default order is FASTEST_FIRST
     hidden: dict[str, str] = {}
     for variable in VARIABLES.get(backend, ()):
         if variable in environ:
-            named = _parse_gpu_list(left, environ[variable])
-            hidden |= {gpu.id: variable for gpu in left if gpu not in named}
-            left = named
+            named = _parse_gpu_list(visible, environ[variable])
+            hidden |= {gpu.id: variable for gpu in visible if gpu not in named}
+            visible = named
     return hidden
 
 
 def _slowness(gpu: Gpu) -> tuple[float, float]:
+    """Return a sort key by which the fastest GPU comes first, as far as that is known here."""
     capability = gpu.compute_capability or (0, 0)
     return -(gpu.memory_bandwidth_gb_s or 0.0), -(capability[0] + capability[1] / 10)
 
 
 def _parse_gpu_list(gpus: Sequence[Gpu], value: str) -> list[Gpu]:
-    """Return the GPUs in a list of indices or UUIDs, in its order."""
+    """Return the GPUs that a variable's list of indices or UUIDs names, in its order."""
     named: list[Gpu] = []
     for entry in value.split(","):
         text = entry.strip().rpartition(":")[2]  # for example level_zero:0

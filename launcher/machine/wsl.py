@@ -91,21 +91,20 @@ def _parse_lines(text: str) -> Iterator[tuple[int, str, str, str]]:
             yield number, section, name.strip(), value.strip()
 
 
-# A suggested .wslconfig for running models: the existing file with a few lines changed. It is not written. WSL's
-# defaults: microsoft/WSL, src/windows/common/WslCoreConfig.cpp (memory is half of the computer's).
+# The rest suggests a .wslconfig for running models: the existing file with a few lines changed. It is never written.
 
 WSLCONFIG_PATH = "%UserProfile%\\.wslconfig"
 RESTART_HINT = message("Then run `wsl --shutdown` in Windows, which ends every distribution.")
 _GIB = 2**30
 _WINDOWS_GIB = 4
 """Memory that Windows and its desktop need at least."""
-_CLIP = Path("/mnt/c/Windows/System32/clip.exe")
+_CLIP_PROGRAM = Path("/mnt/c/Windows/System32/clip.exe")
 _HARMFUL = {
     "wsl2.gpusupport": "it keeps the GPU from WSL",
     "wsl2.guiapplications": "it keeps windows of Linux programs from the screen",
 }
-"""Switches that must not be off, and what it does if they are."""
-_OFF = ("false", "0")
+"""Switches that must stay on, and the effect of turning each off."""
+_OFF_VALUES = ("false", "0")
 
 
 class WslOnly(LauncherError):
@@ -131,8 +130,8 @@ class WslconfigSuggestion:
 def suggest_wsl_memory(memory_bytes: int) -> int:
     """Return the memory in GiB to give to WSL, which has `memory_bytes` now.
 
-    That is three quarters of the computer's memory, but leaves Windows 4 GiB, and is never less than now. Inside WSL
-    the computer's memory is unknown; it is taken for twice WSL's, because WSL has half of it by default.
+    That is three quarters of the computer's memory, but leaves Windows 4 GiB, and is never less than now. WSL does not
+    know the computer's memory, which is assumed to be twice its own: by default WSL has half (WslCoreConfig.cpp).
     """
     computer = 2 * memory_bytes / _GIB
     return max(round(min(0.75 * computer, computer - _WINDOWS_GIB)), int(memory_bytes / _GIB), 1)
@@ -141,7 +140,7 @@ def suggest_wsl_memory(memory_bytes: int) -> int:
 def suggest_wslconfig(host: Host, settings: Sequence[WslSettings]) -> WslconfigSuggestion | None:
     """Return the suggested settings file for this computer; None outside WSL 2 or if the file needs no change.
 
-    If several Windows users have a file, it is unknown whose is meant: the suggestion is then a new file.
+    If several Windows users have a file, it is unknown which one applies, and the suggestion is a new file.
     """
     if host.wsl != 2:
         return None
@@ -154,7 +153,7 @@ def suggest_wslconfig(host: Host, settings: Sequence[WslSettings]) -> WslconfigS
     return _make_suggestion(host.memory_bytes, text)
 
 
-def copy_to_clipboard(suggestion: WslconfigSuggestion, clip: Path = _CLIP) -> None:
+def copy_to_clipboard(suggestion: WslconfigSuggestion, clip: Path = _CLIP_PROGRAM) -> None:
     """Copy the text to the Windows clipboard. Raises ClipboardUnreachable."""
     program = shutil.which("clip.exe") or str(clip)
     text = suggestion.text.replace("\n", "\r\n")
@@ -207,7 +206,7 @@ def _drop_bad_lines(lines: Sequence[str], changes: list[str]) -> Iterator[str]:
                     )
                 )
                 continue
-            if full in _HARMFUL and value.lower() in _OFF:
+            if full in _HARMFUL and value.lower() in _OFF_VALUES:
                 changes.append(
                     message("{name}={value} was removed: {harmful}.", name=name, value=value, harmful=_HARMFUL[full])
                 )

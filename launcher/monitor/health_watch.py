@@ -13,7 +13,7 @@ from launcher.engine.server.launch import Launch
 from launcher.engine.server.logs import LogBook
 from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
-from launcher.machine.others import OtherProgramsLoad
+from launcher.machine.sensors import OtherProgramsLoad
 from launcher.machine.surroundings import is_on_battery
 from launcher.models.catalogue_load import load_catalogue
 from launcher.monitor.health import Health

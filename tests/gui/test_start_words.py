@@ -20,7 +20,7 @@ from launcher.gui.start.text import (
     step_state,
     step_subject,
 )
-from launcher.machine.advice import advise
+from launcher.machine.advice import list_advice
 from launcher.machine.backend import choose_backend
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
@@ -73,7 +73,7 @@ def found(
     machine = Machine(host, gpus, because, {}, (), ())
     disk = Disk(FOLDER, 10**12, int(disk_gb * GB), "ext4")
     activities = {gpu.id: GpuActivity(processes, (), {}) for gpu in gpus[:1]}
-    computer = Computer(machine, activities, disk, choose_backend(gpus, "Linux"), advise(machine, (), [disk]))
+    computer = Computer(machine, activities, disk, choose_backend(gpus, "Linux"), list_advice(machine, (), [disk]))
     situation = situation_of(machine, environ={})
     plans = make_plans(load_catalogue(), situation, PlanCriteria())
     return PlanResult(PlanRequest(), computer, (), situation, plans, (), None)

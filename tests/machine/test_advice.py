@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.machine.advice import Advice, advise
+from launcher.machine.advice import Advice, list_advice
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import Gpu
 from launcher.machine.gpus import UnusableCard
@@ -37,8 +37,8 @@ CONFIG = Path("/mnt/c/Users/me/.wslconfig")
 NO_DRIVER = "No NVIDIA driver is installed."
 
 
-def machine(host: Host = HOST, *gpus: Gpu, undriven: tuple[UnusableCard, ...] = ()) -> Machine:
-    return Machine(host, gpus, None if gpus else NO_DRIVER, {}, (), undriven)
+def machine(host: Host = HOST, *gpus: Gpu, unusable_cards: tuple[UnusableCard, ...] = ()) -> Machine:
+    return Machine(host, gpus, None if gpus else NO_DRIVER, {}, (), unusable_cards)
 
 
 def settings(text: str) -> list[WslSettings]:
@@ -85,15 +85,15 @@ class TestSettingsFile:
 
 class TestWsl:
     def test_a_setting_that_does_not_exist_is_named(self) -> None:
-        (advice,) = advise(machine(WSL2, GPU), settings("[wsl2]\ngpuMemory=8GB\n"))
+        (advice,) = list_advice(machine(WSL2, GPU), settings("[wsl2]\ngpuMemory=8GB\n"))
         assert advice.title == f"{CONFIG} line 2: WSL has no setting wsl2.gpuMemory and ignores it."
         assert "does not limit the GPU's memory" in advice.hint
 
     def test_outside_wsl_2_nothing_is_said_of_it(self) -> None:
-        assert advise(machine(HOST, GPU), settings("[wsl2]\ngpuMemory=8GB\n")) == ()
+        assert list_advice(machine(HOST, GPU), settings("[wsl2]\ngpuMemory=8GB\n")) == ()
 
     def test_wsl_1_has_no_gpu(self) -> None:
-        (advice,) = advise(machine(replace(HOST, wsl=1)))
+        (advice,) = list_advice(machine(replace(HOST, wsl=1)))
         assert advice.title == "This is WSL 1, which has no GPU."
         assert "--set-version" in advice.hint
 
@@ -106,21 +106,21 @@ class TestWsl:
         ],
     )
     def test_no_gpu_in_wsl_2_has_its_cause(self, host: Host, text: str, title: str) -> None:
-        assert titles(advise(machine(host), settings(text))) == [title]
+        assert titles(list_advice(machine(host), settings(text))) == [title]
 
     def test_a_memory_line_is_suggested_when_wsl_is_clearly_too_small(self) -> None:
-        (advice,) = advise(machine(replace(WSL2, memory_bytes=8 * GIB - 2**28), GPU))
+        (advice,) = list_advice(machine(replace(WSL2, memory_bytes=8 * GIB - 2**28), GPU))
         assert "WSL has 7.8 GiB of memory" in advice.title
         assert "%UserProfile%\\.wslconfig, set memory=12GB under [wsl2]" in advice.hint
         assert "wsl --shutdown" in advice.hint
 
     def test_a_memory_line_that_is_there_is_to_be_raised(self) -> None:
         small = replace(WSL2, memory_bytes=6 * GIB)
-        (advice,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
+        (advice,) = list_advice(machine(small, GPU), settings("[wsl2]\nmemory=6GB\n"))
         assert f"In {CONFIG}, raise memory=6GB" in advice.hint
-        (default,) = advise(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # which means the default
+        (default,) = list_advice(machine(small, GPU), settings("[wsl2]\nmemory=0\n"))  # which means the default
         assert "set memory=8GB under [wsl2]" in default.hint
-        (least,) = advise(machine(replace(small, memory_bytes=4 * GIB), GPU))
+        (least,) = list_advice(machine(replace(small, memory_bytes=4 * GIB), GPU))
         assert "Choose a model that fits completely" in least.hint
 
     @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ class TestWsl:
         ids=["enough memory", "a GPU that holds it all", "a GPU of unknown memory"],
     )
     def test_else_none_is_suggested(self, memory_gib: int, gpu: Gpu) -> None:
-        assert advise(machine(replace(WSL2, memory_bytes=memory_gib * GIB), gpu)) == ()
+        assert list_advice(machine(replace(WSL2, memory_bytes=memory_gib * GIB), gpu)) == ()
 
     def test_models_on_a_drive_of_windows_load_slowly(self) -> None:
         disk = Disk(Path("/mnt/d/models"), None, None, "9p")
-        (advice,) = advise(machine(WSL2, GPU), (), [disk])
+        (advice,) = list_advice(machine(WSL2, GPU), (), [disk])
         assert advice.title.startswith("/mnt/d/models is on a Windows drive")
-        assert advise(machine(HOST, GPU), (), [disk]) == ()
+        assert list_advice(machine(HOST, GPU), (), [disk]) == ()
 
 
 class TestCards:
@@ -156,24 +156,24 @@ class TestCards:
         self, vendor: str, kernel_driver: str | None, container: str | None, hint: str
     ) -> None:
         card = UnusableCard(vendor, "Some Card", "0000:01:00.0", kernel_driver, "No driver is loaded for it.")  # type: ignore[arg-type]
-        (advice,) = advise(machine(replace(HOST, container=container), undriven=(card,)))
+        (advice,) = list_advice(machine(replace(HOST, container=container), unusable_cards=(card,)))
         assert advice.title == "The Some Card was found but cannot be used: No driver is loaded for it."
         assert hint in advice.hint
 
     def test_a_sleeping_gpu_can_be_woken(self) -> None:
-        (advice,) = advise(machine(HOST, replace(GPU, asleep=True)))
+        (advice,) = list_advice(machine(HOST, replace(GPU, asleep=True)))
         assert "asleep" in advice.title
         assert "--wake" in advice.hint
 
     def test_a_lost_gpu_is_told(self) -> None:
         lost = replace(machine(HOST, GPU), failures=("NVIDIA GPU 1: The GPU stopped answering.",))
-        assert titles(advise(lost)) == ["NVIDIA GPU 1: The GPU stopped answering."]
+        assert titles(list_advice(lost)) == ["NVIDIA GPU 1: The GPU stopped answering."]
 
 
 def test_a_battery_holds_back() -> None:
-    (advice,) = advise(machine(replace(HOST, on_battery=True), GPU))
+    (advice,) = list_advice(machine(replace(HOST, on_battery=True), GPU))
     assert advice.hint.startswith("Plug it in")
 
 
 def test_all_is_well() -> None:
-    assert advise(machine(HOST, GPU), (), [Disk(Path("/home/me"), GIB, GIB, "ext4")]) == ()
+    assert list_advice(machine(HOST, GPU), (), [Disk(Path("/home/me"), GIB, GIB, "ext4")]) == ()

@@ -65,7 +65,7 @@ class TestFind:
             ("amd", 0, False),
             ("intel", 0, True),
         ]
-        assert (found["absent"], found["failures"], found["undriven"]) == ({}, [], [])
+        assert (found["absent"], found["failures"], found["unusable_cards"]) == ({}, [], [])
         assert found["none_because"] is None
         readings, activity = found["inspected"]["GPU-zero"]
         assert readings["gpu_power_w"] == [312.5, None]
@@ -88,7 +88,7 @@ class TestUndriven:
     def test_an_nvidia_card_without_a_driver(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, None)
         found = find(no_driver, root)
-        assert found["undriven"] == [
+        assert found["unusable_cards"] == [
             {
                 "vendor": "nvidia",
                 "name": "NVIDIA GPU 0x2684",
@@ -107,7 +107,7 @@ class TestUndriven:
         found = find(no_driver, root)
         assert [gpu["id"] for gpu in found["gpus"]] == ["0000:03:00.0"]
         why = "This container was not given its device below /dev/dri."
-        assert [(card["bus_id"], card["reason"]) for card in found["undriven"]] == [
+        assert [(card["bus_id"], card["reason"]) for card in found["unusable_cards"]] == [
             ("0000:00:02.0", why),
             ("0000:04:00.0", why),
         ]
@@ -116,7 +116,7 @@ class TestUndriven:
     def test_another_driver_has_it(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nouveau")
         pci_card(root, "0000:03:00.0", AMD, "vfio-pci")
-        assert [card["reason"] for card in find(no_driver, root)["undriven"]] == [
+        assert [card["reason"] for card in find(no_driver, root)["unusable_cards"]] == [
             "It uses the driver nouveau, which no engine supports.",
             "It uses the driver vfio-pci, which no engine supports.",
         ]
@@ -124,18 +124,20 @@ class TestUndriven:
     def test_its_driver_is_there_and_does_not_work(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         found = find(driver, root, nvmlInitWithFlags=NOT_LOADED)
-        assert [card["reason"] for card in found["undriven"]] == ["The NVIDIA driver is installed but not loaded."]
+        assert [card["reason"] for card in found["unusable_cards"]] == [
+            "The NVIDIA driver is installed but not loaded."
+        ]
 
     def test_a_container_that_was_given_one_card_of_two_is_well(self, driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia")
         pci_card(root, "0000:41:00.0", NVIDIA, "nvidia")
         found = find(driver, root, GPUS=1)
-        assert (len(found["gpus"]), found["undriven"]) == (1, [])
+        assert (len(found["gpus"]), found["unusable_cards"]) == (1, [])
 
     def test_a_card_that_sleeps_has_its_driver(self, no_driver: Path, root: Path) -> None:
         pci_card(root, "0000:01:00.0", NVIDIA, "nvidia", status="suspended", control="auto")
         found = find(no_driver, root)
-        assert (found["undriven"], [gpu["asleep"] for gpu in found["gpus"]]) == ([], [True])
+        assert (found["unusable_cards"], [gpu["asleep"] for gpu in found["gpus"]]) == ([], [True])
 
 
 class TestWatch:

@@ -69,13 +69,13 @@ class TestProcessor:
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
         host = read_host(proc.parent)
         assert host.avx2 is False
-        assert host.lacks == ("avx2", "fma", "bmi2")
+        assert host.missing_features == ("avx2", "fma", "bmi2")
         assert not host.runs_built_in_engine
 
     def test_a_virtual_processor_may_lack_what_goes_with_avx2(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(DESKTOP.replace(" fma", ""))
         host = read_host(proc.parent)
-        assert (host.avx2, host.lacks, host.runs_built_in_engine) == (True, ("fma",), False)
+        assert (host.avx2, host.missing_features, host.runs_built_in_engine) == (True, ("fma",), False)
 
     def test_without_cpuinfo_nothing_is_claimed(self, proc: Path) -> None:
         host = read_host(proc.parent)

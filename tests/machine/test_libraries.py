@@ -68,8 +68,8 @@ PROVIDED = "'liba.so.1()(64bit)' 'libb.so.1()(64bit)' 'libc.so.1()(64bit)'"
         ('ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\n', f"sudo zypper install {PROVIDED}"),
         ("ID=arch\n", "sudo pacman -S --needed one other"),
         ("ID=manjaro\nID_LIKE=arch\n", "sudo pacman -S --needed one other"),
-        ("ID=void\n", "what brings liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
-        ("", "what brings liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
+        ("ID=void\n", "the packages with liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
+        ("", "the packages with liba.so.1, libb.so.1, libc.so.1 (on Debian libone libother)"),
     ],
 )
 def test_the_line_is_the_distributions_own_and_names_a_package_once(tmp_path: Path, release: str, line: str) -> None:
@@ -89,9 +89,9 @@ def test_of_a_library_that_is_not_listed_no_package_is_guessed(tmp_path: Path) -
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
     unlisted = Library("window", "libz.so.9")
-    assert install_command((unlisted,), tmp_path) == "what brings libz.so.9"
+    assert install_command((unlisted,), tmp_path) == "the packages with libz.so.9"
     assert install_command((unlisted, *TWO), tmp_path) == (
-        "what brings libz.so.9, liba.so.1, libb.so.1 (on Debian libone)"
+        "the packages with libz.so.9, liba.so.1, libb.so.1 (on Debian libone)"
     )
 
 

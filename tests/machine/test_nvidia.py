@@ -18,14 +18,14 @@ from launcher.machine.sysfs import list_pci_gpus
 root = Path(os.environ["STUB_ROOT"])
 nvml = Nvml(list_pci_gpus(root), wake=bool(os.environ.get("STUB_WAKE")), root=root)
 said = {"absent": nvml.absent, "failures": nvml.failures, "opened": "pynvml" in sys.modules}
-gpus = nvml.gpus()
+gpus = nvml.read_gpus()
 said["gpus"] = [asdict(gpu) for gpu in gpus]
 said["readings"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
 said["slow_readings"] = {gpu.index: nvml.sample_slowly(gpu) for gpu in gpus}
-said["activity"] = {gpu.index: asdict(nvml.activity(gpu)) for gpu in gpus}
+said["activity"] = {gpu.index: asdict(nvml.read_activity(gpu)) for gpu in gpus}
 os.environ["STUB_LOST"] = "0"
 said["lost"] = {gpu.index: nvml.sample(gpu) for gpu in gpus}
-said["gpus_with_one_lost"] = [asdict(gpu) for gpu in nvml.gpus()]
+said["gpus_with_one_lost"] = [asdict(gpu) for gpu in nvml.read_gpus()]
 nvml.close()
 nvml.close()
 if os.environ["STUB_LIBRARY"]:

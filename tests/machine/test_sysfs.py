@@ -127,13 +127,13 @@ class TestAmd:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
         source = amd(root)
-        assert [source.sample_slowly(gpu) for gpu in source.gpus()] == [{"gtt_used_mib": Reading(1.0)}, {}]
+        assert [source.sample_slowly(gpu) for gpu in source.read_gpus()] == [{"gtt_used_mib": Reading(1.0)}, {}]
 
     def test_a_card_is_described(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         source = amd(root)
         assert (source.absent, source.failures) == (None, ())
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         assert known(gpu) == {
             "vendor": "amd",
             "index": 0,
@@ -154,7 +154,7 @@ class TestAmd:
     def test_a_card_is_read(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         source = amd(root)
-        assert source.sample(source.gpus()[0]) == {
+        assert source.sample(source.read_gpus()[0]) == {
             "gpu_temperature_c": Reading(61.0),
             "gpu_power_w": Reading(303.0),
             "gpu_power_limit_w": Reading(339.0),
@@ -167,7 +167,7 @@ class TestAmd:
     def test_an_apu_has_its_carve_out_and_what_it_may_take_of_the_hosts_memory(self, root: Path) -> None:
         pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
         source = amd(root)
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         assert (gpu.unified, gpu.memory_bytes, gpu.free_bytes) == (True, 15 * GIB, 15 * GIB - 3 * GIB // 2)
         assert gpu.carve_out_free_bytes == GIB // 2
         readings = source.sample(gpu)
@@ -177,13 +177,13 @@ class TestAmd:
     def test_an_old_apu_is_known_by_its_second_voltage(self, root: Path) -> None:
         files = {name: content for name, content in APU.items() if name != "gpu_metrics"}
         pci_card(root, "0000:05:00.0", (0x1002, 0x15D8), "amdgpu", files | {"hwmon/hwmon2/in1_label": "vddnb"})
-        assert amd(root).gpus()[0].unified is True
+        assert amd(root).read_gpus()[0].unified is True
 
     def test_a_name_that_the_card_stores_comes_first(self, root: Path) -> None:
         write(root, {"usr/share/hwdata/pci.ids": PCI_IDS})
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", {"product_name": "Radeon PRO W7900"})
         pci_card(root, "0000:04:00.0", (0x1002, RX_7900), "amdgpu", {"product_name": ""})
-        assert [gpu.name for gpu in amd(root).gpus()] == [
+        assert [gpu.name for gpu in amd(root).read_gpus()] == [
             "AMD Radeon PRO W7900",
             "AMD Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M",
         ]
@@ -191,7 +191,7 @@ class TestAmd:
     def test_what_the_driver_does_not_show_is_unknown_alone(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", {"mem_info_vram_total": str(24 * GIB)})
         source = amd(root)
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         assert (gpu.memory_bytes, gpu.used_bytes, gpu.free_bytes, gpu.unified) == (24 * GIB, None, None, None)
         assert known(gpu)
         assert {reading.value for reading in source.sample(gpu).values()} == {None}
@@ -202,7 +202,7 @@ class TestAmd:
             (folder / name).unlink()
             (folder / name).mkdir()  # a read would fail, and show as another reason
         source = amd(root)
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         assert gpu.asleep
         assert gpu.absent["memory_bytes"] == ASLEEP
         assert set(source.sample(gpu)) == set(READINGS)
@@ -212,16 +212,16 @@ class TestAmd:
     def test_it_is_read_all_the_same_when_that_is_asked_for(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD, status="suspended", control="auto")
         source = amd(root, wake=True)
-        assert source.gpus()[0].memory_bytes == 24 * GIB
-        assert source.sample(source.gpus()[0])["gpu_temperature_c"] == Reading(61.0)
+        assert source.read_gpus()[0].memory_bytes == 24 * GIB
+        assert source.sample(source.read_gpus()[0])["gpu_temperature_c"] == Reading(61.0)
 
     def test_a_card_that_another_driver_runs_is_not_listed(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "vfio-pci", CARD)
-        assert amd(root).gpus() == ()
+        assert amd(root).read_gpus() == ()
 
     def test_a_card_that_was_pulled_out_is_gone(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
-        (gpu,) = amd(root).gpus()
+        (gpu,) = amd(root).read_gpus()
         assert set(AmdGpus([]).sample(gpu).values()) == {Reading.unknown(GONE)}
 
 
@@ -229,7 +229,7 @@ class TestIntel:
     def test_a_card_of_xe(self, root: Path) -> None:
         write(root, {"usr/share/misc/pci.ids": PCI_IDS})
         pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
-        (gpu,) = intel(root).gpus()
+        (gpu,) = intel(root).read_gpus()
         assert known(gpu) == {
             "vendor": "intel",
             "index": 0,
@@ -248,7 +248,7 @@ class TestIntel:
     def test_power_is_the_growth_of_the_energy_counter(self, root: Path) -> None:
         folder = pci_card(root, "0000:03:00.0", (0x8086, ARC_B580), "xe", ARC)
         source = intel(root, (10.0, 10.01, 12.0, 14.0))
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         first = source.sample(gpu)
         assert first["gpu_power_w"] == Reading.unknown(TOO_SHORT)
         assert first["gpu_temperature_c"] == Reading(48.0)  # the package's, not the memory's
@@ -269,7 +269,7 @@ class TestIntel:
         }
         pci_card(root, "0000:03:00.0", (0x8086, ARC_A770), "i915", files)
         source = intel(root)
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         assert (gpu.memory_bytes, gpu.used_bytes, gpu.free_bytes) == (16 * GIB, GIB, 15 * GIB)
         readings = source.sample(gpu)
         assert readings["vram_used_mib"] == Reading(1024.0)
@@ -279,9 +279,9 @@ class TestIntel:
     def test_the_processors_own_gpu_shares_the_computers_memory(self, root: Path) -> None:
         pci_card(root, "0000:00:02.0", (0x8086, IRIS), "i915")
         source = intel(root)
-        (gpu,) = source.gpus()
+        (gpu,) = source.read_gpus()
         assert gpu.unified is True
         assert gpu.absent["memory_bytes"] == "It shares system memory."
         assert source.sample(gpu)["vram_used_mib"] == Reading.unknown("It shares system memory.")
-        assert source.activity(gpu).absent["processes"] == "The i915 driver does not report it."
+        assert source.read_activity(gpu).absent["processes"] == "The i915 driver does not report it."
         assert known(gpu)

@@ -14,7 +14,7 @@ CARD = ServerSetup(engine_pid=ENGINE, vram_total_mib=16_311.0)
 
 
 def test_the_reasons_are_spelled_as_the_driver_is_read() -> None:
-    assert set(nvidia._THROTTLES.values()) >= HOT | HARDWARE | POWER
+    assert set(nvidia._THROTTLE_REASONS.values()) >= HOT | HARDWARE | POWER
 
 
 class TestThrottling:

@@ -145,7 +145,10 @@ def check_built_in_engine(host: Host | None = None) -> None:
     host = host or read_host()
     if not host.runs_built_in_engine:
         raise CpuUnsupported(
-            message("This CPU lacks {lacks}, which the built-in engine needs.", lacks=", ".join(host.lacks).upper()),
+            message(
+                "This CPU lacks {lacks}, which the built-in engine needs.",
+                lacks=", ".join(host.missing_features).upper(),
+            ),
             message(
                 "Choose a llama-server built for this CPU with --engine.",
                 window="Choose a llama-server built for this CPU under Engine in Settings.",

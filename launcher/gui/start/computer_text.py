@@ -156,7 +156,7 @@ def _host_fact(host: Host) -> Fact:
     detail = tr("{size:,.1f} GiB of memory available", size=host.available_bytes / _GIB)
     if host.memory_limit_bytes:
         detail += " · " + tr("limit of its control group")
-    lacking = ", ".join(host.lacks).upper()
+    lacking = ", ".join(host.missing_features).upper()
     warning = tr("The CPU lacks {names}, which the built-in engine needs.", names=lacking)
     return Fact(tr("Computer"), value, detail, (warning,) if lacking else ())
 

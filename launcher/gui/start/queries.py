@@ -137,7 +137,7 @@ async def _apply_own_settings(result: PlanResult, catalogue: Catalogue, situatio
 
 def _read_computer(*, wake: bool) -> Computer:
     from launcher.base.paths import models_dir
-    from launcher.machine.advice import advise
+    from launcher.machine.advice import list_advice
     from launcher.machine.backend import choose_backend
     from launcher.machine.disks import read_disks
     from launcher.machine.gpus import read_gpu_states
@@ -148,7 +148,7 @@ def _read_computer(*, wake: bool) -> Computer:
     (disk,) = read_disks([models_dir()])
     activities = {gpu_id: activity for gpu_id, (_, activity) in read_gpu_states(machine.gpus, wake=wake).items()}
     settings = read_wsl_settings() if machine.host.wsl else ()
-    return Computer(machine, activities, disk, choose_backend(machine.gpus), advise(machine, settings, [disk]))
+    return Computer(machine, activities, disk, choose_backend(machine.gpus), list_advice(machine, settings, [disk]))
 
 
 def _make_plans(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from launcher.machine.others import OtherProgramsLoad
+from launcher.machine.sensors import OtherProgramsLoad
 
 
 class Times(NamedTuple):
