@@ -87,7 +87,7 @@ def _describe_artefact(newest: NewestRelease) -> Iterator[str]:
 
 async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
     from launcher.updates.install import download_update, install_update
-    from launcher.updates.way import InstallMethod
+    from launcher.updates.install_method import InstallMethod
 
     reporter = Reporter(as_json=as_json)
     reporter.show_event(None, _describe_release(newest))
@@ -118,7 +118,7 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
 
 
 def _as_json(newest: NewestRelease) -> dict[str, object]:
-    from launcher.updates.way import find_install_method
+    from launcher.updates.install_method import find_install_method
 
     manifest = newest.manifest
     return {

@@ -129,7 +129,7 @@ class UpdatesCard(Card):
             self._show_text(tr("Downloaded. Verifying and installing ..."))
 
     def _show_installed(self, installed: tuple[DownloadedUpdate, bool]) -> None:
-        from launcher.updates.way import InstallMethod
+        from launcher.updates.install_method import InstallMethod
 
         update, done = installed
         self._show_idle()

@@ -33,7 +33,7 @@ from launcher.updates.check import (
     UpdateWaits,
     this_platform,
 )
-from launcher.updates.way import InstallMethod, find_install_method
+from launcher.updates.install_method import InstallMethod, find_install_method
 
 _UPDATED_BY_USER = {
     InstallMethod.TOOL: (

@@ -14,7 +14,7 @@ from launcher.updates import check
 from launcher.updates import install as installing
 from launcher.updates.check import RELEASES_VARIABLE
 from launcher.updates.install import find_artefact
-from launcher.updates.way import InstallMethod
+from launcher.updates.install_method import InstallMethod
 from tests.updates.published import CONTENT, Release
 
 NEWER = f"Version 7.0.0 is available; you have {__version__}."

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.app import autostart
 from launcher.base import paths, running_mark
-from launcher.updates.way import InstallMethod, find_install_method
+from launcher.updates.install_method import InstallMethod, find_install_method
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "installer" / "windows"

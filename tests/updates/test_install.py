@@ -15,7 +15,7 @@ from launcher.base.progress import Progress
 from launcher.engine.server import registry
 from launcher.updates.check import NotOffered, UpdateFailed, UpdateWaits, check_for_update, this_platform
 from launcher.updates.install import DownloadedUpdate, download_update, install_update
-from launcher.updates.way import InstallMethod
+from launcher.updates.install_method import InstallMethod
 from tests.updates.published import CONTENT, Release
 
 
@@ -152,7 +152,7 @@ START = """
 import asyncio, sys
 from pathlib import Path
 from launcher.updates.install import DownloadedUpdate, install_update
-from launcher.updates.way import InstallMethod
+from launcher.updates.install_method import InstallMethod
 assert asyncio.run(install_update(DownloadedUpdate(Path(sys.argv[1]), InstallMethod.SETUP, "7.0.0", "")))
 """
 

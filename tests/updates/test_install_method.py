@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.updates.way import InstallMethod, find_install_method
+from launcher.updates.install_method import InstallMethod, find_install_method
 
 
 @pytest.mark.parametrize(
