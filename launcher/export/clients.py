@@ -9,7 +9,9 @@ from launcher.export.shell import KEY_VARIABLE
 
 _PROMPT = "What is speculative decoding?"
 _SILENCE_S = 75
-"""Seconds. The server sends a ping every 30 s while it computes (tools/server/README.md, sse_ping_interval)."""
+"""Client timeout: over two pings, which the server sends every 30 s while it computes (sse_ping_interval in
+tools/server/README.md).
+"""
 
 
 def curl_request(recipe: ExportRecipe) -> str:

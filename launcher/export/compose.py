@@ -10,6 +10,7 @@ from launcher.export.recipe import ExportRecipe, file_name, parent_folder
 _PORT = 8080
 """The port that the image's health check uses (.devops/*.Dockerfile)."""
 _KEY_FILE = "llama-api-key"
+_KEY_COMMENT = f"# The key lies beside this file: (umask 077; openssl rand -hex 32 >{_KEY_FILE})"
 _REPOSITORY = "ghcr.io/ggml-org/llama.cpp"
 _MOUNT = "/models"
 
@@ -44,8 +45,8 @@ def compose_file(recipe: ExportRecipe) -> str:
             message("Choose one of {images}.", images=", ".join(_IMAGES)),
         )
     folders = dict.fromkeys(map(parent_folder, recipe.files))
-    mounts = dict(zip(folders, (_MOUNT, *(f"{_MOUNT}-{number}" for number in range(2, 99))), strict=False))
-    inside = recipe.with_paths(
+    mounts = {folder: f"{_MOUNT}-{number}" if number > 1 else _MOUNT for number, folder in enumerate(folders, 1)}
+    in_container = recipe.with_paths(
         lambda path: f"{mounts[parent_folder(path)]}/{file_name(path)}",
         host="0.0.0.0",  # noqa: S104 -- inside the container
         port=_PORT,
@@ -54,19 +55,19 @@ def compose_file(recipe: ExportRecipe) -> str:
     lines = [
         f"# Serves {quoting.clean_comment(recipe.name)} at {recipe.url}: docker compose up --detach --wait",
         "# With docker-compose 1.29, as of Debian 12: docker-compose up --detach",
-        *([] if recipe.api_key else _key_comment()),
+        *([] if recipe.api_key else [_KEY_COMMENT]),
         "services:",
         "  llama-server:",
         f"    image: {_REPOSITORY}:{image.tag}",
         "    command:",
-        *(f"      - {quoting.quote_compose(word)}" for word in inside.build_arguments(*secret)),
+        *(f"      - {quoting.quote_compose(word)}" for word in in_container.build_arguments(*secret)),
         "    ports:",
         f"      - {quoting.quote_compose(f'{recipe.host}:{recipe.port}:{_PORT}')}",
         "    volumes:",
         *(line for source, target in mounts.items() for line in _bind_mount(source, target)),
-        *_variables(recipe),
+        *_environment_lines(recipe),
         *([] if recipe.api_key else ["    secrets:", f"      - {_KEY_FILE}"]),
-        *_hardware(image),
+        *_device_lines(image),
         "    healthcheck:",
         f'      test: ["CMD", "curl", "--fail", "--silent", "http://localhost:{_PORT}/health"]',
         "      interval: 10s",
@@ -82,13 +83,9 @@ def compose_file(recipe: ExportRecipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _key_comment() -> list[str]:
-    return [f"# The key lies beside this file: (umask 077; openssl rand -hex 32 >{_KEY_FILE})"]
-
-
 def _bind_mount(source: str, target: str) -> list[str]:
-    # No `bind: create_host_path: false`: docker-compose 1.29 rejects the file for it. Without it, newer docker compose
-    # creates a missing folder, in which llama-server then finds no model.
+    # `bind: create_host_path: false` is left out because docker-compose 1.29 rejects it. Newer versions therefore
+    # create a missing folder, in which llama-server finds no model.
     return [
         "      - type: bind",
         f"        source: {quoting.quote_compose('./models' if source == '.' else source)}",
@@ -97,15 +94,15 @@ def _bind_mount(source: str, target: str) -> list[str]:
     ]
 
 
-def _variables(recipe: ExportRecipe) -> list[str]:
+def _environment_lines(recipe: ExportRecipe) -> list[str]:
     variables = dict(recipe.environment)
     if recipe.api_key:
         variables["LLAMA_API_KEY"] = recipe.api_key
-    told = [f"      {name}: {quoting.quote_compose(value)}" for name, value in variables.items()]
-    return ["    environment:", *told] if told else []
+    lines = [f"      {name}: {quoting.quote_compose(value)}" for name, value in variables.items()]
+    return ["    environment:", *lines] if lines else []
 
 
-def _hardware(image: _Image) -> list[str]:
+def _device_lines(image: _Image) -> list[str]:
     if image.nvidia:
         return [
             "    deploy:",

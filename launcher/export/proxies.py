@@ -1,4 +1,4 @@
-"""Configuration for two programs that start servers on demand: llama-swap, and llama-server's router."""
+"""Configuration files of two programs that start servers on demand: llama-swap, and llama-server's router."""
 
 import re
 
@@ -10,7 +10,7 @@ from launcher.export.shell import KEY_VARIABLE
 
 _SWAP_KEY = "LLAMA_SWAP_API_KEY"
 """Not llama-server's own variable: the servers that llama-swap starts would inherit it and require the key, too."""
-_ROUTERS = frozenset({"--cors-origins", "--no-ui", "--log-colors", "--verbosity", "--metrics"})
+_ROUTER_FLAGS = frozenset({"--cors-origins", "--no-ui", "--log-colors", "--verbosity", "--metrics"})
 """Flags that the router sets itself or passes to all its servers."""
 
 
@@ -23,13 +23,13 @@ def llama_swap_config(recipe: ExportRecipe, *, windows: bool) -> str:
     words = [*recipe.program, *recipe.build_arguments()]
     for word in words:
         if "\n" in word:
-            raise _unwritable_error(word, "llama-swap reads commands line by line", "a line break")
+            raise _cannot_export(word, "llama-swap reads commands line by line", "a line break")
     for word in words if windows else (recipe.name,):  # on Windows only: a POSIX shell's quotes can break up a macro
         if "${" in word:
-            raise _unwritable_error(word, "llama-swap takes ${ for a macro", "${")
-    place = words.index("--port") + 1
-    before = quoting.quote_swap_line(words[:place], windows=windows)
-    command = f"{before} ${{PORT}} {quoting.quote_swap_line(words[place + 1 :], windows=windows)}"
+            raise _cannot_export(word, "llama-swap takes ${ for a macro", "${")
+    port = words.index("--port") + 1
+    before, after = (quoting.quote_swap_line(part, windows=windows) for part in (words[:port], words[port + 1 :]))
+    command = f"{before} ${{PORT}} {after}"
     key = quoting.quote_yaml(recipe.api_key) if recipe.api_key else f'"${{env.{_SWAP_KEY}}}"'
     variables = [f"      - {quoting.quote_yaml(f'{name}={value}')}" for name, value in recipe.environment.items()]
     lines = [
@@ -51,40 +51,44 @@ def llama_swap_config(recipe: ExportRecipe, *, windows: bool) -> str:
 def router_preset(recipe: ExportRecipe) -> str:
     """Return a preset file for llama-server's router (common/preset.cpp, b11434).
 
-    Raises BadOption for values that the format cannot hold: they end at a line break, a semicolon or a hash sign, and
-    lose surrounding spaces.
+    Raises BadOption for values that the format cannot hold: it cuts them at a line break, a semicolon or a hash sign,
+    and drops surrounding spaces.
     """
-    options = " ".join(f"{flag}{f' {value}' if value else ''}" for flag, value in recipe.options if flag in _ROUTERS)
+    options = " ".join(
+        f"{flag}{f' {value}' if value else ''}" for flag, value in recipe.options if flag in _ROUTER_FLAGS
+    )
     shared = quoting.clean_comment(options)
-    own: tuple[EngineOption, ...] = (("--model", recipe.model), *recipe.options)
-    told: dict[str, str] = {}
-    for flag, value in own:
-        if flag in _ROUTERS:
+    model: EngineOption = ("--model", recipe.model)
+    values: dict[str, str] = {}
+    for flag, value in (model, *recipe.options):
+        if flag in _ROUTER_FLAGS:
             continue
-        before = told.get(flag)
-        adds = flag == "--spec-type" and before is not None  # the only repeated flag whose values llama-server combines
-        told[flag] = f"{before},{value}" if adds else "on" if value is None else value
+        if flag == "--spec-type" and flag in values:  # the only repeated flag whose values llama-server combines
+            values[flag] += f",{value}"
+        else:
+            values[flag] = "on" if value is None else value
     name = recipe.name
     if re.search(r"[\]\r\n]", name) or name != name.strip() or name in ("*", ""):
-        raise _unwritable_error(
+        raise _cannot_export(
             name, "The router's names of models cannot hold it", "a bracket, a line break or outer spaces"
         )
-    for value in told.values():
+    for value in values.values():
         if re.search(r"[;#\r\n]", value) or value != value.strip():
-            what = "a semicolon, a hash sign, a line break or outer spaces"
-            raise _unwritable_error(value, "The router's presets cannot hold it", what)
+            raise _cannot_export(
+                value, "The router's presets cannot hold it", "a semicolon, a hash sign, a line break or outer spaces"
+            )
     lines = [
         f"; llama-server --models-preset FILE --host {recipe.host} --port {recipe.port} {shared}".rstrip(),
         f"; with the key in {KEY_VARIABLE}",
         "version = 1",
         "",
         f"[{name}]",
-        *(f"{flag.lstrip('-')} = {value}" for flag, value in told.items()),
+        *(f"{flag.lstrip('-')} = {value}" for flag, value in values.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _unwritable_error(word: str, why: str, what: str) -> BadOption:
+def _cannot_export(word: str, why: str, what: str) -> BadOption:
     return BadOption(
         message("{word} cannot be exported: {why}.", word=quoting.clean_comment(word), why=why),
         message("Use a name without {what}.", what=what),

@@ -1,4 +1,4 @@
-"""Quoting of a word for other languages, so that it is read back unchanged."""
+"""Quotes words for shells, configuration files and source code, which read them back unchanged."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,16 +15,28 @@ def quote_bash(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
     if word.isprintable():
-        return "'" + word.replace("'", "'\\''") + "'"
-    return "$'" + "".join(map(_escape_ansi_c, word)) + "'"
+        return _quote_single(word)
+    return "$'" + _escape_bytes(word, quote="'") + "'"
 
 
-def _escape_ansi_c(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode())  # as bytes: \u would depend on the locale
+def _quote_single(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _escape_bytes(word: str, *, quote: str) -> str:
+    """Return `word` with backslashes before backslashes and quotes, and other special characters as \\xNN.
+
+    Those are the bytes of UTF-8, because in bash \\u would depend on the locale.
+    """
+    escaped = ""
+    for character in word:
+        if character in ("\\", quote):
+            escaped += f"\\{character}"
+        elif character.isprintable():
+            escaped += character
+        else:
+            escaped += "".join(f"\\x{byte:02x}" for byte in character.encode())
+    return escaped
 
 
 def quote_bash_line(words: Iterable[str]) -> str:
@@ -40,8 +52,8 @@ def quote_powershell(word: str) -> str:
 def quote_powershell_line(words: Sequence[str]) -> str:
     """Return a command line for PowerShell 5.1 or newer.
 
-    Up to 7.2 it passes inner quotes, empty arguments and trailing backslashes wrongly; such a line is passed as one
-    string, which Windows programs split by the rules of the C runtime.
+    PowerShell up to 7.2 passes inner quotes, empty arguments and trailing backslashes wrongly. A line with any of them
+    becomes one string, which Windows programs split by the rules of the C runtime.
     """
     if any('"' in word or not word or word.endswith("\\") for word in words):
         program, arguments = quote_powershell(words[0]), quote_powershell(list2cmdline(words[1:]))
@@ -61,7 +73,9 @@ def _escape_yaml(character: str) -> str:
     if character.isprintable():
         return character
     code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def quote_compose(text: str) -> str:
@@ -74,16 +88,10 @@ def quote_systemd(word: str, *, program: bool = False) -> str:
 
     In the `program` itself systemd replaces no variables.
     """
-    escaped = word.replace("%", "%%") if program else word.replace("%", "%%").replace("$", "$$")
-    return '"' + "".join(map(_escape_systemd, escaped)) + '"' if not _PLAIN.fullmatch(escaped) else escaped
-
-
-def _escape_systemd(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode())
+    escaped = word.replace("%", "%%")
+    if not program:
+        escaped = escaped.replace("$", "$$")
+    return escaped if _PLAIN.fullmatch(escaped) else '"' + _escape_bytes(escaped, quote='"') + '"'
 
 
 def quote_swap_line(words: Sequence[str], *, windows: bool) -> str:
@@ -96,8 +104,7 @@ def quote_swap_line(words: Sequence[str], *, windows: bool) -> str:
 def _quote_swap(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
-    quoted = "'" + word.replace("'", "'\\''") + "'"
-    return quoted.replace(_MACRO_BEGIN, "$''{")
+    return _quote_single(word).replace(_MACRO_BEGIN, "$''{")
 
 
 def quote_source(text: str) -> str:

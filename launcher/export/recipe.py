@@ -1,8 +1,10 @@
-"""The server to export: its command in parts, so that each format can replace some of them."""
+"""The server to export: its command split into parts, so that each format can replace some of them."""
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 
@@ -11,7 +13,7 @@ from launcher.base.messages import message
 
 LOOPBACK = "127.0.0.1"
 
-_SPELLINGS: Mapping[str, str] = MappingProxyType(
+_LONG_FLAGS: Mapping[str, str] = MappingProxyType(
     {
         "-m": "--model",
         "-a": "--alias",
@@ -20,7 +22,8 @@ _SPELLINGS: Mapping[str, str] = MappingProxyType(
         "-mm": "--mmproj",
     }
 )
-_FILES = frozenset(
+"""Other spellings of flags, and the one used here."""
+_FILE_OPTIONS = frozenset(
     {
         "--spec-draft-model",
         "--mmproj",
@@ -31,8 +34,8 @@ _FILES = frozenset(
         "--control-vector",
     }
 )
-"""Options whose value is a file that must exist where the server runs (llama-server --help, b11669)."""
-_NUMBER = re.compile(r"-\d+(\.\d+)?")
+"""Options whose value is a file that llama-server reads (llama-server --help, b11669)."""
+_NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
 
 EngineOption = tuple[str, str | None]
 """A flag as llama-server spells it, and its value; None for a switch."""
@@ -43,7 +46,7 @@ class ExportRecipe:
     """One server: its program, model, address, and all other options in order.
 
     `name` is the model's name in the API, `backend` the engine's backend, `environment` the variables of the engine's
-    profile. With `api_key` None the user has to supply a key.
+    profile. With `api_key` None the exported text reads the key from a variable or a file.
     """
 
     program: tuple[str, ...]
@@ -64,29 +67,29 @@ class ExportRecipe:
         """
         for word in argv:
             check_text(word)
-        cut = next((place for place, word in enumerate(argv) if word.startswith("--")), len(argv))
-        found = list(_parse_options(argv[cut:]))
-        told = dict(found)
-        model = told.get("--model")
-        if not argv[:cut] or model is None:
+        program = tuple(takewhile(lambda word: not word.startswith("--"), argv))
+        options = _parse_options(argv[len(program) :])
+        values = dict(options)
+        model = values.get("--model")
+        if not program or model is None:
             raise BadOption(
                 message("This server has no model to export."), message("Export a server with a loaded model.")
             )
-        ours = {"--model", "--host", "--port", "--alias", "--api-key", "--api-key-file"}
+        own_fields = {"--model", "--host", "--port", "--alias", "--api-key", "--api-key-file"}
         return cls(
-            program=tuple(argv[:cut]),
+            program=program,
             model=model,
-            name=told.get("--alias") or name,
-            port=int(told.get("--port") or port),
-            options=tuple(option for option in found if option[0] not in ours),
-            host=told.get("--host") or LOOPBACK,
+            name=values.get("--alias") or name,
+            port=int(values.get("--port") or port),
+            options=tuple(option for option in options if option[0] not in own_fields),
+            host=values.get("--host") or LOOPBACK,
             backend=backend,
         )
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that the server reads, its model first."""
-        return self.model, *(value for flag, value in self.options if flag in _FILES and value)
+        return self.model, *(value for flag, value in self.options if flag in _FILE_OPTIONS and value)
 
     @property
     def url(self) -> str:
@@ -94,20 +97,22 @@ class ExportRecipe:
         host = LOOPBACK if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 -- compared, not bound
         return f"http://{host}:{self.port}/v1"
 
-    def build_arguments(self, *further: EngineOption) -> list[str]:
-        """Return llama-server's arguments: model, address, name, the other options, then `further`."""
+    def build_arguments(self, *extra: EngineOption) -> list[str]:
+        """Return llama-server's arguments: model, address, name, the other options, then `extra`."""
         own: tuple[EngineOption, ...] = (
             ("--model", self.model),
             ("--host", self.host),
             ("--port", str(self.port)),
             ("--alias", self.name),
         )
-        return [word for option in (*own, *self.options, *further) for word in option if word is not None]
+        return [word for option in (*own, *self.options, *extra) for word in option if word is not None]
 
-    def with_paths(self, place: Callable[[str], str], **changes: object) -> "ExportRecipe":
-        """Return a copy with the path of each file replaced by `place(path)`."""
-        options = tuple((flag, place(value) if flag in _FILES and value else value) for flag, value in self.options)
-        return replace(self, model=place(self.model), options=options, **changes)  # type: ignore[arg-type]
+    def with_paths(self, convert: Callable[[str], str], **changes: object) -> "ExportRecipe":
+        """Return a copy with the path of each file replaced by `convert(path)`, and other fields by `changes`."""
+        options = tuple(
+            (flag, convert(value) if flag in _FILE_OPTIONS and value else value) for flag, value in self.options
+        )
+        return replace(self, model=convert(self.model), options=options, **changes)  # type: ignore[arg-type]
 
 
 def check_text(word: str) -> None:
@@ -125,16 +130,14 @@ def check_text(word: str) -> None:
 
 
 def _parse_options(words: Sequence[str]) -> list[EngineOption]:
-    found: list[EngineOption] = []
-    place = 0
-    while place < len(words):
-        flag = words[place]
-        flag = _SPELLINGS.get(flag, flag)
-        value = words[place + 1] if place + 1 < len(words) else None
-        takes = value is not None and (not value.startswith("-") or _NUMBER.fullmatch(value) is not None)
-        found.append((flag, value if takes else None))
-        place += 2 if takes else 1
-    return found
+    """Parse arguments. A word that follows a flag is its value, unless it looks like a flag itself."""
+    options: list[EngineOption] = []
+    rest = deque(words)
+    while rest:
+        flag = rest.popleft()
+        has_value = bool(rest) and (not rest[0].startswith("-") or _NEGATIVE_NUMBER.fullmatch(rest[0]) is not None)
+        options.append((_LONG_FLAGS.get(flag, flag), rest.popleft() if has_value else None))
+    return options
 
 
 def file_name(path: str) -> str:

@@ -16,10 +16,9 @@ Shell = Literal["bash", "powershell"]
 
 
 def render_export(kind: ExportKind, recipe: ExportRecipe, *, for_shell: Shell | None = None) -> str:
-    """Return `recipe` in an export format. Commands and scripts are for `for_shell`, by default this system's usual
-    shell.
+    """Return `recipe` in an export format. Raises BadOption for content that the format cannot express.
 
-    Raises BadOption for content that the format cannot express.
+    Commands and scripts are for `for_shell`, by default PowerShell on Windows and bash elsewhere.
     """
     windows = sys.platform == "win32"
     powershell = for_shell == "powershell" if for_shell else windows

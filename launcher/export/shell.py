@@ -9,7 +9,7 @@ _KEY_MISSING = "Set LLAMA_API_KEY to the API key"
 
 
 def bash_command(recipe: ExportRecipe) -> str:
-    """Return one line for bash. An unset key is taken from LLAMA_API_KEY in the shell."""
+    """Return one line for bash. Without a key in the recipe it requires LLAMA_API_KEY in the shell."""
     key = f'"${{{KEY_VARIABLE}:?{_KEY_MISSING}}}"' if recipe.api_key is None else quoting.quote_bash(recipe.api_key)
     variables = " ".join(f"{name}={quoting.quote_bash(value)}" for name, value in recipe.environment.items())
     command = quoting.quote_bash_line((*recipe.program, *recipe.build_arguments()))
@@ -17,20 +17,20 @@ def bash_command(recipe: ExportRecipe) -> str:
 
 
 def powershell_command(recipe: ExportRecipe) -> str:
-    """Return one line for PowerShell. An unset key is taken from LLAMA_API_KEY in its environment."""
-    parts = [
-        f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.quote_powershell(_KEY_MISSING)} }}"
-        if recipe.api_key is None
-        else f"$env:{KEY_VARIABLE} = {quoting.quote_powershell(recipe.api_key)}"
-    ]
+    """Return one line for PowerShell. Without a key in the recipe it requires LLAMA_API_KEY in the environment."""
+    if recipe.api_key is None:
+        parts = [f"if (-not $env:{KEY_VARIABLE}) {{ throw {quoting.quote_powershell(_KEY_MISSING)} }}"]
+    else:
+        parts = [f"$env:{KEY_VARIABLE} = {quoting.quote_powershell(recipe.api_key)}"]
     parts += [f"$env:{name} = {quoting.quote_powershell(value)}" for name, value in recipe.environment.items()]
-    return "; ".join((*parts, quoting.quote_powershell_line((*recipe.program, *recipe.build_arguments())))) + "\n"
+    parts.append(quoting.quote_powershell_line((*recipe.program, *recipe.build_arguments())))
+    return "; ".join(parts) + "\n"
 
 
 def bash_script(recipe: ExportRecipe) -> str:
-    """Return a script for bash, which reads an unset key from a private file.
+    """Return a script for bash. Without a key in the recipe it reads LLAMA_API_KEY or a private file.
 
-    It clears what else llama-server would read settings from.
+    The script removes the variables and the folder from which llama-server would read further settings.
     """
     if recipe.api_key is None:
         key = f"""\

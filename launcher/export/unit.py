@@ -6,12 +6,13 @@ from launcher.export.shell import KEY_VARIABLE
 
 _KEY_FILE = "%h/.config/mtp-launcher/llama-api-key"
 """systemd replaces %h by the home folder, and %d by the folder of credentials (systemd.unit(5))."""
-UNIT = "llama-server.service"
+_UNIT_NAME = "llama-server.service"
 
 
 def systemd_unit(recipe: ExportRecipe) -> str:
-    """Return the unit file. An unset key is read from a file as a credential, which needs systemd 250 or newer."""
-    variables = {"XDG_CONFIG_HOME": "/var/empty", **recipe.environment}  # else llama-server reads settings from there
+    """Return the unit file. Without a key in the recipe it reads one as a credential, which needs systemd 250."""
+    # An empty folder, because llama-server reads further settings from this one.
+    variables = {"XDG_CONFIG_HOME": "/var/empty", **recipe.environment}
     if recipe.api_key:
         variables[KEY_VARIABLE] = recipe.api_key
         key_option, credential, make_key = "", "", ""
@@ -27,8 +28,8 @@ def systemd_unit(recipe: ExportRecipe) -> str:
     environment = "".join(f"Environment={assignment}\n" for assignment in assignments)
     # The name must not end its line: systemd would join the next line after a trailing backslash.
     return f"""\
-# ~/.config/systemd/user/{UNIT}
-{make_key}# Then: systemctl --user daemon-reload && systemctl --user enable --now {UNIT}
+# ~/.config/systemd/user/{_UNIT_NAME}
+{make_key}# Then: systemctl --user daemon-reload && systemctl --user enable --now {_UNIT_NAME}
 [Unit]
 Description=llama-server with {quoting.clean_comment(recipe.name).replace("%", "%%")} at {recipe.url}
 StartLimitIntervalSec=300
