@@ -45,7 +45,7 @@ def as_json(conversation: Conversation) -> str:
 
 
 def as_json_object(conversation: Conversation) -> dict[str, object]:
-    """Return the open branch as a JSON object. `versions` becomes their number; their texts are not in the branch."""
+    """Return the open branch as a JSON object, with the number of each message's versions instead of their IDs."""
     data = asdict(conversation)
     for each in data["messages"]:
         each["versions"] = len(each["versions"])

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from launcher.base.text import one_line
 
-_TITLE_CHARACTERS = 60
+_MAX_TITLE_CHARACTERS = 60
 
 
 class Role(StrEnum):
@@ -19,7 +19,7 @@ class Role(StrEnum):
 
 
 class MessageEnding(StrEnum):
-    """The state of a message. WRITING in a file that no process writes is a reply cut off by a crash."""
+    """The state of a message. A reply that is still WRITING when the program starts was cut off by a crash."""
 
     WRITING = "writing"
     WHOLE = "whole"
@@ -29,9 +29,11 @@ class MessageEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message. `footer` is the line of figures below a reply, `figures` the same as data, `settings` the request's
-    settings. `versions` are the IDs of all alternatives to this message, itself included, oldest first: an edited
-    question, or a reply that was generated again.
+    """One message of a conversation.
+
+    `footer` is the line of figures below a reply, `figures` the same as data, `settings` the request's settings.
+    `versions` are the IDs of this message and its alternatives, oldest first: edited questions, or replies that were
+    generated again.
     """
 
     id: str
@@ -88,7 +90,7 @@ def new_id() -> str:
 def make_title(text: str) -> str:
     """Return a title for a conversation that begins with `text`."""
     lines = (line.strip(" #*`>-") for line in text.splitlines())
-    return one_line(next(filter(None, lines), "Untitled"), _TITLE_CHARACTERS)
+    return one_line(next(filter(None, lines), "Untitled"), _MAX_TITLE_CHARACTERS)
 
 
 def pack_json(data: Mapping[str, object]) -> str:

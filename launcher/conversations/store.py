@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,8 +30,6 @@ from launcher.conversations.records import (
     pack_json,
     unpack_json,
 )
-
-# The database file: opened, created, migrated; set aside when damaged.
 
 _TABLES = """
 CREATE TABLE conversations (
@@ -58,12 +57,12 @@ CREATE INDEX pieces_of_message ON pieces (message);
 _INDEX = "CREATE VIRTUAL TABLE found USING fts5(text, content='messages', content_rowid='number', tokenize='trigram')"
 _MIGRATIONS = (_TABLES,)
 """Scripts from one schema version to the next; see open_database."""
-_WHAT = "The file of conversations"
+_FILE_DESCRIPTION = "The file of conversations"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedConversations:
-    """An open database. `indexed`: it has a full-text index. `notice` tells the user about a damaged file."""
+    """An open database. `indexed` is True if it has a full-text index. `notice` tells the user about a damaged file."""
 
     db: sqlite3.Connection
     indexed: bool
@@ -83,20 +82,16 @@ def open_conversations(path: Path, *, index: bool = True) -> OpenedConversations
     program wrote it.
     """
     try:
-        indexed: list[bool] = []
-        opened = database.open_database(
-            path, _MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare_database(db, index=index))
-        )
+        opened = database.open_database(path, _MIGRATIONS, _FILE_DESCRIPTION, partial(_prepare_database, index=index))
+        return OpenedConversations(opened.db, _has_index(opened.db), opened.notice)
     except (sqlite3.Error, OSError) as error:
         raise conversations_error(path, error) from error
-    return OpenedConversations(opened.db, indexed[-1], opened.notice)
 
 
 def open_memory(*, index: bool = True) -> OpenedConversations:
     """Open an empty database in memory. Nothing is written to a disk."""
-    indexed: list[bool] = []
-    opened = database.open_memory(_MIGRATIONS, _WHAT, lambda db: indexed.append(_prepare_database(db, index=index)))
-    return OpenedConversations(opened.db, indexed[-1], opened.notice)
+    opened = database.open_memory(_MIGRATIONS, _FILE_DESCRIPTION, partial(_prepare_database, index=index))
+    return OpenedConversations(opened.db, _has_index(opened.db), opened.notice)
 
 
 def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
@@ -109,23 +104,20 @@ def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
     )
 
 
-def _prepare_database(db: sqlite3.Connection, *, index: bool) -> bool:
-    """Make deletions overwrite, and create the full-text index if it is wanted; return True if it is usable.
+def _prepare_database(db: sqlite3.Connection, *, index: bool) -> None:
+    """Make deletions overwrite, and create the full-text index if `index` is True and this SQLite supports it.
 
-    An existing index that is not wanted, or that this SQLite cannot use, is removed: deletions could not be applied to
-    it.
+    An existing index that is not to be used, or that this SQLite cannot use, is removed, because deletions could not be
+    applied to it.
     """
     db.execute("PRAGMA secure_delete = ON")
-    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'found'").fetchone() is not None
-    if index and not there:
+    exists = _has_index(db)
+    if index:
+        use_index = "SELECT rowid FROM found WHERE found MATCH '\"xyz\"'" if exists else _INDEX
         with suppress(sqlite3.OperationalError):  # SQLite without FTS5, or from before trigrams (3.34)
-            db.execute(_INDEX)
-            return True
-    elif index:
-        with suppress(sqlite3.OperationalError):
-            db.execute("SELECT rowid FROM found WHERE found MATCH '\"xyz\"'").fetchone()
-            return True
-    if there:
+            db.execute(use_index).fetchone()
+            return
+    if exists:
         # Without FTS5 the virtual table itself cannot be dropped, only the tables behind it.
         db.execute("PRAGMA writable_schema = ON")
         db.execute("DELETE FROM sqlite_master WHERE name = 'found'")
@@ -133,12 +125,15 @@ def _prepare_database(db: sqlite3.Connection, *, index: bool) -> bool:
         for part in ("data", "idx", "docsize", "config"):
             db.execute(f"DROP TABLE IF EXISTS found_{part}")
         db.execute("UPDATE messages SET indexed = 0")
-    return False
 
 
-_TRIGRAM = 3
+def _has_index(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'found'").fetchone() is not None
+
+
+_TRIGRAM_LENGTH = 3
 """The shortest word, in characters, that the index can find."""
-_BEFORE, _AFTER = 40, 80
+_EXCERPT_BEFORE, _EXCERPT_AFTER = 40, 80
 """Characters of an excerpt before and after the match."""
 _CUT_OFF_FOOTER = message("The program ended before this reply was complete.")
 _SUMMARY = """
@@ -174,10 +169,10 @@ class Conversations:
         self._clock = clock
         opened = open_memory(index=index) if in_memory else open_conversations(self.path, index=index)
         self.indexed, self.notice = opened.indexed, opened.notice
-        """Whether searches use a full-text index, and a notice for the user about a damaged file."""
+        """True if searches use a full-text index, and a notice for the user about a damaged file."""
         self._db = opened.db
         self._db.create_function("holds", 2, _contains_text, deterministic=True)
-        with self._change():
+        with self._transaction():
             self._add_to_index("indexed = 0 AND ending != 'writing'", ())
 
     def __enter__(self) -> Self:
@@ -197,17 +192,16 @@ class Conversations:
         )
 
     def resolve_id(self, text: str) -> str:
-        """Return the full ID of the conversation whose ID begins with `text`."""
+        """Return the full ID of the only conversation whose ID begins with `text`."""
         found = [each.id for each in self.list_all() if text and each.id.startswith(text.lower())]
         if len(found) == 1:
             return found[0]
-        what = (
-            message("{found} conversations begin with {text}.", found=len(found), text=text)
-            if found
-            else message("There is no conversation {text}.", text=text)
-        )
+        if found:
+            title = message("{found} conversations begin with {text}.", found=len(found), text=text)
+        else:
+            title = message("There is no conversation {text}.", text=text)
         raise ConversationMissing(
-            what, message("See `mtp-launcher chats`.", window="See Chats in the cockpit."), id=text
+            title, message("See `mtp-launcher chats`.", window="See Chats in the cockpit."), id=text
         )
 
     def read_conversation(self, conversation: str) -> Conversation:
@@ -229,15 +223,15 @@ class Conversations:
         if not words:
             return ()
         # `holds` also checks the words that are too short for the index.
-        terms, values = ["holds(m.text, ?)"] * len(words), list(words)
-        long = [word for word in words if len(word) >= _TRIGRAM]
-        if self.indexed and long:
-            terms.append("m.number IN (SELECT rowid FROM found WHERE found MATCH ?)")
-            values.append(" AND ".join('"' + word.replace('"', '""') + '"' for word in long))
+        conditions, values = ["holds(m.text, ?)"] * len(words), list(words)
+        indexed_words = [word for word in words if len(word) >= _TRIGRAM_LENGTH]
+        if self.indexed and indexed_words:
+            conditions.append("m.number IN (SELECT rowid FROM found WHERE found MATCH ?)")
+            values.append(" AND ".join('"' + word.replace('"', '""') + '"' for word in indexed_words))
         excerpts: dict[str, str] = {}
-        query = f"SELECT m.conversation, m.text FROM messages m WHERE {' AND '.join(terms)} ORDER BY m.number DESC"  # noqa: S608
-        for conversation, found in self._fetch_rows(query, *values):
-            excerpts.setdefault(conversation, _make_excerpt(found, words[0]))
+        query = f"SELECT conversation, text FROM messages m WHERE {' AND '.join(conditions)} ORDER BY number DESC"  # noqa: S608
+        for conversation, message_text in self._fetch_rows(query, *values):
+            excerpts.setdefault(conversation, _make_excerpt(message_text, words[0]))
         hits = (
             SearchHit(each, excerpts.get(each.id, ""))
             for each in self.list_all()
@@ -248,7 +242,7 @@ class Conversations:
     def create_conversation(self, first: str, *, system: str = "", model: str = "", id: str | None = None) -> str:  # noqa: A002
         """Create a conversation titled after its first question; return its ID."""
         conversation, now_s = id or new_id(), self._clock()
-        with self._change() as db:
+        with self._transaction() as db:
             db.execute(
                 "INSERT INTO conversations (id, title, system, model, created_s, changed_s) VALUES (?, ?, ?, ?, ?, ?)",
                 (
@@ -276,17 +270,17 @@ class Conversations:
         id: str | None = None,  # noqa: A002
     ) -> str:
         """Create an empty reply to a question; return its ID. `append_pieces` adds to it until `end_reply`."""
-        with self._change() as db:
-            message = self._add_message(
+        with self._transaction() as db:
+            reply = self._add_message(
                 conversation, parent, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id
             )
             if model:
                 db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_storable_text(model), conversation))
-        return message
+        return reply
 
     def append_pieces(self, pieces: Iterable[tuple[str, str, str]]) -> None:
         """Append (message ID, text, reasoning) to unfinished replies. The data is committed when this returns."""
-        with self._change() as db:
+        with self._transaction() as db:
             db.executemany(
                 "INSERT INTO pieces (message, text, thinking) SELECT id, ?2, ?3 FROM messages WHERE id = ?1",
                 [(message, _storable_text(text), _storable_text(thinking)) for message, text, thinking in pieces],
@@ -301,7 +295,7 @@ class Conversations:
         figures: Mapping[str, object] | None = None,
     ) -> None:
         """Finish a reply: join its pieces and index it."""
-        with self._change() as db:
+        with self._transaction() as db:
             db.execute(f"UPDATE messages SET (text, thinking) = (SELECT {_join_sql('text')}, {_join_sql('thinking')}) "  # noqa: S608
                        "WHERE id = ?1", (message,))  # fmt: skip
             db.execute(
@@ -317,7 +311,7 @@ class Conversations:
 
     def delete_message(self, message: str) -> None:
         """Delete a message and all below it, and the conversation if no message is left."""
-        with self._change() as db:
+        with self._transaction() as db:
             row = db.execute("SELECT conversation, parent FROM messages WHERE id = ?", (message,)).fetchone()
             if row is None:
                 return
@@ -334,7 +328,7 @@ class Conversations:
 
     def open_version(self, message: str) -> None:
         """Open the branch through a message, following its newest replies to the end."""
-        with self._change() as db:
+        with self._transaction() as db:
             newest = message
             while row := db.execute(
                 "SELECT id FROM messages WHERE parent = ? ORDER BY number DESC LIMIT 1", (newest,)
@@ -347,7 +341,7 @@ class Conversations:
 
     def rename(self, conversation: str, title: str) -> None:
         """Change a conversation's title."""
-        with self._change() as db:
+        with self._transaction() as db:
             changed = db.execute(
                 "UPDATE conversations SET title = ? WHERE id = ?", (_storable_text(make_title(title)), conversation)
             )
@@ -356,26 +350,26 @@ class Conversations:
 
     def set_system(self, conversation: str, system: str) -> None:
         """Change a conversation's system prompt."""
-        with self._change() as db:
+        with self._transaction() as db:
             db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_storable_text(system), conversation))
 
     def hide(self, conversation: str, *, hidden: bool = True) -> None:
         """Hide a conversation until it is deleted or shown again. `clean_up` deletes hidden ones."""
-        with self._change() as db:
+        with self._transaction() as db:
             db.execute("UPDATE conversations SET hidden = ? WHERE id = ?", (int(hidden), conversation))
 
     def delete(self, conversations: Sequence[str]) -> int:
-        """Delete conversations without traces in the file. Return how many there were."""
-        gone = 0
-        with self._change() as db:
+        """Delete conversations without traces in the file. Return how many were deleted."""
+        deleted = 0
+        with self._transaction() as db:
             for conversation in conversations:
                 rows = db.execute("SELECT number FROM messages WHERE conversation = ?", (conversation,))
                 self._remove_from_index([number for (number,) in rows])
                 db.execute("DELETE FROM messages WHERE conversation = ?", (conversation,))
-                gone += db.execute("DELETE FROM conversations WHERE id = ?", (conversation,)).rowcount
-        if gone:
+                deleted += db.execute("DELETE FROM conversations WHERE id = ?", (conversation,)).rowcount
+        if deleted:
             self._wipe_traces()
-        return gone
+        return deleted
 
     def clean_up(self) -> None:
         """Clean up after an earlier process: end its unfinished replies, and delete hidden conversations.
@@ -387,6 +381,7 @@ class Conversations:
         self.delete([conversation for (conversation,) in self._fetch_rows("SELECT id FROM conversations WHERE hidden")])
 
     def _read_branch(self, leaf: str | None) -> Iterator[ChatMessage]:
+        """Yield the messages from the first one to `leaf`."""
         versions: dict[tuple[str | None, str], list[str]] = {}
         branch = self._fetch_rows(
             "WITH RECURSIVE branch (id, parent, depth) AS (SELECT id, parent, 0 FROM messages WHERE id = ? UNION ALL "
@@ -396,15 +391,15 @@ class Conversations:
         )
         if not branch:
             return
-        for row, parent, role in self._fetch_rows(
+        for id_, parent, role in self._fetch_rows(
             "SELECT id, parent, role FROM messages WHERE conversation = "
             "(SELECT conversation FROM messages WHERE id = ?) ORDER BY number",
             leaf,
         ):
-            versions.setdefault((parent, role), []).append(row)
-        for (row,) in branch:
-            (id_, parent, role, text, thinking, created_s, ending, footer, figures, settings) = self._fetch_rows(
-                f"{_MESSAGE} WHERE id = ?", row
+            versions.setdefault((parent, role), []).append(id_)
+        for (id_,) in branch:
+            (_, parent, role, text, thinking, created_s, ending, footer, figures, settings) = self._fetch_rows(
+                f"{_MESSAGE} WHERE id = ?", id_
             )[0]
             yield ChatMessage(
                 id_, parent, Role(role), text, thinking, created_s, MessageEnding(ending), footer,
@@ -421,19 +416,19 @@ class Conversations:
         settings: Mapping[str, object],
         id_: str | None,
     ) -> str:
-        row, now_s = id_ or new_id(), self._clock()
-        with self._change() as db:
+        new, now_s = id_ or new_id(), self._clock()
+        with self._transaction() as db:
             if not db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
                 raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
             db.execute(
                 "INSERT INTO messages (id, conversation, parent, role, text, created_s, ending, settings) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (row, conversation, parent, role, _storable_text(text), now_s, ending, pack_json(settings)),
+                (new, conversation, parent, role, _storable_text(text), now_s, ending, pack_json(settings)),
             )
-            db.execute("UPDATE conversations SET leaf = ?, changed_s = ? WHERE id = ?", (row, now_s, conversation))
+            db.execute("UPDATE conversations SET leaf = ?, changed_s = ? WHERE id = ?", (new, now_s, conversation))
             if ending is not MessageEnding.WRITING:
-                self._add_to_index("id = ?", (row,))
-        return row
+                self._add_to_index("id = ?", (new,))
+        return new
 
     def _list_subtree(self, message: str) -> list[int]:
         """Return the row numbers of a message and of all below it."""
@@ -444,11 +439,12 @@ class Conversations:
         )
         return [number for (number,) in rows]
 
-    def _add_to_index(self, which: str, values: Sequence[object]) -> None:
+    def _add_to_index(self, condition: str, values: Sequence[object]) -> None:
+        """Index the messages that meet an SQL condition with `values`."""
         if self.indexed:
-            insert = f"INSERT INTO found (rowid, text) SELECT number, text FROM messages WHERE {which}"  # noqa: S608
+            insert = f"INSERT INTO found (rowid, text) SELECT number, text FROM messages WHERE {condition}"  # noqa: S608
             self._db.execute(insert, values)
-            self._db.execute(f"UPDATE messages SET indexed = 1 WHERE {which}", values)  # noqa: S608
+            self._db.execute(f"UPDATE messages SET indexed = 1 WHERE {condition}", values)  # noqa: S608
 
     def _remove_from_index(self, numbers: Iterable[int]) -> None:
         if self.indexed:
@@ -461,8 +457,8 @@ class Conversations:
     def _wipe_traces(self) -> None:
         """Remove all traces of deleted messages.
 
-        They are in the index, which only marks deletions; in rewritten pages, where secure_delete was measured to leave
-        data; and in the write-ahead log.
+        Traces stay in the index, which only marks deletions; in rewritten pages, because secure_delete was measured to
+        leave data there; and in the write-ahead log.
         """
         with self._translated_errors():
             if self.indexed:
@@ -475,7 +471,7 @@ class Conversations:
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Run changes in one transaction: all are committed or none."""
         with self._translated_errors(), transaction(self._db):
             yield self._db
@@ -489,6 +485,7 @@ class Conversations:
 
 
 def _join_sql(column: str) -> str:
+    """Return an SQL expression for a column of message ?1 followed by that column of its pieces."""
     return (
         f"{column} || coalesce((SELECT group_concat(piece, '') FROM "  # noqa: S608
         f"(SELECT {column} AS piece FROM pieces WHERE message = ?1 ORDER BY number)), '')"
@@ -500,10 +497,10 @@ def _contains_text(text: str, word: str) -> bool:
 
 
 def _make_excerpt(text: str, word: str) -> str:
-    at = max(0, text.casefold().find(word.casefold()))
-    begin = max(0, at - _BEFORE)
-    cut = " ".join(text[begin : at + len(word) + _AFTER].split())
-    return f"{'…' if begin else ''}{cut}{'…' if at + len(word) + _AFTER < len(text) else ''}"
+    match = max(0, text.casefold().find(word.casefold()))
+    begin, end = max(0, match - _EXCERPT_BEFORE), match + len(word) + _EXCERPT_AFTER
+    excerpt = " ".join(text[begin:end].split())
+    return f"{'…' if begin else ''}{excerpt}{'…' if end < len(text) else ''}"
 
 
 def _storable_text(text: str) -> str:

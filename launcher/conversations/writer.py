@@ -20,50 +20,48 @@ ReplyPiece = tuple[str, str, str]
 
 
 class ConversationWriter:
-    """Runs work on the database in order, in its own thread, which starts with the first work.
+    """Runs work on the database in order, in a thread of its own, which starts with the first work.
 
-    Pieces of replies are collected and written at most twice a second. Errors are passed to `failed` in that thread;
-    the following work goes on. With `in_memory` nothing is written to a disk, and everything is lost at the end.
+    Pieces of replies are collected and written at most twice a second. Errors are passed to `on_error` in that thread,
+    which then goes on with the next work. With `in_memory` nothing is written to a disk, and closing loses everything.
     """
 
     def __init__(
-        self, failed: Callable[[LauncherError], None], path: Path | None = None, *, in_memory: bool = False
+        self, on_error: Callable[[LauncherError], None], path: Path | None = None, *, in_memory: bool = False
     ) -> None:
-        self._failed = failed
+        self._on_error = on_error
         self._path, self._in_memory = path, in_memory
-        self._given: queue.SimpleQueue[ReplyPiece | DatabaseWork | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ReplyPiece | DatabaseWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._open: Conversations | None = None
 
-    def run_work(self, work: Callable[[Conversations], _T], told: Callable[[_T], None] | None = None) -> None:
-        """Run `work` with the database, and pass its result to `told` in the writer's thread."""
+    def run_work(self, work: Callable[[Conversations], _T], on_result: Callable[[_T], None] | None = None) -> None:
+        """Run `work` with the database, and pass its result to `on_result` in the writer's thread."""
 
-        def done(conversations: Conversations) -> None:
+        def work_and_report(conversations: Conversations) -> None:
             result = work(conversations)
-            if told is not None:
-                told(result)
+            if on_result is not None:
+                on_result(result)
 
-        self._give(done)
+        self._enqueue(work_and_report)
 
     def append_piece(self, message: str, text: str, thinking: str) -> None:
         """Append to an unfinished reply."""
-        self._give((message, text, thinking))
+        self._enqueue((message, text, thinking))
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Write what is pending, close the database and end the thread; return True if it ended within `timeout_s`
-        seconds.
-        """
+        """Write what is pending, close the database and end the thread. Return False if that takes over `timeout_s`."""
         if self._thread is None:
             return True
-        self._given.put(None)
+        self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _give(self, given: "ReplyPiece | DatabaseWork") -> None:
+    def _enqueue(self, item: "ReplyPiece | DatabaseWork") -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="conversations", daemon=True)
             self._thread.start()
-        self._given.put(given)
+        self._queue.put(item)
 
     def _run(self) -> None:
         pieces: list[ReplyPiece] = []
@@ -71,44 +69,45 @@ class ConversationWriter:
         while not ended:
             work: DatabaseWork | None = None
             try:
-                given = self._given.get(timeout=max(0.0, due_s - time.monotonic()) if pieces else None)
+                item = self._queue.get(timeout=max(0.0, due_s - time.monotonic()) if pieces else None)
             except queue.Empty:
                 pass  # the collected pieces are due
             else:
-                if isinstance(given, tuple):
-                    pieces.append(given)
+                if isinstance(item, tuple):
+                    pieces.append(item)
                     if time.monotonic() < due_s:
                         continue
-                ended = given is None
-                work = given if callable(given) else None
+                ended = item is None
+                work = item if callable(item) else None
             if pieces:
                 joined = _join_pieces(pieces)
-                self._try(lambda conversations, joined=joined: conversations.append_pieces(joined))  # type: ignore[misc]
+                self._run_safely(lambda conversations, joined=joined: conversations.append_pieces(joined))  # type: ignore[misc]
                 pieces.clear()
                 due_s = time.monotonic() + _PERIOD_S
             if work is not None:
-                self._try(work)
+                self._run_safely(work)
         if self._open is not None:
             self._open.close()
 
-    def _try(self, work: DatabaseWork) -> None:
+    def _run_safely(self, work: DatabaseWork) -> None:
+        """Run `work`, opening the database first if needed, and report any error."""
         try:
             if self._open is None:
                 self._open = Conversations(self._path, in_memory=self._in_memory)
                 self._open.clean_up()
             work(self._open)
         except LauncherError as error:
-            self._failed(error)
+            self._on_error(error)
         except Exception as error:  # noqa: BLE001 -- reported; later work is still done
             why = f"{type(error).__name__}: {error}"
-            self._failed(LauncherError(message("An unexpected error occurred in the saved chats: {why}.", why=why)))
+            self._on_error(LauncherError(message("An unexpected error occurred in the saved chats: {why}.", why=why)))
 
 
 def _join_pieces(pieces: Iterable[ReplyPiece]) -> list[ReplyPiece]:
     """Return the pieces joined to one per message."""
     joined: dict[str, tuple[list[str], list[str]]] = {}
-    for row, text, thinking in pieces:
-        texts, thoughts = joined.setdefault(row, ([], []))
+    for message_id, text, thinking in pieces:
+        texts, thoughts = joined.setdefault(message_id, ([], []))
         texts.append(text)
         thoughts.append(thinking)
-    return [(row, "".join(texts), "".join(thoughts)) for row, (texts, thoughts) in joined.items()]
+    return [(message_id, "".join(texts), "".join(thoughts)) for message_id, (texts, thoughts) in joined.items()]
