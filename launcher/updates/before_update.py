@@ -1,4 +1,4 @@
-"""Copies of small user files, made when another version of this program starts for the first time.
+"""Copies small user files when a version of this program starts for the first time after another one.
 
 SQLite files are copied later, before they are migrated (base/database.py).
 """
@@ -29,35 +29,36 @@ def list_copied_files() -> tuple[Path, ...]:
 
 
 def keep_copies() -> None:
-    """Copy these files if another version of this program wrote them, and record this version. Never raises.
+    """Copy these files if another version of this program ran last, and record this version. Never raises.
 
-    After a downgrade the earlier copies stay, because this version wrote them.
+    After a downgrade the older copies stay, because they hold what this version wrote.
     """
-    noted = state_dir() / "version"
-    before = ""
+    version_file = state_dir() / "version"
+    previous = ""
     with suppress(OSError):
-        before = noted.read_text("ascii", "replace").strip()
+        previous = version_file.read_text("ascii", "replace").strip()
     try:
-        if before == __version__ or not state_dir().is_dir():  # a first start: there are no files yet
+        if previous == __version__ or not state_dir().is_dir():  # a first start: there are no files yet
             return
-        if _is_version(before):
-            back = _version_numbers(before) > _version_numbers(__version__)
+        if _is_version(previous):
+            is_downgrade = _version_numbers(previous) > _version_numbers(__version__)
             for path in list_copied_files():
-                copy_version(path, before, keep_others=back)
-        write_atomically(noted, f"{__version__}\n".encode())
+                copy_version(path, previous, keep_others=is_downgrade)
+        write_atomically(version_file, f"{__version__}
+".encode())
     except OSError as error:
-        if before:  # otherwise there was nothing to copy
-            _log.warning("What version %s wrote cannot be copied: %s.", before, error.strerror or error)
+        if previous:  # otherwise there was nothing to copy
+            _log.warning("The files of version %s cannot be copied: %s.", previous, error.strerror or error)
 
 
 def list_copies() -> list[Path]:
     """Return all existing copies, including those of the history and of conversations."""
     with suppress(OSError):
-        return find_copies(dict.fromkeys(_folders()))
+        return find_copies(dict.fromkeys(_list_folders()))
     return []
 
 
-def _folders() -> Iterator[Path]:
+def _list_folders() -> Iterator[Path]:
     yield from (path.parent for path in list_copied_files())
     yield data_dir() / "conversations"
 

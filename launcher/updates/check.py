@@ -1,6 +1,6 @@
-"""Check for a newer version, on request or once a week; the answer is stored.
+"""Checks for a newer version, on request or once a week, and stores the answer.
 
-A check fetches one small file and sends nothing else.
+A check fetches one small file, and sends nothing about the user.
 """
 
 import asyncio
@@ -28,8 +28,6 @@ from launcher.base.net import host_name
 from launcher.base.paths import state_dir
 from launcher.base.store import KeptFile
 from launcher.engine.server import registry
-
-# Errors of checking for and installing updates.
 
 
 class ReleasesUnknown(LauncherError):
@@ -65,7 +63,7 @@ class UpdateFailed(LauncherError):
 # The release's `manifest.json`. The release command writes it, and installed programs read it.
 
 MANIFEST = "manifest.json"
-"""The file's name; it lies beside the files that it lists."""
+"""The manifest's file name, in the folder of the files that it lists."""
 ANY_PLATFORM = "any"
 """The platform of a file that suits all platforms."""
 _ARCHITECTURES = {"amd64": "x64", "x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
@@ -94,19 +92,21 @@ class Manifest(BaseModel):
     notes: str = Field(max_length=20_000)
     artefacts: tuple[Artefact, ...] = Field(max_length=100)
 
-    def artefact(self, suffix: str, platform: str) -> Artefact | None:
-        """Return the file for a platform whose name has that suffix, None if the release has none."""
-        fitting = (each for each in self.artefacts if each.platform in (platform, ANY_PLATFORM))
-        return next((each for each in fitting if each.name.endswith(suffix)), None)
+    def find_artefact(self, suffix: str, platform: str) -> Artefact | None:
+        """Return the file for `platform` whose name ends in `suffix`; None if the release has none."""
+        for artefact in self.artefacts:
+            if artefact.platform in (platform, ANY_PLATFORM) and artefact.name.endswith(suffix):
+                return artefact
+        return None
 
-    def newer_than(self, version: str) -> bool:
+    def is_newer_than(self, version: str) -> bool:
         """Return True if this is a later version than `version`."""
         return _version_numbers(self.version) > _version_numbers(version)
 
 
 def this_platform() -> str:
     """Return this computer's platform as manifests name it."""
-    system = "windows" if sys.platform == "win32" else "macos" if sys.platform == "darwin" else "linux"
+    system = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
     return f"{system}-{_ARCHITECTURES.get(machine().lower(), machine().lower())}"
 
 
@@ -119,10 +119,10 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 
 RELEASES = ""
-"""URL of the folder of the newest release, with `manifest.json` and its files. Empty while there is none."""
+"""URL of the folder with the newest release's manifest and files. Empty while nothing is published."""
 RELEASES_VARIABLE = "MTP_LAUNCHER_RELEASES"
 """Environment variable with a URL to use instead of RELEASES."""
-_MOST_BYTES = 2**20
+_MAX_MANIFEST_BYTES = 2**20
 _DAY_S = 86_400.0
 _WEEK_S = 7 * _DAY_S
 _log = logging.getLogger(__name__)
@@ -138,13 +138,11 @@ class NewestRelease:
     @property
     def is_newer(self) -> bool:
         """True if it is a later version than this program."""
-        return self.manifest.newer_than(__version__)
+        return self.manifest.is_newer_than(__version__)
 
 
 class _StoredCheck(BaseModel):
-    """The stored result of the last check: its Unix time, whether it got an answer, and the last known manifest, if
-    any.
-    """
+    """The last check of a release folder: its Unix time, and whether it got an answer; and the last manifest known."""
 
     folder: str
     asked_s: float
@@ -152,11 +150,11 @@ class _StoredCheck(BaseModel):
     manifest: Manifest | None
 
 
-_FILE: KeptFile[_StoredCheck | None] = KeptFile(
-    "The note of when newer versions were looked for",
+_KEPT_FILE: KeptFile[_StoredCheck | None] = KeptFile(
+    "The result of the last check for updates",
     _StoredCheck.model_validate_json,
     lambda: None,
-    then="it is asked anew",
+    then="the next check replaces it",
 )
 
 
@@ -177,10 +175,10 @@ def find_releases_url() -> str:
         )
     try:
         parts = urlsplit(address)
-        good = bool(parts.hostname) and (parts.scheme == "https" or _is_local(parts.scheme, parts.hostname or ""))
+        is_allowed = bool(parts.hostname) and (parts.scheme == "https" or _is_local(parts.scheme, parts.hostname or ""))
     except ValueError:
-        good = False
-    if not good:
+        is_allowed = False
+    if not is_allowed:
         raise ReleasesUnknown(
             message("{variable} is not a release address.", variable=RELEASES_VARIABLE),
             message("Use an address that begins with https://."),
@@ -191,8 +189,8 @@ def find_releases_url() -> str:
 async def check_for_update() -> NewestRelease:
     """Fetch the newest release's manifest, and store it.
 
-    Raises ReleasesUnknown, also if there is no manifest, ManifestBroken, and Unreachable or Refused if the server does
-    not deliver it.
+    Raises ReleasesUnknown if no address is set or it has no manifest, ManifestBroken, and Unreachable or Refused if the
+    server does not deliver it.
     """
     folder = find_releases_url()
     try:
@@ -214,25 +212,27 @@ async def check_weekly() -> NewestRelease | None:
         folder = find_releases_url()
     except ReleasesUnknown:
         return None
-    kept = await asyncio.to_thread(_read_stored, folder)
-    if settings.current_value(WEEKLY_CHECK) and _is_due(kept) and not await asyncio.to_thread(registry.list_running):
+    check = await asyncio.to_thread(_read_check, folder)
+    if settings.current_value(WEEKLY_CHECK) and _is_due(check) and not await asyncio.to_thread(registry.list_running):
         try:
             return await check_for_update()
         except LauncherError as error:
-            _log.info("Newer versions could not be looked for: %s", error)
-    return NewestRelease(kept.manifest, folder) if kept is not None and kept.manifest is not None else None
+            _log.info("Cannot check for updates: %s", error)
+    if check is None or check.manifest is None:
+        return None
+    return NewestRelease(check.manifest, folder)
 
 
-def _is_due(kept: _StoredCheck | None) -> bool:
-    if kept is None:
+def _is_due(check: _StoredCheck | None) -> bool:
+    if check is None:
         return True
-    age_s = time.time() - kept.asked_s
-    return age_s < 0 or age_s >= (_WEEK_S if kept.answered else _DAY_S)
+    age_s = time.time() - check.asked_s
+    return age_s < 0 or age_s >= (_WEEK_S if check.answered else _DAY_S)
 
 
 def _fetch_manifest(folder: str) -> Manifest:
     url = f"{folder}/{MANIFEST}"
-    page = next(fetch_json_pages(url, limit_bytes=_MOST_BYTES))
+    page = next(fetch_json_pages(url, limit_bytes=_MAX_MANIFEST_BYTES))
     if page.head.status in (404, 410):
         raise ReleasesUnknown(
             message(
@@ -260,14 +260,14 @@ def _is_local(scheme: str, host: str) -> bool:
     return False
 
 
-def _file() -> Path:
+def _check_file() -> Path:
     return state_dir() / "updates.json"
 
 
-def _read_stored(folder: str) -> _StoredCheck | None:
+def _read_check(folder: str) -> _StoredCheck | None:
     """Return the stored result for a release folder; None if it is unreadable or of another folder."""
     try:
-        kept = _FILE.load(_file())
+        kept = _KEPT_FILE.load(_check_file())
     except OSError:
         return None
     return kept if kept is not None and kept.folder == folder else None
@@ -275,11 +275,11 @@ def _read_stored(folder: str) -> _StoredCheck | None:
 
 def _store_check(folder: str, manifest: Manifest | None) -> None:
     """Store the result of a check; None as manifest means that there was no answer."""
-    before = _read_stored(folder) if manifest is None else None
+    before = _read_check(folder) if manifest is None else None
     known = before.manifest if before is not None else manifest
     kept = _StoredCheck(folder=folder, asked_s=time.time(), answered=manifest is not None, manifest=known)
     try:
-        make_private_folder(_file().parent)
-        write_atomically(_file(), kept.model_dump_json().encode())
+        make_private_folder(_check_file().parent)
+        write_atomically(_check_file(), kept.model_dump_json().encode())
     except (OSError, LauncherError) as error:
-        _log.info("When newer versions were looked for cannot be kept: %s", error)
+        _log.info("Cannot store the result of the check for updates: %s", error)

@@ -1,5 +1,4 @@
-"""Download, verification and installation of a newer version, the way this one was installed; never while it is in
-use."""
+"""Downloads, verifies and installs a newer version by the method of this one; never while the program is in use."""
 
 import asyncio
 import os
@@ -51,9 +50,9 @@ _INSTALL_COMMANDS = {
     if sys.platform == "win32"
     else ["sh"],
 }
-"""The command that runs the release's file."""
-_PATIENCE_S = (2.0, 2.0)
-"""Seconds to wait for the script to end after each signal. The next run cleans up what it leaves."""
+"""The command that runs the release's file; the Windows installer is run directly."""
+_STOP_TIMEOUTS_S = (2.0, 2.0)
+"""Seconds to wait for a cancelled script after each of two signals. Its next run cleans up what this one left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +77,17 @@ class DownloadedUpdate:
 
 def find_artefact(newest: NewestRelease) -> Artefact:
     """Return the release's file for this installation. Raises NotOffered if there is none."""
-    if find_install_method() in _UPDATED_BY_USER:
-        raise NotOffered(*_UPDATED_BY_USER[find_install_method()])
-    found = newest.manifest.artefact(find_install_method().value, this_platform())
+    method = find_install_method()
+    if method in _UPDATED_BY_USER:
+        raise NotOffered(*_UPDATED_BY_USER[method])
+    found = newest.manifest.find_artefact(method.value, this_platform())
     if found is None:
         raise NotOffered(
             message(
                 "Version {version} has no file for this computer ({this_platform}, *{value}).",
                 version=newest.manifest.version,
                 this_platform=this_platform(),
-                value=find_install_method().value,
+                value=method.value,
             ),
             message("Available files are at {folder}.", folder=newest.folder),
         )
@@ -114,25 +114,25 @@ async def download_update(
     return DownloadedUpdate(target, find_install_method(), newest.manifest.version, newest.folder)
 
 
-async def install_update(received: DownloadedUpdate) -> bool:
-    """Install the downloaded file. Returns True if it is done or started, False if the user has to run its `line`.
+async def install_update(update: DownloadedUpdate) -> bool:
+    """Install a downloaded update. Return False if the user has to run `update.shell_line`, as for a Debian package.
 
-    The Windows installer is only started: it asks this program to end. The script installs the version beside this one,
-    for use from the next start, and downloads and verifies everything else itself. Cancelling ends the script, and it
-    starts over next time. Raises UpdateWaits or TuneUnderWay while the program is in use, and UpdateFailed.
+    The Windows installer is only started, and asks this program to end. The script installs the new version next to
+    this one, for use from the next start; cancelling ends the script, and the next one starts over. Raises UpdateWaits
+    or TuneUnderWay while the program is in use, and UpdateFailed.
     """
     await asyncio.to_thread(check_idle)
     try:
-        if received.method is InstallMethod.SETUP:
-            await asyncio.to_thread(_start_installer, received.path)
-        elif received.method is InstallMethod.SCRIPT:
-            await _run_script(received)
+        if update.method is InstallMethod.SETUP:
+            await asyncio.to_thread(_start_installer, update.path)
+        elif update.method is InstallMethod.SCRIPT:
+            await _run_script(update)
     except OSError as error:
         why = message("Cannot start the installer: {strerror}.", strerror=error.strerror or error)
-        raise UpdateFailed(why, f"Start it yourself: {received.shell_line}") from error
+        raise UpdateFailed(why, f"Start it yourself: {update.shell_line}") from error
     except EngineMissing as error:
-        raise UpdateFailed(error.title, f"Start it yourself: {received.shell_line}") from error
-    return received.method is not InstallMethod.DEB
+        raise UpdateFailed(error.title, f"Start it yourself: {update.shell_line}") from error
+    return update.method is not InstallMethod.DEB
 
 
 def check_idle() -> None:
@@ -162,37 +162,32 @@ def _start_installer(setup: Path) -> None:
     threading.Thread(target=installer.wait, daemon=True).start()  # reaps the process when it ends
 
 
-async def _run_script(received: DownloadedUpdate) -> None:
+async def _run_script(update: DownloadedUpdate) -> None:
     """Run the script to its end; if cancelled, end it with all its children. Raises UpdateFailed, EngineMissing."""
-    program, *words = received.command
+    program, *words = update.command
     command = EngineCommand(
         (shutil.which(program) or program, *words),
-        os.environ | {RELEASES_VARIABLE: received.folder},
-        received.path.parent,
+        os.environ | {RELEASES_VARIABLE: update.folder},
+        update.path.parent,
     )
-    said: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
-    script = await start_process(command, lambda stream, line: said[stream].append(line))
+    output: dict[Stream, list[str]] = {"stdout": [], "stderr": []}
+    script = await start_process(command, lambda stream, line: output[stream].append(line))
     try:
         ended = await asyncio.shield(script.exited)
     except asyncio.CancelledError:
-        await script.stop(_PATIENCE_S)
+        await script.stop(_STOP_TIMEOUTS_S)
         raise
     if ended.code:
-        raise _script_error([*said["stdout"], *said["stderr"]], ended.code, received.shell_line)
+        raise _read_script_error([*output["stdout"], *output["stderr"]], ended.code, update.shell_line)
 
 
-def _script_error(said: Sequence[str], code: int, line: str) -> UpdateFailed:
-    """Return the error for a failed script: it prints `Error: ` and a sentence, and the next step on the following
-    line.
-    """
-    lines = [each.strip() for each in said if each.strip()]
-    at = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].startswith("Error: ")), None)
-    if at is None:
-        return UpdateFailed(
-            message("The installer ended with exit code {code}: {lines}", code=code, lines=" ".join(lines[-2:])),
-            message("Run again: {line}", line=line),
-        )
-    return UpdateFailed(
-        Message(lines[at].removeprefix("Error: ")),
-        Message(" ".join(lines[at + 1 :])) or message("Run again: {line}", line=line),
-    )
+def _read_script_error(output: Sequence[str], code: int, shell_line: str) -> UpdateFailed:
+    """Return the error of a failed script, from the last line that begins with `Error: ` and the hint that follows."""
+    lines = [each.strip() for each in output if each.strip()]
+    retry = message("Run again: {line}", line=shell_line)
+    for index in reversed(range(len(lines))):
+        if lines[index].startswith("Error: "):
+            title = Message(lines[index].removeprefix("Error: "))
+            return UpdateFailed(title, Message(" ".join(lines[index + 1 :])) or retry)
+    title = message("The installer ended with exit code {code}: {lines}", code=code, lines=" ".join(lines[-2:]))
+    return UpdateFailed(title, retry)

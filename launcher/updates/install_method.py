@@ -1,4 +1,4 @@
-"""The installation method of this program, which decides how a newer version is installed."""
+"""Finds out how this program was installed, because a newer version is installed the same way."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from launcher.base.running_mark import UNINSTALLER
 
 DPKG = Path("/var/lib/dpkg/info")
 _PACKAGE = "mtp-launcher"
-_RECEIPT = "uv-receipt.toml"
+_UV_RECEIPT = "uv-receipt.toml"
 """uv writes this file into each tool's environment."""
 
 
@@ -18,12 +18,11 @@ class InstallMethod(Enum):
     """An installation method; the value is the name, or its suffix, of the release file for it."""
 
     SETUP = "-setup.exe"
-    """The Windows installer: the program lies below the folder of its uninstaller."""
+    """The Windows installer. Sign: its uninstaller lies in the program's folder or in the one above."""
     DEB = ".deb"
-    """The Debian package."""
+    """The Debian package. Sign: the package's list of files has our data folder."""
     SCRIPT = "install.ps1" if sys.platform == "win32" else "install.sh"
-    """The install script, which stores itself beside the versions that it installs:
-    FOLDER/VERSION/tools/mtp-launcher."""
+    """The install script. Sign: the script lies in FOLDER, and the program in FOLDER/VERSION/tools/mtp-launcher."""
     TOOL = "uv tool"
     """The user's own `uv tool install`."""
     SOURCE = "source"
@@ -31,14 +30,14 @@ class InstallMethod(Enum):
 
 
 def find_install_method(prefix: Path | None = None, data: Path | None = None, dpkg: Path = DPKG) -> InstallMethod:
-    """Return the installation method of the program in `prefix`, by default this one, with its shipped data."""
+    """Return the installation method of the program in `prefix` with its `data` folder, by default of this program.
+
+    `dpkg` is the folder with the lists of the files of Debian packages.
+    """
     prefix = prefix or Path(sys.prefix)
-    if (prefix / _RECEIPT).is_file():
-        return (
-            InstallMethod.SCRIPT
-            if prefix.parents[2].joinpath(InstallMethod.SCRIPT.value).is_file()
-            else InstallMethod.TOOL
-        )
+    if (prefix / _UV_RECEIPT).is_file():
+        script = prefix.parents[2] / InstallMethod.SCRIPT.value
+        return InstallMethod.SCRIPT if script.is_file() else InstallMethod.TOOL
     if any((folder / UNINSTALLER).is_file() for folder in (prefix, prefix.parent)):
         return InstallMethod.SETUP
     try:

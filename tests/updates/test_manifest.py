@@ -28,7 +28,7 @@ def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
     )
 
     def name(suffix: str, platform: str) -> str | None:
-        found = told.artefact(suffix, platform)
+        found = told.find_artefact(suffix, platform)
         return found.name if found else None
 
     assert name(".deb", "linux-x64") == "mtp-launcher_1.2.0_amd64.deb"
@@ -49,7 +49,7 @@ def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:
     ],
 )
 def test_versions_are_compared_by_their_numbers(one: str, other: str, *, newer: bool) -> None:
-    assert manifest(one).newer_than(other) is newer
+    assert manifest(one).is_newer_than(other) is newer
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_what_else_a_manifest_says_is_left_out() -> None:
 
 
 def test_the_platform_is_one_that_manifests_may_name() -> None:
-    assert manifest("1.0.0", artefact("x.deb", this_platform())).artefact(".deb", this_platform()) is not None
+    assert manifest("1.0.0", artefact("x.deb", this_platform())).find_artefact(".deb", this_platform()) is not None
