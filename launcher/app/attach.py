@@ -17,22 +17,22 @@ from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.monitor.traffic import Counters, parse_counters
 
-_PERIOD_S = 2.0
+_CHECK_PERIOD_S = 2.0
 _NOT_OFFERED = "not offered"
 _PROPS = frozenset({"build_info", "total_slots", "default_generation_settings"})
-"""Fields of llama-server's /props (tools/server/README.md)."""
+"""Some fields of llama-server's /props (tools/server/README.md), by which it is recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Address of a server: `url` without a final /v1. `local` if it is on this computer."""
+    """Address of a server: `url` without a final /v1. `local` is True if it is on this computer."""
 
     url: str
     local: bool
 
     @property
-    def open_key(self) -> bool:
-        """Whether an API key would travel unencrypted over the network."""
+    def exposes_key(self) -> bool:
+        """Whether an API key would be sent unencrypted over the network."""
         return not self.local and self.url.startswith("http://")
 
 
@@ -71,10 +71,10 @@ def _is_local(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServerOffer:
-    """Capabilities of a server. Unknown figures are None; `missing` maps each missing endpoint to the reason.
+    """What a server can do. Unknown values are None; `missing` maps each missing endpoint to the reason.
 
-    `models` are the names of its models, `drafts` is whether it reports speculation, `model_path` is the path of its
-    model on its computer, `counts` whether it has counters.
+    `models` are the names of its models, `model_path` is the path of the model's file on the server's computer.
+    `drafts` is whether it speculates, `counts` whether it has counters (/metrics).
     """
 
     url: str
@@ -100,7 +100,7 @@ class ServerOffer:
 
 
 class AttachedServer:
-    """A server started by others, in the form that the monitor watches. Belongs to one asyncio loop."""
+    """A server started by others, with the attributes that Monitor reads. Belongs to one asyncio loop."""
 
     def __init__(self, address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None) -> None:
         remote = not address.local or address.url.startswith("https://")
@@ -160,10 +160,10 @@ class AttachedServer:
         names = _model_names(models, missing)
         facts = props if isinstance(props, dict) and _PROPS & props.keys() else {}
         if not facts and "/props" not in missing:
-            missing["/props"] = "its answer is none of llama-server's"
+            missing["/props"] = "its answer is not that of llama-server"
         usable_slots = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
         if not usable_slots and "/slots" not in missing:
-            missing["/slots"] = "its answer is none of llama-server's"
+            missing["/slots"] = "its answer is not that of llama-server"
         counts = await self._has_counters(missing)
         healthy = True if await self._client.is_healthy() else None
         if healthy is None:
@@ -182,9 +182,9 @@ class AttachedServer:
         self.offer = ServerOffer(
             url=self.address.url,
             models=names,
-            engine=_text(facts.get("build_info")),
-            context=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None,
-            slots=_count(facts.get("total_slots")),
+            engine=_clean_text(facts.get("build_info")),
+            context=_positive_int(settings.get("n_ctx")) if isinstance(settings, dict) else None,
+            slots=_positive_int(facts.get("total_slots")),
             drafts=any(slot.get("speculative") is True for slot in usable_slots) if usable_slots else None,
             healthy=healthy,
             counts=counts,
@@ -195,12 +195,12 @@ class AttachedServer:
         return self.offer
 
     async def _get_endpoint(self, path: str, missing: dict[str, str]) -> Any:  # noqa: ANN401 -- the caller checks the shape
-        """Return the reply of an endpoint. None when it is missing, with the reason added to `missing`."""
+        """Return the reply of an endpoint; if it is missing, return None and add the reason to `missing`."""
         try:
             return await self._client.answer(path)
         except Refused as error:
             if error.status == 401:
-                raise self._wrong_key() from error
+                raise self._key_error() from error
             if error.status == 503:
                 raise
             missing[path] = _NOT_OFFERED if error.status in (404, 405, 501) else one_line(error.title, 200)
@@ -213,14 +213,14 @@ class AttachedServer:
         except Refused as error:
             missing["/metrics"] = _NOT_OFFERED if error.status in (404, 405, 501) else one_line(error.title, 200)
         except ValueError:
-            missing["/metrics"] = "its answer is no Prometheus text"
+            missing["/metrics"] = "its answer is not Prometheus text"
         else:
             if "llamacpp:" in text:
                 return True
-            missing["/metrics"] = "its counters are none of llama-server's"
+            missing["/metrics"] = "its counters are not those of llama-server"
         return False
 
-    def _wrong_key(self) -> Refused:
+    def _key_error(self) -> Refused:
         if self._has_key:
             return Refused(
                 message("{url} rejected the API key.", url=self.address.url), message("Check it."), status=401
@@ -228,8 +228,8 @@ class AttachedServer:
         hint = message("Pass its API key with --api-key-env NAME or --key-file FILE.")
         return Refused(message("{url} requires an API key.", url=self.address.url), hint, status=401)
 
-    async def follow(self, *, period_s: float = _PERIOD_S) -> None:
-        """Update the status until cancelled, every `period_s`: FAILED with the reason while the server is silent."""
+    async def follow_health(self, *, period_s: float = _CHECK_PERIOD_S) -> None:
+        """Check the server every `period_s` until cancelled. Its status is FAILED while it does not answer."""
         while True:
             await asyncio.sleep(period_s)
             if self.offer.healthy is None:
@@ -243,11 +243,8 @@ class AttachedServer:
                 )
                 self._status = ServerStatus(ServerState.FAILED, error=gone)
 
-    async def counters(self) -> Counters | None:
-        """Return the server's counters.
-
-        With slots but no counters, only the number of working slots; None without either.
-        """
+    async def read_counters(self) -> Counters | None:
+        """Return the server's counters; if it has only slots, just the number of working ones; None without either."""
         if self.offer.counts:
             return parse_counters(await self._client.metrics())
         if "/slots" in self.offer.missing:
@@ -269,16 +266,16 @@ class AttachedServer:
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply, with a request in the form that this server accepts. See EngineClient.chat."""
-        plain = isinstance(request, PlainRequest)
-        asked = request if self.offer.is_llama_server or plain else PlainRequest.of(request)
+        if not self.offer.is_llama_server and not isinstance(request, PlainRequest):
+            request = PlainRequest.from_request(request)
         if self.offer.model:
-            asked = replace(asked, extra={"model": self.offer.model, **asked.extra})
+            request = replace(request, extra={"model": self.offer.model, **request.extra})
         try:
-            async with self._client.chat(asked) as deltas:
+            async with self._client.chat(request) as deltas:
                 yield deltas
         except Refused as error:
             if error.status == 401:
-                raise self._wrong_key() from error
+                raise self._key_error() from error
             raise
 
 
@@ -287,14 +284,14 @@ class PlainRequest(ChatRequest):
     """A chat request without llama-server's own fields; other servers refuse unknown fields."""
 
     @classmethod
-    def of(cls, request: ChatRequest) -> "PlainRequest":
+    def from_request(cls, request: ChatRequest) -> "PlainRequest":
         """Return a copy of a request in this form."""
         return cls(**{each.name: getattr(request, each.name) for each in fields(request)})
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of the streamed request."""
-        own = {"timings_per_token", "return_progress", "chat_template_kwargs", "stream_options"}
-        return {name: value for name, value in ChatRequest.body(self).items() if name not in own}
+        llama_server_fields = {"timings_per_token", "return_progress", "chat_template_kwargs", "stream_options"}
+        return {name: value for name, value in ChatRequest.body(self).items() if name not in llama_server_fields}
 
 
 @asynccontextmanager
@@ -306,7 +303,7 @@ async def attach_server(
     following: asyncio.Task[None] | None = None
     try:
         await server.detect_offer()
-        following = asyncio.create_task(server.follow())
+        following = asyncio.create_task(server.follow_health())
         yield server
     finally:
         if following is not None:
@@ -319,15 +316,15 @@ async def attach_server(
 def _model_names(answer: object, missing: dict[str, str]) -> tuple[str, ...]:
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list):
-        missing.setdefault("/v1/models", "its answer is no list of models")
+        missing.setdefault("/v1/models", "its answer is not a list of models")
         return ()
-    names = (_text(each.get("id")) for each in data[:1_000] if isinstance(each, dict))
+    names = (_clean_text(each.get("id")) for each in data[:1_000] if isinstance(each, dict))
     return tuple(name for name in names if name)
 
 
-def _text(value: object) -> str | None:
+def _clean_text(value: object) -> str | None:
     return one_line(value, 200) if isinstance(value, str) and value else None
 
 
-def _count(value: object) -> int | None:
+def _positive_int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

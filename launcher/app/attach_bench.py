@@ -1,4 +1,4 @@
-"""A bench on a server started by others: by its own timings where it gives them, else by the client's clock."""
+"""Measures a server started by others: by its own timings if it reports them, else by the client's clock."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,10 +19,10 @@ from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.timed_request import RequestTimer, build_request
 from launcher.tuning.workloads import Workload
 
-_CHARACTERS_A_TOKEN = 1_000
-"""Most characters per token. The longest tokens of the usual vocabularies are about 200 spaces."""
-_STANDARD = ("top_p", "presence_penalty", "frequency_penalty")
-"""Sampling fields of a prompt that other servers accept, beside temperature and seed."""
+_MAX_CHARACTERS_PER_TOKEN = 1_000
+"""Generous: the longest tokens of the usual vocabularies are about 200 spaces."""
+_STANDARD_SAMPLING = ("top_p", "presence_penalty", "frequency_penalty")
+"""Sampling fields that all servers accept, besides temperature and seed."""
 
 FindDisturbance = Callable[[], Awaitable[str | None]]
 """Returns why the reply that has just ended must not be counted, None if it counts."""
@@ -31,20 +31,20 @@ FindDisturbance = Callable[[], Awaitable[str | None]]
 class AttachedBench:
     """A Bench on a running server: it gets requests, but no settings. Belongs to the server's loop.
 
-    `monitor` adds the machine's sensor values to each reply while it watches the server. `spoilt` returns further
-    disturbances after each reply. `error` is the error of the last request.
+    `monitor` adds the machine's sensor values to each reply while it watches the server. `find_disturbance` is called
+    after each good reply. `error` is the error of the last request.
     """
 
     def __init__(
-        self, server: AttachedServer, settings: Settings | None = None, spoilt: FindDisturbance | None = None
+        self, server: AttachedServer, settings: Settings | None = None, find_disturbance: FindDisturbance | None = None
     ) -> None:
         self.server = server
         self.monitor = Monitor()
         self.error: LauncherError | None = None
         self._settings = dict(settings or {})
-        self._timer = RequestTimer(self.monitor, lambda: server.engine_pid, server.counters)
-        self._spoilt = spoilt
-        self._counts = True
+        self._timer = RequestTimer(self.monitor, lambda: server.engine_pid, server.read_counters)
+        self._find_disturbance = find_disturbance
+        self._requests_counts = True
 
     def now_s(self) -> float:
         """Return the monitor's time in seconds."""
@@ -62,43 +62,43 @@ class AttachedBench:
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         """See Bench.
 
-        Other servers than llama-server get a different beginning for each seed, so that no cache has the prompt.
+        For servers other than llama-server, the prompt begins with the seed, so that it is in no prompt cache.
         """
         self.error = None
 
         async def send() -> Reply:
             try:
-                return await self._ask(prompt, seed)
+                return await self._send_request(prompt, seed)
             except LauncherError as error:
                 self.error = error
                 raise
 
         run = await self._timer.time_request(prompt, self._settings, send)
-        if self._spoilt is None or run.error is not None or run.spoilt is not None:
+        if self._find_disturbance is None or run.error is not None or run.spoilt is not None:
             return run
-        return replace(run, spoilt=await self._spoilt())
+        return replace(run, spoilt=await self._find_disturbance())
 
-    async def _ask(self, prompt: Prompt, seed: int) -> Reply:
+    async def _send_request(self, prompt: Prompt, seed: int) -> Reply:
         if self.server.offer.is_llama_server:
-            return await self._read(build_request(prompt, seed=seed), prompt.tokens)
+            return await self._read_reply(build_request(prompt, seed=seed), prompt.tokens)
         plain = _plain_request(prompt, seed)
-        if self._counts:
+        if self._requests_counts:
             try:
-                return await self._read(_CountedRequest.of(plain), prompt.tokens)
+                return await self._read_reply(_CountedRequest.from_request(plain), prompt.tokens)
             except Refused as error:
                 if error.status not in (400, 422):
                     raise
-        reply = await self._read(PlainRequest.of(plain), prompt.tokens)
-        self._counts = False  # it has no token counts, and refuses requests for them
+        reply = await self._read_reply(PlainRequest.from_request(plain), prompt.tokens)
+        self._requests_counts = False  # the server refuses requests for token counts, and accepts others
         return reply
 
-    async def _read(self, request: ChatRequest, tokens: int) -> Reply:
-        left = _CHARACTERS_A_TOKEN * tokens
+    async def _read_reply(self, request: ChatRequest, tokens: int) -> Reply:
+        characters_left = _MAX_CHARACTERS_PER_TOKEN * tokens
 
         def check(delta: Delta) -> None:
-            nonlocal left
-            left -= len(delta.content) + len(delta.reasoning)
-            if left < 0:
+            nonlocal characters_left
+            characters_left -= len(delta.content) + len(delta.reasoning)
+            if characters_left < 0:
                 raise Refused(
                     message(
                         "{url} did not stop after the requested {tokens:,} tokens.",
@@ -119,10 +119,10 @@ class AttachedBench:
 
 @asynccontextmanager
 async def attached_bench(
-    server: AttachedServer, settings: Settings | None = None, spoilt: FindDisturbance | None = None
+    server: AttachedServer, settings: Settings | None = None, find_disturbance: FindDisturbance | None = None
 ) -> AsyncIterator[AttachedBench]:
     """Yield a bench on a server. If the server is on this computer, its machine is monitored meanwhile."""
-    bench = AttachedBench(server, settings, spoilt)
+    bench = AttachedBench(server, settings, find_disturbance)
     if server.address.local:
         bench.monitor.watch_server(server)
     try:
@@ -139,18 +139,16 @@ class _CountedRequest(PlainRequest):
 
 
 def _plain_request(prompt: Prompt, seed: int) -> ChatRequest:
-    """Return a request with the standard's fields only."""
-    (role, text), *others = prompt.messages
+    """Return a request with standard fields only, whose first message begins with the seed."""
+    messages = [{"role": role, "content": text} for role, text in prompt.messages]
+    messages[0]["content"] = join_messages(message("Round {seed}.", seed=seed), messages[0]["content"])
     temperature = prompt.sampling.get("temperature")
     return ChatRequest(
-        [
-            {"role": each, "content": words}
-            for each, words in ((role, join_messages(message("Round {seed}.", seed=seed), text)), *others)
-        ],
+        messages,
         max_tokens=prompt.tokens,
         temperature=None if temperature is None else float(temperature),
         seed=seed,
-        extra={name: value for name, value in prompt.sampling.items() if name in _STANDARD},
+        extra={name: value for name, value in prompt.sampling.items() if name in _STANDARD_SAMPLING},
     )
 
 
@@ -159,7 +157,7 @@ async def measure_attached(
 ) -> MeasuredSpeed:
     """Send every prompt `runs` times, after one warm-up reply that does not count.
 
-    Raises the server's error when a request failed.
+    Raises the error of the last request if that failed.
     """
     prompts = await fill_prompts(work.prompts, bench.server)
     try:
@@ -171,13 +169,14 @@ async def measure_attached(
 
 def unknown_reasons(measured: MeasuredSpeed) -> dict[str, str]:
     """Return the reasons for figures that are None, by their names."""
-    timed = measured.clock == "engine"
-    few = "too few tokens came" if timed else "the server tells no token counts, or wrote too few"
-    drafts = "no drafts were made" if timed else "the server tells nothing of drafts"
-    why = {
-        "prefill": None if measured.prefill else few,
-        "decode": None if measured.decode else few,
-        "first_token": None if measured.first_token else "no token came",
-        "acceptance": None if measured.acceptance else drafts,
-    }
-    return {name: words for name, words in why.items() if words}
+    if measured.clock == "engine":
+        no_speed, no_drafts = "too few tokens came", "no drafts were made"
+    else:
+        no_speed, no_drafts = "the server reports no token counts, or wrote too few", "the server reports no drafts"
+    figures = (
+        ("prefill", measured.prefill, no_speed),
+        ("decode", measured.decode, no_speed),
+        ("first_token", measured.first_token, "no token came"),
+        ("acceptance", measured.acceptance, no_drafts),
+    )
+    return {name: reason for name, figure, reason in figures if not figure}

@@ -1,6 +1,6 @@
-"""Autostart: serving from login on, by the system's own means.
+"""Starts the server at login: by systemd, by the desktop's autostart folder, or by the Run key of Windows.
 
-Off by default; every file that it writes is reported.
+Off by default; every file that is written is reported.
 """
 
 import os
@@ -20,9 +20,10 @@ from launcher.export.quoting import quote_systemd
 NAME = "mtp-launcher"
 RUN_KEY = r"Software\Microsoft\Windows\CurrentVersion\Run"
 RUN_VALUE = "MTP Launcher"
-_LONGEST_RUN = 260
-"""Most characters of a command in the Run key (Microsoft's "Run and RunOnce Registry Keys")."""
+_MAX_RUN_CHARACTERS = 260
+"""The longest command of the Run key (Microsoft's "Run and RunOnce Registry Keys")."""
 _KEPT_VARIABLES = (HOME_VARIABLE, MODELS_VARIABLE)
+"""Environment variables that are written into the entry, because at login they may not be set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,12 @@ def serve_command(model: str | None, *, windowless: bool = False) -> list[str]:
     With `windowless` (Windows) it opens no console.
     """
     python = Path(sys.executable)
-    what = ["serve", *(["--last"] if model is None else ["--model", model])]
-    quiet = python.with_name("pythonw.exe")
+    arguments = ["serve", "--last"] if model is None else ["serve", "--model", model]
     if windowless:
-        return [str(quiet if quiet.exists() else python), "-m", "launcher", *what]
+        pythonw = python.with_name("pythonw.exe")
+        return [str(pythonw if pythonw.exists() else python), "-m", "launcher", *arguments]
     script = python.with_name(NAME)
-    return [str(script), *what] if script.exists() else [str(python), "-m", "launcher", *what]
+    return [str(script), *arguments] if script.exists() else [str(python), "-m", "launcher", *arguments]
 
 
 def systemd_unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
@@ -80,12 +81,13 @@ WantedBy=default.target
 
 
 def desktop_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
-    """Return an entry for the desktop's autostart folder.
+    """Return an entry for the desktop's autostart folder (Autostart and Desktop Entry Specification, freedesktop.org).
 
-    (freedesktop.org's Desktop Entry and Autostart specification.) Raises BadOption for a line break, which its strings
-    cannot hold.
+    Raises BadOption for a line break, which such an entry cannot hold.
     """
-    words = [*(["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []), *command]
+    words = list(command)
+    if variables:
+        words = ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
     if any("\n" in word or "\r" in word for word in words):
         raise BadOption(
             message("A name with a line break cannot be written into an autostart entry."), message("Rename the file.")
@@ -95,12 +97,12 @@ def desktop_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
 Type=Application
 Name=MTP Launcher
 Comment=Written by mtp-launcher autostart on
-Exec={" ".join(map(_exec_word, words))}
+Exec={" ".join(map(_quote_exec_word, words))}
 Terminal=false
 """
 
 
-def _exec_word(word: str) -> str:
+def _quote_exec_word(word: str) -> str:
     """Quote a word for Exec: by Exec's own rules, then as a string of the file, where a backslash begins an escape."""
     quoted = '"' + "".join(f"\\{each}" if each in '"`$\\' else each for each in word) + '"'
     return quoted.replace("%", "%%").replace("\\", "\\\\")
@@ -109,7 +111,7 @@ def _exec_word(word: str) -> str:
 def run_line(command: Sequence[str]) -> str:
     """Return a command for Windows' Run key. Raises BadOption when it is too long."""
     line = list2cmdline(command)
-    if len(line) > _LONGEST_RUN:
+    if len(line) > _MAX_RUN_CHARACTERS:
         raise BadOption(
             message(
                 "The command is too long for Windows' list of programs that start at login ({line} characters).",
@@ -117,7 +119,7 @@ def run_line(command: Sequence[str]) -> str:
             ),
             message(
                 "The limit is {longest_run}. Move the model to a shorter path, or use its catalogue ID.",
-                longest_run=_LONGEST_RUN,
+                longest_run=_MAX_RUN_CHARACTERS,
             ),
         )
     return line

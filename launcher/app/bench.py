@@ -1,4 +1,4 @@
-"""Bench on a session's own server, with sensor values for each reply."""
+"""Measures the server of a session, with sensor values for each reply."""
 
 import time
 
@@ -18,8 +18,8 @@ from launcher.tuning.timed_request import RequestTimer, build_request
 class SessionBench:
     """Bench on a session. Server settings that a measurement does not name are those of `options`.
 
-    The server is stopped before it gets other settings, so that the memory of both is never needed at once, and so that
-    no fallback is started when they fail. To be used on the session's event loop only.
+    The server is stopped before it starts with other settings: the memory of both is then never needed at once, and the
+    previous settings are not restored if the new ones fail. Use it on the session's event loop only.
     """
 
     def __init__(self, session: Session, options: ServeOptions, *, named: str | None = None) -> None:
@@ -28,7 +28,7 @@ class SessionBench:
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
         self._expected_requests: int | None = None
-        """The session's number of starts and stops if only this bench has requested any since its own first."""
+        """What `session.requests` is unless others have started or stopped the server since this bench did."""
         self._timer = RequestTimer(session.monitor, self._engine_pid, self._read_counters)
 
     def now_s(self) -> float:

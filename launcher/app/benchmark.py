@@ -55,14 +55,14 @@ class BenchmarkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Result of a benchmark. `kept` is its id in the history, None for another computer's server."""
+    """Result of a benchmark. `history_id` is its id in the history, None for another computer's server."""
 
     measured: MeasuredSpeed
     workload: Workload
     environment: Environment
     settings: Settings
     url: str
-    kept: str | None
+    history_id: str | None
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON data, without the runs."""
@@ -96,20 +96,22 @@ class Benchmark:
         if decode is None:
             return message("Speed unknown.")
         draft = self.settings.get("draft")
-        mtp = "" if draft is None else f" with draft {draft}" if draft else " without MTP"
+        mtp = f" with draft {draft}" if draft else " without MTP"
+        if draft is None:
+            mtp = ""
         return message("{mean:.1f} tokens/s for {name}{mtp}.", mean=decode.mean, name=self.workload.name, mtp=mtp)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkTarget:
-    """A server to measure. One on another computer (`here` False) is not recorded in the history."""
+    """A server to measure. Only measurements of servers on this computer (`is_local`) are recorded in the history."""
 
     bench: Bench
     server: TokenCounter
     environment: Environment
     settings: Settings
     url: str
-    here: bool = True
+    is_local: bool = True
 
 
 async def serve_target(
@@ -123,19 +125,21 @@ async def serve_target(
     With `work`, BadOption is raised before the start for prompts that exceed the context.
     """
     launch = await prepare_launch(options, Endpoint(0, ""))
-    _check_sizes(work, launch.context)
+    if work is not None:
+        _check_sizes(work, launch.context)
     options = replace(options, context=launch.context)
-    chosen: dict[str, Value] = dict(options.chosen())  # what is not left to the engine
+    chosen: dict[str, Value] = dict(options.chosen())  # without settings that are left to the engine
     bench = SessionBench(session, options, named=named)
     await bench.become(chosen)
     supervisor = session.supervisor
     environment = await asyncio.to_thread(Environment.for_launch, launch)
-    own: dict[str, Value] = {"extra": shlex.join(options.extra)} if options.extra else {}
-    return BenchmarkTarget(bench, supervisor.client, environment, {**chosen, **own}, supervisor.endpoint.url)
+    extra: dict[str, Value] = {"extra": shlex.join(options.extra)} if options.extra else {}
+    return BenchmarkTarget(bench, supervisor.client, environment, {**chosen, **extra}, supervisor.endpoint.url)
 
 
-def _check_sizes(work: Workload | None, context: int) -> None:
-    large = [each for each in work.prompts if each.size and each.size + each.tokens > context] if work else []
+def _check_sizes(work: Workload, context: int) -> None:
+    """Raise BadOption if a prompt of fixed size and its reply exceed the context."""
+    large = [each for each in work.prompts if each.size and each.size + each.tokens > context]
     if large:
         listed = "; ".join(f"{each.name} ({each.size:,} to read, {each.tokens:,} to write)" for each in large)
         raise BadOption(
@@ -149,10 +153,10 @@ async def running_target(entry: Entry) -> AsyncIterator[BenchmarkTarget]:
     """Yield a running server of this user, to be measured as it is. Raises what requests to it raise."""
     key = await asyncio.to_thread(verified_api_key, entry)
     settings = {name: _to_run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
-    spilled = partial(asyncio.to_thread, _find_spill_sentence, entry.url)
+    find_spill = partial(asyncio.to_thread, _find_spill_sentence, entry.url)
     async with (
         attach_server(parse_address(entry.url), key, engine_pid=entry.engine_pid) as server,
-        attached_bench(server, settings, spilled) as bench,
+        attached_bench(server, settings, find_spill) as bench,
     ):
         environment = await asyncio.to_thread(_read_environment, server.offer, entry.engine, entry.model)
         with _raising_server_error(bench):
@@ -163,17 +167,17 @@ async def running_target(entry: Entry) -> AsyncIterator[BenchmarkTarget]:
 async def other_target(url: str, api_key: str | None) -> AsyncIterator[BenchmarkTarget]:
     """Yield a server that others started. Raises what requests to it raise."""
     async with attach_server(parse_address(url), api_key) as server, attached_bench(server) as bench:
-        offer, here = server.offer, server.address.local
+        offer, is_local = server.offer, server.address.local
         engine, model = "llama-server" if offer.is_llama_server else "another server", offer.model or "unknown"
         environment = Environment(ModelFacts(model), engine, offer.engine or "")
-        if here:
+        if is_local:
             environment = await asyncio.to_thread(_read_environment, offer, engine, model)
         with _raising_server_error(bench):
-            yield BenchmarkTarget(bench, server, environment, {}, offer.url, here)
+            yield BenchmarkTarget(bench, server, environment, {}, offer.url, is_local)
 
 
 async def check_server(url: str, api_key: str | None) -> None:
-    """Check that a server answers, before anything is loaded to compare with it. Raises what `attach_server` raises."""
+    """Check that a server answers, before a model is loaded to compare with it. Raises what `attach_server` raises."""
     async with attach_server(parse_address(url), api_key):
         pass
 
@@ -189,14 +193,16 @@ def _raising_server_error(bench: AttachedBench) -> Iterator[None]:
         raise
 
 
-async def run_benchmark(target: BenchmarkTarget, wanted: BenchmarkRequest, on_run: OnRun) -> Benchmark:
+async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_run: OnRun) -> Benchmark:
     """Measure a target, and record it in the history.
 
     Raises NothingMeasured, and BadOption for prompts that cannot have their size.
     """
-    work = wanted.workload
+    work = request.workload
     prompts = await fill_prompts(work.prompts, target.server)
-    minimum, most, width = (wanted.runs, wanted.runs, 0.0) if wanted.runs else (LEAST_ROUNDS, MOST_ROUNDS, wanted.width)
+    minimum, most, width = LEAST_ROUNDS, MOST_ROUNDS, request.width
+    if request.runs:
+        minimum, most, width = request.runs, request.runs, 0.0
     async with _record_targets([target], work) as records:
         record = records.get(target.url)
 
@@ -209,13 +215,13 @@ async def run_benchmark(target: BenchmarkTarget, wanted: BenchmarkRequest, on_ru
             target.bench,
             prompts,
             width=width,
-            budget_s=wanted.budget_s,
+            budget_s=request.budget_s,
             on_run=record_run,
             minimum=minimum,
             most=most,
         )
-        kept = record.id if record else None
-        benchmark = Benchmark(measured, work, target.environment, target.settings, target.url, kept)
+        history_id = record.id if record else None
+        benchmark = Benchmark(measured, work, target.environment, target.settings, target.url, history_id)
         if record:
             record.finish({**benchmark.as_json(), "sentence": benchmark.sentence})
     return benchmark
@@ -264,7 +270,7 @@ async def _record_targets(
                 record_session(KIND, each.environment, each.settings, workload=work.name)
             )
             for each in targets
-            if each.here
+            if each.is_local
         }
         try:
             yield records
@@ -275,7 +281,7 @@ async def _record_targets(
 
 
 def _to_run_value(value: object) -> Value:
-    """Return a registered server's setting as runs store it. Extra arguments become one line."""
+    """Return a server's setting in the form that runs store. A list of extra arguments becomes one string."""
     if isinstance(value, list):
         return shlex.join(map(str, value))
     return value if isinstance(value, int | float | str) else str(value)
@@ -294,7 +300,7 @@ def _read_environment(offer: ServerOffer, engine: str, name: str) -> Environment
 
 
 def _format_version(engine: str, reported: str) -> str:
-    """Return the version in the form of the engine's `--version`. Running servers report "b11434-abc"."""
+    """Return a server's version in the form of `--version`: "b11434-abc" becomes "11434 (abc)"."""
     if engine == BUILT_IN:
         return f"xllamacpp {built_in_version()}"  # its server reports an unknown build
     build = _BUILD.fullmatch(reported)
@@ -302,7 +308,7 @@ def _format_version(engine: str, reported: str) -> str:
 
 
 def _find_spill_sentence(url: str) -> str | None:
-    """Return the sentence about a memory spill, from the program that runs the server.
+    """Return the sentence about a memory spill, as reported by the program that runs the server; None without a spill.
 
     Only that program knows from the log how much memory to expect.
     """

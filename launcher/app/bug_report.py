@@ -1,4 +1,4 @@
-"""Bug report: versions, the diagnosis and the log, without secrets."""
+"""Writes a bug report: versions, the diagnosis and the log, without secrets."""
 
 import asyncio
 import os
@@ -17,48 +17,47 @@ from launcher.engine.server.started import load_last_start
 from launcher.fetch.hub import hub_token
 
 REPORT_LINES = 400
-_LONGEST = 2_000
+_MAX_LINE_CHARACTERS = 2_000
 _FENCE = "```"
 
 
-async def bug_report(lines: Sequence[str], *, exit_code: int | None = None, most: int = REPORT_LINES) -> str:
-    """Return a report in Markdown with the last `most` lines of a log. The diagnosis reads all lines.
+async def bug_report(lines: Sequence[str], *, exit_code: int | None = None, max_lines: int = REPORT_LINES) -> str:
+    """Return a report in Markdown with the last `max_lines` lines of a log. The diagnosis reads all lines.
 
     Versions and the diagnosis come first. Keys of our servers, the hub's token, anything that resembles a key, the
     user's name and addresses of other computers are removed: see `redact_text`. Users should still read it before they
     send it, because prompts that the engine has logged remain.
     """
     versions = versions_text(await read_versions())
-    return await asyncio.to_thread(_report, versions, list(lines), exit_code, most)
+    return await asyncio.to_thread(_write_report, versions, list(lines), exit_code, max_lines)
 
 
-def _report(versions: str, lines: list[str], exit_code: int | None, most: int) -> str:
+def _write_report(versions: str, lines: list[str], exit_code: int | None, max_lines: int) -> str:
     diagnosis = diagnose_log("\n".join(lines), exit_code=exit_code)
-    what = (
-        [diagnosis.title, diagnosis.cause, f"`{diagnosis.line}`" if diagnosis.line else ""]
-        if diagnosis
-        else [message("No known cause.")]
-    )
-    last = lines[max(0, len(lines) - most) :]
+    if diagnosis is None:
+        description = [message("No known cause.")]
+    else:
+        description = [diagnosis.title, diagnosis.cause, f"`{diagnosis.line}`" if diagnosis.line else ""]
+    last = lines[max(0, len(lines) - max_lines) :]
     left_out = len(lines) - len(last)
     head = [f"... {left_out:,} lines before these are left out ..."] if left_out else []
-    log = [make_visible(line[:_LONGEST]).replace(_FENCE, "'''") for line in last]
+    log = [make_visible(line[:_MAX_LINE_CHARACTERS]).replace(_FENCE, "'''") for line in last]
     parts = [
         "### Versions",
-        _fenced(versions.splitlines()),
+        _fence_lines(versions.splitlines()),
         "### Diagnosis",
-        "\n\n".join(filter(None, what)),
+        "\n\n".join(filter(None, description)),
         f"### Log, last {len(last):,} lines",
-        _fenced([*head, *log]),
+        _fence_lines([*head, *log]),
     ]
-    return redact_text("\n\n".join(parts), secrets_here()) + "\n"
+    return redact_text("\n\n".join(parts), find_secrets()) + "\n"
 
 
-def _fenced(lines: Iterable[str]) -> str:
+def _fence_lines(lines: Iterable[str]) -> str:
     return "\n".join((f"{_FENCE}text", *lines, _FENCE))
 
 
-def secrets_here() -> set[str]:
+def find_secrets() -> set[str]:
     """Return the secrets of this user that the program knows: keys of servers, tokens, and environment variables."""
     secrets = {endpoint.api_key for endpoint in saved_endpoints()}
     secrets |= {entry.api_key for entry in registry.list_running() if entry.api_key}

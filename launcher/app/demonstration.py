@@ -1,4 +1,4 @@
-"""Demo: start, requests and stop with the model that ships with the program."""
+"""Runs the demo: starts a server with the model that ships with the program, sends requests, and stops it."""
 
 import asyncio
 import itertools
@@ -32,8 +32,8 @@ _MAX_TOKENS = 400
 class DemoReport:
     """Measured values of the demo, over all its replies.
 
-    `ready_s` is the age of the program in seconds when the server was ready. `speed_note` goes with the speed: the
-    verdict of a tune on this machine, else a general remark about the demo.
+    `ready_s` is the age of the program in seconds when the server was ready. `speed_note` is shown with the speed: the
+    result of a tune on this machine, else a general remark about the demo.
     """
 
     engine: str
@@ -75,7 +75,9 @@ async def run_demo(
             first_round = len(replies) < len(_PROMPTS)
             if first_round and on_prompt is not None:
                 on_prompt(prompt)
-            replies.append(await session.send_request(_request(prompt, preset), on_delta if first_round else None))
+            replies.append(
+                await session.send_request(_build_request(prompt, preset), on_delta if first_round else None)
+            )
             if first_round and on_reply is not None:
                 on_reply(replies[-1])
             if seconds is None and len(replies) == len(_PROMPTS):
@@ -100,7 +102,7 @@ async def run_demo(
         model=launch.header.name,
         ready_s=ready_s,
         predicted_n=tokens,
-        # As the engine counts: the first token of a reply belongs to the prompt.
+        # As in the engine's timings, where the first token of a reply belongs to the prompt.
         tokens_per_second=1_000.0 * (tokens - len(timed)) / milliseconds if milliseconds else None,
         acceptance=acceptance,
         text=replies[0].text,
@@ -109,7 +111,7 @@ async def run_demo(
     )
 
 
-def _request(prompt: str, preset: DemoPreset) -> ChatRequest:
+def _build_request(prompt: str, preset: DemoPreset) -> ChatRequest:
     return ChatRequest(
         [{"role": "user", "content": prompt}],
         max_tokens=_MAX_TOKENS,

@@ -1,4 +1,4 @@
-"""Report on this machine: its hardware, its engines, and the problems that were found, each with a fix."""
+"""Examines this machine: its hardware, its engines, and problems, each with a fix."""
 
 import asyncio
 from collections.abc import Mapping
@@ -59,9 +59,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """The whole report.
+    """The complete report.
 
-    `inspected` holds each GPU's readings and activity by its id. `wslconfig` is the suggested .wslconfig, None if it
+    `inspected` has the readings and activity of each GPU by its ID. `wslconfig` is the suggested .wslconfig, None if it
     needs no change. `missing` are system libraries. `situation` is the memory for models, None if it cannot be read.
     """
 
@@ -102,7 +102,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
         places.append((str(on_path), on_path))
     checks = [_check_engine(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
     engines = tuple(await asyncio.gather(*checks))
-    # Without the built-in engine, which knows no GPU.
+    # All but the first, because the built-in engine does not use GPUs.
     devices = [device for engine in engines[1:] for device in engine.devices or ()]
     if devices:
         machine = read_machine(devices, wake=wake)
@@ -142,7 +142,7 @@ def suggested_wslconfig() -> WslconfigSuggestion:
 
 
 def _find_chosen_engine() -> tuple[InstalledEngine | None, list[Finding]]:
-    """Return the engine that the user chose, or why it cannot be used. Both are empty without a choice."""
+    """Return the engine that the user chose, and if it cannot be used, None and the reason. None without a choice."""
     try:
         return engine_in_use(), []
     except EngineMissing as error:
@@ -219,14 +219,11 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding
 
 def _describe_outdated_preset(match: PresetMatch) -> Finding:
     """Return the finding about tuned settings that were measured in another environment."""
-    words, differs = match.preset.model.label_with_quant, match.differs
-    title = (
-        message(
-            "The tuned settings for {words} are used, but may be out of date: {differs}.", words=words, differs=differs
-        )
-        if match.used
-        else message("The tuned settings for {words} are not used: {differs}.", words=words, differs=differs)
-    )
+    facts = {"words": match.preset.model.label_with_quant, "differs": match.differs}
+    if match.used:
+        title = message("The tuned settings for {words} are used, but may be out of date: {differs}.", **facts)
+    else:
+        title = message("The tuned settings for {words} are not used: {differs}.", **facts)
     return Finding(title, message("Measure again: `mtp-launcher tune`."))
 
 

@@ -262,7 +262,11 @@ def _format_benchmark(benchmark: Benchmark, cost: str) -> Iterator[str]:
     for label, text in rows.items():
         if text:
             yield wrap_text(text, f"  {label:<12} ")
-    kept = f"Kept as {benchmark.kept}: `mtp-launcher history show {benchmark.kept}`." if benchmark.kept else ""
+    kept = (
+        f"Kept as {benchmark.history_id}: `mtp-launcher history show {benchmark.history_id}`."
+        if benchmark.history_id
+        else ""
+    )
     if ending := f"{_describe_end(speed)}{kept}":
         yield wrap_text(ending)
 
@@ -332,7 +336,12 @@ def benchmark_json(benchmark: Benchmark) -> dict[str, Any]:
     ends = {"ci_low": round_figure(interval.get("low"), 3), "ci_high": round_figure(interval.get("high"), 3)}
     by_position = [round_figure(share, 4) for share in figures["acceptance_by_position"]]
     rounded = {**rates, **shares, **ends, "rounds": interval.get("n", 0), "acceptance_by_position": by_position}
-    return {**figures, **rounded, "kept": benchmark.kept, "runs": [_run_json(each) for each in benchmark.measured.runs]}
+    return {
+        **figures,
+        **rounded,
+        "kept": benchmark.history_id,
+        "runs": [_run_json(each) for each in benchmark.measured.runs],
+    }
 
 
 def _run_json(run: Run) -> dict[str, Any]:

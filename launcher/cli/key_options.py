@@ -45,7 +45,7 @@ def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
     key = text.strip()
     if not _API_KEY.fullmatch(key):
         raise BadOption(f"{where} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
-    if url is not None and parse_address(url).open_key:
+    if url is not None and parse_address(url).exposes_key:
         print("Without https, anyone on the network path can read the API key.", file=sys.stderr)
     return key
 

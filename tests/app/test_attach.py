@@ -106,9 +106,9 @@ class TestAddresses:
         assert "hunter2" not in str(refused.value)
 
     def test_a_key_over_plain_http_to_elsewhere_is_open(self) -> None:
-        assert parse_address("http://192.168.1.20:8080").open_key
-        assert not parse_address("http://127.0.0.1:8080").open_key
-        assert not parse_address("https://models.example").open_key
+        assert parse_address("http://192.168.1.20:8080").exposes_key
+        assert not parse_address("http://127.0.0.1:8080").exposes_key
+        assert not parse_address("https://models.example").exposes_key
 
 
 class TestOffers:
@@ -126,7 +126,7 @@ class TestOffers:
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": other}
         async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
             assert not server.offer.counts
-            assert "none of llama-server's" in server.offer.missing["/metrics"]
+            assert "not those of llama-server" in server.offer.missing["/metrics"]
             with pytest.raises(ServerNotFound):
                 _ = server.client
 
@@ -221,7 +221,7 @@ async def test_a_strange_server_is_an_error_in_a_sentence(kind: str, monkeypatch
         ("endless body", "sent more than 8,388,608 bytes"),
         ("HTML", "sent something that is not JSON"),
         ("a message", "refused the request: out of cheese"),
-        ("a number", "its answer is no list of models; its answer is none of llama-server's"),
+        ("a number", "its answer is not a list of models; its answer is not that of llama-server"),
     ],
 )
 async def test_what_a_server_answered_that_is_none_is_told(kind: str, why: str) -> None:
@@ -348,7 +348,7 @@ class TestWatching:
         async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
             server = AttachedServer(parse_address(url))
             await server.detect_offer()
-        following = asyncio.create_task(server.follow(period_s=0.02))
+        following = asyncio.create_task(server.follow_health(period_s=0.02))
         try:
             async with asyncio.timeout(10):
                 while server.status.state is not ServerState.FAILED:

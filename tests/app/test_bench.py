@@ -211,7 +211,7 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
                 server.offer = replace(server.offer, missing={"/slots": "not offered"})
             run = await disturbed(ours, bench.run(PROMPT, seed=1))
             assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHERS_ASKED)
-            told = await server.counters()
+            told = await server.read_counters()
             assert (told is None) is (counts == "neither")
             assert told is None or (told.predicted_n > 0) is (counts == "metrics")
             assert told is None or told.processing == 0
