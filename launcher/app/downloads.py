@@ -1,4 +1,4 @@
-"""Downloads for window and command line: the queue, and its kinds of jobs."""
+"""The queue of downloads, with its two kinds of jobs: a model, and an engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ PULL, ENGINE = "pull", "engine"
 
 def download_queue() -> DownloadQueue:
     """Return the queue of this user's downloads."""
-    return DownloadQueue({PULL: JobKind(_pull, _discard_pull), ENGINE: JobKind(_install, _discard_install)})
+    return DownloadQueue({PULL: JobKind(_run_pull, _discard_pull), ENGINE: JobKind(_run_install, _discard_install)})
 
 
 async def add_pull(
@@ -37,13 +37,16 @@ async def add_pull(
 ) -> AddedJob:
     """Add a model to the queue, with the arguments of `pull`. Raises what `parse_target` raises.
 
-    A quantisation that the user leaves open is chosen for this machine: see `choose_file`.
+    For a model of the catalogue without a quantisation, the file is chosen for this machine: see `choose_file`.
     """
     catalogue = await asyncio.to_thread(load_catalogue)
     named = find_catalogue_model(text, catalogue)
-    if named is not None and named[1] is None and named[0].repo is not None:
-        text = f"{named[0].id}:{(await choose_file(catalogue, named[0], vision=vision)).file.quant}"
-    meant = await asyncio.to_thread(parse_target, text, catalogue, sha256=sha256, revision=revision, vision=vision)
+    if named is not None:
+        entry, file = named
+        if file is None and entry.repo is not None:
+            choice = await choose_file(catalogue, entry, vision=vision)
+            text = f"{entry.id}:{choice.file.quant}"
+    target = await asyncio.to_thread(parse_target, text, catalogue, sha256=sha256, revision=revision, vision=vision)
     folder = expand_user(to).absolute() if to else None
     arguments = {
         "what": text,
@@ -51,29 +54,30 @@ async def add_pull(
         "sha256": sha256,
         "revision": revision,
         "vision": vision,
-        "targets": [[str(path) for path in paths] for paths in _targets(meant, folder)],
+        "targets": [[str(path) for path in paths] for paths in _target_paths(target, folder)],
     }
-    return await asyncio.to_thread(download_queue().add, PULL, arguments, meant.words, size_bytes=meant.bytes)
+    return await asyncio.to_thread(download_queue().add, PULL, arguments, target.words, size_bytes=target.bytes)
 
 
 async def add_engine(tag: str | None = None, backend: str | None = None) -> AddedJob:
-    """Add the installation of an engine to the queue: see `install`."""
+    """Add the installation of an engine to the queue: see `install_build`."""
     title = f"llama.cpp, {tag or 'the stable build'}" + (f" for {backend}" if backend else "")
     return await asyncio.to_thread(download_queue().add, ENGINE, {"tag": tag, "backend": backend}, title)
 
 
-def _targets(meant: DownloadTarget, to: Path | None) -> list[list[Path]]:
-    return [[local_target(piece, meant.folder, to=to) for piece in item.pieces] for item in meant.items]
+def _target_paths(target: DownloadTarget, to: Path | None) -> list[list[Path]]:
+    return [[local_target(piece, target.folder, to=to) for piece in item.pieces] for item in target.items]
 
 
-async def _pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
+async def _run_pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Pull a model. If it fails verification, the file is kept and the job fails."""
     catalogue = await asyncio.to_thread(load_catalogue)
-    how = {name: arguments[name] for name in ("sha256", "revision", "vision")}
-    ask, settings = partial(parse_target, arguments["what"], catalogue, **how), transfer_settings()
-    meant = await ask_again_later(ask, settings, lambda note: report(Progress(0, None, note=note)))
+    settings = transfer_settings()
+    details = {name: arguments[name] for name in ("sha256", "revision", "vision")}
+    query_target = partial(parse_target, arguments["what"], catalogue, **details)
+    target = await ask_again_later(query_target, settings, lambda note: report(Progress(0, None, note=note)))
     to = Path(arguments["to"]) if arguments["to"] else None
-    pulled = await pull(meant, to=to, on_progress=_pull_figures(report), settings=settings)
+    pulled = await pull(target, to=to, on_progress=_report_pull(report), settings=settings)
     if pulled.checked.problem is not None:
         raise pulled.checked.problem
     return {
@@ -86,19 +90,16 @@ async def _pull(arguments: dict[str, Any], report: ReportProgress) -> dict[str, 
     }
 
 
-def _pull_figures(report: ReportProgress) -> Callable[[Progress], None]:
-    """Return a callback that reports a pull's progress as the job's.
-
-    Verification does not lower the number of done bytes.
-    """
-    most = 0
+def _report_pull(report: ReportProgress) -> Callable[[Progress], None]:
+    """Return a callback that reports a pull's progress as the job's. While it verifies, the bytes done do not fall."""
+    done_bytes = 0
 
     def report_transfer(progress: Progress) -> None:
-        nonlocal most
-        most = max(most, progress.done_bytes)
+        nonlocal done_bytes
+        done_bytes = max(done_bytes, progress.done_bytes)
         if progress.phase is Phase.VERIFYING:
             share = f" {100 * progress.done_bytes // progress.bytes} %" if progress.bytes else ""
-            report(Progress(most, progress.bytes, note=f"verifying{share}"))
+            report(Progress(done_bytes, progress.bytes, note=f"verifying{share}"))
         else:
             report(progress)
 
@@ -120,7 +121,7 @@ def _discard_pull(arguments: dict[str, Any]) -> None:
                 target.unlink(missing_ok=True)
 
 
-async def _install(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
+async def _run_install(arguments: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     notes: list[str] = []
     done: int = 0
     size: int | None = None

@@ -1,4 +1,4 @@
-"""Recipes: the source of every export, from a running server, a local model or a plan."""
+"""Makes recipes, from which everything is exported, of a running server, a local model or a plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint, claim_endpoint
-from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.launch import prepare_launch
 from launcher.export.recipe import ExportRecipe
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecipe:
-    """A recipe.
-
-    If its model's file is not here, `missing` is the file's name and `command` the command that downloads it.
-    """
+    """A recipe. `missing` is the name of the model file if it is not here, `command` the command that downloads it."""
 
     recipe: ExportRecipe
     missing: str = ""
@@ -54,9 +51,12 @@ async def recipe_of_running(url: str | None, *, backend: str | None) -> FoundRec
         )
     recipe = ExportRecipe.from_argv(argv, port=entry.port, name=entry.model, backend=backend or "cpu")
     built_in = entry.engine == BUILT_IN
-    build = None if built_in or len(recipe.program) > 1 else await probe_engine(Path(recipe.program[0]))
-    recipe = replace(recipe, environment=dict(build.environment) if build else {}, api_key=entry.api_key)
-    return FoundRecipe(recipe if backend else replace(recipe, backend=await _backend(built_in=built_in)))
+    environment: dict[str, str] = {}
+    if not built_in and len(recipe.program) == 1:
+        environment = dict((await probe_engine(Path(recipe.program[0]))).environment)
+    if backend is None:
+        recipe = replace(recipe, backend=await _find_backend(built_in=built_in))
+    return FoundRecipe(replace(recipe, environment=environment, api_key=entry.api_key))
 
 
 async def recipe_of_options(options: ServeOptions, *, port: int | None, backend: str | None) -> FoundRecipe:
@@ -65,19 +65,19 @@ async def recipe_of_options(options: ServeOptions, *, port: int | None, backend:
     Raises what `launch.prepare_launch` and `endpoint.claim_endpoint` raise.
     """
     endpoint = await _claim_endpoint(port)
-    launch = await launch_plan(options, endpoint)
+    launch = await prepare_launch(options, endpoint)
     built_in = launch.build.name == BUILT_IN
     recipe = ExportRecipe.from_argv(
         launch.command.arguments,
         port=endpoint.port,
         name=options.model.stem,
-        backend=backend or await _backend(built_in=built_in),
+        backend=backend or await _find_backend(built_in=built_in),
     )
     return FoundRecipe(replace(recipe, environment=dict(launch.build.environment), api_key=endpoint.api_key))
 
 
 async def recipe_of_plan(
-    wish: PlanCriteria, machine: MachineWish, extra: Sequence[str], *, port: int | None
+    criteria: PlanCriteria, machine: MachineWish, extra: Sequence[str], *, port: int | None
 ) -> FoundRecipe:
     """Return the recipe of the first plan for a model of the catalogue.
 
@@ -90,21 +90,23 @@ async def recipe_of_plan(
 
     situation = await planner.read_situation(machine)
     catalogue = load_catalogue()
-    plans, own = await apply_own_settings(make_plans(catalogue, situation, wish), catalogue, situation, wish)
-    for lack in () if plans else list_unplanned(catalogue, situation, wish):
+    plans, own = await apply_own_settings(make_plans(catalogue, situation, criteria), catalogue, situation, criteria)
+    unplanned = list_unplanned(catalogue, situation, criteria) if not plans else ()
+    if unplanned:
+        first = unplanned[0]
         raise NothingFits(
             message(
                 "There is no plan for {model} {quant}: {reason}.",
-                model=wish.model,
-                quant=lack.quant or "",
-                reason=lack.reason,
+                model=criteria.model,
+                quant=first.quant or "",
+                reason=first.reason,
             ),
-            lack.remedy,
+            first.remedy,
         )
     if not plans or plans[0].status is Status.TOO_BIG:
         raise NothingFits(
-            message("{model} does not fit this computer.", model=wish.model),
-            message("`mtp-launcher plan --model {model}` says why.", model=wish.model),
+            message("{model} does not fit this computer.", model=criteria.model),
+            message("`mtp-launcher plan --model {model}` says why.", model=criteria.model),
         )
     plan = next((each.kept_plan for each in own if each.planned is plans[0] and each.kept_plan), plans[0])
     engine = await planner.planned_engine(machine, situation)
@@ -134,7 +136,10 @@ def parse_catalogue_name(model: str) -> tuple[str, str | None] | None:
         if not error.facts.get("near", True):
             return None
         raise
-    return (named[0].id, named[1].quant if named[1] else None) if named and model != DEMO else None
+    if named is None or model == DEMO:
+        return None
+    entry, file = named
+    return entry.id, file.quant if file else None
 
 
 async def _claim_endpoint(port: int | None) -> Endpoint:
@@ -142,7 +147,7 @@ async def _claim_endpoint(port: int | None) -> Endpoint:
     return await asyncio.to_thread(lambda: claim_endpoint(port, taken=ports))
 
 
-async def _backend(*, built_in: bool) -> str:
+async def _find_backend(*, built_in: bool) -> str:
     """Return the backend of this machine, as a plan would choose it."""
     if built_in:
         return "cpu"

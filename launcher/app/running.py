@@ -1,4 +1,4 @@
-"""Verbs on running servers, in whichever program of this user they run."""
+"""Shows, stops and restarts the running servers of this user, whichever program started them."""
 
 import asyncio
 import sys
@@ -23,22 +23,23 @@ from launcher.engine.server.registry import Entry
 from launcher.engine.server.state import SERVING
 from launcher.engine.settings import parse_settings
 
-_STOP_S = 12.0
-_ANSWER_S = 10.0
-_LOOK_S, _AGAIN_S = 2.0, 0.1
+_STOP_TIMEOUT_S = 12.0
+_ANSWER_TIMEOUT_S = 10.0
+_STATUS_TIMEOUT_S, _RETRY_S = 2.0, 0.1
 _KILL = "taskkill /F /PID {}" if sys.platform == "win32" else "kill -9 {}"
 _SILENT = "not answering"
-_ANSWERED = tuple(state.value for state in SERVING)
+_SERVING_STATES = tuple(state.value for state in SERVING)
 
 OnState = Callable[[str, float | None], None]
 """Gets a server's state, and its loading progress in percent (None while it does not load)."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """A registered server and its current state. `error` is why it failed or is being restarted, or None.
+class RegisteredServer:
+    """A server in the registry, and its current state. `percent` is its loading progress, None while it does not load.
 
-    `problem` is why it does not answer or is unsupervised, with a remedy; None if all is well.
+    `error` is why it failed or is being restarted, or None. `problem` is why it does not answer or is unsupervised,
+    with a remedy; None if all is well.
     """
 
     entry: Entry
@@ -48,7 +49,7 @@ class ServerStatus:
     problem: str | None = None
 
 
-async def status(url: str | None = None) -> tuple[ServerStatus, ...]:
+async def read_statuses(url: str | None = None) -> tuple[RegisteredServer, ...]:
     """Return the running servers, or only the one at `url`. Raises ServerNotFound when that does not run."""
     if url is None:
         entries = await asyncio.to_thread(registry.list_running)
@@ -57,20 +58,20 @@ async def status(url: str | None = None) -> tuple[ServerStatus, ...]:
     return tuple(await asyncio.gather(*map(_read_status, entries)))
 
 
-async def _read_status(entry: Entry) -> ServerStatus:
+async def _read_status(entry: Entry) -> RegisteredServer:
     reply: Mapping[str, Any] = {}
-    held = await asyncio.to_thread(entry.launcher.is_suspended)
-    if entry.control_address is not None and not held:
+    suspended = await asyncio.to_thread(entry.launcher.is_suspended)
+    if entry.control_address is not None and not suspended:
         with suppress(LauncherError, TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                reply = await _ask_last(entry.control_address, "status")
+            async with asyncio.timeout(_STATUS_TIMEOUT_S):
+                reply = await _query_last(entry.control_address, "status")
     entry = _with_reported_values(entry, reply)
     state = str(reply.get("state") or entry.state)
-    if state in _ANSWERED:
+    if state in _SERVING_STATES:
         async with EngineClient(entry.url, None) as client:  # /health needs no key
             state = state if await client.is_healthy() else _SILENT
     problems: list[str] = []
-    if held:
+    if suspended:
         problems.append(
             message(
                 "The launcher (process {pid}) is suspended, for example by Ctrl-Z, so nothing supervises the server.",
@@ -91,11 +92,11 @@ async def _read_status(entry: Entry) -> ServerStatus:
                 window="See Logs, or restart the server.",
             )
         )
-    return ServerStatus(entry, state, reply.get("percent"), reply.get("error"), join_messages(*problems) or None)
+    return RegisteredServer(entry, state, reply.get("percent"), reply.get("error"), join_messages(*problems) or None)
 
 
 def _with_reported_values(entry: Entry, reply: Mapping[str, Any]) -> Entry:
-    """Return an entry with the newer values from its own program. On a full disk the written entry may be outdated."""
+    """Return an entry with newer values from the server's program, which cannot write its entry if the disk is full."""
     note = reply.get("note")
     if not isinstance(note, dict):  # its program is an older version
         return entry
@@ -134,27 +135,29 @@ def _resume_hint(pid: int) -> str:
 
 
 async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
-    """Return why a server's reply broke off, as its program reports it; otherwise the given error."""
-    if held := await asyncio.to_thread(suspended_engine_error, entry):
-        return held
+    """Return why a server's reply broke off, as far as its program knows; otherwise return `error` unchanged."""
+    if suspended := await asyncio.to_thread(suspended_engine_error, entry):
+        return suspended
     if entry.control_address is None:
         return error
     with suppress(LauncherError, TimeoutError):
-        async with asyncio.timeout(_LOOK_S):
-            while str((status := await _ask_last(entry.control_address, "status")).get("state")) in _ANSWERED:  # noqa: ASYNC110 -- nothing tells
-                await asyncio.sleep(_AGAIN_S)
+        async with asyncio.timeout(_STATUS_TIMEOUT_S):
+            status = await _query_last(entry.control_address, "status")
+            while str(status.get("state")) in _SERVING_STATES:  # the engine's end may not have been noticed yet
+                await asyncio.sleep(_RETRY_S)
+                status = await _query_last(entry.control_address, "status")
             if why := status.get("error"):
                 return Unreachable(join_messages(message("The engine ended in the middle of the reply."), why))
     return error
 
 
-async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
+async def stop_server(url: str | None, *, drain_s: float = 0.0) -> Entry:
     """Stop the only running server, or the one at `url`, and return its entry.
 
-    Its program is asked over the control socket; a window stays open. A suspended program is resumed first, because it
-    could not clean up. One that does not answer gets a signal (on Windows it is terminated, which ends the engine's
-    job). Requests in progress may finish for up to `drain_s` seconds. Raises ServerNotFound, SeveralServers, or
-    EngineFailed when a debugger holds it or it still runs after 12 s.
+    The server's program is asked over the control socket; if it is a window, it stays open. A suspended program is
+    resumed first, so that it can clean up. A program that does not answer gets SIGTERM (on Windows it is terminated,
+    which ends the engine's job). Requests in progress may finish for up to `drain_s` seconds. Raises ServerNotFound,
+    SeveralServers, or EngineFailed if a debugger holds the program or the server still runs after 12 s.
     """
     entry = await asyncio.to_thread(registry.find_server, url)
     if entry.launcher.is_suspended():
@@ -175,15 +178,16 @@ async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
     engine = None
     if entry.engine_pid and entry.engine_created_s:  # the pid of an old entry may belong to another process by now
         engine = ProcessId(entry.engine_pid, entry.engine_created_s)
-    asked = False
+    stopped = False
     if entry.control_address is not None:
         with suppress(Unreachable, TimeoutError):
-            async with asyncio.timeout(drain_s + _STOP_S):
-                asked = bool((await _ask_last(entry.control_address, "stop", drain_s=drain_s)).get("stopped"))
-    if not asked and entry.launcher.is_running():  # its pid may belong to another process by now
+            async with asyncio.timeout(drain_s + _STOP_TIMEOUT_S):
+                reply = await _query_last(entry.control_address, "stop", drain_s=drain_s)
+                stopped = bool(reply.get("stopped"))
+    if not stopped and entry.launcher.is_running():  # its pid may belong to another process by now
         with suppress(psutil.NoSuchProcess):
             psutil.Process(entry.pid).terminate()
-    deadline_s = time.monotonic() + _STOP_S
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while await asyncio.to_thread(_still_runs, entry, engine):
         if time.monotonic() > deadline_s:
             raise EngineFailed(
@@ -191,7 +195,7 @@ async def stop(url: str | None, *, drain_s: float = 0.0) -> Entry:
                     "The server at {url} (process {pid}) did not end within {stop_s:.0f} s.",
                     url=entry.url,
                     pid=entry.pid,
-                    stop_s=_STOP_S,
+                    stop_s=_STOP_TIMEOUT_S,
                 ),
                 message("Try again, or end it and its engine with `{kill}`.", kill=_KILL.format(entry.pid)),
             )
@@ -205,7 +209,7 @@ def _still_runs(entry: Entry, engine: ProcessId | None) -> bool:
     return any((each.port, each.pid) == (entry.port, entry.pid) for each in registry.list_running())
 
 
-async def restart(
+async def restart_server(
     url: str | None, changes: Mapping[str, str], *, drain_s: float = 0.0, on_state: OnState | None = None
 ) -> Mapping[str, Any]:
     """Restart the only running server, or the one at `url`, with other settings, and return its status.
@@ -215,47 +219,47 @@ async def restart(
     """
     parse_settings(changes)  # raise for wrong settings before contacting the server
     entry = await asyncio.to_thread(registry.find_server, url)
-    line = await _control_address(entry)
+    address = await _find_control_address(entry)
     status: Mapping[str, Any] = {}
-    async for status in send_request(line, "restart", set=dict(changes), drain_s=drain_s):
+    async for status in send_request(address, "restart", set=dict(changes), drain_s=drain_s):
         if on_state is not None:
             on_state(str(status.get("state")), status.get("percent"))
     return status
 
 
-async def preview(url: str | None, changes: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the effects of `restart` with `changes`, as preview.Preview.as_json. Changes nothing.
+async def preview_restart(url: str | None, changes: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the effects of `restart_server` with `changes`, as in Preview.as_json. Changes nothing.
 
-    Raises what `restart` raises before it begins, and ModelHasNoHead for drafts of a model without a head.
+    Raises what `restart_server` raises before it begins, and ModelHasNoHead for drafts of a model without a head.
     """
     parse_settings(changes)
     entry = await asyncio.to_thread(registry.find_server, url)
-    return await _ask_last(await _control_address(entry), "preview", set=dict(changes))
+    return await _query_last(await _find_control_address(entry), "preview", set=dict(changes))
 
 
-async def logs(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
-    """Yield the last `lines` lines of the running server's log, or of the last server's, each with its time.
+async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
+    """Yield the last `lines` lines of a running server's log, or of the last server's if none runs, with their times.
 
-    With `follow` it continues with new lines until the server's program ends. Raises SeveralServers, and ServerNotFound
-    when `url` does not run, or none does and there is no log or `follow` is set, or Unreachable when the server's
-    program does not answer.
+    With `follow` it continues with new lines until the server's program ends. Raises SeveralServers, Unreachable if the
+    server's program does not answer, and ServerNotFound if no server runs (at `url`) and `url` or `follow` is given, or
+    there is no log.
     """
     try:
         entry = await asyncio.to_thread(registry.find_server, url)
     except ServerNotFound:
         if url is not None or follow:
             raise
-        for text in await asyncio.to_thread(_last_log, lines):
+        for text in await asyncio.to_thread(_read_last_log, lines):
             yield text
         return
-    line = await _control_address(entry)
+    address = await _find_control_address(entry)
     with suppress(Unreachable):  # the program has ended, so the log has, too
-        async for reply in send_request(line, "logs", lines=lines, follow=follow):
+        async for reply in send_request(address, "logs", lines=lines, follow=follow):
             for time_s, text in reply["lines"]:
                 yield str(LogLine(float(time_s), str(text)))
 
 
-def _last_log(lines: int) -> list[str]:
+def _read_last_log(lines: int) -> list[str]:
     paths = [path for path in logs_dir().glob("engine-*.log") if path.stem.removeprefix("engine-").isdecimal()]
     if not paths:
         raise ServerNotFound(
@@ -265,19 +269,16 @@ def _last_log(lines: int) -> list[str]:
     return read_last_lines(newest, lines)
 
 
-async def _control_address(entry: Entry) -> ControlAddress:
-    """Return the control socket's address of a server's program.
-
-    Raises Unreachable when it has none or does not answer.
-    """
+async def _find_control_address(entry: Entry) -> ControlAddress:
+    """Return the address of the control socket of a server's program. Raises Unreachable unless it answers."""
     if entry.control_address is None:
         raise Unreachable(
             message("The launcher of the server at {url} cannot be reached.", url=entry.url),
             message("Stop it and start it again."),
         )
     try:
-        async with asyncio.timeout(_ANSWER_S):
-            await _ask_last(entry.control_address, "status")
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            await _query_last(entry.control_address, "status")
     except TimeoutError:
         raise Unreachable(
             message(
@@ -293,7 +294,7 @@ async def _control_address(entry: Entry) -> ControlAddress:
     return entry.control_address
 
 
-async def _ask_last(address: ControlAddress, verb: str, **fields: object) -> Mapping[str, Any]:
+async def _query_last(address: ControlAddress, verb: str, **fields: object) -> Mapping[str, Any]:
     """Send a verb to a control socket, and return the last value of the reply, or {}."""
     values = [value async for value in send_request(address, verb, **fields)]
     return dict(values[-1]) if values else {}

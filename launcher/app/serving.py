@@ -29,7 +29,7 @@ async def serve(
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,
 ) -> AsyncIterator[Session]:
-    """Run a server within the block. However the block is left, the server ends.
+    """Run a server within the block, and stop it however the block is left.
 
     `shared` lets other computers of the network use this server with its key. `chosen` are the settings to keep
     for the model's next start: see Session.start. Raises the LauncherError of a failed start.
@@ -45,7 +45,7 @@ async def serve(
 async def chat(
     request: ChatRequest, *, url: str | None, api_key: str | None = None, on_delta: OnDelta | None = None
 ) -> Reply:
-    """Return the reply of a server that this program runs, else of another server at `url` with `api_key`."""
+    """Return the reply of a running server of this user, else of another server at `url` with `api_key`."""
     try:
         entry = await asyncio.to_thread(registry.find_server, url)
     except ServerNotFound as error:

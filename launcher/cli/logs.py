@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the log of the running server, or of the last one; with --json each line as a string."""
-    from launcher.app.running import logs
+    from launcher.app.running import follow_log
     from launcher.base.errors import BadOption
 
     if options.follow and (options.report or options.file or options.files):
@@ -48,21 +48,21 @@ async def run(options: argparse.Namespace) -> Result | int:
         for line in await asyncio.to_thread(_read_lines, options.file, options.lines):
             print_result(Result(line, [line]), as_json=options.json)
         return 0
-    async for line in logs(options.url, lines=options.lines, follow=options.follow):
+    async for line in follow_log(options.url, lines=options.lines, follow=options.follow):
         print_result(Result(line, [line]), as_json=options.json)
     return 0
 
 
 async def _make_report(options: argparse.Namespace) -> Result:
     from launcher.app.bug_report import REPORT_LINES, bug_report
-    from launcher.app.running import logs
+    from launcher.app.running import follow_log
 
     if options.file:
         lines = await asyncio.to_thread(_read_lines, options.file)
     else:
         count = max(_MIN_REPORT_LINES, options.lines)
         lines = [line async for line in logs(options.url, lines=count, follow=False)]
-    text = await bug_report(lines, most=REPORT_LINES if options.lines == _DEFAULT_LINES else options.lines)
+    text = await write_bug_report(lines, most=REPORT_LINES if options.lines == _DEFAULT_LINES else options.lines)
     return Result({"report": text}, [text.removesuffix("\n")])
 
 

@@ -69,7 +69,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     if options.changes and (warning := await _find_size_warning(options)):
         reporter.show_event(None, [Note(wrap_text(warning, "Note: "))])
     try:
-        server = await restart(options.url, dict(options.changes), drain_s=options.drain, on_state=show_state)
+        server = await restart_server(options.url, dict(options.changes), drain_s=options.drain, on_state=show_state)
     except asyncio.CancelledError:
         if has_begun:
             note = "The restart goes on in the server's program: `mtp-launcher status` shows the result."

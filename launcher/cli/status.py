@@ -10,7 +10,7 @@ from launcher.cli.layout import health_line
 from launcher.cli.output import Result
 
 if TYPE_CHECKING:
-    from launcher.app.running import ServerStatus
+    from launcher.app.running import RegisteredServer
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """List the servers. Exit code 1 if there is none, so that scripts can check."""
-    from launcher.app.running import status
+    from launcher.app.running import read_statuses
 
-    servers = await status(options.url)
+    servers = await read_statuses(options.url)
     fields = {"settings", "url", "port", "api_key", "engine_pid", "model", "engine", "draft", "health", "shared"}
     data = [
         {
@@ -38,7 +38,7 @@ async def run(options: argparse.Namespace) -> Result:
     return Result(data, _format_servers(servers, show_key=options.show_key), exit_code=0 if servers else 1)
 
 
-def _format_servers(servers: Sequence[ServerStatus], *, show_key: bool) -> Iterator[str]:
+def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> Iterator[str]:
     if not servers:
         yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
     for server in servers:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app import settings
-from launcher.app.downloads import _pull_figures, add_engine, add_pull, download_queue
+from launcher.app.downloads import _report_pull, add_engine, add_pull, download_queue
 from launcher.app.settings_declared import LIMIT
 from launcher.base.errors import BadOption, LauncherError, ModelUnknown
 from launcher.base.paths import models_dir
@@ -177,7 +177,7 @@ async def test_a_model_without_the_head_that_its_name_promises_fails_and_is_kept
 
 def test_what_is_verified_after_it_arrived_does_not_count_back() -> None:
     told: list[Progress] = []
-    report = _pull_figures(told.append)
+    report = _report_pull(told.append)
     at = Progress(900, 1_000, 50.0, 2.0, item="a")
     report(at)
     report(replace(at, phase=Phase.VERIFYING, done_bytes=400))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.app.running import restart
+from launcher.app.running import restart_server
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
 from tools.soak.strangers import Strangers
@@ -64,7 +64,7 @@ def _watch(minutes: float, chance: random.Random, program: psutil.Process, home:
             restarts += 1
             changes = {"draft": str(chance.randint(0, 4)), "ctx": chance.choice(("4096", "8192"))}
             try:
-                asyncio.run(restart(None, changes, drain_s=chance.choice((0.0, 1.0))))
+                asyncio.run(restart_server(None, changes, drain_s=chance.choice((0.0, 1.0))))
             except LauncherError as error:
                 wrong.append(f"{now_s:.0f} s: restart with {changes}: {error}")
         if (held := look(program, home / "state" / "logs", began_s)) is not None:

@@ -136,12 +136,12 @@ def make_cause(error: LauncherError) -> Cause:
 
 async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) -> None:
     """Report the lines of another program's server as they come, until it ends."""
-    from launcher.app.running import logs
+    from launcher.app.running import follow_log
 
     lines: list[ParsedLine] = []
     reported_s = 0.0
     clock = asyncio.get_running_loop().time
-    stream = logs(url, lines=_CATCH_UP, follow=True)
+    stream = follow_log(url, lines=_CATCH_UP, follow=True)
     following = asyncio.ensure_future(anext(stream, None))
     try:
         while True:
