@@ -1,8 +1,8 @@
-"""Checks before a first start: what is needed, what is already here, and what would prevent it."""
+"""Checks before a first start: files and engines that are already here, sizes of downloads, and obstacles."""
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,17 +38,17 @@ from launcher.models.plan import Plan
 from launcher.models.preset import Intent
 from launcher.models.pull import unfinished_bytes
 
-_UNPACKED = 3
-"""An engine's archives and their unpacked files take about three times the archives' size."""
+_UNPACKED_FACTOR = 3
+"""The archives of an engine and their unpacked files together take about three times the archives' size."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequest:
-    """What to start: a model in the form of `serve`, and the setting of its plan (None: chosen automatically).
+class FirstStartRequest:
+    """A model to start, named as for `serve`, with the setting of its plan (None: chosen automatically).
 
-    `kept` are the settings in it that the user chose for the model, `replaced` those of them that do not fit, and
-    `applied` also those of a tune. `needed_mib` is the memory in MiB that must be free. Without a setting, `intent` is
-    the preference for choosing one, and `use_tuned` whether tuned settings are used.
+    `kept` are the values in the setting that the user chose for the model, `replaced` the user's choices that do not
+    fit, and `applied` those that a tune also found. `needed_mib` is the memory in MiB that must be free. Without a
+    setting, `intent` is the preference for choosing one, and `use_tuned` whether tuned settings are used.
     """
 
     model: str
@@ -76,22 +76,22 @@ class StartRequest:
         return self.setting is not None and self.setting.backend != "cpu"
 
 
-def start_request_of(plan: Plan, kept: KeptPlan | None = None) -> StartRequest:
-    """Return the aim that starts a plan. `kept` holds the user's own settings for its file.
+def make_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstStartRequest:
+    """Return the request that starts a plan. `kept` has the user's own settings for its file.
 
-    Those that do not fit now stay stored. Where the plan differs from them, the user has chosen the plan's in the
-    window.
+    The request includes them only if `plan` is the plan with them, or if there is no such plan because none of them
+    fits: otherwise the user preferred the plan without them.
     """
     if plan.entry.id == DEMO:
-        return StartRequest(DEMO)
+        return FirstStartRequest(DEMO)
     model = f"{plan.entry.id}:{plan.file.quant}" if plan.entry.id != plan.file.file else plan.file.file
-    aim = StartRequest(model, plan.setting, needed_mib=plan.needed_mib)
+    request = FirstStartRequest(model, plan.setting, needed_mib=plan.needed_mib)
     if kept is None:
-        return aim
-    aim = replace(aim, applied=kept.applied)
+        return request
+    request = replace(request, applied=kept.applied)
     if kept.is_kept_plan(plan) or kept.kept_plan is None:
-        aim = replace(aim, kept=kept.kept, replaced=kept.replaced)
-    return aim
+        request = replace(request, kept=kept.kept, replaced=kept.replaced)
+    return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class LocalFiles:
 
 @dataclass(frozen=True, slots=True)
 class StartSurvey:
-    """What of a first start is already done. `engine` is None when one must be installed."""
+    """The engine and model files that are already here. `engine` is None if one must be installed."""
 
     engine: LocalEngine | None
     model: LocalFiles
@@ -144,121 +144,123 @@ class EngineToFetch:
     target: TargetComputer
 
 
-async def check_other_servers(aim: StartRequest) -> None:
-    """Raise NothingFits where a plan does not fit beside the servers of this user's other launchers.
+async def check_other_servers(request: FirstStartRequest) -> None:
+    """Raise NothingFits if a plan fits only after other programs of this user have stopped their servers.
 
-    A plan counts their memory as free, because usually a start replaces the one server that runs. But a start of this
-    process replaces only its own.
+    A plan counts the memory of all our servers as free, because usually a start replaces the only one. But a start
+    replaces only the server of its own process.
     """
-    servers = registry.list_running() if aim.on_gpu else ()
+    servers = registry.list_running() if request.on_gpu else ()
     ending = {each.engine_pid for each in servers if each.launcher.pid == os.getpid() and each.engine_pid}
     if len(ending) == len(servers):
         return
-    alone = await read_situation(MachineWish())
-    beside = alone.with_servers_running(ending=ending)
-    if not beside.own or not beside.free_mib < aim.needed_mib <= alone.free_mib:
+    without_servers = await read_situation(MachineWish())
+    with_servers = without_servers.with_servers_running(ending=ending)
+    fits_without_only = with_servers.free_mib < request.needed_mib <= without_servers.free_mib
+    if not with_servers.own or not fits_without_only:
         return
-    names = ", ".join(dict.fromkeys(each.model for each in beside.own))
+    names = ", ".join(dict.fromkeys(each.model for each in with_servers.own))
     raise NothingFits(
         plural_message(
             "{names} is still running and uses {mib:,} MiB of the memory that {model} needs.",
             "{names} are still running and use {mib:,} MiB of the memory that {model} needs.",
-            len(beside.own),
+            len(with_servers.own),
             names=names,
-            mib=alone.free_mib - beside.free_mib,
-            model=aim.model,
+            mib=without_servers.free_mib - with_servers.free_mib,
+            model=request.model,
         ),
         message("Stop it first: `mtp-launcher stop`.", window="Stop it where it was started, then try again."),
     )
 
 
-async def survey_start(aim: StartRequest) -> StartSurvey:
-    """Find out what is already here for an aim, without the network. Raises ModelUnknown, ModelBroken and BadOption."""
-    engine, model = await asyncio.gather(_engine_here(aim), asyncio.to_thread(find_local_files, aim))
+async def survey_start(request: FirstStartRequest) -> StartSurvey:
+    """Find the engine and files that are already here. Raises ModelUnknown, ModelBroken and BadOption."""
+    engine, model = await asyncio.gather(_find_local_engine(request), asyncio.to_thread(find_local_files, request))
     return StartSurvey(engine, model)
 
 
-async def _engine_here(aim: StartRequest) -> LocalEngine | None:
-    """Return the engine that a start would use, if it suits: it answers, supports MTP, and has a GPU backend if needed.
+async def _find_local_engine(request: FirstStartRequest) -> LocalEngine | None:
+    """Return the engine that a start would use if it answers, supports MTP, and has a GPU backend if needed; else None.
 
-    An engine that the user pinned, or added and chose, always suits.
+    An engine that the user pinned, or added and chose, is always used.
     """
     try:
-        if aim.is_demo or is_built_in_chosen():
-            return _built_in()
+        if request.is_demo or is_built_in_chosen():
+            return _use_built_in_engine()
         chosen = engine_in_use()
         if chosen is not None:
-            return await _chosen_suits(chosen, aim)
+            return await _check_chosen_engine(chosen, request)
         on_path = find_on_path()
         if on_path is not None:
             build = await probe_engine(on_path)
-            if _drafts(build) and any(map(is_gpu, await list_devices(build))):
+            if _supports_mtp(build) and any(map(is_gpu, await list_devices(build))):
                 return LocalEngine(f"llama-server {build.version}")
-        return None if aim.on_gpu else _built_in()
-    except LauncherError:  # missing or not answering: another engine is installed
+        return None if request.on_gpu else _use_built_in_engine()
+    except LauncherError:  # missing or not answering: the first start installs another
         return None
 
 
-def _built_in() -> LocalEngine:
+def _use_built_in_engine() -> LocalEngine:
     check_built_in_engine()
     return LocalEngine("", built_in=True)
 
 
-async def _chosen_suits(engine: InstalledEngine, aim: StartRequest) -> LocalEngine | None:
+async def _check_chosen_engine(engine: InstalledEngine, request: FirstStartRequest) -> LocalEngine | None:
+    """Return the engine that the user chose, or None if it does not suit."""
     build = await probe_engine(engine.program)
     manifest = engine.manifest
     if manifest is None or read_store().pinned:
         return LocalEngine(engine.name)
-    if not _drafts(build) or (aim.on_gpu and manifest.backend == "cpu"):
+    if not _supports_mtp(build) or (request.on_gpu and manifest.backend == "cpu"):
         return None
     return LocalEngine(engine.name, tested=manifest.accepted > 0)
 
 
-def _drafts(build: EngineBuild) -> bool:
+def _supports_mtp(build: EngineBuild) -> bool:
     return build.offers_mtp and find_known_fault(build_number(build.version)) is None
 
 
-def find_local_files(aim: StartRequest) -> LocalFiles:
+def find_local_files(request: FirstStartRequest) -> LocalFiles:
     """Return the local files of a model. Raises ModelUnknown, ModelBroken for a damaged one, and BadOption."""
-    if aim.is_demo:
+    if request.is_demo:
         return LocalFiles(DEMO, Path(DEMO), verified=True, done_bytes=0, bytes=None)
     catalogue = load_catalogue()
-    named = find_named(aim.model, catalogue)
+    named = find_named(request.model, catalogue)
     if named is None:
-        path = expand_user(aim.model)
+        path = expand_user(request.model)
         size = path.stat().st_size if path.is_file() else 0
         return LocalFiles(path.name, path, verified=True, done_bytes=size, bytes=size)
     entry, file = named.entry, named.file
-    name = file.quant if file else aim.model
-    if named.local is not None and (entry is None or _companions_here(entry, aim)):
+    name = file.quant if file else request.model
+    if named.local is not None and (entry is None or _has_companions(entry, request)):
         path, record = named.path, named.local.record
         return LocalFiles(name, path, named.local.state is State.GOOD, record.bytes, record.bytes)
-    meant = parse_target(aim.model, catalogue, vision=aim.vision)
-    return LocalFiles(name, None, verified=False, done_bytes=unfinished_bytes(meant), bytes=meant.bytes)
+    target = parse_target(request.model, catalogue, vision=request.vision)
+    return LocalFiles(name, None, verified=False, done_bytes=unfinished_bytes(target), bytes=target.bytes)
 
 
-def _companions_here(entry: ModelEntry, aim: StartRequest) -> bool:
+def _has_companions(entry: ModelEntry, request: FirstStartRequest) -> bool:
     needs_draft = entry.speculation is not None and SPECULATION[entry.speculation].needs_draft_file
-    needed = [entry.draft if needs_draft else None, entry.projector if aim.vision else None]
+    needed = [entry.draft if needs_draft else None, entry.projector if request.vision else None]
     return all(find_companion(entry, each) for each in needed if each)
 
 
-async def query_hub(aim: StartRequest, on_wait: Callable[[str], object] | None = None) -> ModelToFetch:
-    """Ask the hub about all files of a model before downloading any. Wait while it limits requests.
+async def query_hub(request: FirstStartRequest, on_wait: Callable[[str], object] | None = None) -> ModelToFetch:
+    """Ask the hub for the sizes of all files of a model, waiting while it limits requests.
 
     Raises Refused for a gated repository, ModelMissing, and what else `parse_target` and `resolve_file` raise.
     """
     settings = TransferSettings()
-    meant = await ask_again_later(
-        partial(parse_target, aim.model, load_catalogue(), vision=aim.vision), settings, on_wait
+    target = await ask_again_later(
+        partial(parse_target, request.model, load_catalogue(), vision=request.vision), settings, on_wait
     )
-    hubs = [piece.hub for item in meant.items for piece in item.pieces if piece.hub]
-    size = sum([(await ask_again_later(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hubs])
-    return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, meant), 0))
+    hub_files = [piece.hub for item in target.items for piece in item.pieces if piece.hub]
+    size = sum([(await ask_again_later(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hub_files])
+    return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, target), 0))
 
 
 async def query_github() -> EngineToFetch:
-    """Ask GitHub for the build that suits this computer. Wakes sleeping GPUs. Raises what `offered` raises."""
+    """Ask GitHub for the build that suits this computer. Wakes sleeping GPUs. Raises what `find_offer` raises."""
     target = describe_computer(await asyncio.to_thread(lambda: read_machine(wake=True)))
     offer = await find_offer(ReleaseClient(), target, None, None)
     label = f", {offer.choice.build.label}" if offer.choice else ""
@@ -267,19 +269,18 @@ async def query_github() -> EngineToFetch:
 
 def check_disk_space(model: ModelToFetch | None, engine: EngineToFetch | None) -> None:
     """Raise DiskFull unless the disks have room for everything to download and unpack."""
-    needs = [(models_dir(), model.left_bytes if model else 0), (store_dir(), _UNPACKED * engine.bytes if engine else 0)]
-    _check_disks([need for need in needs if need[1]])
-
-
-def _check_disks(needs: Sequence[tuple[Path, int]]) -> None:
-    """Raise DiskFull unless each disk has room for its folders' needs, in bytes."""
+    needs = []
+    if model is not None and model.left_bytes:
+        needs.append((models_dir(), model.left_bytes))
+    if engine is not None and engine.bytes:
+        needs.append((store_dir(), _UNPACKED_FACTOR * engine.bytes))
     reserve = TransferSettings().reserve_bytes
-    by_disk: dict[int, list[tuple[Path, int]]] = {}
+    needs_by_disk: dict[int, list[tuple[Path, int]]] = {}
     for folder, need in needs:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        by_disk.setdefault(there.stat().st_dev, []).append((folder, need))
-    for both in by_disk.values():
-        folder, need = both[0][0], sum(size for _, size in both)
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        needs_by_disk.setdefault(existing.stat().st_dev, []).append((folder, need))
+    for disk_needs in needs_by_disk.values():
+        folder, need = disk_needs[0][0], sum(size for _, size in disk_needs)
         free = read_disks([folder])[0].free_bytes
         if free is not None and need + reserve > free:
             raise DiskFull(

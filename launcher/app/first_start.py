@@ -1,6 +1,6 @@
-"""First start, from a plan to the first token: engine, model, verify, load, warm up, self-test.
+"""Performs a first start, from a plan to the first token: engine, model, verify, load, warm up, self-test.
 
-It pauses when cancelled. Run again, it continues from there: finished steps are only checked.
+Cancelling pauses it: the next run skips what is already done.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Any
 from launcher.app.downloads import ENGINE, PULL, download_queue
 from launcher.app.first_checks import (
     EngineToFetch,
+    FirstStartRequest,
     LocalEngine,
-    StartRequest,
     StartSurvey,
     check_disk_space,
     check_other_servers,
@@ -44,7 +44,7 @@ from launcher.monitor.reply import Reply
 _POLL_S = 0.5
 """Seconds between two checks of another program's download."""
 _SELF_TEST_TOKENS = 48
-_PROMPT = message("Count from one to thirty in words.")
+_SELF_TEST_PROMPT = message("Count from one to thirty in words.")
 _DEMO_PROMPT = message("What is MTP, and what does this demo show?")
 
 
@@ -66,7 +66,7 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
             Step.MODEL, Stage.DONE, model.name, StepDetail.HERE, progress=Progress(bytes=model.bytes)
         )
         if model.verified:
-            steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, how=StepDetail.VERIFIED)
+            steps[Step.VERIFY] = StepProgress(Step.VERIFY, Stage.DONE, detail=StepDetail.VERIFIED)
     else:
         stage = Stage.PAUSED if model.done_bytes else Stage.WAITING
         steps[Step.MODEL] = StepProgress(
@@ -95,25 +95,25 @@ def make_server_starter(session: Session) -> StartServer:
     return serve
 
 
-async def perform_first_start(aim: StartRequest, serve: StartServer, on_step: OnStep) -> Reply:
+async def perform_first_start(request: FirstStartRequest, serve: StartServer, on_step: OnStep) -> Reply:
     """Run the remaining steps of a first start, and return the self-test's reply. The server keeps running.
 
-    `on_step` gets each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
+    `on_step` is called with each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
     `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install_build`, `pull` and Session.start raise,
     and DraftsInert when no draft was accepted.
     """
-    return await _FirstStart(aim, serve, on_step).run()
+    return await _FirstStart(request, serve, on_step).run()
 
 
 class _FirstStart:
-    def __init__(self, aim: StartRequest, serve: StartServer, on_step: OnStep) -> None:
-        self._aim, self._serve, self._on_step = aim, serve, on_step
+    def __init__(self, request: FirstStartRequest, serve: StartServer, on_step: OnStep) -> None:
+        self._request, self._serve, self._on_step = request, serve, on_step
         self._steps = {step: StepProgress(step) for step in Step}
-        self._now = Step.ENGINE
+        self._current_step = Step.ENGINE
 
     async def run(self) -> Reply:
         try:
-            survey = await survey_start(self._aim)
+            survey = await survey_start(self._request)
             for progress in initial_steps(survey):
                 self._report(progress)
             engine = await self._check_downloads(survey)
@@ -121,14 +121,14 @@ class _FirstStart:
                 await self._install(engine)
             if survey.model.path is None or not survey.model.verified:
                 await self._pull()
-            await check_other_servers(self._aim)
-            ask = await self._load(await resolve_request(self._aim))
-            return await self._test(ask)
+            await check_other_servers(self._request)
+            send_request = await self._load(await resolve_requested_start(self._request))
+            return await self._test(send_request)
         except asyncio.CancelledError:
-            self._report_step(self._now, Stage.PAUSED)
+            self._report_step(self._current_step, Stage.PAUSED)
             raise
         except LauncherError as error:
-            self._report_step(self._now, Stage.FAILED, error=error)
+            self._report_step(self._current_step, Stage.FAILED, error=error)
             raise
 
     def _report(self, progress: StepProgress) -> None:
@@ -136,27 +136,25 @@ class _FirstStart:
         self._on_step(progress)
 
     def _report_step(self, step: Step, stage: Stage, *, note: str = "", **more: Any) -> None:  # noqa: ANN401 -- fields of StepProgress
-        """Report the progress of a step. Speed, notes and errors do not carry over from earlier reports."""
+        """Report a step's new stage. Bytes carry over from its last report; speed, notes, errors and details do not."""
         if stage is Stage.RUNNING:
-            self._now = step
+            self._current_step = step
         last = self._steps[step].progress
-        fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "how": None}
+        fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "detail": None}
         self._report(replace(self._steps[step], stage=stage, **(fresh | more)))
 
     async def _check_downloads(self, survey: StartSurvey) -> EngineToFetch | None:
-        """Check that everything can be downloaded and has room, before downloading any.
-
-        Return the engine to install, if any.
-        """
+        """Check that everything can be downloaded and fits on the disks. Return the engine to install, if any."""
         model = engine = None
         if survey.model.path is None:
-            self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING)
+            self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.ASKING)
             model = await query_hub(
-                self._aim, lambda note: self._report_step(Step.MODEL, Stage.RUNNING, how=StepDetail.ASKING, note=note)
+                self._request,
+                lambda note: self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.ASKING, note=note),
             )
             self._report_step(Step.MODEL, Stage.WAITING, progress=Progress(bytes=model.bytes))
         if survey.engine is None:
-            self._report_step(Step.ENGINE, Stage.RUNNING, how=StepDetail.ASKING)
+            self._report_step(Step.ENGINE, Stage.RUNNING, detail=StepDetail.ASKING)
             engine = await query_github()
             self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes))
         await asyncio.to_thread(check_disk_space, model, engine)
@@ -180,13 +178,13 @@ class _FirstStart:
         )
         tested = bool(engine.manifest and engine.manifest.accepted)
         self._report_step(
-            Step.ENGINE, Stage.DONE, subject=engine.name, how=_engine_detail(LocalEngine(engine.name, tested=tested))
+            Step.ENGINE, Stage.DONE, subject=engine.name, detail=_engine_detail(LocalEngine(engine.name, tested=tested))
         )
 
     async def _pull(self) -> None:
         self._report_step(Step.MODEL, Stage.RUNNING)
         catalogue = await asyncio.to_thread(load_catalogue)
-        target = await asyncio.to_thread(parse_target, self._aim.model, catalogue, vision=self._aim.vision)
+        target = await asyncio.to_thread(parse_target, self._request.model, catalogue, vision=self._request.vision)
 
         def report(progress: Progress) -> None:
             step = Step.VERIFY if progress.phase is Phase.VERIFYING else Step.MODEL
@@ -197,7 +195,7 @@ class _FirstStart:
             DownloadBusy,
             Step.MODEL,
             PULL,
-            {"what": self._aim.model},
+            {"what": self._request.model},
         )
         self._report_pulled(pulled)
 
@@ -205,13 +203,13 @@ class _FirstStart:
         fetched = any(file.origin == "downloaded" for file in pulled.files)
         whole = Progress(pulled.bytes, pulled.bytes)
         self._report_step(
-            Step.MODEL, Stage.DONE, how=StepDetail.RECEIVED if fetched else StepDetail.HERE, progress=whole
+            Step.MODEL, Stage.DONE, detail=StepDetail.RECEIVED if fetched else StepDetail.HERE, progress=whole
         )
-        self._now = Step.VERIFY
+        self._current_step = Step.VERIFY
         if pulled.checked.problem is not None:
             raise pulled.checked.problem
-        how = StepDetail.VERIFIED if pulled.checksums_published else StepDetail.WITHOUT_SUM
-        self._report_step(Step.VERIFY, Stage.DONE, how=how, progress=whole)
+        detail = StepDetail.VERIFIED if pulled.checksums_published else StepDetail.WITHOUT_SUM
+        self._report_step(Step.VERIFY, Stage.DONE, detail=detail, progress=whole)
 
     async def _do_or_follow_job(
         self,
@@ -221,7 +219,7 @@ class _FirstStart:
         kind: str,
         arguments: dict[str, str],
     ) -> Any:  # noqa: ANN401 -- what the work returns
-        """Do the work. If a job of the queue does the same, wait for that job, and then use what it downloaded."""
+        """Do the work. If a job of the queue does the same, wait for that job first, and then use its files."""
         while True:
             try:
                 return await work()
@@ -234,19 +232,13 @@ class _FirstStart:
         seen = False
         while True:
             snapshot = await asyncio.to_thread(download_queue().read_snapshot)
-            job = next(
-                (
-                    job
-                    for job in snapshot.jobs.jobs
-                    if job.kind == kind and job.state is JobState.RUNNING and arguments.items() <= job.arguments.items()
-                ),
-                None,
-            )
+            jobs = (job for job in snapshot.jobs.jobs if job.kind == kind and job.state is JobState.RUNNING)
+            job = next((job for job in jobs if arguments.items() <= job.arguments.items()), None)
             if job is None:
                 return seen
             seen = True
             progress = snapshot.figures.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
-            self._report_step(step, Stage.RUNNING, how=StepDetail.ELSEWHERE, progress=progress)
+            self._report_step(step, Stage.RUNNING, detail=StepDetail.ELSEWHERE, progress=progress)
             await asyncio.sleep(_POLL_S)
 
     async def _load(self, start: Start) -> SendRequest:
@@ -261,24 +253,24 @@ class _FirstStart:
             elif status.state in SERVING and self._steps[Step.WARM_UP].stage is Stage.RUNNING:
                 self._report_step(Step.WARM_UP, Stage.DONE)
 
-        ask = await self._serve(start, report_status)
+        send_request = await self._serve(start, report_status)
         for step in (Step.LOAD, Step.WARM_UP):
             if self._steps[step].stage is not Stage.DONE:
-                self._report_step(step, Stage.DONE, how=StepDetail.SERVED)
-        return ask
+                self._report_step(step, Stage.DONE, detail=StepDetail.SERVED)
+        return send_request
 
-    async def _test(self, ask: SendRequest) -> Reply:
-        """Send one request. There must be a reply, and if drafts are on, some must be accepted."""
+    async def _test(self, send_request: SendRequest) -> Reply:
+        """Send one request, and return the reply. Raises DraftsInert if drafts were made and none was accepted."""
         self._report_step(Step.SELF_TEST, Stage.RUNNING)
-        demo = self._aim.is_demo
+        demo = self._request.is_demo
         request = ChatRequest(
-            [{"role": "user", "content": _DEMO_PROMPT if demo else _PROMPT}],
+            [{"role": "user", "content": _DEMO_PROMPT if demo else _SELF_TEST_PROMPT}],
             max_tokens=_SELF_TEST_TOKENS,
             temperature=read_demo_preset().temperature if demo else 0.0,
             seed=1,
             thinking=False,
         )
-        reply = await ask(request)
+        reply = await send_request(request)
         drafts = reply.acceptance
         if drafts.drafted and not drafts.accepted:
             raise DraftsInert(
@@ -290,11 +282,11 @@ class _FirstStart:
                 drafted=drafts.drafted,
             )
         speed = reply.timings.tokens_per_second if reply.timings else None
-        how = None if drafts.drafted else StepDetail.ANSWERED
+        detail = None if drafts.drafted else StepDetail.ANSWERED
         self._report_step(
             Step.SELF_TEST,
             Stage.DONE,
-            how=how,
+            detail=detail,
             drafted=drafts.drafted,
             accepted=drafts.accepted,
             tokens_per_second=speed,
@@ -303,33 +295,35 @@ class _FirstStart:
 
 
 def _engine_detail(engine: LocalEngine) -> StepDetail:
-    return StepDetail.BUILT_IN if engine.built_in else StepDetail.TESTED if engine.tested else StepDetail.FOUND
+    if engine.built_in:
+        return StepDetail.BUILT_IN
+    return StepDetail.TESTED if engine.tested else StepDetail.FOUND
 
 
-async def resolve_request(aim: StartRequest) -> Start:
-    """Return the requested start: its plan's setting with draft and projector, or without a plan as `serve` does.
+async def resolve_requested_start(request: FirstStartRequest) -> Start:
+    """Return the requested start: with the setting of its plan, or without one as `serve` resolves it.
 
     Raises what `resolve_start` raises.
     """
-    setting = aim.setting
-    if aim.is_demo or setting is None:
-        return await resolve_start(aim.model, intent=aim.intent, use_tuned=aim.use_tuned)
+    setting = request.setting
+    if request.is_demo or setting is None:
+        return await resolve_start(request.model, intent=request.intent, use_tuned=request.use_tuned)
 
     def with_projector(path: Path) -> ServeOptions:
-        return ServeOptions(model=path, mmproj=_find_projector(aim))
+        return ServeOptions(model=path, mmproj=_find_projector(request))
 
     return await asyncio.to_thread(
         start_planned,
-        aim.model,
+        request.model,
         setting,
-        kept=aim.kept,
-        replaced=aim.replaced,
-        applied=aim.applied,
+        kept=request.kept,
+        replaced=request.replaced,
+        applied=request.applied,
         make_options=with_projector,
     )
 
 
-def _find_projector(aim: StartRequest) -> Path | None:
-    named = find_named(aim.model, load_catalogue()) if aim.vision else None
+def _find_projector(request: FirstStartRequest) -> Path | None:
+    named = find_named(request.model, load_catalogue()) if request.vision else None
     entry = named.entry if named else None
     return find_companion(entry, entry.projector) if entry and entry.projector else None

@@ -1,4 +1,4 @@
-"""Steps of a first start and their progress. Light to import: both faces need it before anything runs."""
+"""Steps of a first start and their progress. Imports little, because both faces load it before anything runs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ class Step(StrEnum):
 
 
 class Stage(StrEnum):
-    """Progress of a step."""
+    """State of a step."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -29,33 +29,33 @@ class Stage(StrEnum):
 
 
 class StepDetail(StrEnum):
-    """Detail of a step, where there is more to report than its stage."""
+    """Detail of a step that its stage does not tell."""
 
     TESTED = "installed, self-test passed"
     FOUND = "installed"
     BUILT_IN = "built in"
-    ASKING = "asking how large it is, and whether it may be had"
+    ASKING = "checking size and access"
     HERE = "here already"
     RECEIVED = "received"
-    VERIFIED = "SHA-256 and header are as they should be"
-    WITHOUT_SUM = "header is as it should be; nobody names a checksum"
-    SERVED = "runs already"
+    VERIFIED = "SHA-256 and header are correct"
+    WITHOUT_SUM = "header is correct; no checksum is published"
+    SERVED = "already running"
     ANSWERED = "working; MTP is off"
     ELSEWHERE = "being downloaded by another program"
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """State of a step. None where unknown or not applicable.
+    """A step and its progress. None where unknown or not applicable.
 
     `subject` is the name of the engine or model, `progress` that of a download or installation, `percent` (0 to 100)
-    that of loading, `error` the reason for a failure. `drafted` and `accepted` are tokens of the self-test.
+    that of loading, `error` the reason for a failure. `drafted` and `accepted` count the self-test's draft tokens.
     """
 
     step: Step
     stage: Stage = Stage.WAITING
     subject: str = ""
-    how: StepDetail | None = None
+    detail: StepDetail | None = None
     progress: Progress = NO_PROGRESS
     percent: float | None = None
     error: LauncherError | None = None

@@ -17,7 +17,7 @@ from launcher.cli.output import Note, print_error, round_figure
 from launcher.cli.quantities import parse_int
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import StartRequest
+    from launcher.app.first_checks import FirstStartRequest
     from launcher.app.first_steps import StepProgress
     from launcher.app.session import Session
     from launcher.base.errors import LauncherError
@@ -91,13 +91,13 @@ async def run(options: argparse.Namespace) -> int:
         await counting.close()
 
 
-async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan | None]:
+async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest, Plan | None]:
     """Return the start request and its plan, None for a file or the demo model.
 
     Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
     """
     from launcher.app import planner
-    from launcher.app.first_checks import StartRequest, start_request_of
+    from launcher.app.first_checks import FirstStartRequest, make_start_request
     from launcher.app.start_settings import apply_own_settings
     from launcher.base.errors import NothingFits
     from launcher.models.catalogue_load import load_catalogue
@@ -107,7 +107,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
     catalogue = load_catalogue()
     found = find_catalogue_model(options.model, catalogue) if options.model else None
     if options.model == "demo" or (options.model and found is None):
-        return StartRequest(options.model, intent=options.intent, use_tuned=not options.no_preset), None
+        return FirstStartRequest(options.model, intent=options.intent, use_tuned=not options.no_preset), None
     entry, file = found or (None, None)
     criteria = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
     situation = (await planner.read_situation(planner.MachineWish(wake=options.wake))).with_servers_running()
@@ -128,7 +128,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[StartRequest, Plan
     kept = next((each for each in kept_plans if each.planned is plan), None)
     if kept is not None and kept.kept_plan is not None:
         plan = kept.kept_plan
-    return start_request_of(plan, kept), plan
+    return make_start_request(plan, kept), plan
 
 
 def _is_network_error(error: LauncherError) -> bool:
@@ -140,8 +140,8 @@ def _is_network_error(error: LauncherError) -> bool:
 def _describe_step(step: StepProgress) -> str:
     """Return the result of a step as text, "" if there is nothing to say."""
     parts: list[str] = []
-    if step.how is not None:
-        parts.append(str(step.how))
+    if step.detail is not None:
+        parts.append(str(step.detail))
     if step.drafted:
         parts.append(f"{step.accepted} of {step.drafted} drafted tokens accepted")
     if step.tokens_per_second is not None:
@@ -149,7 +149,7 @@ def _describe_step(step: StepProgress) -> str:
     return ", ".join(parts)
 
 
-def _plan_json(request: StartRequest, plan: Plan | None) -> dict[str, Any]:
+def _plan_json(request: FirstStartRequest, plan: Plan | None) -> dict[str, Any]:
     data: dict[str, Any] = {"event": "plan", "model": request.model}
     if plan is not None:
         setting = plan.setting
@@ -158,7 +158,7 @@ def _plan_json(request: StartRequest, plan: Plan | None) -> dict[str, Any]:
     return data
 
 
-def _describe_plan(request: StartRequest, plan: Plan | None) -> Iterator[str]:
+def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[str]:
     if plan is None:
         yield Note(request.model)
         return
@@ -176,13 +176,13 @@ def _show_step(reporter: Reporter, step: StepProgress) -> None:
     from launcher.app.first_steps import Stage
 
     name, running = _STEP_LABELS[step.step], step.stage is Stage.RUNNING
-    data, state = _step_json(step), (step.stage, step.how)
-    if running and step.progress.counts_bytes and not step.how:
+    data, state = _step_json(step), (step.stage, step.detail)
+    if running and step.progress.counts_bytes and not step.detail:
         reporter.show_progress(name, step.progress, data, state=state)
         return
     result = _describe_step(step) or "done"
     if running:
-        result = " ".join(filter(None, (step.progress.note, step.how)))
+        result = " ".join(filter(None, (step.progress.note, step.detail)))
     lines = []
     if result and step.stage in (Stage.RUNNING, Stage.DONE):
         lines = [Note(f"{name + ':':<10} {', '.join(filter(None, (step.subject, result)))}")]
@@ -195,7 +195,7 @@ def _step_json(step: StepProgress) -> dict[str, Any]:
         "step": step.step.value,
         "stage": step.stage.value,
         "subject": step.subject or None,
-        "how": step.how,
+        "how": step.detail,
         "note": step.progress.note or None,
         "done_bytes": step.progress.done_bytes if step.progress.counts_bytes else None,
         "bytes": step.progress.bytes,

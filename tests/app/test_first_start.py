@@ -13,7 +13,7 @@ import pytest
 
 from launcher.app import first_checks
 from launcher.app.downloads import add_pull, download_queue
-from launcher.app.first_checks import StartRequest, check_other_servers, start_request_of, survey_start
+from launcher.app.first_checks import FirstStartRequest, check_other_servers, make_start_request, survey_start
 from launcher.app.first_start import initial_steps, make_server_starter, perform_first_start
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.session import Session
@@ -98,42 +98,42 @@ def catalogue_with(home: Path, repo: str = REPO) -> None:
     (folder / "mine.toml").write_text(f"[[models]]\n{about}\n[models.geometry]\n{shape}\nffn = 0\n{preset}\n")
 
 
-def aim(*, gpu: bool = False) -> StartRequest:
+def aim(*, gpu: bool = False) -> FirstStartRequest:
     """The first plan of that model for a described computer."""
     situation = describe_machine(24.0, host_gib=32.0, backend=None if gpu else "cpu")
-    return start_request_of(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
+    return make_start_request(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
 
 
 @pytest.fixture
-def mine(home: Path, repository: Path) -> StartRequest:
+def mine(home: Path, repository: Path) -> FirstStartRequest:
     catalogue_with(home)
     return aim()
 
 
-async def start(aim: StartRequest, session: Session, told: Told) -> Reply:
+async def start(aim: FirstStartRequest, session: Session, told: Told) -> Reply:
     return await perform_first_start(aim, make_server_starter(session), told)
 
 
 async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:
-    reply = await start(StartRequest("demo"), session, told)
+    reply = await start(FirstStartRequest("demo"), session, told)
     assert reply.text
     assert reply.acceptance.accepted > 0
     assert told.began() == [Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
     assert {step: told.last(step).stage for step in Step} == dict.fromkeys(Step, Stage.DONE)
-    assert told.last(Step.ENGINE).how is StepDetail.BUILT_IN
+    assert told.last(Step.ENGINE).detail is StepDetail.BUILT_IN
     tested = told.last(Step.SELF_TEST)
     assert (tested.accepted, tested.drafted) == (reply.acceptance.accepted, reply.acceptance.drafted)
     assert tested.tokens_per_second
 
 
 async def test_the_demo_is_served_as_it_was_the_last_time(session: Session, told: Told) -> None:
-    await start(StartRequest("demo"), session, told)
+    await start(FirstStartRequest("demo"), session, told)
     first = session.supervisor.launch
     assert first is not None
     kept: dict[str, Value] = {"ctx": 2_048, "draft": 1, "kv": "q8_0"}
     save_settings(first.options.model, kept)
     await session.stop()
-    await start(StartRequest("demo"), session, told)
+    await start(FirstStartRequest("demo"), session, told)
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.draft, launch.options.kv) == (2_048, 1, "q8_0")
@@ -142,13 +142,13 @@ async def test_the_demo_is_served_as_it_was_the_last_time(session: Session, told
 
 
 async def test_a_model_is_fetched_verified_and_served_as_planned(
-    mine: StartRequest, session: Session, told: Told, demo_model: Path
+    mine: FirstStartRequest, session: Session, told: Told, demo_model: Path
 ) -> None:
     await start(mine, session, told)
     assert told.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
-    assert told.last(Step.MODEL).how is StepDetail.RECEIVED
+    assert told.last(Step.MODEL).detail is StepDetail.RECEIVED
     assert told.last(Step.MODEL).progress.bytes == demo_model.stat().st_size
-    assert told.last(Step.VERIFY).how is StepDetail.VERIFIED
+    assert told.last(Step.VERIFY).detail is StepDetail.VERIFIED
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
@@ -156,15 +156,15 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
 
 
 async def test_a_file_without_a_published_checksum_is_not_called_verified(
-    mine: StartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
     await start(mine, session, told)
-    assert told.last(Step.VERIFY).how is StepDetail.WITHOUT_SUM
+    assert told.last(Step.VERIFY).detail is StepDetail.WITHOUT_SUM
 
 
 async def test_what_is_done_is_said_as_done_and_not_done_again(
-    mine: StartRequest, session: Session, told: Told, hub: Hub
+    mine: FirstStartRequest, session: Session, told: Told, hub: Hub
 ) -> None:
     await start(mine, session, told)
     hub.requests()
@@ -172,13 +172,13 @@ async def test_what_is_done_is_said_as_done_and_not_done_again(
     await start(mine, session, again)
     assert hub.requests() == []
     assert again.began() == [Step.LOAD, Step.SELF_TEST]
-    assert again.last(Step.MODEL).how is StepDetail.HERE
-    assert again.last(Step.LOAD).how is StepDetail.SERVED
+    assert again.last(Step.MODEL).detail is StepDetail.HERE
+    assert again.last(Step.LOAD).detail is StepDetail.SERVED
     assert [told.stage for told in initial_steps(await survey_start(mine))][:3] == [Stage.DONE] * 3
 
 
 async def test_an_engine_for_the_gpu_is_installed_first(
-    mine: StartRequest,
+    mine: FirstStartRequest,
     session: Session,
     told: Told,
     releases: ReleaseServer,
@@ -192,7 +192,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     assert told.began()[0] is not Step.LOAD
     assert told.all.index(told.last(Step.ENGINE)) < [each.step for each in told.all].index(Step.LOAD, 7)
     engine = told.last(Step.ENGINE)
-    assert (engine.stage, engine.subject, engine.how) == (Stage.DONE, "b11400-cuda-13.4-x64", StepDetail.TESTED)
+    assert (engine.stage, engine.subject, engine.detail) == (Stage.DONE, "b11400-cuda-13.4-x64", StepDetail.TESTED)
     assert any(told.subject == "llama.cpp b11400, cuda-13.4" and told.progress.bytes for told in told.all)
     assert session.supervisor.launch is not None
     assert session.supervisor.launch.build.name == "b11400-cuda-13.4-x64"
@@ -204,7 +204,7 @@ async def test_an_engine_for_the_gpu_is_installed_first(
 
 
 async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
-    mine: StartRequest, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan counts on its memory, as on that of the server whose place it takes."""
     del mine
@@ -243,7 +243,7 @@ class TestBeforeAnythingLarge:
         assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
     async def test_a_full_disk_is_told(
-        self, mine: StartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(folders: list[Path]) -> tuple[Disk, ...]:
             return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
@@ -265,7 +265,7 @@ class TestBeforeAnythingLarge:
         assert not models_dir().exists()
 
     async def test_without_the_network_what_is_here_is_served_all_the_same(
-        self, mine: StartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await start(mine, session, told)
         await session.stop()
@@ -279,7 +279,7 @@ class TestBeforeAnythingLarge:
 
 class TestPausing:
     async def test_a_download_goes_on_where_it_was(
-        self, mine: StartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
         starting = asyncio.ensure_future(start(mine, session, told))
@@ -299,7 +299,7 @@ class TestPausing:
         assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
-    async def test_at_any_later_step(self, step: Step, mine: StartRequest, session: Session, told: Told) -> None:
+    async def test_at_any_later_step(self, step: Step, mine: FirstStartRequest, session: Session, told: Told) -> None:
         starting = asyncio.ensure_future(start(mine, session, told))
         await told.at(step, Stage.RUNNING).wait()
         starting.cancel()
@@ -325,7 +325,7 @@ async def test_a_model_without_its_head_fails_at_verify(
 
 
 async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
-    mine: StartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     added = await add_pull(mine.model)
@@ -334,7 +334,7 @@ async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
     while not list(models_dir().rglob("*.part")):
         await asyncio.sleep(0.01)
     starting = asyncio.ensure_future(start(mine, session, told))
-    while not any(each.how is StepDetail.ELSEWHERE for each in told.all):
+    while not any(each.detail is StepDetail.ELSEWHERE for each in told.all):
         await asyncio.sleep(0.01)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     line.request_state(RequestedState.PAUSE, added.job.id)
@@ -355,12 +355,12 @@ async def test_drafts_that_are_never_accepted_are_an_error(told: Told) -> None:
         return ask
 
     with pytest.raises(DraftsInert, match="none of its 90 drafted tokens"):
-        await perform_first_start(StartRequest("demo"), serve, told)  # type: ignore[arg-type]
+        await perform_first_start(FirstStartRequest("demo"), serve, told)  # type: ignore[arg-type]
     assert told.last(Step.SELF_TEST).stage is Stage.FAILED
 
 
 async def test_an_engine_of_the_users_own_suits(
-    home: Path, real_engine: Path, mine: StartRequest, monkeypatch: pytest.MonkeyPatch
+    home: Path, real_engine: Path, mine: FirstStartRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from launcher.engine.builds import installed
 

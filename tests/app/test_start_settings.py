@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.app import start_settings
-from launcher.app.first_checks import StartRequest, start_request_of
-from launcher.app.first_start import resolve_request
+from launcher.app.first_checks import FirstStartRequest, make_start_request
+from launcher.app.first_start import resolve_requested_start
 from launcher.app.machine_presets import PresetMatch
 from launcher.app.planner import options_for_plan
 from launcher.app.session import Session
@@ -213,7 +213,7 @@ class TestKeptSettingsThatNoLongerFit:
         plans = make_plans(load_catalogue(), situation, wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, wish)
         assert kept.kept_plan is None
-        start = await resolve_request(start_request_of(kept.planned, kept))
+        start = await resolve_requested_start(make_start_request(kept.planned, kept))
         assert (start.chosen, start.set_aside) == ({}, {"ctx": 262_144})
         assert [notice.code for notice in start.notices] == [KEPT_REPLACED]
 
@@ -225,14 +225,15 @@ class TestKeptSettingsThatNoLongerFit:
         wish = PlanCriteria(model="own")
         plans = make_plans(load_catalogue(), this(), wish)
         (plan,), (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
-        start = await resolve_request(start_request_of(plan, replace(kept, planned=plan)))
+        start = await resolve_requested_start(make_start_request(plan, replace(kept, planned=plan)))
         assert values(start, "draft") == [4]
         assert (start.chosen, start.set_aside, start.notices) == ({}, {"draft": 4}, ())
 
     async def test_up_leaves_a_tune_out_for_a_file_too(self, nine: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4}
         drafts = [
-            (await resolve_request(StartRequest(str(nine), use_tuned=use))).options.draft for use in (True, False)
+            (await resolve_requested_start(FirstStartRequest(str(nine), use_tuned=use))).options.draft
+            for use in (True, False)
         ]
         assert drafts == [4, 2]
 
@@ -242,7 +243,9 @@ class TestKeptSettingsThatNoLongerFit:
         plans = make_plans(load_catalogue(), this(), wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
         assert kept.kept_plan is not None
-        mine, theirs = [await resolve_request(start_request_of(plan, kept)) for plan in (kept.kept_plan, kept.planned)]
+        mine, theirs = [
+            await resolve_requested_start(make_start_request(plan, kept)) for plan in (kept.kept_plan, kept.planned)
+        ]
         assert (mine.chosen, mine.options.draft) == ({"draft": 3}, 3)
         assert (theirs.chosen, theirs.set_aside, theirs.options.draft) == ({}, {}, 2)
 

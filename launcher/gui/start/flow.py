@@ -15,7 +15,7 @@ from launcher.engine.server.state import ServerState
 from launcher.gui.start import queries
 
 if TYPE_CHECKING:
-    from launcher.app.first_checks import StartRequest, StartSurvey
+    from launcher.app.first_checks import FirstStartRequest, StartSurvey
     from launcher.app.first_start import OnStatus, SendRequest
     from launcher.app.start_settings import KeptPlan, Start
     from launcher.engine.server.client import ChatRequest
@@ -45,7 +45,7 @@ class ServeRequest:
     failed: Callable[[LauncherError], object]
 
 
-async def run_first_start(request: StartRequest, report: Callable[[object], object]) -> Reply:
+async def run_first_start(request: FirstStartRequest, report: Callable[[object], object]) -> Reply:
     """Run all steps of a first start on the core's thread. Reports StepProgress, and a ServeRequest to get a server."""
     from launcher.app.first_start import perform_first_start
     from launcher.app.serving import chat
@@ -208,10 +208,10 @@ class StartFlow(QObject):
             return
 
         async def work(report: object) -> Reply:
-            from launcher.app.first_checks import StartRequest, start_request_of
+            from launcher.app.first_checks import FirstStartRequest, make_start_request
             from launcher.engine.demo import DEMO
 
-            request = start_request_of(plan, own_settings) if plan is not None else StartRequest(DEMO)
+            request = make_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
             return await run_first_start(request, report)  # type: ignore[arg-type]
 
         self._starting = self._bridge.run(
