@@ -13,7 +13,7 @@ import pytest
 
 from launcher.app import planner, recipes
 from launcher.app.bench import options_with
-from launcher.app.planner import MachineWish
+from launcher.app.planner import MachineDescription
 from launcher.engine.arguments import RUN_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
@@ -121,7 +121,7 @@ def test_all_ways_to_start_a_model_give_it_the_same_arguments(name: str, card: P
 
 
 async def compare_all(name: str, card: Path | None, home: Path) -> None:
-    path, chance, machine = own_catalogue(home, name), random.Random(name), MachineWish()
+    path, chance, machine = own_catalogue(home, name), random.Random(name), MachineDescription()
     catalogue, here = load_catalogue(), await planner.read_situation(machine)
     assert (here.backend == "cpu") == (card is None)
     source, moe = planner.read_source(str(path)), "moe" in name

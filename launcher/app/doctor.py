@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.app.machine_presets import PresetMatch, outdated_presets
-from launcher.app.planner import MachineWish, read_situation
+from launcher.app.planner import MachineDescription, read_situation
 from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir
@@ -119,7 +119,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     backend = choose_backend(machine.gpus)
     wslconfig = suggest_wslconfig(machine.host, settings)
     try:
-        situation = await read_situation(MachineWish(wake=wake))
+        situation = await read_situation(MachineDescription(wake=wake))
     except LauncherError:  # the only GPU sleeps, which the report mentions
         situation = None
     return DoctorReport(

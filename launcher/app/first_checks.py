@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from launcher.app.planner import MachineWish, read_situation
+from launcher.app.planner import MachineDescription, read_situation
 from launcher.app.start_settings import KeptPlan
 from launcher.base.errors import DiskFull, LauncherError, NothingFits
 from launcher.base.messages import message, plural_message
@@ -154,7 +154,7 @@ async def check_other_servers(request: FirstStartRequest) -> None:
     ending = {each.engine_pid for each in servers if each.launcher.pid == os.getpid() and each.engine_pid}
     if len(ending) == len(servers):
         return
-    without_servers = await read_situation(MachineWish())
+    without_servers = await read_situation(MachineDescription())
     with_servers = without_servers.with_servers_running(ending=ending)
     fits_without_only = with_servers.free_mib < request.needed_mib <= without_servers.free_mib
     if not with_servers.own or not fits_without_only:

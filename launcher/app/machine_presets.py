@@ -1,4 +1,4 @@
-"""Machine presets in use: whether one matches the current environment, and what has changed since its measurement."""
+"""Compares tuned settings (machine presets) with the current environment, to decide whether they are used."""
 
 import asyncio
 from contextlib import suppress
@@ -31,7 +31,7 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class PresetMatch:
-    """A preset for a model that is about to be served, and the differences from where it was measured, as sentences.
+    """A preset, and the sentences on what has `changed` since its measurement.
 
     It is `used` if it was measured or confirmed on this machine, and GPU, processor and model are the same. With
     another driver or engine version it is still used, and measuring again is suggested.
@@ -43,7 +43,7 @@ class PresetMatch:
 
     @property
     def differs(self) -> str:
-        """The differences, as a clause of a sentence."""
+        """The changes, as a clause of a sentence."""
         return join_clauses(self.changed)
 
     @property
@@ -69,11 +69,11 @@ class PresetMatch:
 
 
 async def find_preset(options: ServeOptions, *, wake: bool = True) -> PresetMatch | None:
-    """Return the preset for the model of these options. None where there is none.
+    """Return the preset for the model of these options, None if there is none.
 
-    Without `wake` no engine lists its devices, which would wake a sleeping GPU. An imported preset is kept as verified
-    once sessions of this machine in the history confirm it. Errors (a broken model, an engine that does not answer) are
-    left for the start to report.
+    Without `wake` no engine lists its devices, because that would wake a sleeping GPU. An imported preset becomes
+    verified once sessions of this machine in the history confirm it. Errors (a broken model, an engine that does not
+    answer) are not raised: the start reports them.
     """
     if not load_presets():
         return None
@@ -83,27 +83,24 @@ async def find_preset(options: ServeOptions, *, wake: bool = True) -> PresetMatc
         preset = await asyncio.to_thread(preset_for_model, facts)
         if preset is None:
             return None
-        build = await (choose_build(options) if wake else _engine_now(preset))
-        here = await asyncio.to_thread(Environment.for_model, facts, build.name, build.version)
-        preset = await asyncio.to_thread(_with_confirmation, preset, here)
-        return match_preset(preset, here)
+        build = await (choose_build(options) if wake else _find_current_engine(preset))
+        current = await asyncio.to_thread(Environment.for_model, facts, build.name, build.version)
+        preset = await asyncio.to_thread(_with_confirmation, preset, current)
+        return match_preset(preset, current)
     return None
 
 
-def match_preset(preset: MachinePreset, here: Environment) -> PresetMatch:
+def match_preset(preset: MachinePreset, current: Environment) -> PresetMatch:
     """Return whether a preset is used in the current environment of this machine."""
-    there = preset.evidence.environment
-    engines = {there.engine, here.engine}
+    measured = preset.evidence.environment
+    engines = {measured.engine, current.engine}
     same_kind = BUILT_IN not in engines or len(engines) == 1
-    usable = preset.verified and not there.identity_differences(here) and same_kind
-    return PresetMatch(preset, there.differences(here), usable)
+    usable = preset.verified and not measured.identity_differences(current) and same_kind
+    return PresetMatch(preset, measured.differences(current), usable)
 
 
 def measured_sentence(launch: Launch) -> str:
-    """Return the sentence of this machine's tune for the running model. Empty where there is none.
-
-    It reads files: call it off the event loop.
-    """
+    """Return the sentence of this machine's tune for the running model; empty if there is none. Reads files."""
     preset = preset_for_model(model_facts(launch.header))
     if preset is None or not match_preset(preset, Environment.for_launch(launch)).used:
         return ""
@@ -117,36 +114,33 @@ async def outdated_presets(machine: Machine) -> tuple[PresetMatch, ...]:
         if not preset.verified:
             continue
         with suppress(LauncherError, OSError):
-            build = await _engine_now(preset)
-            facts = await asyncio.to_thread(_facts_now, preset)
-            here = await asyncio.to_thread(Environment.for_model, facts, build.name, build.version, machine)
-            match = match_preset(preset, here)
+            build = await _find_current_engine(preset)
+            facts = await asyncio.to_thread(_read_current_facts, preset)
+            current = await asyncio.to_thread(Environment.for_model, facts, build.name, build.version, machine)
+            match = match_preset(preset, current)
             if match.changed:
                 outdated.append(match)
     return tuple(outdated)
 
 
-def _with_confirmation(preset: MachinePreset, here: Environment) -> MachinePreset:
-    """Return an imported preset as verified, and keep it so, once this machine has confirmed it.
-
-    Else return it unchanged.
-    """
+def _with_confirmation(preset: MachinePreset, current: Environment) -> MachinePreset:
+    """Mark an imported preset as verified, and save it, if this machine's history confirms it. Return the preset."""
     if preset.verified:
         return preset
     with suppress(HistoryUnusable, OSError):
         with History() as history:
-            speaking = confirming_sessions(preset, history, here)
-        if speaking:
-            evidence = preset.evidence.model_copy(update={"environment": here})
-            preset = preset.model_copy(update={"verified_by": speaking, "evidence": evidence})
+            confirming = confirming_sessions(preset, history, current)
+        if confirming:
+            evidence = preset.evidence.model_copy(update={"environment": current})
+            preset = preset.model_copy(update={"verified_by": confirming, "evidence": evidence})
             save_preset(preset)
     return preset
 
 
-async def _engine_now(preset: MachinePreset) -> EngineBuild:
-    """Return the build that would now be used in place of the one that a preset was measured with.
+async def _find_current_engine(preset: MachinePreset) -> EngineBuild:
+    """Return the build that would be used now for a preset's model.
 
-    Its devices are not listed, because that would wake a GPU.
+    Its devices are not listed, because that would wake a sleeping GPU.
     """
     if preset.evidence.environment.engine == BUILT_IN:
         return await probe_engine(None)
@@ -155,7 +149,8 @@ async def _engine_now(preset: MachinePreset) -> EngineBuild:
     return await probe_engine(program)
 
 
-def _facts_now(preset: MachinePreset) -> ModelFacts:
+def _read_current_facts(preset: MachinePreset) -> ModelFacts:
+    """Return the facts of the preset's model, read from its file if that is still there."""
     if preset.path is None or not preset.path.is_file():
         return preset.model
     return model_facts(read_model(preset.path))

@@ -31,17 +31,18 @@ if TYPE_CHECKING:
     from launcher.models.memory import MemoryEstimate, PlanSettings
 
 FLAGGED_PERCENT = 3.0
-"""From this difference on, the formula is flagged as wrong and only the engine's figures count."""
+"""A formula that differs by more is marked as wrong, and only the engine's figures count."""
 _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class MachineWish:
-    """Description of a machine. With the defaults, it is this machine as it is now. Sizes in GiB except `free_mib`.
+class MachineDescription:
+    """A machine to plan for. With the defaults it is this machine as it is now.
 
-    `gpu` is a part of a card's name, `gpu_memory_gib` has the size of each GPU, `unified_memory_gib` is memory that the
-    GPU shares with the host. `rpc` are llama.cpp's RPC workers as HOST:PORT, whose devices are used beside the
-    machine's own.
+    `gpu_memory_gib` (the size of each GPU), `gpu` (a part of a card's name) and `unified_memory_gib` (memory that the
+    GPU shares with the host) describe another machine. `free_mib`, `host_memory_gib` and `backend` replace what would
+    be read here. `headless` means that no display uses the GPU. With `wake` sleeping GPUs are woken to be read. `rpc`
+    are llama.cpp's RPC workers as HOST:PORT, whose devices are used together with the machine's own.
     """
 
     gpu_memory_gib: tuple[float, ...] = ()
@@ -73,105 +74,105 @@ class EngineComparison:
 
 
 async def read_situation(
-    wish: MachineWish, *, also: Sequence[RunningServer] = (), build: EngineBuild | None = None
+    description: MachineDescription, *, also: Sequence[RunningServer] = (), build: EngineBuild | None = None
 ) -> Situation:
     """Return the state of the given machine, with the devices of RPC workers that the engine lists.
 
     Its memory is read now, and the memory of our own servers counts as free; `also` are servers that the registry may
-    not have yet. `build` is the engine to ask where drivers leave memory open, None for the one in use. Raises what
-    `_own_situation` raises.
+    not have yet. `build` is the engine to ask for memory that drivers do not report, None for the one in use. Raises
+    BadOption for impossible memory sizes, and GpuAsleep if this machine's only GPU sleeps and must not be woken.
     """
-    check_rpc(wish.rpc)
-    own = await _own_situation(wish, also, build)
-    if not wish.rpc:
+    check_rpc(description.rpc)
+    own = await _read_own_situation(description, also, build)
+    if not description.rpc:
         return own
     from launcher.models.read_situation import add_rpc_workers
 
-    devices = await _list_devices(build, wish.rpc)
+    devices = await _list_devices(build, description.rpc)
     workers = {device.name: device.free_mib for device in devices if device.name.startswith("RPC")}
-    return add_rpc_workers(own, workers, wish.rpc)
+    return add_rpc_workers(own, workers, description.rpc)
 
 
-async def _own_situation(wish: MachineWish, also: Sequence[RunningServer], build: EngineBuild | None) -> Situation:
-    """Return the state of the given machine without RPC workers.
+async def _read_own_situation(
+    description: MachineDescription, also: Sequence[RunningServer], build: EngineBuild | None
+) -> Situation:
+    """Return the state of the given machine without RPC workers. Raises what `read_situation` raises.
 
-    The engine lists its devices when the drivers do not report a GPU's memory, unless that would wake a GPU that should
-    sleep. Raises BadOption for impossible memory sizes, GpuAsleep when this machine's only GPU sleeps and must not be
-    woken.
+    The engine is asked for its devices if the drivers do not report a GPU's memory, unless that would wake a GPU.
     """
-    if wish.host_memory_gib is not None and not 0.5 <= wish.host_memory_gib <= 65_536:
+    if description.host_memory_gib is not None and not 0.5 <= description.host_memory_gib <= 65_536:
         raise BadOption(
-            message("--host-memory {host_memory_gib:g} is out of range.", host_memory_gib=wish.host_memory_gib),
+            message("--host-memory {host_memory_gib:g} is out of range.", host_memory_gib=description.host_memory_gib),
             message("It goes from 0.5 to 65536 GiB."),
         )
-    if wish.gpu is not None or wish.unified_memory_gib is not None:
-        return _describe_card(wish)
-    if wish.gpu_memory_gib:
+    if description.gpu is not None or description.unified_memory_gib is not None:
+        return _describe_card(description)
+    if description.gpu_memory_gib:
         return describe_machine(
-            wish.gpu_memory_gib,
-            free_mib=wish.free_mib,
-            headless=wish.headless,
-            host_gib=wish.host_memory_gib,
-            backend=wish.backend,
+            description.gpu_memory_gib,
+            free_mib=description.free_mib,
+            headless=description.headless,
+            host_gib=description.host_memory_gib,
+            backend=description.backend,
         )
-    if wish.free_mib is not None and wish.free_mib < 0:
+    if description.free_mib is not None and description.free_mib < 0:
         raise BadOption(
-            message("--free-memory {free_mib} is out of range.", free_mib=wish.free_mib),
+            message("--free-memory {free_mib} is out of range.", free_mib=description.free_mib),
             message("It cannot be below 0."),
         )
     from launcher.machine.machine import read_machine
 
-    machine = read_machine(wake=wish.wake)
-    _check_awake(machine, wish)
-    if wish.backend != "cpu" and _engine_knows_more(machine, wish):
-        machine = read_machine(await _list_devices(build), wake=wish.wake)
+    machine = read_machine(wake=description.wake)
+    _check_awake(machine, description)
+    if description.backend != "cpu" and _must_ask_engine(machine, description):
+        machine = read_machine(await _list_devices(build), wake=description.wake)
     from launcher.engine.server.own_memory import read_own_memory
     from launcher.models.read_situation import situation_of
 
     return situation_of(
         machine,
-        free_mib=wish.free_mib,
-        headless=wish.headless,
-        host_gib=wish.host_memory_gib,
-        backend=wish.backend,
-        servers=await asyncio.to_thread(read_own_memory, machine, also=also, wake=wish.wake),
+        free_mib=description.free_mib,
+        headless=description.headless,
+        host_gib=description.host_memory_gib,
+        backend=description.backend,
+        servers=await asyncio.to_thread(read_own_memory, machine, also=also, wake=description.wake),
     )
 
 
-def _describe_card(wish: MachineWish) -> Situation:
+def _describe_card(description: MachineDescription) -> Situation:
     """Return the situation of a machine with a card known by name, or with unified memory. Raises BadOption."""
     from launcher.machine.cards import find_card
 
-    card = find_card(wish.gpu, sum(wish.gpu_memory_gib) or None) if wish.gpu else None
-    if wish.unified_memory_gib is not None or (card and card.unified):
-        memory_gib = wish.unified_memory_gib or wish.host_memory_gib or (card.memory_gb if card else 0)
-        return describe_unified_machine(memory_gib, card=card, backend=wish.backend)
+    card = find_card(description.gpu, sum(description.gpu_memory_gib) or None) if description.gpu else None
+    if description.unified_memory_gib is not None or (card and card.unified):
+        memory_gib = description.unified_memory_gib or description.host_memory_gib or (card.memory_gb if card else 0)
+        return describe_unified_machine(memory_gib, card=card, backend=description.backend)
     assert card is not None  # noqa: S101 -- one of the two is given
     return describe_machine(
         card.memory_gb,
         card=card,
-        free_mib=wish.free_mib,
-        headless=wish.headless,
-        host_gib=wish.host_memory_gib,
-        backend=wish.backend,
+        free_mib=description.free_mib,
+        headless=description.headless,
+        host_gib=description.host_memory_gib,
+        backend=description.backend,
     )
 
 
-def _check_awake(machine: Machine, wish: MachineWish) -> None:
+def _check_awake(machine: Machine, description: MachineDescription) -> None:
     asleep = [gpu for gpu in machine.gpus if gpu.asleep and gpu.memory_bytes is None]
     usable = any(gpu.memory_bytes for gpu in machine.gpus)
-    if asleep and not usable and not wish.wake and wish.backend != "cpu":
+    if asleep and not usable and not description.wake and description.backend != "cpu":
         raise GpuAsleep(
             message("The {name} is asleep, so its free memory is unknown.", name=asleep[0].name),
             message("Add --wake to wake it, or describe it with --gpu-memory."),
         )
 
 
-def _engine_knows_more(machine: Machine, wish: MachineWish) -> bool:
-    if any(gpu.asleep for gpu in machine.gpus) and not wish.wake:
+def _must_ask_engine(machine: Machine, description: MachineDescription) -> bool:
+    if any(gpu.asleep for gpu in machine.gpus) and not description.wake:
         return False  # listing devices wakes all of them
-    own = [gpu for gpu in machine.gpus if not gpu.unified]
-    gpus = own or machine.gpus
+    cards = [gpu for gpu in machine.gpus if not gpu.unified]
+    gpus = cards or machine.gpus
     return not gpus or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in gpus)
 
 
@@ -181,7 +182,9 @@ async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) ->
 
     try:
         build = build or await installed_build()
-        return await list_devices(build, rpc) if build and (not rpc or "--rpc" in build.flags) else ()
+        if build is None or (rpc and "--rpc" not in build.flags):
+            return ()
+        return await list_devices(build, rpc)
     except (LauncherError, OSError):
         return ()
 
@@ -221,7 +224,7 @@ class PlannedEngine:
     no_gpu: bool = False
 
 
-async def planned_engine(machine: MachineWish, situation: Situation) -> PlannedEngine:
+async def planned_engine(machine: MachineDescription, situation: Situation) -> PlannedEngine:
     """Return the engine that would serve on the given machine; on this machine, that of `serve`."""
     no_gpu = machine.backend == "cpu"
     if situation.described:
@@ -266,7 +269,9 @@ def _companion_path(plan: Plan, companion: CompanionFile | None) -> Path | None:
     """Return the path of a draft model or projector, or its file name while it is not downloaded."""
     from launcher.models.library import find_companion
 
-    return (find_companion(plan.entry, companion) or Path(companion.file)) if companion else None
+    if companion is None:
+        return None
+    return find_companion(plan.entry, companion) or Path(companion.file)
 
 
 def downloaded_file(plan: Plan) -> Path | None:
@@ -290,17 +295,19 @@ async def installed_build() -> EngineBuild | None:
 
     try:
         chosen = engine_in_use()
-        program = chosen.program if chosen else None if is_built_in_chosen() else find_on_path()
+        if chosen is not None:
+            return await probe_engine(chosen.program)
+        program = None if is_built_in_chosen() else find_on_path()
         return await probe_engine(program) if program else None
     except LauncherError:
         return None
 
 
 def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
-    """Compare the GPU memory of a running engine with the estimate, and keep the difference for later plans.
+    """Compare the GPU memory of a running engine with the estimate, and record both for later plans.
 
-    Only where the driver reports memory by process (NVML on Linux), a single GPU holds everything, the engine's `log`
-    names the backend, and all its parts are known: no user arguments, draft model or vision encoder.
+    Does nothing unless the driver reports memory by process (NVML on Linux), a single GPU holds everything, the
+    engine's `log` names its backend, and it has no user arguments, draft model or vision encoder.
     """
     from launcher.engine.ask import backend_of_log
     from launcher.machine.gpus import find_gpus, read_gpu_states
@@ -339,17 +346,17 @@ class ModelSource:
 async def choose_file(
     catalogue: Catalogue, entry: ModelEntry, quant: str | None = None, *, vision: bool = False
 ) -> FileChoice:
-    """Return the file of a model that suits this machine best, or how well the file named by the user suits it.
+    """Return the file of a model that suits this machine best, or with `quant` how well that file suits it.
 
     Sleeping GPUs are not woken. Raises what `models.choice.choose_file` raises.
     """
     from launcher.models import choice
 
     try:
-        here = await read_situation(MachineWish())
+        situation = await read_situation(MachineDescription())
     except GpuAsleep:
-        here = None
-    return choice.choose_file(catalogue, entry, quant, here, vision=vision)
+        situation = None
+    return choice.choose_file(catalogue, entry, quant, situation, vision=vision)
 
 
 def read_source(target: str) -> ModelSource:
@@ -419,10 +426,10 @@ def projector_bytes(target: str) -> int:
     return resolve_file(HubFile.parse(target)).bytes
 
 
-def setting_for(model: GgufModel, wish: PlanCriteria, situation: Situation) -> PlanSettings:
-    """Return the setting of `wish` for a model that is not in the catalogue: that of its plan.
+def setting_for(model: GgufModel, criteria: PlanCriteria, situation: Situation) -> PlanSettings:
+    """Return the setting of the plan for a model that is not in the catalogue.
 
-    For a model without a memory formula, the context is `fallback_context`. Raises BadOption for invalid values,
+    For a model without a memory formula, its context is `fallback_context`. Raises BadOption for invalid values,
     ModelHasNoHead for drafts without a head.
     """
     from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
@@ -430,12 +437,12 @@ def setting_for(model: GgufModel, wish: PlanCriteria, situation: Situation) -> P
     from launcher.models.memory import PlanSettings
     from launcher.models.plan import plan_file
 
-    check_criteria(wish)
+    check_criteria(criteria)
     has_head = model.mtp_head is MtpHead.PRESENT
-    if wish.draft and not has_head:
+    if criteria.draft and not has_head:
         raise no_head_error(model.path.name)
     with suppress(GeometryUnknown):
-        return plan_file(model, situation, wish).setting
+        return plan_file(model, situation, criteria).setting
     default = PlanSettings(
         context=fallback_context(model.trained_context),
         draft=DEFAULT_DRAFT if has_head else 0,
@@ -443,7 +450,7 @@ def setting_for(model: GgufModel, wish: PlanCriteria, situation: Situation) -> P
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
     )
-    return replace(default, **to_fields(wish.chosen()))
+    return replace(default, **to_fields(criteria.chosen()))
 
 
 def estimate_by_formula(source: ModelSource, setting: PlanSettings) -> MemoryEstimate:
@@ -466,18 +473,18 @@ def drafts_from_own_file(source: ModelSource, setting: PlanSettings) -> bool:
     """Return whether drafts come from the model's own file."""
     from launcher.models.gguf import MtpHead
 
-    beside = setting.draft_model_bytes > 0 or setting.ngrams
-    return not beside and source.model.mtp_head is MtpHead.PRESENT
+    from_elsewhere = setting.draft_model_bytes > 0 or setting.ngrams
+    return not from_elsewhere and source.model.mtp_head is MtpHead.PRESENT
 
 
 async def compare_with_engine(
-    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineWish | None = None
+    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineDescription | None = None
 ) -> EngineComparison:
-    """Ask an engine for the memory of `setting`: the named engine, else the one that `serve` would start.
+    """Ask an engine for the memory of `setting`: the given engine, else the one that `serve` would start.
 
-    It is started as `serve` would start it on `machine`, by default this one. The formula is computed for the engine's
-    own backend. Drafts from another file are left out, because the engine is asked about one file alone. Raises what
-    `ask_engine` and `probe` raise.
+    It is started as `serve` would start it on `machine`, by default this one. The formula is computed for the backend
+    that the engine reports. Drafts from another file are left out, because the engine is asked about one file only.
+    Raises what `ask_engine` and `choose_build` raise.
     """
     from launcher.engine.ask import ask_engine, difference_percent
     from launcher.engine.serve_options import ServeOptions

@@ -1,11 +1,11 @@
-"""Preview of changed server settings: their memory and effects, before they are applied. Quick enough for a slider."""
+"""Previews changed server settings: memory and effects, before they are applied. Quick enough for a slider."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.app.planner import MachineWish, read_situation
+from launcher.app.planner import MachineDescription, read_situation
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
 from launcher.engine.ask import backend_of_log
@@ -25,15 +25,16 @@ from launcher.models.server_settings import ROWS, Value, to_fields
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights, read_weights
 
-# Consequences of a change of settings, as sentences.
+# Sentences about the consequences of a changed setting.
 
 _MINUS = "\N{MINUS SIGN}"
-_MORE_OR_LESS = {
+_STEP_TEMPLATES = {
     "ctx": (mark("{cost} for {step:,} more tokens of context"), mark("{cost} for {step:,} fewer tokens of context")),
     "ubatch": (mark("{cost} with a ubatch of {new:,} tokens"),) * 2,
     "slots": (mark("{cost} with {new} slots"), mark("{cost} with {new} slots")),
     "n_cpu_moe": (mark("{cost} with the experts of {new} layers on the CPU"),) * 2,
 }
+"""Templates by setting: for a larger and for a smaller value."""
 
 
 def signed_mib(mib: int | None) -> str:
@@ -44,7 +45,7 @@ def signed_mib(mib: int | None) -> str:
 
 
 def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> Message:
-    """Return one sentence on the cost of changing the setting `name` alone: `mib`, None where unknown."""
+    """Return one sentence on changing only the setting `name`, which costs `mib` (None: unknown)."""
     if name == "extra":
         return message("extra arguments are not in the estimate")
     if name == "threads":
@@ -52,21 +53,18 @@ def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> 
             return message("llama.cpp chooses the number of CPU threads")
         return plural_message("{n} CPU thread, same memory", "{n} CPU threads, same memory", int(new))
     values: dict[str, object] = {"cost": signed_mib(mib), "new": new}
-    if name not in ("kv", "draft", *_MORE_OR_LESS):
+    if name not in ("kv", "draft", *_STEP_TEMPLATES):
         row = ROWS[name]
         values |= {"setting": as_message(row.label or row.spelling), "new": row.format_value(new)}
         if row.memory:
             return fill_template(mark("{cost} with {setting} {new}"), values)
-        text = (
-            mark("{setting} {new}, memory effect unknown")
-            if name == "split_mode"
-            else mark("{setting} {new}, same GPU memory")
-        )
-        return fill_template(text, values)
+        if name == "split_mode":
+            return fill_template(mark("{setting} {new}, memory effect unknown"), values)
+        return fill_template(mark("{setting} {new}, same GPU memory"), values)
     if name == "kv" or not (isinstance(old, int) and isinstance(new, int)):
         return fill_template(mark("{cost} with a KV cache of {new}"), values)
     step = new - old
-    text = _draft_template(old, new) if name == "draft" else _MORE_OR_LESS[name][step < 0]
+    text = _draft_template(old, new) if name == "draft" else _STEP_TEMPLATES[name][step < 0]
     if name == "slots" and new == 1:
         text = mark("{cost} with one slot")
     if name == "n_cpu_moe" and new < 2:
@@ -88,8 +86,8 @@ def _draft_template(old: int, new: int) -> str:
     return mark("{cost} for {step} more draft tokens") if new > old else mark("{cost} for {step} fewer draft tokens")
 
 
-def warnings_on(setting: PlanSettings, trained_context: int | None, *, uncounted: bool) -> tuple[str, ...]:
-    """Return warnings about a setting beyond its memory. `uncounted`: there are arguments that no estimate includes."""
+def list_warnings(setting: PlanSettings, trained_context: int | None, *, uncounted: bool) -> tuple[str, ...]:
+    """Return warnings about a setting other than its memory. `uncounted`: it has arguments of unknown cost."""
     warnings: list[str] = []
     if sentence := training_warning(trained_context, setting.slot_context):
         warnings.append(sentence)
@@ -106,7 +104,7 @@ def warnings_on(setting: PlanSettings, trained_context: int | None, *, uncounted
 _MIB = 2**20
 LEAST_CONTEXT = 1_024
 LONGEST_DRAFT = 8
-"""Longest draft on offer: longer ones paid off in no published measurement."""
+"""The largest draft length on a slider: longer drafts paid off in no published measurement."""
 APPLIES_NOW = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking")
 """Settings sent with each request, so that they apply from the next reply on. All others need an engine start."""
 
@@ -115,13 +113,13 @@ APPLIES_NOW = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking
 class PreviewBasis:
     """Facts about a server as it runs or would run. Memory in MiB.
 
-    `geometry` and `weights` are None where no formula knows the model; `unknown` is then the reason. `available_mib` is
-    what the server may use: the free memory and its own. `others_mib` is used by other programs, `other_servers_mib` by
-    our other servers, which stay. `host_mib` is what the server may use of host memory, None when unknown. `read_at` is
-    when the memory was read, in seconds since the epoch, None if not. `own_measured` is whether the server's own share
-    was measured rather than estimated. `draft_bytes` is the size of a separate draft model. `expert_layers` is 0 where
-    no experts can be moved. `place` names the memory: a GPU or the host. `lacks` are the settings that the engine does
-    not support.
+    `geometry` and `weights` are None if the model has no memory formula; `unknown` is then the reason. `available_mib`
+    is what the server may use: the free memory and its own. `others_mib` is used by other programs, `other_servers_mib`
+    by our other servers, which stay. `host_mib` is the host memory that the server may use, None if unknown. `read_at`
+    is the Unix time of reading the memory, None if it was not read. `own_measured` is True if the server's own share
+    was measured, not estimated. `draft_bytes` is the size of a separate draft model. `expert_layers` is the number of
+    layers whose experts can be moved to the host. `place` names the memory: a GPU or the host. `unsupported` are the
+    settings that the engine does not have.
     """
 
     options: ServeOptions
@@ -146,13 +144,13 @@ class PreviewBasis:
     load: LoadTime | None = None
     notes: tuple[str, ...] = ()
     read_at: float | None = None
-    lacks: frozenset[str] = frozenset()
+    unsupported: frozenset[str] = frozenset()
 
-    def steps(self, name: str) -> tuple[Value, ...]:
-        """Return the values of a slider for the setting `name`, in order. Empty where it has no slider."""
-        row, now = ROWS[name], ROWS[name].value_in(self.setting)
-        if name in self.lacks or (row.of_experts and not self.expert_layers):
-            return (now,)
+    def slider_values(self, name: str) -> tuple[Value, ...]:
+        """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
+        row, current = ROWS[name], ROWS[name].value_in(self.setting)
+        if name in self.unsupported or (row.of_experts and not self.expert_layers):
+            return (current,)
         match name:
             case "ctx":
                 return self.contexts
@@ -162,19 +160,21 @@ class PreviewBasis:
                 return self.kv_types
             case "n_cpu_moe":
                 return tuple(range(self.expert_layers + 1))
+            case _ if row.steps and isinstance(current, int):
+                return tuple(sorted({*row.steps, current}))
             case _:
-                return tuple(sorted({*row.steps, *((now,) if isinstance(now, int) else ())})) if row.steps else ()
+                return tuple(sorted(row.steps))
 
     @property
     def contexts(self) -> tuple[int, ...]:
-        """Contexts to choose from, in tokens: powers of two, half-way steps, the trained and the current length."""
-        most = self.trained_context or max(self.setting.context, 2**17)
-        steps = {most, self.setting.context}
-        step = LEAST_CONTEXT
-        while step < most:
-            steps |= {step, step * 3 // 2} if step * 3 // 2 < most else {step}
-            step *= 2
-        return tuple(sorted(steps))
+        """Contexts to choose from, in tokens: 1024, 1536, 2048, 3072, ..., the trained and the current context."""
+        longest = self.trained_context or max(self.setting.context, 2**17)
+        contexts = {longest, self.setting.context}
+        power = LEAST_CONTEXT
+        while power < longest:
+            contexts |= {each for each in (power, power * 3 // 2) if each < longest}
+            power *= 2
+        return tuple(sorted(contexts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,11 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A server with changed settings. `estimate` and all figures from it are None where no formula knows the model."""
+    """A server with changed settings. `estimate` and its figures are None if the model has no memory formula.
+
+    `difference_mib` is how much more memory it needs than before the changes. `largest_context` is the longest context
+    in tokens that fits with these settings, None if none does.
+    """
 
     basis: PreviewBasis
     setting: PlanSettings
@@ -224,7 +228,7 @@ class Preview:
 
     @property
     def missing_mib(self) -> int | None:
-        """Memory that it lacks in MiB, 0 when it has enough."""
+        """Memory in MiB that is not available, 0 if it fits."""
         return None if self.needed_mib is None else max(0, self.needed_mib - self.basis.available_mib)
 
     @property
@@ -271,24 +275,24 @@ class Previewer:
 
     def __init__(self, basis: PreviewBasis) -> None:
         self.basis = basis
-        self._known: dict[PlanSettings, MemoryEstimate] = {}
-        self._largest: dict[PlanSettings, int | None] = {}
+        self._estimates: dict[PlanSettings, MemoryEstimate] = {}
+        self._largest_contexts: dict[PlanSettings, int | None] = {}
 
     def with_basis(self, basis: PreviewBasis) -> "Previewer":
-        """Return a previewer for a new reading of the machine's memory.
-
-        For the same server, cached estimates are kept.
-        """
-        moved = Previewer(basis)
-        mine = self.basis
-        if (mine.geometry, mine.weights, mine.draft_model) == (basis.geometry, basis.weights, basis.draft_model):
-            moved._known = self._known
-        return moved
+        """Return a previewer for a new reading of the machine's memory, with the cached estimates if they apply."""
+        previewer = Previewer(basis)
+        old = self.basis
+        if (old.geometry, old.weights, old.draft_model) == (basis.geometry, basis.weights, basis.draft_model):
+            previewer._estimates = self._estimates
+        return previewer
 
     def fill_cache(self) -> Iterator[Preview]:
-        """Preview each value of each slider, one at a step, to fill the cache: a new graph takes 10 ms."""
-        for name in (*(name for name in ROWS if name != "ctx"), "ctx"):
-            for value in self.basis.steps(name):
+        """Yield a preview for each value of each slider, to fill the cache: a new estimate takes 10 ms.
+
+        Contexts come last.
+        """
+        for name in sorted(ROWS, key=lambda name: name == "ctx"):
+            for value in self.basis.slider_values(name):
                 yield self.preview({name: value})
 
     def preview(self, changes: Mapping[str, Value]) -> Preview:
@@ -297,71 +301,76 @@ class Previewer:
         Raises BadOption for a value that no engine could use, ModelHasNoHead for drafts of a model without a head.
         """
         basis = self.basis
-        now = {name: value for name, value in changes.items() if name in APPLIES_NOW}
-        wanted = {name: value for name, value in changes.items() if name not in now}
-        options = change_settings(basis.options, wanted)
-        setting = self._setting(options)
+        request_changes = {name: value for name, value in changes.items() if name in APPLIES_NOW}
+        server_changes = {name: value for name, value in changes.items() if name not in APPLIES_NOW}
+        options = change_settings(basis.options, server_changes)
+        setting = self._make_setting(options)
         if setting.draft and not basis.can_draft:
             raise no_head_error(basis.options.model.name)
         before, after = self._estimate(basis.setting), self._estimate(setting)
+        described = [change for name in server_changes if (change := self._describe_change(name, options))]
+        for name, value in request_changes.items():
+            described.append(SettingChange(name, None, value, False, 0, message("applies to the next reply")))
         return Preview(
             basis=basis,
             setting=setting,
-            changes=(
-                *(change for name in wanted if (change := self._change(name, options))),
-                *(
-                    SettingChange(name, None, value, False, 0, message("applies to the next reply"))
-                    for name, value in now.items()
-                ),
-            ),
+            changes=tuple(described),
             estimate=after,
             difference_mib=_difference_mib(before, after),
             largest_context=self._largest_context(setting),
-            warnings=warnings_on(setting, basis.trained_context, uncounted=options.extra == basis.options.extra != ()),
+            warnings=list_warnings(
+                setting, basis.trained_context, uncounted=options.extra == basis.options.extra != ()
+            ),
         )
 
     def _estimate(self, setting: PlanSettings) -> MemoryEstimate | None:
         basis = self.basis
         if basis.geometry is None or basis.weights is None:
             return None
-        estimate = self._known.get(setting)
+        estimate = self._estimates.get(setting)
         if estimate is None:
-            estimate = self._known[setting] = estimate_memory(basis.geometry, basis.weights, setting, basis.draft_model)
+            estimate = self._estimates[setting] = estimate_memory(
+                basis.geometry, basis.weights, setting, basis.draft_model
+            )
         return estimate
 
     def _largest_context(self, setting: PlanSettings) -> int | None:
         """Return the longest context that fits with these settings and the margin. None if none does."""
         key = replace(setting, context=0)
-        if key not in self._largest:
-            self._largest[key] = self._find_largest(setting)
-        return self._largest[key]
+        if key not in self._largest_contexts:
+            self._largest_contexts[key] = self._search_largest_context(setting)
+        return self._largest_contexts[key]
 
-    def _find_largest(self, setting: PlanSettings) -> int | None:
+    def _search_largest_context(self, setting: PlanSettings) -> int | None:
         room = (self.basis.available_mib - self.basis.margin_mib) * _MIB
-        steps = self.basis.contexts
-        low, high = 0, len(steps)
-        longest = self._estimate(replace(setting, context=steps[-1]))
-        if longest is not None and longest.needed_bytes <= room:
-            return steps[-1]
+        contexts = self.basis.contexts
+        longest = self._estimate(replace(setting, context=contexts[-1]))
+        if longest is None:
+            return None
+        if longest.needed_bytes <= room:  # the usual case needs no search
+            return contexts[-1]
+        low, high = 0, len(contexts)
         while low < high:
             middle = (low + high) // 2
-            estimate = self._estimate(replace(setting, context=steps[middle]))
-            if estimate is None:
-                return None
-            low, high = (middle + 1, high) if estimate.needed_bytes <= room else (low, middle)
-        return steps[low - 1] if low else None
+            estimate = self._estimate(replace(setting, context=contexts[middle]))
+            if estimate is not None and estimate.needed_bytes <= room:
+                low = middle + 1
+            else:
+                high = middle
+        return contexts[low - 1] if low else None
 
-    def _setting(self, options: ServeOptions) -> PlanSettings:
-        running, values, reset = self.basis.setting, dict[str, Any](), False
+    def _make_setting(self, options: ServeOptions) -> PlanSettings:
+        """Return the setting that a start with `options` would have."""
+        running, values, resets_limits = self.basis.setting, dict[str, Any](), False
         for row in ROWS.values():
             value = row.value_in(options)
             if value is None and row.name in HOST_LIMITS and row.value_in(self.basis.options) is not None:
-                reset = True
+                resets_limits = True
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual
             values[row.attribute] = value
         setting = replace(running, **values, draft_model_bytes=self.basis.draft_bytes if options.draft else 0)
-        return replace(setting, **self._choose_limits(setting)) if reset else setting
+        return replace(setting, **self._choose_limits(setting)) if resets_limits else setting
 
     def _choose_limits(self, setting: PlanSettings) -> dict[str, Any]:
         """Return the limits of host memory that a start would choose."""
@@ -370,18 +379,16 @@ class Previewer:
             return {}
         return to_fields(choose_host_limits(estimate, self.basis.host_mib))
 
-    def _change(self, name: str, options: ServeOptions) -> SettingChange | None:
-        """Return the cost of one setting alone. None when it stays unchanged."""
+    def _describe_change(self, name: str, options: ServeOptions) -> SettingChange | None:
+        """Return the change of one setting with its cost alone, None if it stays the same."""
         basis = self.basis
-        old, new = (
-            _effective_value(name, basis.options, basis.setting),
-            _effective_value(name, options, self._setting(options)),
-        )
+        old = _effective_value(name, basis.options, basis.setting)
+        new = _effective_value(name, options, self._make_setting(options))
         if old == new:
             return None
         mib = None
         if name in ROWS and ROWS[name].memory:
-            alone = self._setting(change_settings(basis.options, {name: new}))
+            alone = self._make_setting(change_settings(basis.options, {name: new}))
             mib = _difference_mib(self._estimate(basis.setting), self._estimate(alone))
         return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))
 
@@ -395,12 +402,12 @@ def _effective_value(name: str, options: ServeOptions, setting: PlanSettings) ->
 
 
 def _difference_mib(before: MemoryEstimate | None, after: MemoryEstimate | None) -> int | None:
-    """Return how many MiB more `after` needs, from the rounded figures that are shown of both."""
+    """Return how many MiB more `after` needs, as the difference of the two rounded figures that users see."""
     return None if before is None or after is None else _needed_mib(after) - _needed_mib(before)
 
 
 def _needed_mib(estimate: MemoryEstimate) -> int:
-    return -(-estimate.needed_bytes // _MIB)
+    return -(-estimate.needed_bytes // _MIB)  # rounded up
 
 
 # Basis of a preview: the running server or a prepared command, and this machine's current memory.
@@ -409,24 +416,25 @@ def _needed_mib(estimate: MemoryEstimate) -> int:
 async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequence[str] = ()) -> PreviewBasis:
     """Return the basis for a server that runs as `engine_pid`, or for one that does not run yet.
 
-    Its `log` shows which backend holds the model. A sleeping GPU is not woken, so its memory is unknown.
+    Its `log` tells which backend holds the model. A sleeping GPU is not woken, so its memory is unknown.
     """
     backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
     if backend is None and log:
         backend = backend_of_log(log)
     also = () if engine_pid is None else (RunningServer.of(launch, engine_pid),)
     try:
-        here = await read_situation(MachineWish(backend=backend), also=also, build=launch.build)
+        situation = await read_situation(MachineDescription(backend=backend), also=also, build=launch.build)
     except GpuAsleep as error:
-        return replace(await asyncio.to_thread(_basis_without_memory, launch, None, engine_pid), notes=(error.title,))
+        return replace(await asyncio.to_thread(_make_basis, launch, None, engine_pid), notes=(error.title,))
     except LauncherError:  # no driver here supports the backend that the log names
-        here = await read_situation(MachineWish(), also=also, build=launch.build)
-    return await asyncio.to_thread(_basis_without_memory, launch, here, engine_pid)
+        situation = await read_situation(MachineDescription(), also=also, build=launch.build)
+    return await asyncio.to_thread(_make_basis, launch, situation, engine_pid)
 
 
-def _basis_without_memory(launch: Launch, here: Situation | None, engine_pid: int | None) -> PreviewBasis:
+def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | None) -> PreviewBasis:
+    """Return the basis, without the machine's memory if `situation` is None."""
     options, header = launch.options, launch.header
-    backend: Backend = here.backend if here else "cuda"
+    backend: Backend = situation.backend if situation else "cuda"
     geometry: Geometry | None = None
     weights: Weights | None = None
     unknown = ""
@@ -435,9 +443,9 @@ def _basis_without_memory(launch: Launch, here: Situation | None, engine_pid: in
         weights = read_weights(header, geometry)
     except GeometryUnknown as error:
         geometry, unknown = None, error.title
-    setting = replace(launch.setting(backend), gpus=here.gpus if here else 1)
-    lacks = frozenset(name for name, row in ROWS.items() if not set(row.flags) <= launch.build.flags)
-    known = tuple(kind for kind in KV_TYPES if kind in launch.build.kv_types) or tuple(KV_TYPES)
+    setting = replace(launch.setting(backend), gpus=situation.gpus if situation else 1)
+    unsupported = frozenset(name for name, row in ROWS.items() if not set(row.flags) <= launch.build.flags)
+    kv_types = tuple(kind for kind in KV_TYPES if kind in launch.build.kv_types) or tuple(KV_TYPES)
     basis = PreviewBasis(
         options=options,
         setting=setting,
@@ -449,31 +457,31 @@ def _basis_without_memory(launch: Launch, here: Situation | None, engine_pid: in
         trained_context=header.trained_context,
         can_draft=header.has_mtp_head or options.draft_file is not None or setting.ngrams,
         expert_layers=weights.expert_layers(mtp=setting.draft > 0) if weights and backend != "cpu" else 0,
-        kv_types=known,
+        kv_types=kv_types,
         load=expected_load_time(launch),
-        lacks=lacks,
+        unsupported=unsupported,
     )
-    return _with_memory(basis, here, engine_pid) if here else basis
+    return _with_memory(basis, situation, engine_pid) if situation else basis
 
 
-def _with_memory(basis: PreviewBasis, here: Situation, engine_pid: int | None) -> PreviewBasis:
+def _with_memory(basis: PreviewBasis, situation: Situation, engine_pid: int | None) -> PreviewBasis:
     """Return the basis with the machine's memory. The server's own share counts as available to it."""
-    share = next((each for each in here.own if each.engine_pid == engine_pid), None)
-    there = here.with_servers_running(ending=() if engine_pid is None else (engine_pid,))
-    total = round(here.nominal_gb * 1_024)
-    available = min(total, there.free_mib)
-    other_servers = min(sum(each.mib for each in there.own), total - available)
+    share = next((each for each in situation.own if each.engine_pid == engine_pid), None)
+    with_others = situation.with_servers_running(ending=() if engine_pid is None else (engine_pid,))
+    total = round(situation.nominal_gb * 1_024)
+    available = min(total, with_others.free_mib)
+    other_servers = min(sum(each.mib for each in with_others.own), total - available)
     return replace(
         basis,
-        setting=replace(basis.setting, gpu_free_mib=there.gpu_free_mib),
-        place=here.gpu_name if here.gpu_name and here.backend != "cpu" else "host memory",
+        setting=replace(basis.setting, gpu_free_mib=with_others.gpu_free_mib),
+        place=situation.gpu_name if situation.gpu_name and situation.backend != "cpu" else "host memory",
         total_mib=total,
         others_mib=total - available - other_servers,
         other_servers_mib=other_servers,
         available_mib=available,
-        host_mib=there.host_mib,
-        margin_mib=here.margin_mib,
+        host_mib=with_others.host_mib,
+        margin_mib=situation.margin_mib,
         own_measured=share is not None and share.measured and share.by_device is not None,
-        notes=here.notes,
-        read_at=here.read_at,
+        notes=situation.notes,
+        read_at=situation.read_at,
     )

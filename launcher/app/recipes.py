@@ -22,7 +22,7 @@ from launcher.engine.server.launch import prepare_launch
 from launcher.export.recipe import ExportRecipe
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineWish
+    from launcher.app.planner import MachineDescription
     from launcher.models.plan import PlanCriteria
 
 
@@ -77,7 +77,7 @@ async def recipe_of_options(options: ServeOptions, *, port: int | None, backend:
 
 
 async def recipe_of_plan(
-    criteria: PlanCriteria, machine: MachineWish, extra: Sequence[str], *, port: int | None
+    criteria: PlanCriteria, machine: MachineDescription, extra: Sequence[str], *, port: int | None
 ) -> FoundRecipe:
     """Return the recipe of the first plan for a model of the catalogue.
 
@@ -153,4 +153,4 @@ async def _find_backend(*, built_in: bool) -> str:
         return "cpu"
     from launcher.app import planner
 
-    return (await planner.read_situation(planner.MachineWish())).backend
+    return (await planner.read_situation(planner.MachineDescription())).backend

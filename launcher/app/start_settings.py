@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.app.machine_presets import PresetMatch, find_preset
-from launcher.app.planner import MachineWish, downloaded_file, read_situation
+from launcher.app.planner import MachineDescription, downloaded_file, read_situation
 from launcher.base.errors import BadOption, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
@@ -486,7 +486,7 @@ async def _read_machine(options: ServeOptions, ending: Collection[int]) -> tuple
     try:
         build = await choose_build(options)
         on_host = options.no_gpu or build.name == BUILT_IN
-        wish = MachineWish(backend="cpu" if on_host else None, wake=not on_host, rpc=options.rpc)
+        wish = MachineDescription(backend="cpu" if on_host else None, wake=not on_host, rpc=options.rpc)
         return build, (await read_situation(wish, build=build)).with_servers_running(ending=ending)
     except (LauncherError, OSError):
         return build, None

@@ -215,7 +215,7 @@ class _SpaceBuilder:
             row = ROWS[name]
             wanted = name in vary if vary is not None else unasked[row.likely]
             values = measured_values[name] if name in measured_values else _values_to_try(row, home[name])
-            if wanted and len(values) > 1 and name not in self._basis.lacks:
+            if wanted and len(values) > 1 and name not in self._basis.unsupported:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
         return Space({axis.name: home[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
 

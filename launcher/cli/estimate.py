@@ -20,7 +20,7 @@ from launcher.cli.output import Result
 from launcher.cli.plan import format_file_size, parts_json
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison, MachineWish, ModelSource
+    from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
     from launcher.base.errors import LauncherError
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import PlanCriteria
@@ -127,7 +127,7 @@ def _list_warnings(source: ModelSource, setting: PlanSettings, *, is_local: bool
 
 
 async def _ask_engine(
-    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineWish
+    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineDescription
 ) -> EngineComparison | LauncherError:
     """Ask an engine for its figures; return the error if it cannot be asked.
 

@@ -20,7 +20,7 @@ from launcher.cli.quantities import (
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
 if TYPE_CHECKING:
-    from launcher.app.planner import MachineWish
+    from launcher.app.planner import MachineDescription
     from launcher.engine.serve_options import ServeOptions
     from launcher.models.plan import PlanCriteria
     from launcher.models.server_settings import Value
@@ -96,11 +96,11 @@ def given_settings(options: argparse.Namespace) -> dict[str, Value]:
     return {name: value for name in ROWS if (value := getattr(options, name)) is not None}
 
 
-def read_machine_wish(options: argparse.Namespace) -> MachineWish:
+def read_machine_wish(options: argparse.Namespace) -> MachineDescription:
     """Return the machine that the options describe."""
-    from launcher.app.planner import MachineWish
+    from launcher.app.planner import MachineDescription
 
-    return MachineWish(
+    return MachineDescription(
         gpu=options.gpu,
         gpu_memory_gib=options.gpu_memory or (),
         unified_memory_gib=options.unified_memory,

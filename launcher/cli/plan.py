@@ -21,7 +21,7 @@ from launcher.cli.output import Note, Result, add_extra_arguments, print_result,
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison, MachineWish, PlannedEngine
+    from launcher.app.planner import EngineComparison, MachineDescription, PlannedEngine
     from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
     from launcher.models.memory import PlanSettings
@@ -253,7 +253,7 @@ def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:
     return replace(new_plan, reasons=(*reasons, *new_plan.reasons))
 
 
-async def _ask_engine(plan: Plan, machine: MachineWish) -> EngineComparison | LauncherError:
+async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparison | LauncherError:
     """Ask an engine about a plan; return the error if it cannot be asked."""
     from launcher.app import planner
     from launcher.base.errors import LauncherError

@@ -110,7 +110,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
         return FirstStartRequest(options.model, intent=options.intent, use_tuned=not options.no_preset), None
     entry, file = found or (None, None)
     criteria = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
-    situation = (await planner.read_situation(planner.MachineWish(wake=options.wake))).with_servers_running()
+    situation = (await planner.read_situation(planner.MachineDescription(wake=options.wake))).with_servers_running()
     plans = make_plans(catalogue, situation, criteria)
     plans, kept_plans = await apply_own_settings(plans, catalogue, situation, criteria, use_tuned=not options.no_preset)
     # A file that the user names is tried, even if it seems too big.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.planner import MachineWish, _engine_knows_more, compare_with_engine, read_situation, read_source
+from launcher.app.planner import MachineDescription, _must_ask_engine, compare_with_engine, read_situation, read_source
 from launcher.base.errors import EngineFailed
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
@@ -87,8 +87,8 @@ async def test_the_engine_that_is_named_is_asked_for_its_gpus(asked: Path, tmp_p
     build = await probe_engine(other)
     on_path = Path(shutil.which("llama-server") or "")
     on_path.write_text("#!/bin/sh\nexit 3\n")
-    assert (await read_situation(MachineWish())).backend == "cpu"
-    assert (await read_situation(MachineWish(), build=build)).backend == "vulkan"
+    assert (await read_situation(MachineDescription())).backend == "cpu"
+    assert (await read_situation(MachineDescription(), build=build)).backend == "vulkan"
 
 
 async def test_an_engine_is_asked_about_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,4 +123,4 @@ def test_a_driver_that_tells_all_is_enough_and_a_sleeper_is_left_alone(
     gpus: tuple[Gpu, ...], wake: bool, more: bool
 ) -> None:
     machine = Machine(read_host(), gpus, None, {}, (), ())
-    assert _engine_knows_more(machine, MachineWish(wake=wake)) is more
+    assert _must_ask_engine(machine, MachineDescription(wake=wake)) is more

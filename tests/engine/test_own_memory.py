@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planner import MachineWish, estimate_by_formula, read_situation, read_source
+from launcher.app.planner import MachineDescription, estimate_by_formula, read_situation, read_source
 from launcher.base.identity import ProcessId
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.serve_options import ServeOptions
@@ -182,14 +182,14 @@ def test_a_driver_s_list_is_believed_where_it_names_all_processes(
 
 
 async def test_without_a_server_the_figures_of_this_computer_are_those_of_the_system() -> None:
-    known = await read_situation(MachineWish(backend="cpu"))
+    known = await read_situation(MachineDescription(backend="cpu"))
     assert (known.own_mib, known.beside_mib) == (0, known.free_mib)
     assert known.read_at is not None
 
 
 async def test_on_the_processor_what_a_server_of_ours_has_is_free(engine_pid: int) -> None:
     server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
-    known = await read_situation(MachineWish(backend="cpu"), also=[server])
+    known = await read_situation(MachineDescription(backend="cpu"), also=[server])
     assert known.own_mib is not None
     assert known.own_mib >= 64
     assert known.free_mib == known.beside_mib + known.own_mib

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app import planner
-from launcher.app.planner import MachineWish
+from launcher.app.planner import MachineDescription
 from launcher.base.errors import BadOption, EngineUnsuitable
 from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.serve_options import ServeOptions, check_options
@@ -79,8 +79,8 @@ async def test_the_engine_lists_the_devices_of_workers(engine: Path) -> None:
 
 
 async def test_listed_devices_are_counted(engine: Path) -> None:
-    alone = await planner.read_situation(MachineWish(gpu_memory_gib=(24,)))
-    both = await planner.read_situation(MachineWish(gpu_memory_gib=(24,), rpc=("10.0.0.2:50052",)))
+    alone = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,)))
+    both = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,), rpc=("10.0.0.2:50052",)))
     assert both.free_mib == alone.free_mib + 20_000
     assert both.gpus == 2
     assert both.gpu_free_mib == (alone.free_mib, 20_000)
@@ -90,8 +90,8 @@ async def test_listed_devices_are_counted(engine: Path) -> None:
 
 @pytest.mark.parametrize("workers", [("gone.example:50052",), ("gone.example:1", "10.0.0.2:50052")])
 async def test_what_is_not_listed_is_not_counted_and_said(engine: Path, workers: tuple[str, ...]) -> None:
-    alone = await planner.read_situation(MachineWish(gpu_memory_gib=(24,)))
-    told = await planner.read_situation(MachineWish(gpu_memory_gib=(24,), rpc=workers))
+    alone = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,)))
+    told = await planner.read_situation(MachineDescription(gpu_memory_gib=(24,), rpc=workers))
     assert replace(told, notes=()) == replace(alone, notes=())
     assert "not in this plan" in told.notes[-1]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from PySide6.QtWidgets import QApplication
 
-from launcher.app.planner import MachineWish
+from launcher.app.planner import MachineDescription
 from launcher.gui import theme
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.start.page import StartPage
@@ -62,7 +62,7 @@ def read_start(window: Window, models: list[str], *, described: bool) -> dict[st
     wait_until(lambda: _settled(page), "Start")
     read = {}
     for model in models:
-        page.read_and_plan(PlanRequest(model, described=MachineWish((24.0,)) if described else None))
+        page.read_and_plan(PlanRequest(model, described=MachineDescription((24.0,)) if described else None))
         wait_until(lambda: _settled(page), f"Start's plan of {model}")
         assert page.result is not None
         plan = page.result.plans[0]

@@ -37,7 +37,7 @@ def test_a_row_is_an_option_a_setting_an_argument_memory_a_slider_and_an_axis() 
     assert found.estimate is not None
     assert found.estimate.parts.caches == 2_048 * 2**20
 
-    assert described().steps("moe_cache_mib") == (0, 512, 1_024, 2_048, 4_096, 8_192)
-    assert len(replace(described(), expert_layers=0).steps("moe_cache_mib")) == 1
+    assert described().slider_values("moe_cache_mib") == (0, 512, 1_024, 2_048, 4_096, 8_192)
+    assert len(replace(described(), expert_layers=0).slider_values("moe_cache_mib")) == 1
     assert "moe_cache_mib" in VARIED
     assert "moe_cache_mib" in RestartFields(SettingsState(Controller())).fields

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QPushButton, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from launcher.app.first_steps import Stage, Step
-from launcher.app.planner import MachineWish
+from launcher.app.planner import MachineDescription
 from launcher.base.errors import LauncherError
 from launcher.engine.settings import load_settings, save_settings
 from launcher.gui import theme
@@ -334,7 +334,7 @@ def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, wind
 
 def test_a_described_computer_is_planned_for_and_rows_are_chosen_by_keyboard(looked: StartPage, qtbot: QtBot) -> None:
     looked.read_and_plan(
-        PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineWish(gpu_memory_gib=(24,), host_memory_gib=64))
+        PlanRequest("qwen3.6-35b-a3b-mtp", described=MachineDescription(gpu_memory_gib=(24,), host_memory_gib=64))
     )
     qtbot.waitUntil(lambda: looked.result is not None and looked.result.request.described is not None, timeout=60_000)
     settle(looked, qtbot)
@@ -363,7 +363,7 @@ def test_without_the_network_the_demo_is_offered(
     page: StartPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    page.read_and_plan(PlanRequest(described=MachineWish(gpu_memory_gib=(24,))))
+    page.read_and_plan(PlanRequest(described=MachineDescription(gpu_memory_gib=(24,))))
     qtbot.waitUntil(lambda: page.result is not None and page.result.request.described is not None, timeout=60_000)
     settle(page, qtbot)
     assert "There is no network" in page.card.accessibleName()

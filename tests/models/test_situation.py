@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.planner import MachineWish, _check_awake
+from launcher.app.planner import MachineDescription, _check_awake
 from launcher.base.errors import BadOption, GpuAsleep
 from launcher.machine.cards import find_card
 from launcher.machine.gpu import Gpu
@@ -352,8 +352,8 @@ class TestFromSysfs:
         known = situation_of(found)
         assert (known.backend, known.gpu_name) == ("cpu", None)
         with pytest.raises(GpuAsleep, match="is asleep, so its free memory is unknown") as asleep:
-            _check_awake(found, MachineWish())
+            _check_awake(found, MachineDescription())
         assert "--wake" in asleep.value.hint
-        _check_awake(found, MachineWish(backend="cpu"))
-        _check_awake(found, MachineWish(wake=True))
-        _check_awake(replace(found, gpus=(*found.gpus, nvidia())), MachineWish())
+        _check_awake(found, MachineDescription(backend="cpu"))
+        _check_awake(found, MachineDescription(wake=True))
+        _check_awake(replace(found, gpus=(*found.gpus, nvidia())), MachineDescription())

@@ -378,7 +378,7 @@ class RestartFields(QWidget):
             return
         basis = previewer.basis
         for name, field in self.fields.items():
-            steps = basis.steps(name)
+            steps = basis.slider_values(name)
             field.set_values(steps)
             field.setVisible(len(steps) > 1 or name == "draft")
         self.fields["draft"].setEnabled(basis.can_draft)

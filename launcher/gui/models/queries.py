@@ -134,11 +134,11 @@ def _read_local_models() -> LocalModels:
 
 async def read_details(local: LocalModel) -> ModelDetails:
     """Read a file's header and determine its fit. Unreadable values are replaced by the reason."""
-    from launcher.app.planner import MachineWish, read_situation
+    from launcher.app.planner import MachineDescription, read_situation
 
     figures, hashes = await asyncio.to_thread(_read_figures, local)
     try:
-        situation = await read_situation(MachineWish())
+        situation = await read_situation(MachineDescription())
         fit, fit_text = await _determine_fit(local, situation)
     except LauncherError as error:
         return ModelDetails(figures, hashes, None, render(error.message))
@@ -213,12 +213,12 @@ def _memory_text(needed_mib: int, situation: Situation, setting: PlanSettings) -
 
 async def read_offers() -> CatalogueOffers:
     """Return the catalogue's files, each with its fit for this computer's current memory."""
-    from launcher.app.planner import MachineWish, read_situation
+    from launcher.app.planner import MachineDescription, read_situation
     from launcher.models.catalogue_load import load_catalogue
 
     catalogue = await asyncio.to_thread(load_catalogue)
     try:
-        situation: Situation | None = await read_situation(MachineWish())
+        situation: Situation | None = await read_situation(MachineDescription())
         problem = ""
     except LauncherError as error:
         situation, problem = None, render(error.message)

@@ -14,7 +14,7 @@ from launcher.base.errors import LauncherError
 
 if TYPE_CHECKING:
     from launcher.app.first_checks import StartSurvey
-    from launcher.app.planner import EngineComparison, MachineWish
+    from launcher.app.planner import EngineComparison, MachineDescription
     from launcher.app.start_settings import KeptPlan
     from launcher.machine.advice import Advice
     from launcher.machine.backend import BackendChoice
@@ -55,7 +55,7 @@ class PlanRequest:
 
     family: str | None = None
     intent: Intent = "balanced"
-    described: MachineWish | None = None
+    described: MachineDescription | None = None
     wake: bool = False
 
 
@@ -99,7 +99,7 @@ async def read_and_plan(
     request: PlanRequest, report: Callable[[ReadingPhase], object], known: Computer | None = None
 ) -> PlanResult:
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
-    from launcher.app.planner import MachineWish, read_situation
+    from launcher.app.planner import MachineDescription, read_situation
     from launcher.models.catalogue_load import load_catalogue
 
     computer = known
@@ -112,7 +112,7 @@ async def read_and_plan(
     offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON
     without_plans = PlanResult(request, computer, families, None, (), (), None, offline)
     try:
-        situation = await read_situation(request.described or MachineWish(wake=request.wake))
+        situation = await read_situation(request.described or MachineDescription(wake=request.wake))
         plans, unplanned = await asyncio.to_thread(_make_plans, catalogue, situation, request)
     except LauncherError as error:
         return replace(without_plans, problem=error)
