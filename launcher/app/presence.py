@@ -32,8 +32,6 @@ from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, changes_between, parse_settings, settings_of
 from launcher.models.server_settings import ROWS, Value
 
-# Remote control: requests of the user's other programs over the control socket.
-
 _LOG_LINES = 200
 _LINES_AT_ONCE = 4
 r"""Log lines in one message. The longest ones, with each character as \uXXXX\uXXXX, stay below control's 1 MiB."""
@@ -41,7 +39,7 @@ _LOG_PERIOD_S = 0.2
 
 
 class Controlled(Protocol):
-    """The session that is controlled."""
+    """The methods of a session that its control socket needs."""
 
     @property
     def supervisor(self) -> Supervisor:
@@ -65,14 +63,16 @@ class Controlled(Protocol):
 
 
 class RemoteControl:
-    """Control socket of one session. Verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs."""
+    """Control socket of one session. Verbs: status; stop (drain_s); restart (set, drain_s); preview (set);
+    logs (lines, follow).
+    """
 
-    def __init__(self, session: Controlled, note: Callable[[], Mapping[str, object]] = dict) -> None:
-        """`note` returns the registry entry's fields, sent with "status" in case the entry could not be written."""
+    def __init__(self, session: Controlled, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
+        """`entry_fields` returns the registry entry, sent with "status" because a full disk may keep it unwritten."""
         self._session = session
-        self._note = note
-        self._server = ControlServer(self._answer)
-        self._work: set[asyncio.Future[None]] = set()
+        self._entry_fields = entry_fields
+        self._server = ControlServer(self._handle_request)
+        self._tasks: set[asyncio.Future[None]] = set()
 
     async def listen(self, port: int) -> ControlAddress:
         """Begin to listen for the server on `port`. Raises OSError."""
@@ -82,12 +82,12 @@ class RemoteControl:
         """Stop listening."""
         await self._server.close()
 
-    async def _answer(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def _handle_request(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         match verb:
             case "status":
-                yield status_data(self._session.supervisor) | {"note": self._note()}
+                yield status_data(self._session.supervisor) | {"note": self._entry_fields()}
             case "stop":
-                async for each in self._follow(partial(self._session.stop, drain_s=_drain_seconds(fields))):
+                async for each in self._run_and_report(partial(self._session.stop, drain_s=_drain_seconds(fields))):
                     yield each
                 yield {"stopped": True}
             case "restart":
@@ -107,66 +107,66 @@ class RemoteControl:
 
     async def _preview(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
-        supervisor, chosen = self._session.supervisor, _chosen(fields)
-        launch = _launch_of(supervisor)
-        changes = await _with_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
+        supervisor, chosen = self._session.supervisor, _parse_changes(fields)
+        launch = _require_launch(supervisor)
+        changes = await _resolve_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
         basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last())
         preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
         return preview | {"state": supervisor.status.state.value}
 
     async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-        supervisor, chosen = self._session.supervisor, _chosen(fields)
-        launch = _launch_of(supervisor)
+        supervisor, chosen = self._session.supervisor, _parse_changes(fields)
+        launch = _require_launch(supervisor)
         options = supervisor.options or launch.options
-        options = change_settings(options, await _with_context(options, chosen, supervisor.engine_pid))
+        options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
         drain_s = _drain_seconds(fields)
         starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
         try:
-            async for each in self._follow(starting):
+            async for each in self._run_and_report(starting):
                 yield each
         except LauncherError as error:
-            offers = [self._fix_data(action, options, supervisor) for action in error.actions]
-            error.facts = {**error.facts, "actions": offers}
+            fixes = [self._describe_fix(action, options, supervisor) for action in error.actions]
+            error.facts = {**error.facts, "actions": fixes}
             raise
         yield status_data(self._session.supervisor)
 
-    def _fix_data(self, action: Action, tried: ServeOptions, supervisor: Supervisor) -> dict[str, object]:
-        """Return the fix for failed settings as JSON data, with its means.
+    def _describe_fix(self, action: Action, tried: ServeOptions, supervisor: Supervisor) -> dict[str, object]:
+        """Return a fix for failed settings as JSON data.
 
-        While the server runs and the fix changes settings, that is `set` for another restart ({}: it already runs so);
-        otherwise a command or a link.
+        If the server still runs and the fix changes settings, `set` has the settings for another restart ({}: the
+        server already has them). Otherwise `command` or `link` applies the fix.
         """
         running, launch = supervisor.options, supervisor.launch
-        rests = supervisor.status.state not in SERVING
-        if rests or running is None or launch is None or not changes_settings(action):
-            how = self._session.command_for_action(action)
-            return action.as_json() | {"set": None, "command": how.command, "link": how.link}
+        is_serving = supervisor.status.state in SERVING
+        if not is_serving or running is None or launch is None or not changes_settings(action):
+            fix = self._session.command_for_action(action)
+            return action.as_json() | {"set": None, "command": fix.command, "link": fix.link}
         changes = None
         with suppress(ActionImpossible):
             changes = changes_between(running, apply_action(action, tried, context=launch.context))
         return action.as_json() | {"set": changes, "command": None, "link": None}
 
-    async def _follow(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[Any]:
-        """Run the work to its end even if the client disconnects, and yield the states meanwhile."""
+    async def _run_and_report(self, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[Any]:
+        """Run `work` to its end, even if the client disconnects, and yield each change of the server's state."""
         supervisor = self._session.supervisor
-        doing = asyncio.ensure_future(work())
-        self._work.add(doing)
-        doing.add_done_callback(self._done)
-        while not doing.done():
+        task = asyncio.ensure_future(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        while not task.done():
             change = asyncio.ensure_future(supervisor.wait_for_change())
-            either: set[asyncio.Future[Any]] = {doing, change}
+            waited_for: set[asyncio.Future[Any]] = {task, change}
             try:
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 change.cancel()
-            if not doing.done():
+            if not task.done():
                 yield {"state": supervisor.status.state.value, "percent": supervisor.status.percent}
-        await doing
+        await task
 
-    def _done(self, doing: "asyncio.Future[None]") -> None:
-        self._work.discard(doing)
-        if not doing.cancelled():
-            doing.exception()  # else asyncio logs an exception that was never retrieved
+    def _forget_task(self, task: "asyncio.Future[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, because otherwise asyncio logs that it never was
 
     async def _logs(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         log = self._session.supervisor.log
@@ -199,25 +199,23 @@ def status_data(supervisor: Supervisor) -> dict[str, object]:
     }
 
 
-def _chosen(fields: Mapping[str, Any]) -> dict[str, Value]:
+def _parse_changes(fields: Mapping[str, Any]) -> dict[str, Value]:
     written = fields.get("set")
-    return parse_settings(
-        {str(name): str(value) for name, value in written.items()} if isinstance(written, dict) else {}
-    )
+    if not isinstance(written, dict):
+        return {}
+    return parse_settings({str(name): str(value) for name, value in written.items()})
 
 
-async def _with_context(options: ServeOptions, chosen: Settings, engine_pid: int | None) -> Settings:
-    """Return the changed settings.
-
-    A context reset to its default becomes the one that a start in this server's place gets.
-    """
+async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: int | None) -> Settings:
+    """Return `chosen`; if it resets the context to its default, with the context that a new start would choose."""
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
     options = change_settings(options, chosen)
-    usual = {name: None if row.resolved else row.usual for name, row in ROWS.items()}
-    asked = {
-        name: usual[name] if row.value_in(options) is None else row.value_in(options) for name, row in ROWS.items()
-    }
+    asked: dict[str, Value] = {}
+    for name, row in ROWS.items():
+        asked[name] = row.value_in(options)
+        if asked[name] is None and not row.resolved:
+            asked[name] = row.usual
     model = DEMO if options.alias == DEMO else str(options.model)
     ending = () if engine_pid is None else (engine_pid,)
     start = await resolve_start(
@@ -226,7 +224,7 @@ async def _with_context(options: ServeOptions, chosen: Settings, engine_pid: int
     return {**chosen, "ctx": start.options.context}
 
 
-def _launch_of(supervisor: Supervisor) -> Launch:
+def _require_launch(supervisor: Supervisor) -> Launch:
     if supervisor.launch is None:
         raise BadOption(message("The server was never started, so it cannot be restarted."), message("Start it."))
     return supervisor.launch
@@ -237,13 +235,14 @@ def _drain_seconds(fields: Mapping[str, Any]) -> float:
     return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
 
 
-_LOOK_S = 2.0
-"""Seconds between two checks that others can still find the server."""
-_PATIENCE_S = 5.0
+_CHECK_PERIOD_S = 2.0
+"""Seconds between two checks that the registry entry and the control socket still exist."""
+_CLOSE_TIMEOUT_S = 5.0
+"""Seconds to wait for a check in progress, which a slow disk may delay."""
 
 
 class PublishedServer:
-    """Registry entry and control socket of a server, updated by the server's events until `end`."""
+    """Registry entry and control socket of a server, updated by the server's events until `withdraw`."""
 
     def __init__(
         self, endpoint: Endpoint, registration: Registration, options: ServeOptions, session: Controlled
@@ -304,16 +303,16 @@ class PublishedServer:
     async def withdraw(self) -> None:
         """Remove the registry entry and close the control socket."""
         self._ending.set()
-        await asyncio.wait([self._watching], timeout=_PATIENCE_S)  # a slow disk may delay a check
+        await asyncio.wait([self._watching], timeout=_CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.registration.remove)
         await self._remote.close()
 
     async def _watch(self) -> None:
-        """Open the control socket, and publish the server again when its entry or socket has been deleted."""
+        """Open the control socket, and again whenever the socket or the registry entry has been deleted."""
         await self._listen()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_CHECK_PERIOD_S):
                     await self._ending.wait()
             if self._ending.is_set():
                 return
@@ -321,7 +320,7 @@ class PublishedServer:
                 await self._listen()
 
     async def _listen(self) -> None:
-        """Open the control socket and publish it. Where that fails, other programs use signals."""
+        """Open the control socket and publish it. If that fails, other programs can only send signals."""
         place = token = None
         with suppress(OSError, LauncherError):
             address = await self._remote.listen(self.registration.entry.port)

@@ -1,4 +1,4 @@
-"""Session: one server as window and command line use it, started, used and stopped repeatedly."""
+"""A session: one server that the window or the command line starts, uses and stops, possibly several times."""
 
 import asyncio
 import logging
@@ -41,9 +41,10 @@ from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
 from launcher.monitor.reply import OnDelta, Reply, read_reply
 
-_PORTS_TRIED = 4
-_SETTLE_S = 0.05
-_SEEN_S = 2.0
+_MAX_PORTS = 4
+_POLL_S = 0.05
+_PUBLISH_TIMEOUT_S = 2.0
+"""Seconds to wait until the registry entry of a ready server is written."""
 _log = logging.getLogger(__name__)
 
 OnEvent = Callable[[ServerEvent], None]
@@ -55,8 +56,8 @@ class Session:
     """One server, which may be started, restarted, used and stopped repeatedly.
 
     The address stays the same for the whole session, unless no `port` was given and another program takes it. A
-    `shared` session listens on every address of this computer, until `share` changes that. Belongs to one asyncio loop,
-    on which listeners are called.
+    `shared` session listens on every address of this computer, until `set_shared` changes that. Belongs to one asyncio
+    loop, on which listeners are called.
     """
 
     def __init__(
@@ -71,23 +72,25 @@ class Session:
         fix_mmap_threshold()
         self.monitor = Monitor(on_sample, on_health=self._note_health)
         self._on_health = on_health
-        self._port, self._may_move = port, port is None
+        self._port, self._may_change_port = port, port is None
         self.shared = shared
         self._on_event = on_event
-        self._also: list[OnEvent] = []
+        self._extra_listeners: list[OnEvent] = []
         self._hides_lost_port = False
         self._lost_port: int | None = None
         self._requests = 0
         self._supervisor: Supervisor | None = None
         self._presence: PublishedServer | None = None
+        # The newest start with its choices (see `start`), and the last one that served.
+        self._tried: StartRequest | None = None
         self._chosen: dict[str, Value] = {}
         self._set_aside: dict[str, Value] | None = None
-        self._tried: StartRequest | None = None
         self._serving: tuple[StartRequest, dict[str, Value], dict[str, Value] | None] | None = None
+        # The last start that failed, and the fixes that its error proposed.
         self._failed: StartRequest | None = None
-        self._proposed: tuple[Action, ...] = ()
+        self._proposed_fixes: tuple[Action, ...] = ()
         self._load_timer = LoadTimer()
-        self._putting_away = asyncio.Lock()
+        self._lifecycle_lock = asyncio.Lock()
 
     @property
     def supervisor(self) -> Supervisor:
@@ -99,11 +102,11 @@ class Session:
     @contextmanager
     def listening(self, listener: OnEvent) -> Iterator[None]:
         """Also call `listener` for every event within the block."""
-        self._also.append(listener)
+        self._extra_listeners.append(listener)
         try:
             yield
         finally:
-            self._also.remove(listener)
+            self._extra_listeners.remove(listener)
 
     async def start(
         self,
@@ -124,11 +127,11 @@ class Session:
         path).
 
         A port that the user did not choose is changed if another program takes it before the engine does. The error of
-        a failed start carries its possible fixes, for `fix` or `way`.
+        a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
         """
-        self._proposed = ()
+        self._proposed_fixes = ()
         for notice in notices:
-            self._tell_listeners(notice)
+            self._notify_listeners(notice)
         if self._tried is not None:
             if self._tried.options.model != options.model:
                 self._chosen, self._set_aside = {}, None
@@ -140,7 +143,7 @@ class Session:
             options,
             named=named,
             chosen=None if chosen is None else {**self._chosen, **chosen},
-            port=None if self._may_move else self._port,
+            port=None if self._may_change_port else self._port,
             shared=self.shared,
         )
         self._requests += 1
@@ -150,7 +153,7 @@ class Session:
         except LauncherError as error:
             attach_fixes(error, options)
             if self._tried is tried:  # it failed before an engine was run
-                self._failed, self._proposed = tried, error.actions
+                self._failed, self._proposed_fixes = tried, error.actions
                 if not self._is_serving and not isinstance(error, Superseded):
                     await asyncio.to_thread(save_last_start, tried, None, error)
             if request == self._requests and self._is_serving and self._serving is not None:
@@ -164,36 +167,34 @@ class Session:
         if chosen is not None:
             await asyncio.to_thread(_remember_choices, options.model, set_aside, all_chosen)
 
-    async def fix(self, action: Action, *, drain_s: float = 0.0) -> None:
+    async def apply_fix(self, action: Action, *, drain_s: float = 0.0) -> None:
         """Apply a fix of an error or a finding, and start again: with other settings, on another port, or unchanged.
 
-        A fix of the last error changes the start that failed, any other the running one. Changed settings count as
-        chosen. Raises ActionImpossible for a fix that needs no start (see `way`) or changes nothing, ServerNotFound
-        when nothing was started yet, else as `start`.
+        A fix of the last error changes the start that failed, any other fix the running one. Changed settings count as
+        chosen. Raises ActionImpossible for a fix that needs no start (see `command_for_action`) or changes nothing,
+        ServerNotFound if nothing was started yet, and what `start` raises.
         """
         base = self._start_to_fix(action)
         if base is None:
             raise ServerNotFound(message("Nothing has been started yet."), message("Start a model first."))
         if not restarts_server(action):
-            how = command_for(action, base)
-            hint = (
-                message("Run `{command}`.", command=how.command)
-                if how.command
-                else how.link or message("Do this yourself.")
-            )
+            fix = command_for(action, base)
+            hint = fix.link or message("Do this yourself.")
+            if fix.command:
+                hint = message("Run `{command}`.", command=fix.command)
             raise ActionImpossible(
                 message("{label}: restarting does not do this.", label=action.label), hint, kind=action.kind.value
             )
         if action.kind is ActionKind.OTHER_PORT:
             await self.stop()  # a running server would hold the port
-            self._port, self._may_move = None, True
+            self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
             base = base.changed(apply_action(action, base.options, context=base.context))
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
 
     @property
     def requests(self) -> int:
-        """Number of requested starts and stops. A measurement compares it to detect those of others."""
+        """Number of starts and stops requested so far. A measurement detects by it that others made one."""
         return self._requests
 
     @property
@@ -201,12 +202,10 @@ class Session:
         """Whether nothing is served or starting."""
         return self._supervisor is None
 
-    async def share(self, shared: bool, *, drain_s: float = 0.0) -> None:
-        """Share the server with other computers of the network, with the key, or stop that.
+    async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:
+        """Share the server with other computers of the network, or stop sharing it. A running server is restarted.
 
-        It is restarted for the change.
-
-        If that fails, the previous server is started again, and the error is raised. Raises what `start` raises.
+        If sharing fails, the server is started again without it, and the error is raised. Raises what `start` raises.
         """
         if shared == self.shared:
             return
@@ -234,20 +233,20 @@ class Session:
         return self._supervisor is not None and self._supervisor.status.state in SERVING
 
     def _start_to_fix(self, action: Action) -> StartRequest | None:
-        """Return the start that an action applies to: the failed one if its error suggested it, else the running."""
-        running = self._supervisor
-        if action in self._proposed:
+        """Return the start that an action applies to: the failed one if its error proposed it, else the running one."""
+        if action in self._proposed_fixes:
             return self._failed
-        if self._tried is None or running is None or running.launch is None:
+        running = self._supervisor
+        if self._tried is None or running is None or running.launch is None or running.options is None:
             return self._tried
-        if not self._is_serving or running.options is None:
+        if not self._is_serving:
             return self._tried
         return replace(self._tried.changed(running.options), context=running.launch.context)
 
     async def _start(self, options: ServeOptions, request: int, *, again: bool, drain_s: float) -> None:
         check_options(options)
         await asyncio.to_thread(check_model, options)  # fail before a port is claimed
-        for moves_left in reversed(range(_PORTS_TRIED if self._may_move else 1)):
+        for moves_left in reversed(range(_MAX_PORTS if self._may_change_port else 1)):
             try:
                 await self._become(options, request, moves_left, again=again, drain_s=drain_s)
             except PortBusy:
@@ -260,7 +259,7 @@ class Session:
     async def _become(
         self, options: ServeOptions, request: int, moves_left: int, *, again: bool, drain_s: float
     ) -> None:
-        async with self._putting_away:  # else a clean-up would end the new monitor and control socket, too
+        async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
             self._check_newest(request)
             self._hides_lost_port = moves_left > 0
             supervisor = self._supervisor or await self._open_supervisor(options)
@@ -287,8 +286,8 @@ class Session:
             await asyncio.to_thread(save_load_time, launch, seconds)
         if launch is not None:
             await asyncio.to_thread(save_last_use, launch.options.model)
-        if self._presence is not None:  # another command may look it up as soon as it is ready
-            await asyncio.to_thread(self._presence.registration.settle, _SEEN_S)
+        if self._presence is not None:  # other commands must find the server as soon as it is ready
+            await asyncio.to_thread(self._presence.registration.settle, _PUBLISH_TIMEOUT_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
@@ -305,7 +304,7 @@ class Session:
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
         self._requests += 1
-        async with self._putting_away:  # wait for an opening or clean-up in progress
+        async with self._lifecycle_lock:  # wait for an opening or clean-up in progress
             supervisor = self._supervisor
         if supervisor is not None:
             try:
@@ -319,7 +318,7 @@ class Session:
             status = await supervisor.wait_for(ServerState.STOPPED, ServerState.FAILED)
             if not supervisor.changing and self._supervisor in (supervisor, None):
                 return status.error
-            await asyncio.sleep(_SETTLE_S)  # a start may be moving to another port
+            await asyncio.sleep(_POLL_S)  # a start may be moving to another port
         return None
 
     async def send_request(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
@@ -342,9 +341,9 @@ class Session:
             if isinstance(event, EngineStarted):
                 return
             self._record_event(event, supervisor)
-            lost = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy) and self._hides_lost_port
-            if not lost:
-                self._tell_listeners(event)
+            is_lost_port = isinstance(event, ServerStatus) and isinstance(event.error, PortBusy)
+            if not (is_lost_port and self._hides_lost_port):
+                self._notify_listeners(event)
 
         self._presence, self._port = presence, endpoint.port
         self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
@@ -363,43 +362,44 @@ class Session:
             )
         return supervisor
 
-    def _tell_listeners(self, event: ServerEvent) -> None:
-        for tell in (self._on_event, *self._also):
-            if tell is not None:
-                _call_listener(tell, event)
+    def _notify_listeners(self, event: ServerEvent) -> None:
+        for listener in (self._on_event, *self._extra_listeners):
+            if listener is not None:
+                _call_listener(listener, event)
 
     def _record_event(self, event: ServerEvent, supervisor: Supervisor) -> None:
-        """Record the start, and the error of a failed one: for `fix`, and for `diagnose` in another process."""
+        """Record a start or its error, for `apply_fix`, and for `diagnose` in another process."""
         launch, tried = supervisor.launch, self._tried
         if not isinstance(event, ServerStatus) or launch is None or tried is None:
             return
         if event.state is ServerState.LOADING and event.percent is None:
             served = self._serving[0] if self._serving else tried
             options = supervisor.options or tried.options
-            goes_back = served.options == options != tried.options  # the previous settings are restored
-            begun = replace(served if goes_back else tried.changed(options), context=launch.context)
+            restores_previous = served.options == options != tried.options
+            started = replace(served if restores_previous else tried.changed(options), context=launch.context)
             if options == tried.options:
-                self._tried = begun
-            save_last_start(begun, supervisor.log.path)
+                self._tried = started
+            save_last_start(started, supervisor.log.path)
         elif event.error is not None:
             attach_fixes(event.error, launch.options)
-            self._failed, self._proposed = tried, event.error.actions
+            self._failed, self._proposed_fixes = tried, event.error.actions
             save_last_start(tried, supervisor.log.path, event.error)
 
     async def _clean_up_shielded(self) -> None:
         """Clean up, unless a newer start is in progress. Finishes even when cancelled."""
-        settling = asyncio.ensure_future(self._clean_up())
+        clean_up = asyncio.ensure_future(self._clean_up())
         try:
-            await asyncio.shield(settling)
+            await asyncio.shield(clean_up)
         except asyncio.CancelledError:
-            await asyncio.wait([settling])
+            await asyncio.wait([clean_up])
             raise
 
     async def _clean_up(self) -> None:
-        async with self._putting_away:
+        async with self._lifecycle_lock:
             supervisor = self._supervisor
-            resting = supervisor is not None and supervisor.status.state in (ServerState.STOPPED, ServerState.FAILED)
-            if supervisor is None or supervisor.changing or not resting:
+            if supervisor is None or supervisor.changing:
+                return
+            if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
                 return
             presence, self._presence, self._supervisor = self._presence, None, None
             supervisor.log.close()
@@ -409,8 +409,9 @@ class Session:
 
 
 def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:
-    before = load_settings(model) if set_aside is None else set_aside
-    save_settings(model, {**before, **chosen})
+    """Keep the chosen settings for the model's next start, with the earlier ones that were set aside (None: all)."""
+    earlier = load_settings(model) if set_aside is None else set_aside
+    save_settings(model, {**earlier, **chosen})
 
 
 def _call_listener(listener: Callable[[Any], None], event: object) -> None:

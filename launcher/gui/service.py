@@ -58,7 +58,7 @@ class ServerService:
                 raise Superseded(message("A newer request replaced this one."))
         before, self.served_name = self._posted_launch, request.model
         if session.is_idle:
-            await session.share(False)  # sharing never carries over to a new start
+            await session.set_shared(False)  # sharing never carries over to a new start
         await session.start(
             start.options,
             chosen=start.chosen,
@@ -94,7 +94,7 @@ class ServerService:
         if self.session is None:
             return True
         await self.session.stop()
-        await self.session.share(False)
+        await self.session.set_shared(False)
         if self._counting is not None:
             await self._counting.save_counts()
         return self.session.is_idle
@@ -117,7 +117,7 @@ class ServerService:
     async def share(self, shared: bool) -> None:
         """Share the running server with the network, or stop sharing."""
         drain_s = await asyncio.to_thread(settings.restart_drain_s)
-        await self._running_session().share(shared, drain_s=drain_s)
+        await self._running_session().set_shared(shared, drain_s=drain_s)
 
     async def fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
@@ -126,7 +126,7 @@ class ServerService:
         if link is not None:
             self._post(LinkRequested(link))
         else:
-            await session.fix(action)
+            await session.apply_fix(action)
 
     async def request_reply(
         self, number: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]

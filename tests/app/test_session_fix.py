@@ -51,7 +51,7 @@ async def test_what_a_failed_start_proposes_is_done_to_it(session: Session, opti
         await session.start(replace(options, extra=("--warp-speed", "9")), chosen={"ctx": 4_096})
     first = failed.value.actions[0]
     assert (first.kind, dict(first.parameters)) == (ActionKind.REMOVE_FLAG, {"flag": "--warp-speed"})
-    await session.fix(first)
+    await session.apply_fix(first)
     assert running(session).options.extra == ()
     assert running(session).context == 4_096
 
@@ -63,7 +63,7 @@ async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
     with pytest.raises(SettingsFailed) as failed:
         await session.start(replace(options, context=2_048, extra=("--warp-speed", "9")))
     assert running(session).context == 4_096
-    await session.fix(failed.value.actions[0])
+    await session.apply_fix(failed.value.actions[0])
     assert (running(session).context, running(session).options.extra) == (2_048, ())
 
 
@@ -90,7 +90,7 @@ async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
 
     with pytest.raises(SettingsFailed) as failed:
         await session.start(broken, chosen={"ctx": 1_024})
-    await session.fix(failed.value.actions[0])  # what was proposed is done to the start that failed
+    await session.apply_fix(failed.value.actions[0])  # what was proposed is done to the start that failed
     assert (running(session).options.model, running(session).options.extra) == (other, ())
 
 
@@ -104,11 +104,11 @@ async def test_a_start_again_as_it_was_keeps_what_was_kept(session: Session, opt
 async def test_a_finding_is_mended_in_what_runs_and_kept(session: Session, options: ServeOptions) -> None:
     await session.start(replace(options, context=None))
     before = running(session).context
-    await session.fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
+    await session.apply_fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
     assert running(session).context == before // 2
     assert load_settings(options.model)["ctx"] == before // 2
     old = session.supervisor.engine_pid
-    await session.fix(Action(ActionKind.RESTART, "Restart the server"))
+    await session.apply_fix(Action(ActionKind.RESTART, "Restart the server"))
     assert running(session).context == before // 2
     assert session.supervisor.engine_pid != old
 
@@ -124,7 +124,7 @@ async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
                 await session.start(options)
             assert session.command_for_action(failed.value.actions[0]).command is not None
             assert "--port" not in str(session.command_for_action(failed.value.actions[0]).command)
-            await session.fix(failed.value.actions[0])
+            await session.apply_fix(failed.value.actions[0])
             assert running(session)
             assert session.supervisor.endpoint.port != port
         finally:
@@ -134,19 +134,19 @@ async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
 async def test_a_model_without_a_head_is_served_without_drafts(session: Session, headless_model: Path) -> None:
     with pytest.raises(ModelHasNoHead) as failed:
         await session.start(ServeOptions(headless_model, built_in=True, threads=1, context=2_048))
-    await session.fix(failed.value.actions[0])
+    await session.apply_fix(failed.value.actions[0])
     assert running(session).options.draft == 0
 
 
 async def test_what_is_no_start_is_pointed_to(session: Session, options: ServeOptions) -> None:
     install = Action(ActionKind.OTHER_ENGINE_BUILD, "Install the current build")
     with pytest.raises(ServerNotFound):
-        await session.fix(install)
+        await session.apply_fix(install)
     await session.start(options)
     with pytest.raises(ActionImpossible, match="mtp-launcher engine install"):
-        await session.fix(install)
+        await session.apply_fix(install)
     with pytest.raises(ActionImpossible):
-        await session.fix(Action(ActionKind.REMOVE_FLAG, "Start without it", {"flag": "--nothing"}))
+        await session.apply_fix(Action(ActionKind.REMOVE_FLAG, "Start without it", {"flag": "--nothing"}))
     assert running(session).options == options
 
 

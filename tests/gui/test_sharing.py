@@ -123,7 +123,7 @@ def test_where_it_cannot_be_shared_it_runs_on_as_it_was(card: SharingCard, demo:
     page: SettingsPage = demo.page("settings")
     session = demo.controller.session
     assert session is not None
-    session._may_move, session._port = False, port
+    session._may_change_port, session._port = False, port
     with socket.socket() as other:
         other.bind(("127.0.0.2", port))
         other.listen()
