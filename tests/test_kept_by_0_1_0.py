@@ -20,7 +20,7 @@ from launcher.tuning.history import History
 HOME = Path(__file__).parent / "data" / "kept-0.1.0"
 MODEL = Path("/models/some.gguf")
 READ: dict[str, tuple[Callable[[], object], object]] = {
-    "app settings": (lambda: dict(settings_file.read().values), {"window.theme": "dark"}),
+    "app settings": (lambda: dict(settings_file.read_settings_file().values), {"window.theme": "dark"}),
     "server settings of models": (lambda: load_settings(MODEL), {"draft": 1}),
     "ports and keys": (
         lambda: [(each.port, each.api_key) for each in endpoint.saved_endpoints()],

@@ -112,8 +112,8 @@ def tags(_: Circumstances) -> object:
 KINDS = {
     "settings": Kind(
         "config/settings.toml",
-        lambda _: settings_file.write(THEME, "dark"),
-        lambda _: dict(settings_file.read().values),
+        lambda _: settings_file.write_setting(THEME, "dark"),
+        lambda _: dict(settings_file.read_settings_file().values),
         frozenset({"empty", "cut", "of another type"}),  # TOML may hold only a comment, and [7] is a table's head
     ),
     "settings of models": Kind(

@@ -64,8 +64,8 @@ _YES, _NO = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
 class SettingState:
     """A setting with its current value and the origin of that value.
 
-    `source` is "default", "file", "system", or the name of the environment variable that overrides the file. `note` is
-    from the system, for example the command that starts at login.
+    `source` is "default", "file", "system" for a setting that the system stores, or the name of the environment
+    variable that overrides the file. `note` is from the system, such as the command that starts at login.
     """
 
     setting: Setting
@@ -76,7 +76,7 @@ class SettingState:
     @property
     def changed(self) -> bool:
         """Whether the value differs from the default."""
-        return self.value != default_of(self.setting)
+        return self.value != default_value(self.setting)
 
     @property
     def overridden(self) -> bool:
@@ -86,44 +86,44 @@ class SettingState:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSnapshot:
-    """Snapshot of all settings, with notices about the file."""
+    """All settings with their current values, the path of the settings file, and notices about it."""
 
     path: Path
-    standings: tuple[SettingState, ...]
+    states: tuple[SettingState, ...]
     notices: tuple[str, ...]
 
     def value(self, name: str) -> Value:
         """Return the current value of a setting."""
-        return next(each.value for each in self.standings if each.setting.name == name)
+        return next(state.value for state in self.states if state.setting.name == name)
 
 
 def find_setting(name: str) -> Setting:
-    """Return the setting of a name, whose last part is enough. Raises BadOption with the nearest names."""
+    """Return the setting called `name`; its last part is enough. Raises BadOption with the nearest names."""
     wanted = name.strip().lower().replace("-", "_")
     for each in SETTINGS:
         if wanted in (each.name, each.name.partition(".")[2]):
             return each
-    near = difflib.get_close_matches(wanted, [each.name for each in SETTINGS], n=2, cutoff=0.4)
-    hint = (
-        message("Did you mean {near}?", near=" or ".join(near))
-        if near
-        else message("There are {settings}.", settings=", ".join(s.name for s in SETTINGS))
-    )
+    names = [each.name for each in SETTINGS]
+    near = difflib.get_close_matches(wanted, names, n=2, cutoff=0.4)
+    if near:
+        hint = message("Did you mean {near}?", near=" or ".join(near))
+    else:
+        hint = message("There are {settings}.", settings=", ".join(names))
     raise BadOption(message("{name} is not a setting.", name=name), hint, setting=name)
 
 
-def default_of(declared: Setting) -> Value:
-    """Return the default of a setting. The default of a folder is computed at run time."""
+def default_value(declared: Setting) -> Value:
+    """Return the default of a setting. The default of the models folder depends on the user's home."""
     return str(data_dir() / "models") if declared.kind == "folder" else declared.default
 
 
 def parse_value(declared: Setting, text: str) -> Value:
-    """Return the value of a text. Raises BadOption for an invalid one."""
+    """Return the value that a user wrote as text. Raises BadOption for an invalid one."""
     word = text.strip()
     match declared.kind:
         case "switch" if word.lower() in (*_YES, *_NO):
             return word.lower() in _YES
-        case "number" if (number := _number(declared, word)) is not None:
+        case "number" if (number := _parse_number(declared, word)) is not None:
             value: Value = number
         case "choice" | "number":
             value = next((each for each, _ in declared.choices if each.lower() == word.lower()), word)
@@ -131,7 +131,7 @@ def parse_value(declared: Setting, text: str) -> Value:
             return str(expand_user(word).absolute())
         case _:
             value = word
-    if problem := _problem(declared, value):
+    if problem := _find_problem(declared, value):
         raise BadOption(
             message("{name} cannot be {text}: {problem}.", name=declared.name, text=text, problem=problem),
             message("Nothing was changed."),
@@ -150,22 +150,23 @@ def read_app_settings() -> SettingsSnapshot:
 
     Raises the system's OSError.
     """
-    kept = settings_file.read()
+    contents = settings_file.read_settings_file()
     known = {each.name: each for each in SETTINGS if each.stored}
-    notices = list(kept.notices)
-    good: dict[str, Value] = {}
-    for name, value in kept.values.items():
+    notices = list(contents.notices)
+    valid: dict[str, Value] = {}
+    for name, value in contents.values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            meant = message(" Did you mean {near}?", near=near[0]) if near else ""
-            notices.append(f"{name} is no setting of this version; it is left in the file.{meant}")
-        elif problem := _problem(known[name], value):
+            suggestion = message(" Did you mean {near}?", near=near[0]) if near else ""
+            notices.append(f"{name} is no setting of this version; it is left in the file.{suggestion}")
+        elif problem := _find_problem(known[name], value):
             notices.append(
                 message("The value of {name} in the file is ignored: {problem}.", name=name, problem=problem)
             )
         else:
-            good[name] = value
-    return SettingsSnapshot(settings_file.path(), tuple(_state_of(each, good) for each in SETTINGS), tuple(notices))
+            valid[name] = value
+    states = tuple(_read_state(each, valid) for each in SETTINGS)
+    return SettingsSnapshot(settings_file.settings_path(), states, tuple(notices))
 
 
 def current_value(name: str) -> Value:
@@ -189,8 +190,12 @@ def restart_drain_s() -> float:
 
 def chat_sampling() -> dict[str, float | bool]:
     """Return the sampling settings of a chat, by their names in requests. Those left to the server are omitted."""
-    values = ((SAMPLING[name], request_value(each)) for name, each in _current_values(*SAMPLING).items())
-    return {name: each for name, each in values if each is not None}
+    sampling = {}
+    for name, value in _current_values(*SAMPLING).items():
+        parameter = request_value(value)
+        if parameter is not None:
+            sampling[SAMPLING[name]] = parameter
+    return sampling
 
 
 def request_value(value: Value) -> float | bool | None:
@@ -200,13 +205,13 @@ def request_value(value: Value) -> float | bool | None:
 
 def _current_values(*names: str) -> dict[str, Value]:
     try:
-        kept: Mapping[str, Value] = settings_file.read().values
+        stored: Mapping[str, Value] = settings_file.read_settings_file().values
     except OSError:
-        kept = {}
+        stored = {}
     values: dict[str, Value] = {}
     for name in names:
-        declared, there = find_setting(name), kept.get(name)
-        values[name] = default_of(declared) if there is None or _problem(declared, there) else there
+        declared, value = find_setting(name), stored.get(name)
+        values[name] = default_value(declared) if value is None or _find_problem(declared, value) else value
     return values
 
 
@@ -217,20 +222,20 @@ def change_setting(name: str, value: Value) -> SettingState:
     be made, and OSError.
     """
     declared = find_setting(name)
-    if problem := _problem(declared, value):
+    if problem := _find_problem(declared, value):
         raise BadOption(
             message("{name} cannot be {value}: {problem}.", name=declared.name, value=value, problem=problem),
             message("Nothing was changed."),
             setting=name,
         )
     if not declared.stored:
-        _ELSEWHERE[declared.name][1](value)
+        _SYSTEM_SETTINGS[declared.name][1](value)
     else:
         if declared.kind == "folder":
             from launcher.models.folders import make_download_folder
 
             make_download_folder(Path(str(value)), named=f"`mtp-launcher settings set {declared.name}`")
-        settings_file.write(declared.name, None if value == default_of(declared) else value)
+        settings_file.write_setting(declared.name, None if value == default_value(declared) else value)
     return _apply_change(declared)
 
 
@@ -238,9 +243,9 @@ def reset_setting(name: str) -> SettingState:
     """Reset a setting to its default, and return its new state. Raises what `change_setting` raises."""
     declared = find_setting(name)
     if declared.stored:
-        settings_file.write(declared.name, None)
+        settings_file.write_setting(declared.name, None)
     else:
-        _ELSEWHERE[declared.name][1](declared.default)
+        _SYSTEM_SETTINGS[declared.name][1](declared.default)
     return _apply_change(declared)
 
 
@@ -257,22 +262,22 @@ def hub_token_source() -> str | None:
 
 
 def fill_options(options: "argparse.Namespace") -> None:
-    """Fill the options of a parsed command line that were not given from the settings.
+    """Apply the settings to a parsed command line: to options that were not given, and to environment variables.
 
     Never raises: problems of the file are logged as warnings.
     """
     if options.verb == "settings":
         return
     try:
-        kept = settings_file.read()
+        stored = settings_file.read_settings_file().values
     except OSError as error:
-        _log.warning("The settings cannot be read (%s): %s.", settings_file.path(), error.strerror or error)
+        _log.warning("The settings cannot be read (%s): %s.", settings_file.settings_path(), error.strerror or error)
         return
     chosen: dict[str, Value] = {}
     for declared in SETTINGS:
-        value = kept.values.get(declared.name) if declared.stored else None
-        if value is not None and (problem := _problem(declared, value)):
-            _log.warning("%s in %s is not used: %s.", declared.name, settings_file.path(), problem)
+        value = stored.get(declared.name) if declared.stored else None
+        if value is not None and (problem := _find_problem(declared, value)):
+            _log.warning("%s in %s is not used: %s.", declared.name, settings_file.settings_path(), problem)
         elif value is not None:
             chosen[declared.name] = value
     for name, option in _OPTIONS.items():
@@ -280,50 +285,50 @@ def fill_options(options: "argparse.Namespace") -> None:
             setattr(options, option, chosen[name])
     for declared in SETTINGS:
         if declared.variable and declared.name in chosen:
-            _take_variable(declared, chosen[declared.name])
+            _set_variable(declared, chosen[declared.name])
 
 
 _OPTIONS = {LANGUAGE: "language", THEME: "theme", TEXT_SCALE: "scale"}
 """Command-line options that settings fill, where the verb has them and they were not given."""
-_taken: dict[str, str] = {}
-"""Environment variables that we set from the file, to tell them from the user's own."""
+_variables_set: dict[str, str] = {}
+"""Environment variables that this process has set from the file, as opposed to the user's own."""
 
 
-def _take_variable(declared: Setting, value: Value) -> None:
+def _set_variable(declared: Setting, value: Value) -> None:
     """Set a setting's environment variable for the rest of this process, unless the user has set it."""
-    if not _is_the_users(declared):
-        os.environ[declared.variable] = _taken[declared.variable] = str(value)
+    if not _is_set_by_user(declared):
+        os.environ[declared.variable] = _variables_set[declared.variable] = str(value)
 
 
-def _is_the_users(declared: Setting) -> bool:
-    there = os.environ.get(declared.variable)
-    return bool(there) and there != _taken.get(declared.variable)
+def _is_set_by_user(declared: Setting) -> bool:
+    value = os.environ.get(declared.variable)
+    return bool(value) and value != _variables_set.get(declared.variable)
 
 
 def _apply_change(declared: Setting) -> SettingState:
     """Return the state of a setting after a change, and apply it to this process."""
-    if declared.variable and not _is_the_users(declared):
+    if declared.variable and not _is_set_by_user(declared):
         os.environ.pop(declared.variable, None)
-        _taken.pop(declared.variable, None)
-        kept = settings_file.read().values.get(declared.name)
-        if kept is not None:
-            _take_variable(declared, kept)
-    return next(each for each in read_app_settings().standings if each.setting is declared)
+        _variables_set.pop(declared.variable, None)
+        value = settings_file.read_settings_file().values.get(declared.name)
+        if value is not None:
+            _set_variable(declared, value)
+    return next(each for each in read_app_settings().states if each.setting is declared)
 
 
-def _state_of(declared: Setting, kept: Mapping[str, Value]) -> SettingState:
+def _read_state(declared: Setting, stored: Mapping[str, Value]) -> SettingState:
     if not declared.stored:
-        value, note = _ELSEWHERE[declared.name][0]()
+        value, note = _SYSTEM_SETTINGS[declared.name][0]()
         return SettingState(declared, value, "system" if value != declared.default else "default", note)
-    if declared.variable and _is_the_users(declared):
-        there = str(expand_user(os.environ[declared.variable]).absolute())
-        return SettingState(declared, there, declared.variable)
-    if declared.name in kept:
-        return SettingState(declared, kept[declared.name], "file")
-    return SettingState(declared, default_of(declared), "default")
+    if declared.variable and _is_set_by_user(declared):
+        value = str(expand_user(os.environ[declared.variable]).absolute())
+        return SettingState(declared, value, declared.variable)
+    if declared.name in stored:
+        return SettingState(declared, stored[declared.name], "file")
+    return SettingState(declared, default_value(declared), "default")
 
 
-def _problem(declared: Setting, value: Value) -> str:
+def _find_problem(declared: Setting, value: Value) -> str:
     """Return why a value is invalid for a setting. Empty when it is valid."""
     match declared.kind:
         case "switch":
@@ -338,14 +343,11 @@ def _problem(declared: Setting, value: Value) -> str:
         case "choice":
             return "" if value in [each for each, _ in declared.choices] else f"it is {declared.limits}"
         case "folder":
-            return (
-                ""
-                if isinstance(value, str) and expand_user(value).is_absolute()
-                else "it is the whole path of a folder"
-            )
+            fits = isinstance(value, str) and expand_user(value).is_absolute()
+            return "" if fits else "it is the whole path of a folder"
 
 
-def _number(declared: Setting, word: str) -> int | float | None:
+def _parse_number(declared: Setting, word: str) -> int | float | None:
     """Return the number in a word with or without unit. None if it is no number."""
     text = word.removesuffix(declared.unit).strip()
     try:
@@ -361,24 +363,24 @@ def _read_login() -> tuple[Value, str]:
     return state.on, state.command or ""
 
 
-def _switch_login(value: Value) -> None:
-    """Switch autostart.
+def _write_login(value: Value) -> None:
+    """Switch autostart on or off.
 
-    The models folder is not written into the entry, because the started command reads the file itself.
+    Variables that this process has set are not written into the entry, because `serve` reads the settings itself.
     """
     from launcher.app import autostart
 
     if not value:
         autostart.switch_off()
         return
-    ours = {name: os.environ.pop(name) for name, given in _taken.items() if os.environ.get(name) == given}
+    removed = {name: os.environ.pop(name) for name, value in _variables_set.items() if os.environ.get(name) == value}
     try:
         autostart.switch_on(None)
     finally:
-        os.environ.update(ours)
+        os.environ.update(removed)
 
 
-_ELSEWHERE: Mapping[str, tuple[Callable[[], tuple[Value, str]], Callable[[Value], None]]] = {
-    AT_LOGIN: (_read_login, _switch_login)
+_SYSTEM_SETTINGS: Mapping[str, tuple[Callable[[], tuple[Value, str]], Callable[[Value], None]]] = {
+    AT_LOGIN: (_read_login, _write_login)
 }
-"""Functions that read (with a note) and write the settings that the system keeps."""
+"""Functions that read (with a note) and write the settings that the system stores."""

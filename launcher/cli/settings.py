@@ -51,7 +51,7 @@ def _run_action(options: argparse.Namespace) -> Result:
     declared = settings.find_setting(options.name)
     if options.action == "get":
         snapshot = settings.read_app_settings()
-        state = next(each for each in snapshot.standings if each.setting is declared)
+        state = next(each for each in snapshot.states if each.setting is declared)
         return Result(_as_json(state), [*_format_notices(snapshot.notices), _format_value(state, state.value)])
     if options.action == "set":
         state = settings.change_setting(declared.name, settings.parse_value(declared, options.value))
@@ -68,7 +68,7 @@ def _list_settings() -> Result:
 
     snapshot = settings.read_app_settings()
     token = settings.hub_token_source()
-    data = [_as_json(each) for each in snapshot.standings]
+    data = [_as_json(each) for each in snapshot.states]
     return Result(
         {"file": str(snapshot.path), "settings": data, "hub_token": token, "notices": snapshot.notices},
         _format_settings(snapshot, token),
@@ -80,11 +80,11 @@ def _format_settings(snapshot: SettingsSnapshot, token: str | None) -> Iterator[
 
     yield from _format_notices(snapshot.notices)
     group = ""
-    for each in snapshot.standings:
+    for each in snapshot.states:
         if each.setting.group != group:
             group = each.setting.group
             yield f"{group}:"
-        changed = f" (default {_format_value(each, settings.default_of(each.setting))})" if each.changed else ""
+        changed = f" (default {_format_value(each, settings.default_value(each.setting))})" if each.changed else ""
         yield f"  {each.setting.name} = {_format_value(each, each.value)}{changed}"
         yield wrap_text(f"{each.setting.sentence}{_format_limits(each)}", "    ")
         if each.overridden:
@@ -104,7 +104,7 @@ def _as_json(state: SettingState) -> dict[str, Any]:
         "name": declared.name,
         "kind": declared.kind,
         "value": state.value,
-        "default": settings.default_of(declared),
+        "default": settings.default_value(declared),
         "source": state.source,
         "changed": state.changed,
         "applies": declared.applies,

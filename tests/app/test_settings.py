@@ -38,8 +38,8 @@ theme = "light"
 def file(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the settings are kept, in a folder that is there; the environment says nothing."""
     monkeypatch.delenv(MODELS_VARIABLE, raising=False)
-    monkeypatch.setattr(settings, "_taken", {})
-    path = settings_file.path()
+    monkeypatch.setattr(settings, "_variables_set", {})
+    path = settings_file.settings_path()
     path.parent.mkdir(parents=True)
     return path
 
@@ -62,9 +62,9 @@ def options(**given: object) -> argparse.Namespace:
 
 def test_without_a_file_all_are_as_usual(file: Path, login: Path) -> None:
     look = settings.read_app_settings()
-    assert [each.setting for each in look.standings] == list(SETTINGS)
-    assert {each.source for each in look.standings} == {"default"}
-    assert not any(each.changed for each in look.standings)
+    assert [each.setting for each in look.states] == list(SETTINGS)
+    assert {each.source for each in look.states} == {"default"}
+    assert not any(each.changed for each in look.states)
     assert value(MODELS_FOLDER) == str(models_dir())
     assert look.notices == ()
     assert not file.exists()
@@ -95,14 +95,14 @@ def test_each_is_declared_whole(declared: Setting) -> None:
 def test_what_is_chosen_is_kept_and_the_default_leaves_the_file(file: Path) -> None:
     standing = settings.change_setting(THEME, "dark")
     assert (standing.value, standing.source, standing.changed) == ("dark", "file", True)
-    assert settings_file.read().values == {THEME: "dark"}
+    assert settings_file.read_settings_file().values == {THEME: "dark"}
     assert file.read_text().startswith("# Settings of MTP Launcher")
     if sys.platform != "win32":
         assert file.stat().st_mode & 0o077 == 0
     settings.change_setting(TEXT_SCALE, 150)
     assert settings.reset_setting(THEME).source == "default"
     settings.change_setting(TEXT_SCALE, 100)
-    assert settings_file.read().values == {}
+    assert settings_file.read_settings_file().values == {}
 
 
 def test_what_a_person_wrote_stays_as_it_is(file: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_file_of_windows_notepad_is_read_and_changed(file: Path) -> None:
     file.write_bytes(b'\xef\xbb\xbf[window]\r\ntheme = "dark"\r\n')
     assert value(THEME) == "dark"
     settings.change_setting(TEXT_SCALE, 125)
-    assert settings_file.read().values == {THEME: "dark", TEXT_SCALE: 125}
+    assert settings_file.read_settings_file().values == {THEME: "dark", TEXT_SCALE: 125}
 
 
 def test_a_value_over_several_lines_is_replaced_whole(file: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_value_that_cannot_be_is_said_and_not_used(file: Path, line: str, said
     file.write_text(f"[window]\n{line}\n")
     look = settings.read_app_settings()
     assert said in look.notices[0]
-    assert not any(each.changed for each in look.standings if each.setting.stored)
+    assert not any(each.changed for each in look.states if each.setting.stored)
     assert line in file.read_text()
 
 
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_is_refused(file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TargetUnusable):
         settings.change_setting(MODELS_FOLDER, str(tmp_path / "file"))
-    assert settings_file.read().values == {}
+    assert settings_file.read_settings_file().values == {}
 
 
 def test_the_users_variable_goes_before_the_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_serving_from_login_on_is_what_autostart_says(file: Path, login: Path, t
     assert state.on
     assert MODELS_VARIABLE not in Path(state.places[0]).read_text()  # the file's folder holds there, too
     assert models_dir() == tmp_path / "models"
-    assert AT_LOGIN not in settings_file.read().values
+    assert AT_LOGIN not in settings_file.read_settings_file().values
     assert settings.reset_setting(AT_LOGIN).value is False
     assert not autostart.read_autostart().on
     settings.reset_setting(MODELS_FOLDER)

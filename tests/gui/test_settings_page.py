@@ -41,7 +41,7 @@ def page(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.delenv(MODELS_VARIABLE, raising=False)
-    monkeypatch.setattr(settings, "_taken", {})
+    monkeypatch.setattr(settings, "_variables_set", {})
     yield show(window, qtbot)
     os.environ.pop(MODELS_VARIABLE, None)
 
@@ -58,7 +58,7 @@ def control(page: SettingsPage, name: str) -> Any:  # noqa: ANN401 -- each kind 
 
 
 def kept(name: str) -> object:
-    return settings_file.read().values.get(name)
+    return settings_file.read_settings_file().values.get(name)
 
 
 def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
@@ -70,7 +70,7 @@ def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
     assert not control(page, AT_LOGIN).box.isChecked()
     assert not any(row.mark.isVisible() or row.back.isVisible() for row in page.rows.values())
     assert "next time" in page.rows[LANGUAGE]._sentence.text()
-    assert page.path.full_text == str(settings_file.path())
+    assert page.path.full_text == str(settings_file.settings_path())
 
 
 def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtBot) -> None:
@@ -220,7 +220,7 @@ def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPa
 
 
 def test_a_file_that_was_edited_by_hand_is_read_and_its_faults_are_said(page: SettingsPage, qtbot: QtBot) -> None:
-    file = settings_file.path()
+    file = settings_file.settings_path()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("[window]\ntext_scale = 150\ncolour = 'teal'\n")
     page.on_shown()

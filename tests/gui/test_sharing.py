@@ -100,7 +100,7 @@ def test_it_is_private_again_when_it_is_switched_off(card: SharingCard, demo: Wi
     qtbot.waitUntil(lambda: card.switch.isEnabled() and not card.switch.isChecked(), timeout=60_000)
     assert hosts(demo) == {"127.0.0.1"}
     assert not card.addresses.isVisible()
-    assert settings_file.read().values == {}
+    assert settings_file.read_settings_file().values == {}
 
 
 def test_each_start_is_private(card: SharingCard, demo: Window, wait_for: Wait, qtbot: QtBot) -> None:

@@ -29,17 +29,17 @@ def noted(home: Path) -> str:
 
 
 def test_they_are_the_files_that_the_program_keeps() -> None:
-    others = {settings_file.path(), presets_file(), index_path()}
+    others = {settings_file.settings_path(), presets_file(), index_path()}
     assert set(list_copied_files()) == {model_settings._file(), installed._state_file(), added_places._file(), *others}
 
 
 def test_another_version_copies_what_was_written_before(home: Path) -> None:
     settings.change_setting(TEXT_SCALE, 120)
-    written = settings_file.path().read_bytes()
+    written = settings_file.settings_path().read_bytes()
     note(home, "0.0.9\n")
     assert run("settings", "set", "window.text_scale", "150").returncode == 0
     assert noted(home) == f"{__version__}\n"
-    copy = settings_file.path().with_name("settings.toml.old-0.0.9")
+    copy = settings_file.settings_path().with_name("settings.toml.old-0.0.9")
     assert copy.read_bytes() == written
     assert list_copies() == [copy]
     run("settings", "set", "window.text_scale", "160")
@@ -47,7 +47,7 @@ def test_another_version_copies_what_was_written_before(home: Path) -> None:
 
 
 def test_going_back_to_an_older_version_leaves_what_that_wrote(home: Path) -> None:
-    path = settings_file.path()
+    path = settings_file.settings_path()
     settings.change_setting(TEXT_SCALE, 120)
     older = path.read_bytes()
     path.with_name(f"{path.name}.old-{__version__}").write_bytes(older)

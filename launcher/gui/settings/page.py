@@ -148,7 +148,7 @@ class SettingsPage(QWidget):
         self.banner.show_message(str(error))
 
     def _show_settings(self, snapshot: SettingsSnapshot) -> None:
-        for state in snapshot.standings:
+        for state in snapshot.states:
             self._show_state(state)
         self.path.setText(display_path(snapshot.path))
         self._path_line.show()
@@ -165,7 +165,7 @@ class SettingsPage(QWidget):
 
     def _show_state(self, state: SettingState) -> None:
         row = self.rows[state.setting.name]
-        row.show_state(state, _value_text(state.setting, settings.default_of(state.setting)))
+        row.show_state(state, _value_text(state.setting, settings.default_value(state.setting)))
 
     def _lay_out(self) -> Iterator[bool]:
         """Lay out the page: its frame, then one card per step, then the footer."""
