@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> Result | int:
     """Print what the server offers, then watch or measure it. Exit code 1 if it stops answering."""
     from launcher.app.attach import attach_server, parse_address
-    from launcher.app.tuner_kept import check_no_tune
+    from launcher.app.saved_tunes import check_no_tune
     from launcher.base.errors import BadOption
 
     if not options.bench and (options.runs is not None or options.workload is not None):

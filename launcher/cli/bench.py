@@ -91,8 +91,8 @@ def _parse_share(text: str) -> float:
 async def run(options: argparse.Namespace) -> Result | int:
     """Measure and return the result. Exit code 1 if a server failed before the end."""
     from launcher.app.benchmark import check_server, running_target, serve_target
+    from launcher.app.saved_tunes import check_no_tune
     from launcher.app.session import Session
-    from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import LauncherError
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads

@@ -136,8 +136,8 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
 
     Shows a note about each running server. Raises TuneUnderWay while a tune runs, BadOption for --set draft.
     """
+    from launcher.app.saved_tunes import check_no_tune
     from launcher.app.sweeps import prepare_model
-    from launcher.app.tuner_kept import check_no_tune
     from launcher.base.errors import BadOption
     from launcher.engine.server import registry
     from launcher.engine.settings import parse_settings

@@ -19,7 +19,7 @@ from launcher.cli.terminal import can_ask, confirm
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.app.tuner_kept import SavedTune
+    from launcher.app.saved_tunes import SavedTune
     from launcher.app.tuner_space import PreparedTune
     from launcher.tuning.goal import Goal
     from launcher.tuning.records import Settings
@@ -283,7 +283,6 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.session import Session
     from launcher.app.tuner import is_decided, run_tune, save_winner
-    from launcher.app.tuner_kept import check_no_tune
 
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
     if saved is not None and saved.verdict is not None and not _has_more_time(saved, options):
@@ -316,9 +315,9 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     With --apply and without a model it is the newest one if that has a verdict to apply. Raises BadOption if there is
     none, or for options that a tune keeps from its beginning.
     """
+    from launcher.app.saved_tunes import load_tune, load_tunes
     from launcher.app.start_settings import options_for
     from launcher.app.tuner import is_decided
-    from launcher.app.tuner_kept import load_tune, load_tunes
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
 
@@ -407,7 +406,7 @@ def _make_goal(options: argparse.Namespace) -> Goal:
 
 async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, wanted_names: Sequence[str]) -> Result:
     """Return what the tune will try and how long it takes. `wanted_names` are the settings that the user named."""
-    from launcher.app.tuner_kept import load_tune
+    from launcher.app.saved_tunes import load_tune
     from launcher.engine.server import registry
 
     servers = await asyncio.to_thread(registry.list_running)

@@ -52,7 +52,7 @@ PAGES = (
         "Ctrl+3",
         "launcher.gui.tune.page:TunePage",
         needs=(
-            "launcher.app.tuner_kept",
+            "launcher.app.saved_tunes",
             "launcher.tuning.history",
             "launcher.app.serving",
             "launcher.app.use_counting",

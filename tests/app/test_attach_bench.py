@@ -10,8 +10,8 @@ import pytest
 
 from launcher.app.attach import AttachedServer, attach_server, parse_address
 from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
+from launcher.app.saved_tunes import hold_tune_lock
 from launcher.app.session import Session
-from launcher.app.tuner_kept import hold_tune_lock
 from launcher.base.errors import Refused
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.measured_speed import MeasuredSpeed

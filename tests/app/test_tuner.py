@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.app.session import Session
-from launcher.app.tuner import PAUSED, find_rate_without_mtp, is_decided, run_tune, save_winner, serve_winner
-from launcher.app.tuner_kept import (
+from launcher.app.saved_tunes import (
     TuneUnderWay,
     check_no_tune,
     delete_tune,
@@ -21,6 +19,8 @@ from launcher.app.tuner_kept import (
     load_tunes,
     save_tune,
 )
+from launcher.app.session import Session
+from launcher.app.tuner import PAUSED, find_rate_without_mtp, is_decided, run_tune, save_winner, serve_winner
 from launcher.app.tuner_space import PreparedTune, prepare_tune
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
-from launcher.app.tuner_kept import load_tune, save_tune
+from launcher.app.saved_tunes import load_tune, save_tune
 from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_settings
 from launcher.gui import theme

@@ -29,7 +29,7 @@ from launcher.gui.tune.view_data import TrialRow, TuneRequest
 from launcher.gui.widgets import Card, ComboBox, PageHead, SliderField
 
 if TYPE_CHECKING:
-    from launcher.app.tuner_kept import SavedTune
+    from launcher.app.saved_tunes import SavedTune
     from launcher.app.tuner_space import PreparedTune
     from launcher.gui.tune.trial_views import TuneView
     from launcher.tuning.history_records import Session

@@ -16,8 +16,8 @@ from launcher.gui.tune.view_data import TuneRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.app.saved_tunes import SavedTune
     from launcher.app.session import Session
-    from launcher.app.tuner_kept import SavedTune
     from launcher.app.tuner_space import PreparedTune
     from launcher.engine.serve_options import ServeOptions
     from launcher.gui.controller import Controller
@@ -162,7 +162,7 @@ class TuneControl(QObject):
         path_to_delete = self._path if self._view is not None and self._view.trials else None
 
         def work() -> None:
-            from launcher.app.tuner_kept import delete_tune
+            from launcher.app.saved_tunes import delete_tune
 
             if path_to_delete is not None:
                 delete_tune(path_to_delete)
@@ -204,7 +204,7 @@ class TuneControl(QObject):
 
 def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
     """Return the last tune of a model file, or of any if None. Another program may have tuned another file since."""
-    from launcher.app.tuner_kept import load_tune
+    from launcher.app.saved_tunes import load_tune
 
     return load_tune(model)
 
