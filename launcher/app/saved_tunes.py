@@ -1,4 +1,4 @@
-"""Saved tunes: the last tune of each model, saved after each trial, with all that is needed to continue it."""
+"""Saves the last tune of each model after each trial, with everything that is needed to continue it."""
 
 import hashlib
 import os
@@ -55,7 +55,7 @@ class SavedTune:
         return replace(self, state=state, verdict=verdict)
 
 
-class _File(BaseModel):
+class _TuneFile(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     version: int
@@ -73,7 +73,7 @@ class _File(BaseModel):
 
 def save_tune(tune: SavedTune) -> None:
     """Save a tune, replacing the previous one of the same model. Raises OSError."""
-    file = _File(
+    file = _TuneFile(
         version=_VERSION,
         model=tune.model,
         options=tune.options,
@@ -86,34 +86,37 @@ def save_tune(tune: SavedTune) -> None:
         verdict=None if tune.verdict is None else add_message_data(dict(tune.verdict)),
         changed_s=time.time(),
     )
-    write_atomically(_path(tune.options.model), file.model_dump_json().encode())
+    write_atomically(_tune_path(tune.options.model), file.model_dump_json().encode())
 
 
 def load_tunes() -> list[SavedTune]:
     """Return the last tune of each model, the latest first. Unreadable files are set aside."""
-    tunes = [tune for path in state_dir().glob("tune*.json") if (tune := _read(path)) is not None]
+    tunes = [tune for path in state_dir().glob("tune*.json") if (tune := _read_tune(path)) is not None]
     return sorted(tunes, key=lambda tune: tune.changed_s, reverse=True)
 
 
 def load_tune(model: Path | None = None) -> SavedTune | None:
-    """Return the last tune of a model's file, or of all models. None when there is none."""
-    return next((tune for tune in load_tunes() if model is None or _same_file(tune.options.model, model)), None)
+    """Return the last tune of a model's file, or of any model; None if there is none."""
+    for tune in load_tunes():
+        if model is None or _is_same_file(tune.options.model, model):
+            return tune
+    return None
 
 
-def _read(path: Path) -> SavedTune | None:
+def _read_tune(path: Path) -> SavedTune | None:
     try:
-        return _TUNE.load(path)
+        return _KEPT_FILE.load(path)
     except OSError:
         return None
 
 
 def _parse(data: bytes) -> SavedTune:
-    file = _File.model_validate_json(data)
+    file = _TuneFile.model_validate_json(data)
     try:
         state = TuneState.from_json(file.state)
     except TuneMismatch as error:
         raise ValueError(str(error)) from error
-    space = _space(file.space)
+    space = _parse_space(file.space)
     return SavedTune(
         file.model,
         file.options,
@@ -128,7 +131,7 @@ def _parse(data: bytes) -> SavedTune:
     )
 
 
-_TUNE: KeptFile[SavedTune | None] = KeptFile(
+_KEPT_FILE: KeptFile[SavedTune | None] = KeptFile(
     "The tune that was begun", _parse, lambda: None, then="it cannot be continued"
 )
 
@@ -136,13 +139,13 @@ _TUNE: KeptFile[SavedTune | None] = KeptFile(
 def delete_tune(model: Path) -> None:
     """Delete the last tune of a model's file."""
     for path in state_dir().glob("tune*.json"):
-        tune = _read(path)
-        if tune is not None and _same_file(tune.options.model, model):
+        tune = _read_tune(path)
+        if tune is not None and _is_same_file(tune.options.model, model):
             path.unlink(missing_ok=True)
 
 
 def check_no_tune() -> None:
-    """Raise TuneUnderWay when a program of this user tunes, since parallel measurements would disturb both."""
+    """Raise TuneUnderWay while a program of this user tunes, because parallel measurements would disturb each other."""
     with hold_tune_lock():
         pass
 
@@ -164,15 +167,15 @@ def hold_tune_lock() -> Iterator[None]:
         lock.release()
 
 
-def _space(data: Mapping[str, Any]) -> Space:
+def _parse_space(data: Mapping[str, Any]) -> Space:
     axes = [SpaceAxis(name, tuple(values), memory, drafting) for name, values, memory, drafting in data["axes"]]
     return Space(data["baseline"], tuple(data["drafts"]), tuple(axes))
 
 
-def _same_file(one: Path, other: Path) -> bool:
+def _is_same_file(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
 
 
-def _path(model: Path) -> Path:
+def _tune_path(model: Path) -> Path:
     name = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:16]
     return state_dir() / f"tune-{name}.json"

@@ -1,4 +1,4 @@
-"""Addresses of a shared server for other computers, and firewall hints."""
+"""Tells how other computers reach a shared server: its addresses, and how to open the firewall."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,10 @@ from launcher.machine.wsl import read_wsl_settings
 
 @dataclass(frozen=True, slots=True)
 class ShareInfo:
-    """`urls` are the base addresses for other computers, without a path; that of the default route is first.
+    """How other computers reach a server.
 
-    `hint` is how to open the port in a firewall, with commands on separate lines; empty if not needed.
+    `urls` are its base addresses, without a path; the address of the default route is first. `hint` is how to open the
+    port in a firewall, with commands on separate lines; empty if that is not needed.
     """
 
     urls: tuple[str, ...]

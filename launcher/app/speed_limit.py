@@ -1,4 +1,4 @@
-"""Speed limit of a running server by the GPU's memory bandwidth."""
+"""The highest speed of a running server that the GPU's memory bandwidth allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
     from launcher.machine.gpu import Gpu
 
-_PLACING = frozenset(
+_PLACEMENT_FLAGS = frozenset(
     {"-dev", "--device", "-ngl", "--gpu-layers", "--n-gpu-layers", "-ot", "--override-tensor"}
     | {"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"}
 )
@@ -23,30 +23,30 @@ _PLACING = frozenset(
 
 
 def speed_limit(launch: Launch) -> Reading:
-    """Return the most tokens per second that passes of one token can reach, or why that is unknown.
+    """Return the most tokens per second without MTP, or why that is unknown.
 
-    It is bandwidth over the bytes that one pass reads (models.speed): every active weight is read once for each token.
-    MTP may exceed it, because one pass then yields several tokens. Asks the drivers, so it belongs on a thread.
+    It is the memory bandwidth over the bytes that one pass reads (models.speed): every active weight is read once for
+    each token. MTP may exceed it, because one pass then yields several tokens. Blocks while it queries the drivers.
     """
     from launcher.machine.gpus import find_gpus
 
-    why = _not_by_one_gpu(launch)
-    return Reading.unknown(why) if why else limit_on(launch, find_gpus().gpus)
+    why = _explain_no_limit(launch)
+    return Reading.unknown(why) if why else limit_on_gpus(launch, find_gpus().gpus)
 
 
-def limit_on(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
-    """Return the limit on the given GPUs."""
+def limit_on_gpus(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
+    """Return the limit if the server runs on `gpus`."""
     from launcher.models.geometry import read_geometry
     from launcher.models.memory import PlanSettings
     from launcher.models.speed import bytes_per_token
     from launcher.models.weights import read_weights
 
-    own = [gpu for gpu in gpus if gpu.unified is not True] or list(gpus[:1])
-    if not own:
+    cards = [gpu for gpu in gpus if gpu.unified is not True] or list(gpus[:1])
+    if not cards:
         return Reading.unknown(message("No GPU driver here reports its memory bandwidth."))
-    if len(own) > 1:
+    if len(cards) > 1:
         return Reading.unknown(message("There are several GPUs, and the split of the model between them is unknown."))
-    gpu = own[0]
+    gpu = cards[0]
     if gpu.memory_bandwidth_gb_s is None:
         reason = gpu.absent.get("memory_bandwidth_gb_s", message("The driver does not report it."))
         return Reading.unknown(
@@ -57,17 +57,15 @@ def limit_on(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
     except GeometryUnknown as error:
         return Reading.unknown(str(error.title))
     weights = read_weights(launch.header, geometry)
-    read = bytes_per_token(geometry, weights, PlanSettings(context=launch.context))
-    if (
-        gpu.memory_bytes is not None
-        and weights.output + sum(b.rest + b.experts for b in weights.blocks) > gpu.memory_bytes
-    ):
+    total_bytes = weights.output + sum(block.rest + block.experts for block in weights.blocks)
+    if gpu.memory_bytes is not None and total_bytes > gpu.memory_bytes:
         return Reading.unknown(message("The weights are larger than the GPU's memory: some are read from the host."))
-    return Reading(gpu.memory_bandwidth_gb_s * 1e9 / read)
+    bytes_read = bytes_per_token(geometry, weights, PlanSettings(context=launch.context))
+    return Reading(gpu.memory_bandwidth_gb_s * 1e9 / bytes_read)
 
 
-def _not_by_one_gpu(launch: Launch) -> str:
-    """Return why not all weights are read from one GPU's memory, before any driver is asked. Empty if they may be."""
+def _explain_no_limit(launch: Launch) -> str:
+    """Return why the limit is unknown, as far as the launch alone tells; empty if it may be known."""
     from launcher.monitor.health_watch import has_gpu_backend
 
     options = launch.options
@@ -79,6 +77,6 @@ def _not_by_one_gpu(launch: Launch) -> str:
         )
     if options.rpc:
         return message("Other computers run part of the model, and their memory bandwidth is unknown.")
-    if any(word.split("=")[0] in _PLACING for word in options.extra):
+    if any(word.split("=")[0] in _PLACEMENT_FLAGS for word in options.extra):
         return message("Your extra arguments place layers by hand, so the amount read from each memory is unknown.")
     return ""

@@ -1,7 +1,7 @@
-"""Server settings of a start, resolved in one place for window and command line.
+"""Resolves the server settings of a start, in one place for window and command line.
 
-Precedence: what is asked for now; what the user set for this file the last time; what a tune found best on this
-machine; what is recommended, that is, the plan for this machine in its current state.
+Precedence: settings asked for now; settings that the user chose for this file the last time (kept); settings that a
+tune found best on this machine (tuned); recommended settings, from the plan for this machine in its current state.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """Settings of this machine for a model file: what the user set the last time, and what a tune found.
+    """Settings of this machine for a model file: the user's choices of the last time, and those that a tune found.
 
-    `preset` is the tune's result, used or not. `applied` are kept settings with the values of a verified tune; they
-    count as tuned.
+    `preset` is the tune's result, used or not. `applied` are choices of the user that equal those of a verified tune;
+    they count as tuned, not as `kept`.
     """
 
     kept: Settings = field(default_factory=dict)
@@ -62,8 +62,8 @@ class OwnSettings:
 class ResolvedPlan:
     """A plan with the user's own settings for its file.
 
-    `kept` and `tuned` are those that the plan uses. `replaced` are kept ones that no longer fit; the plan has other
-    values for them. If `plan` is None, it is unknown what fits, and the kept settings are used.
+    `kept` and `tuned` are those that the plan has. `replaced` are kept settings that no longer fit, for which the plan
+    has other values. If `plan` is None, it is unknown what fits, and the kept settings are used.
     """
 
     plan: Plan | None
@@ -77,8 +77,8 @@ class KeptPlan:
     """A plan for a local file, and the same plan with the settings that the user chose the last time.
 
     `planned` is the plan without them. `kept_plan` has those that fit (`kept`) but not those that no longer fit
-    (`replaced`); it is None if none fits. `settings` are those that differ from `planned`, whose values for them are
-    `planned_settings`. `applied` are those that a tune of this machine also found.
+    (`replaced`); it is None if none fits. `settings` are the user's settings that differ from `planned`, and
+    `planned_settings` the values of `planned` for the same names. `applied` are those that a tune also found.
     """
 
     planned: Plan
@@ -99,8 +99,8 @@ class Start:
     """A model as the user named it, with the options to start it.
 
     `origins` has the origin of each setting that is not left to the engine. `chosen` are the user's own choices among
-    them, to keep for the next start (None: what is kept stays as it is), and `set_aside` the kept ones that are not
-    used this time. `notices` are for the user.
+    them, which are kept for the next start (None: the kept settings stay as they are). `set_aside` are kept settings
+    that are not used this time, but stay kept. `notices` are for the user.
     """
 
     named: str
@@ -119,30 +119,31 @@ class Start:
 
     def settings_from(self, origin: Origin) -> dict[str, Value]:
         """Return the settings from one origin."""
-        return {name: ROWS[name].value_in(self.options) for name, its in self.origins.items() if its is origin}
+        names = [name for name, its_origin in self.origins.items() if its_origin is origin]
+        return {name: ROWS[name].value_in(self.options) for name in names}
 
 
-def resolve_plan(catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings) -> ResolvedPlan:
-    """Return the plan for one file of the catalogue with the user's own settings. `wish` is what is asked for now.
+def resolve_plan(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings) -> ResolvedPlan:
+    """Return the plan for one file of the catalogue with the user's own settings. `criteria` has those asked for now.
 
     Kept settings that no longer fit are dropped: a single one if that is enough, else all. If nothing fits, they stay,
-    and the plan's status is TOO_BIG. Raises what `make_plans` raises for the wish.
+    and the plan's status is TOO_BIG. Raises what `make_plans` raises for the criteria.
     """
-    asked = wish.chosen()
+    asked = criteria.chosen()
     kept = {name: value for name, value in own.kept.items() if name not in asked}
     tuned = {name: value for name, value in own.tuned.items() if name not in asked and name not in kept}
-    recommended = _first_fitting(make_plans(catalogue, situation, wish))
+    recommended = _first_fitting(make_plans(catalogue, situation, criteria))
     if recommended is None:
         return ResolvedPlan(None, kept, tuned, {})
     first_tried: Plan | None = None
-    for some_kept in _reduced_choices(kept):
+    for some_kept in _reduce_settings(kept):
         for some_tuned in (tuned, {}) if tuned else ({},):
             settings = {**some_tuned, **some_kept}
-            plan = _plan_with(catalogue, situation, wish, settings) if settings else recommended
+            plan = _plan_with(catalogue, situation, criteria, settings) if settings else recommended
             first_tried = first_tried or plan
             if plan is not None and plan.status is not Status.TOO_BIG and not _overfills_host(plan, some_kept):
-                # Not only `some_kept`: the plan may have the values of others anyway.
-                used = {name: value for name, value in kept.items() if _is_planned(plan.setting, name, value)}
+                # Not only `some_kept`: the plan may have the value of a dropped setting by itself.
+                used = {name: value for name, value in kept.items() if _plan_has_value(plan.setting, name, value)}
                 return ResolvedPlan(plan, used, some_tuned, _without(kept, used))
     return ResolvedPlan(first_tried or recommended, kept, tuned, {})
 
@@ -152,7 +153,7 @@ def _overfills_host(plan: Plan, kept: Settings) -> bool:
     return plan.host_overfull and not {"cache_ram", "ctx_checkpoints"}.isdisjoint(kept)
 
 
-def _reduced_choices(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
+def _reduce_settings(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
     """Yield all settings, then all but one in turn, then none."""
     yield kept
     if len(kept) > 1:
@@ -162,19 +163,23 @@ def _reduced_choices(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
         yield {}
 
 
-def _plan_with(catalogue: Catalogue, situation: Situation, wish: PlanCriteria, settings: Settings) -> Plan | None:
+def _plan_with(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, settings: Settings) -> Plan | None:
     try:
-        return _first_fitting(make_plans(catalogue, situation, replace(wish, **to_fields(_countable(settings)))))
+        return _first_fitting(
+            make_plans(catalogue, situation, replace(criteria, **to_fields(_replace_foreign_kv_type(settings))))
+        )
     except (BadOption, ModelHasNoHead):  # this file or this program no longer supports them
         return None
 
 
 def _first_fitting(plans: Sequence[Plan]) -> Plan | None:
-    return next((plan for plan in plans if plan.status is not Status.TOO_BIG), next(iter(plans), None))
+    """Return the first plan that fits, else the first one; None without plans."""
+    fitting = [plan for plan in plans if plan.status is not Status.TOO_BIG]
+    return next(iter(fitting or plans), None)
 
 
-def _countable(settings: Settings) -> dict[str, Value]:
-    """Return settings that a plan can count: f16 in place of a fork's KV cache type, which takes no more memory."""
+def _replace_foreign_kv_type(settings: Settings) -> dict[str, Value]:
+    """Return the settings with f16 for a fork's KV cache type: plans do not know it, and it takes no more memory."""
     return {name: "f16" if _is_foreign(name, value) else value for name, value in settings.items()}
 
 
@@ -183,18 +188,18 @@ def _is_foreign(name: str, value: Value) -> bool:
     return name == "kv" and value is not None and value not in KV_TYPES
 
 
-def _is_planned(setting: PlanSettings, name: str, value: Value) -> bool:
-    """Return whether a plan has a kept setting's value, as far as plans have such values."""
+def _plan_has_value(setting: PlanSettings, name: str, value: Value) -> bool:
+    """Return True if a plan's setting has a kept value, or the nearest one that plans can have."""
     planned = ROWS[name].value_in(setting)
-    capped = name == "n_cpu_moe" and int(value or 0) > int(planned or 0)  # there are no more layers with experts
-    return planned == value or capped or _is_foreign(name, value)
+    is_capped = name == "n_cpu_moe" and int(value or 0) > int(planned or 0)  # more than the layers with experts
+    return planned == value or is_capped or _is_foreign(name, value)
 
 
 def _without(settings: Settings, names: Collection[str]) -> dict[str, Value]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-async def own_settings(
+async def read_own_settings(
     options: ServeOptions, *, use_kept: bool = True, use_tuned: bool = True, wake: bool = True
 ) -> OwnSettings:
     """Return the user's own settings for the model of these options. Without `wake` no GPU is woken.
@@ -216,17 +221,17 @@ async def apply_own_settings(
     plans: Sequence[Plan],
     catalogue: Catalogue,
     situation: Situation,
-    wish: PlanCriteria,
+    criteria: PlanCriteria,
     *,
     use_kept: bool = True,
     use_tuned: bool = True,
 ) -> tuple[tuple[Plan, ...], tuple[KeptPlan, ...]]:
-    """Return the plans of local files with tuned settings, and beside them those with the settings that the user kept.
+    """Return the plans with the tuned settings of local files, and a KeptPlan for each file with kept settings.
 
-    Only the first plan of each file changes, and no setting that `wish` fixes. Plans for a described computer or with
-    published settings stay as they are.
+    Only the first plan of each file changes, and no setting that `criteria` fixes. Plans for a described computer or
+    with published settings stay as they are.
     """
-    if situation.described or wish.intent == "as-published":
+    if situation.described or criteria.intent == "as-published":
         return tuple(plans), ()
     tuned_plans: list[Plan] = []
     kept_plans: list[KeptPlan] = []
@@ -238,37 +243,41 @@ async def apply_own_settings(
         if path is None:
             tuned_plans.append(plan)
             continue
-        own = await own_settings(ServeOptions(path), use_kept=use_kept, use_tuned=use_tuned, wake=False)
-        own = await _without_unusable(own, path)
-        file_wish = replace(wish, model=plan.entry.id, quant=plan.file.quant)
-        tuned = await asyncio.to_thread(_apply_tuned, plan, catalogue, situation, file_wish, own)
+        own = await read_own_settings(ServeOptions(path), use_kept=use_kept, use_tuned=use_tuned, wake=False)
+        own = await _drop_foreign_kv_type(own, path)
+        file_criteria = replace(criteria, model=plan.entry.id, quant=plan.file.quant)
+        tuned = await asyncio.to_thread(_apply_tuned, plan, catalogue, situation, file_criteria, own)
         tuned_plans.append(tuned)
         if own.kept or own.applied:
-            kept_plans.append(await asyncio.to_thread(_apply_kept, tuned, catalogue, situation, file_wish, own))
+            kept_plans.append(await asyncio.to_thread(_apply_kept, tuned, catalogue, situation, file_criteria, own))
     return tuple(tuned_plans), tuple(kept_plans)
 
 
 async def plan_for_start(
-    subject: ModelSelection, situation: Situation, wish: PlanCriteria | None = None
+    selection: ModelSelection, situation: Situation, criteria: PlanCriteria | None = None
 ) -> Plan | None:
     """Return the plan by which a model is started, with the user's own settings as far as they fit.
 
-    None if its memory is unknown. Raises what `make_plans` raises for the wish.
+    Returns None if the model's memory is unknown. Raises what `make_plans` raises for the criteria.
     """
-    quant = subject.file.quant if subject.file else None
-    wish = replace(wish or PlanCriteria(), model=subject.entry.id, quant=quant)
-    plan = _first_fitting(await asyncio.to_thread(make_plans, subject.catalogue, situation, wish))
+    quant = selection.file.quant if selection.file else None
+    criteria = replace(criteria or PlanCriteria(), model=selection.entry.id, quant=quant)
+    plan = _first_fitting(await asyncio.to_thread(make_plans, selection.catalogue, situation, criteria))
     if plan is None:
         return None
-    (planned,), kept = await apply_own_settings((plan,), subject.catalogue, situation, wish)
-    return kept[0].kept_plan or planned if kept else planned
+    (planned,), kept_plans = await apply_own_settings((plan,), selection.catalogue, situation, criteria)
+    if kept_plans and kept_plans[0].kept_plan is not None:
+        return kept_plans[0].kept_plan
+    return planned
 
 
-def _apply_tuned(plan: Plan, catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings) -> Plan:
+def _apply_tuned(
+    plan: Plan, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings
+) -> Plan:
     if own.preset is None:
         return plan
     reason = message("Tuned settings: {preset}.", preset=own.preset.line)
-    resolved = resolve_plan(catalogue, situation, wish, replace(own, kept={}))
+    resolved = resolve_plan(catalogue, situation, criteria, replace(own, kept={}))
     if own.tuned and (resolved.plan is None or resolved.plan.status is Status.TOO_BIG or not resolved.tuned):
         return plan  # the tuned settings do not fit
     tuned = resolved.plan if resolved.tuned and resolved.plan else plan
@@ -276,12 +285,12 @@ def _apply_tuned(plan: Plan, catalogue: Catalogue, situation: Situation, wish: P
 
 
 def _apply_kept(
-    plan: Plan, catalogue: Catalogue, situation: Situation, wish: PlanCriteria, own: OwnSettings
+    plan: Plan, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings
 ) -> KeptPlan:
-    own = replace(own, kept=_without(own.kept, wish.chosen()))
+    own = replace(own, kept=_without(own.kept, criteria.chosen()))
     planned = {name: row.value_in(plan.setting) for name, row in ROWS.items()}
     different = {name: value for name, value in own.kept.items() if planned[name] != value}
-    resolved = resolve_plan(catalogue, situation, wish, own)
+    resolved = resolve_plan(catalogue, situation, criteria, own)
     fits = resolved.plan is not None and resolved.plan.status is not Status.TOO_BIG
     kept_plan = resolved.plan if resolved.kept and fits else None
     if kept_plan is not None:
@@ -309,25 +318,27 @@ async def resolve_start(
 ) -> Start:
     """Return the start of a model as the user names it: a path, ID[:QUANT], OWNER/NAME:FILE, or "demo".
 
-    `asked` are the requested settings. `make_options` returns the options for the model's file, with everything that is
-    no server setting, such as the engine. `ending` are the process ids of engines that it replaces. If it is unknown
-    what fits (a model without a memory formula), the context is `fallback_context`.
+    `asked` are the settings asked for now. `make_options` returns the options for the model's file, with everything
+    that is no server setting, such as the engine. `ending` are the process IDs of engines that the start replaces. If
+    it is unknown what fits (a model without a memory formula), the context is `fallback_context`.
 
     Raises ModelMissing, also for a model that must be downloaded first, ModelUnknown, ModelBroken, ModelUnexpected if
-    the file holds another model, and BadOption. Other problems of the file, and drafts requested without a head, are
-    left to the start, which reports them with possible fixes.
+    the file holds another model, and BadOption. Other problems of the file, and drafts asked for without a head, are
+    not raised here: the start reports them with possible fixes.
     """
     asked = {name: value for name, value in (asked or {}).items() if value is not None}
-    subject, base = await asyncio.to_thread(_find_subject, model, make_options)
-    wanted = change_settings(base, asked)
+    selection, base = await asyncio.to_thread(_select_named_model, model, make_options)
+    asked_options = change_settings(base, asked)
+    # Without drafts, because a missing head is no problem unless the user asked for drafts.
+    checked_options = asked_options if "draft" in asked else replace(asked_options, draft=0)
     try:
-        header = await asyncio.to_thread(check_model, wanted if "draft" in asked else replace(wanted, draft=0))
+        header = await asyncio.to_thread(check_model, checked_options)
     except LauncherError:
-        subject = None
-    if subject is None:  # the start reports the file's problem, with possible fixes
-        return Start(model, wanted)
-    own = await own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
-    ignored = {} if use_kept else await asyncio.to_thread(load_settings, base.model)
+        selection = None
+    if selection is None:  # the start reports the file's problem, with possible fixes
+        return Start(model, asked_options)
+    own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
+    unused_kept = {} if use_kept else await asyncio.to_thread(load_settings, base.model)
     build, situation = await _read_machine(base, ending)
     can_draft = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
@@ -338,15 +349,15 @@ async def resolve_start(
         fixed = {"draft": 0, **asked}
     resolved = ResolvedPlan(None, own.kept, own.tuned, {})
     if situation is not None:
-        quant = subject.file.quant if subject.file else None
-        wish = PlanCriteria(
-            model=subject.entry.id,
+        quant = selection.file.quant if selection.file else None
+        criteria = PlanCriteria(
+            model=selection.entry.id,
             quant=quant,
             intent=intent,
             mmproj_bytes=file_bytes(base.mmproj),
-            **to_fields(_countable(fixed)),
+            **to_fields(_replace_foreign_kv_type(fixed)),
         )
-        resolved = await asyncio.to_thread(resolve_plan, subject.catalogue, situation, wish, own)
+        resolved = await asyncio.to_thread(resolve_plan, selection.catalogue, situation, criteria, own)
     chosen = {**_without(resolved.kept, asked), **asked}
     tuned = _without(resolved.tuned, chosen)
     options = _start_options(base, resolved.plan, {**fixed, **tuned, **chosen}, header.trained_context)
@@ -364,7 +375,7 @@ async def resolve_start(
         plan=resolved.plan,
         origins=_find_origins(options, asked, resolved.kept, tuned),
         chosen=chosen,
-        set_aside={**_without(ignored, chosen), **_without(own.applied, chosen), **unusable, **replaced},
+        set_aside={**_without(unused_kept, chosen), **_without(own.applied, chosen), **unusable, **replaced},
         preset=own.preset,
         notices=tuple(notices),
     )
@@ -381,11 +392,11 @@ def start_planned(
 ) -> Start:
     """Return the start of a plan that the user saw, with exactly its settings.
 
-    `kept` are the user's choices among them. Recommended values are no choices, so they are not kept. `replaced` and
-    `applied` are choices that stay kept: those that do not fit now, and those that a tune also found. Raises what
-    resolve_start raises for the model.
+    `kept` are the user's choices among them; only they are kept for the next start, not the recommended values.
+    `replaced` and `applied` are choices that stay kept: those that do not fit now, and those that a tune also found.
+    Raises what resolve_start raises for the model.
     """
-    _, base = _find_subject(model, make_options)
+    _, base = _select_named_model(model, make_options)
     options = _start_options(base, setting, kept, None)
     return Start(
         named=model,
@@ -403,7 +414,7 @@ def options_for(model: str, make_options: Callable[[Path], ServeOptions]) -> Ser
     The demo has the settings of its preset. A model without an MTP head according to the catalogue is served without
     MTP, or with its separate draft model if that is here. Raises what resolve_start raises for the model.
     """
-    _, options = _find_subject(model, make_options)
+    _, options = _select_named_model(model, make_options)
     if model == DEMO:
         preset = read_demo_preset()
         options = replace(
@@ -415,12 +426,12 @@ def options_for(model: str, make_options: Callable[[Path], ServeOptions]) -> Ser
     return options
 
 
-def _find_subject(
+def _select_named_model(
     model: str, make_options: Callable[[Path], ServeOptions]
 ) -> tuple[ModelSelection | None, ServeOptions]:
-    """Return the named model, and the options for its file, including its separate draft model if that is downloaded.
+    """Return the named model (None if its file cannot be read) and the options for its file.
 
-    The first is None for a file that cannot be read.
+    The options include its separate draft model if that is downloaded.
     """
     if "://" in model:  # as a path it would lose a slash
         raise ModelMissing(
@@ -436,21 +447,21 @@ def _find_subject(
         return ModelSelection(catalogue, entry, entry.files[0], options.model), options
     if find_named(model, catalogue) is None and (expand_user(model).exists() or model.lower().endswith(".gguf")):
         try:
-            subject = select_file(expand_user(model), catalogue)
+            selection = select_file(expand_user(model), catalogue)
         except (ModelBroken, ModelMissing):  # the start reports it, with possible fixes
             return None, make_options(expand_user(model))
     else:
-        subject = select_model(model, catalogue)
-    options = make_options(subject.local_path)
-    if subject.stored_name and options.alias is None:  # the file itself may be called by its SHA-256
-        options = replace(options, alias=subject.stored_name)
-    if subject.file is not None and not subject.entry.has_head(subject.file):
-        options = _choose_drafting(options, subject.entry)
-    return subject, options
+        selection = select_model(model, catalogue)
+    options = make_options(selection.local_path)
+    if selection.stored_name and options.alias is None:  # the file itself may be called by its SHA-256
+        options = replace(options, alias=selection.stored_name)
+    if selection.file is not None and not selection.entry.has_head(selection.file):
+        options = _choose_drafting(options, selection.entry)
+    return selection, options
 
 
 def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
-    """Return the options for a model without an MTP head: drafts from the text, from its draft model, or none."""
+    """Return the options for a model without an MTP head: with n-gram drafts, its draft model, or no drafts."""
     speculation = SPECULATION[entry.speculation] if entry.speculation else None
     if speculation is None:
         return replace(options, draft=0)
@@ -463,13 +474,9 @@ def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
     return replace(options, draft_file=draft_file, spec_type=speculation.spec_type)
 
 
-async def _without_unusable(own: OwnSettings, path: Path) -> OwnSettings:
-    """Return the settings without a kept KV cache type that the engine lacks.
-
-    Only for a fork's type is the engine probed.
-    """
-    kv = own.kept.get("kv")
-    if not _is_foreign("kv", kv):
+async def _drop_foreign_kv_type(own: OwnSettings, path: Path) -> OwnSettings:
+    """Return the settings without a fork's KV cache type if the engine in use does not have it."""
+    if not _is_foreign("kv", own.kept.get("kv")):  # most are not, so that no engine needs to be probed
         return own
     with suppress(LauncherError, OSError):
         build = await choose_build(ServeOptions(path))
@@ -486,8 +493,8 @@ async def _read_machine(options: ServeOptions, ending: Collection[int]) -> tuple
     try:
         build = await choose_build(options)
         on_host = options.no_gpu or build.name == BUILT_IN
-        wish = MachineDescription(backend="cpu" if on_host else None, wake=not on_host, rpc=options.rpc)
-        return build, (await read_situation(wish, build=build)).with_servers_running(ending=ending)
+        description = MachineDescription(backend="cpu" if on_host else None, wake=not on_host, rpc=options.rpc)
+        return build, (await read_situation(description, build=build)).with_servers_running(ending=ending)
     except (LauncherError, OSError):
         return build, None
 
@@ -505,7 +512,10 @@ def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool
 def _start_options(
     base: ServeOptions, plan: Plan | PlanSettings | None, settings: Settings, trained: int | None
 ) -> ServeOptions:
-    """Return the options of a start. Limits of host memory stay None, because the launch chooses them anew."""
+    """Return the options of a start by a plan or its setting; without one, with the context `fallback_context`.
+
+    Limits of host memory stay None, because the launch chooses them anew.
+    """
     setting = plan.setting if isinstance(plan, Plan) else plan
     if setting is None:
         return change_settings(base, {"ctx": fallback_context(trained), **settings})
@@ -514,12 +524,11 @@ def _start_options(
 
 
 def _find_origins(options: ServeOptions, asked: Settings, kept: Settings, tuned: Settings) -> dict[str, Origin]:
-    by_origin = ((Origin.ASKED, asked), (Origin.KEPT, kept), (Origin.TUNED, tuned))
-    return {
-        name: next((origin for origin, settings in by_origin if name in settings), Origin.RECOMMENDED)
-        for name, row in ROWS.items()
-        if row.value_in(options) is not None
-    }
+    """Return the origin of each setting that is not left to the engine."""
+    origins = {name: Origin.RECOMMENDED for name, row in ROWS.items() if row.value_in(options) is not None}
+    for origin, settings in ((Origin.TUNED, tuned), (Origin.KEPT, kept), (Origin.ASKED, asked)):
+        origins |= dict.fromkeys(origins.keys() & settings.keys(), origin)
+    return origins
 
 
 def _unusable_notice(unusable: Settings) -> Notice:

@@ -1,4 +1,4 @@
-"""Curves and sustained load on a session's server, recorded in the history."""
+"""Measures curves and sustained load on a session's server, and records them in the history."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -47,12 +47,14 @@ from launcher.tuning.space import DRAFT
 from launcher.tuning.workloads import Workload
 
 CURVE, ENDURE = "curve", "endure"
-"""Kinds of these sessions in the history."""
+"""Kinds of the recorded sessions in the history."""
 STREAMS = (1, 2, 4)
+"""Numbers of parallel streams that are measured by default."""
 _DEFAULT_CONTEXTS = 4
 """Points of a curve over the context by default: the training context, and its half, quarter and eighth."""
 _SMALLEST_CONTEXT = 2_048
 _NOTICE_END_S = 5.0
+"""Seconds for a session to notice that its engine has ended."""
 
 OnBegun = Callable[[str], object]
 
@@ -80,7 +82,7 @@ async def prepare_model(options: ServeOptions, named: str, drafts: Sequence[int]
 
     Raises BadOption for invalid options, errors of the model's file, and ModelHasNoHead for drafts without a head.
     """
-    # A longest draft of 0 needs no head; any other does.
+    # check_model refuses a draft length above 0 for a model without a head.
     with_longest_draft = replace(options, draft=max(drafts, default=0))
     check_options(with_longest_draft)
     header = await asyncio.to_thread(check_model, with_longest_draft)
@@ -92,10 +94,10 @@ async def prepare_model(options: ServeOptions, named: str, drafts: Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A curve to measure: its starts, and the points that are known not to fit."""
+    """A curve to measure: its starts of the server, and the points that are known not to fit."""
 
     axis: CurveAxis
-    subject: SweepModel
+    model: SweepModel
     workload: Workload
     rounds: int
     starts: tuple[CurveStart, ...]
@@ -108,14 +110,14 @@ class Sweep:
 
 
 def plan_sweep(
-    axis: CurveAxis, subject: SweepModel, workload: Workload, places: Sequence[int], rounds: int, *, grow: bool = True
+    axis: CurveAxis, model: SweepModel, workload: Workload, places: Sequence[int], rounds: int, *, grow: bool = True
 ) -> Sweep:
     """Return the curve to measure at `places`, or at this model's default places if empty.
 
     With `grow` the context of a fill curve is enlarged for its places, up to the training context. Raises BadOption for
     an invalid place.
     """
-    tokens, context = workload.prompts[0].tokens, subject.options.context or FALLBACK_CONTEXT
+    tokens, context = workload.prompts[0].tokens, model.options.context or FALLBACK_CONTEXT
     least = 0 if axis is CurveAxis.FILL else 1
     if any(place < least for place in places):
         raise BadOption(message("A curve needs points of {least} or more.", least=least))
@@ -123,19 +125,18 @@ def plan_sweep(
         case CurveAxis.FILL:
             fills = tuple(places) or default_fills(context, tokens)
             if grow:
-                context = min(
-                    max(context, context_for_fill(max(fills), tokens)), max(context, subject.trained_context or context)
-                )
-            settings = {**subject.settings, "ctx": context}
-            starts, gaps = fill_starts(settings, subject.drafts, fills, tokens)
+                limit = max(context, model.trained_context or context)
+                context = min(max(context, context_for_fill(max(fills), tokens)), limit)
+            settings = {**model.settings, "ctx": context}
+            starts, gaps = fill_starts(settings, model.drafts, fills, tokens)
         case CurveAxis.CONTEXT:
-            largest = subject.trained_context or context
+            largest = model.trained_context or context
             halvings = (largest >> shift for shift in reversed(range(_DEFAULT_CONTEXTS)))
             defaults = tuple(size for size in halvings if size >= _SMALLEST_CONTEXT) or (largest,)
-            starts, gaps = context_starts(subject.settings, subject.drafts, places or defaults), ()
+            starts, gaps = context_starts(model.settings, model.drafts, places or defaults), ()
         case CurveAxis.STREAMS:
-            starts, gaps = stream_starts(subject.settings, subject.drafts, places or STREAMS), ()
-    return Sweep(axis, subject, workload, rounds, starts, gaps)
+            starts, gaps = stream_starts(model.settings, model.drafts, places or STREAMS), ()
+    return Sweep(axis, model, workload, rounds, starts, gaps)
 
 
 async def run_sweep(
@@ -151,7 +152,7 @@ async def run_sweep(
     If cancelled, `on_point` has received everything measured so far, and it is kept. Raises what
     `curves.measure_curve` raises, and errors of the engine.
     """
-    bench = _SweepBench(session, sweep.subject.options, named=sweep.subject.named)
+    bench = _SweepBench(session, sweep.model.options, named=sweep.model.named)
     points: list[RoundPoint] = list(sweep.gaps)
 
     def build_result() -> dict[str, Any]:
@@ -159,7 +160,7 @@ async def run_sweep(
         return {**curve.as_json(), "sentence": join_messages(*summarize_curve(curve)[:1])}
 
     settings, work = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
-    async with _record_runs(CURVE, sweep.subject, settings, work, on_begun, build_result) as add_run:
+    async with _record_runs(CURVE, sweep.model, settings, work, on_begun, build_result) as add_run:
 
         def record_point(point: RoundPoint) -> None:
             points.append(point)
@@ -193,7 +194,7 @@ class _SweepBench(SessionBench):
 
 
 async def _wait_until_ended(session: Session) -> None:
-    """Wait until the session notices that its engine has ended, for 5 s at most, because it may still run."""
+    """Wait until the session notices that its engine has ended, for a few seconds at most: it may still run."""
     with suppress(TimeoutError, ServerNotFound):
         async with asyncio.timeout(_NOTICE_END_S):
             await session.supervisor.wait_for(*(set(ServerState) - set(SERVING)))
@@ -221,7 +222,7 @@ def _make_prompts(sweep: Sweep, session: Session) -> PromptsAt:
 
 async def run_endurance(
     session: Session,
-    subject: SweepModel,
+    model: SweepModel,
     draft: int,
     workload: Workload,
     seconds: float,
@@ -234,12 +235,12 @@ async def run_endurance(
     `on_begun` gets the session id in the history. If cancelled, `on_run` has received everything measured so far, and
     it is kept. Raises what `endurance.sustain_load` raises.
     """
-    bench = _SweepBench(session, subject.options, named=subject.named)
-    settings = {**subject.settings, DRAFT: draft}
+    bench = _SweepBench(session, model.options, named=model.named)
+    settings = {**model.settings, DRAFT: draft}
     runs: list[Run] = []
     work = f"{workload.name}, load"
     async with _record_runs(
-        ENDURE, subject, settings, work, on_begun, lambda: judge_endurance(runs).as_json()
+        ENDURE, model, settings, work, on_begun, lambda: judge_endurance(runs).as_json()
     ) as add_run:
 
         def record_run(run: Run) -> None:
@@ -253,7 +254,7 @@ async def run_endurance(
 @asynccontextmanager
 async def _record_runs(
     kind: str,
-    subject: SweepModel,
+    model: SweepModel,
     settings: Mapping[str, Value],
     work: str,
     on_begun: OnBegun,
@@ -261,9 +262,9 @@ async def _record_runs(
 ) -> AsyncIterator[Callable[[Run], None]]:
     """Yield a function that records a run in the history. The result is recorded also if the block is cancelled.
 
-    `work` is a longer name than the workload's, so that these runs do not count among its measurements.
+    `work` differs from the workload's name, so that these runs do not count among its measurements.
     """
-    launch = await prepare_launch(replace(subject.options, draft=0), Endpoint(0, ""))
+    launch = await prepare_launch(replace(model.options, draft=0), Endpoint(0, ""))
     environment = await asyncio.to_thread(Environment.for_launch, launch)
     async with record_session(kind, environment, settings, workload=work) as record:
         on_begun(record.id)

@@ -43,8 +43,8 @@ async def run_tune(
     """Tune a model on a session's server. At the end, also after a cancel, the previous model is served again.
 
     Cancelling pauses: the state is saved after each trial, and `resume` continues it. All measurements go into the
-    history. Raises what `tuning.tuner.tune` raises; after Superseded the server stays with the operation that took it.
-    Raises TuneUnderWay while another program tunes.
+    history. Raises TuneUnderWay while another program tunes, and what `tuning.tuner.tune` raises. After Superseded the
+    previous model is not served again, because another operation uses the server.
     """
     with hold_tune_lock(), session.monitor.uncounted():
         previous = None if session.is_idle else session.supervisor.options
@@ -52,7 +52,7 @@ async def run_tune(
             verdict = await _tune_workload(
                 SessionBench(session, prepared.options, named=prepared.model), prepared, on_event, resume
             )
-        except Superseded:  # another operation uses the server now
+        except Superseded:
             raise
         except BaseException:
             await _restore_server(session, previous)
@@ -66,7 +66,7 @@ async def serve_winner(session: Session, model: str, options: ServeOptions, sett
 
     `options` are those of the tune.
     """
-    await session.start(options_with(options, settings), chosen=server_settings_of(settings), named=model)
+    await session.start(options_with(options, settings), chosen=select_server_settings(settings), named=model)
     await asyncio.to_thread(save_winner, options, settings)
 
 
@@ -75,7 +75,7 @@ def save_winner(options: ServeOptions, settings: Settings) -> None:
 
     Those of the last tune also become the tuned settings of this machine.
     """
-    save_settings(options.model, load_settings(options.model) | server_settings_of(settings))
+    save_settings(options.model, load_settings(options.model) | select_server_settings(settings))
     tune = load_tune(options.model)
     if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
         return
@@ -96,9 +96,8 @@ def find_rate_without_mtp(launch: Launch) -> float | None:
     with History() as history:
         for summary in history.find(kind="tune", model=facts.name):
             tuned = history.load(summary.id)
-            environment = tuned.environment
-            its_model = environment.model
-            if (its_model.name, its_model.quant, environment.engine) != (facts.name, facts.quant, launch.build.name):
+            tuned_facts, engine = tuned.environment.model, tuned.environment.engine
+            if (tuned_facts.name, tuned_facts.quant, engine) != (facts.name, facts.quant, launch.build.name):
                 continue
             baseline = dict(tuned.settings)  # without MTP: see _tune_workload
             rates = [run.decode_rate for run in tuned.runs if run.counts and dict(run.settings) == baseline]
@@ -112,8 +111,8 @@ def is_decided(verdict: Mapping[str, Any]) -> bool:
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
 
 
-def server_settings_of(settings: Settings) -> dict[str, Value]:
-    """Return those of a tune's settings that can be kept for a model: the server settings."""
+def select_server_settings(settings: Settings) -> dict[str, Value]:
+    """Return the server settings among a tune's settings; only they can be kept for a model."""
     return {name: value for name, value in settings.items() if name in ROWS}
 
 

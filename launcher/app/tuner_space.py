@@ -1,4 +1,4 @@
-"""Preparation of a tune: the search space for one model on this machine, and the expected time."""
+"""Prepares a tune: determines the search space for one model on this machine, and the expected time."""
 
 import asyncio
 import math
@@ -16,8 +16,7 @@ from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
-from launcher.engine.server.launch import Launch
-from launcher.engine.server.launch import prepare_launch as launch_plan
+from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.models.plan import Status
@@ -33,23 +32,25 @@ from launcher.tuning.workloads import Workload
 DRAFTS = (1, 2, 3, 4, 5, 6)
 VARIED = tuple(name for name, row in ROWS.items() if row.tuned is not None)
 """Settings that can be varied beside the draft length."""
-_STEPS = 5
-_OF_LIMIT, _HOST_GB_S, _FASTEST = 0.6, 20.0, 300.0
-"""Guess of an unmeasured speed.
+_EXPERT_STEPS = 5
 
-A share of the limit by memory bandwidth, the bandwidth of usual host memory in GB/s where the GPU does not hold the
-model, and the highest guess in tokens/s.
-"""
+# Guesses, used until a speed or a start was measured:
+_SHARE_OF_LIMIT = 0.6
+"""Speed as a share of the limit by memory bandwidth."""
+_HOST_GB_S = 20.0
+"""Bandwidth of host memory, where the GPU does not hold the model."""
+_HIGHEST_RATE = 300.0
+"""The highest speed that is expected, in tokens/s."""
 _LOAD_GB_S, _START_S = 2.0, 3.0
-"""Guess of an unmeasured start: GB/s for reading the file, and seconds for the rest."""
+"""Speed of reading the model's file, and seconds for the rest of a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTune:
     """A tune that is ready to begin. `options` serve the model, called `model` by the user, without MTP.
 
-    `plan` is its expected course within `budget_s` seconds, at `rate` tokens/s and `restart_s` seconds for a start;
-    `measured` is whether that start time was measured here, else it is a guess.
+    `plan` is its expected course within `budget_s` seconds, at `rate` tokens/s and `restart_s` seconds for a start.
+    `measured` is True if that start time was measured here, False if it is a guess.
     """
 
     model: str
@@ -68,11 +69,11 @@ class PreparedTune:
 
     def with_measured_times(self, trials: Sequence[Trial]) -> "PreparedTune":
         """Return the tune with its plan recomputed from measured trials. Unchanged without a complete trial."""
-        whole = [trial for trial in trials if trial.error is None and trial.start_s and trial.runs]
-        if not whole:
+        complete = [trial for trial in trials if trial.error is None and trial.start_s and trial.runs]
+        if not complete:
             return self
-        restart_s = fmean(trial.start_s for trial in whole)
-        runs = [run for trial in whole for run in trial.runs if run.decode_rate and run.reply_tokens]
+        restart_s = fmean(trial.start_s for trial in complete)
+        runs = [run for trial in complete for run in trial.runs if run.decode_rate and run.reply_tokens]
         if not runs:
             return self
         writing_s = sum(run.reply_tokens / (run.decode_rate or math.inf) for run in runs)
@@ -123,18 +124,19 @@ async def prepare_tune(
 ) -> PreparedTune:
     """Determine the search space and plan the trials. Starts nothing.
 
-    `vary` are the settings of VARIED to vary beside the draft length, None for those that are likely to matter. `space`
-    is that of a continued tune. `engine_pid` is the server that will be stopped for it, whose memory it may use. Raises
-    ModelHasNoHead for a model that cannot draft, BadOption for an unknown name or a goal without a sensor, and what
-    checks of a start raise.
+    `vary` are the settings of VARIED to vary besides the draft length, None for those that are likely to matter.
+    `space` is the search space of a continued tune. `engine_pid` is the engine of the server that will be stopped for
+    the tune, which may use its memory, and `log` its log. Raises ModelHasNoHead for a model that cannot draft,
+    BadOption for an unknown name or a goal without a sensor, and what `prepare_launch` raises.
     """
     if unknown := set(vary or ()) - set(VARIED):
-        wrong, known = (", ".join(names).replace("_", "-") for names in (sorted(unknown), VARIED))
+        wrong = ", ".join(sorted(unknown)).replace("_", "-")
+        known = ", ".join(VARIED).replace("_", "-")
         raise BadOption(
             message("{wrong} is not a setting that a tune can vary.", wrong=wrong),
             message("There are {known}.", known=known),
         )
-    launch = await launch_plan(replace(options, draft=0), Endpoint(0, ""))
+    launch = await prepare_launch(replace(options, draft=0), Endpoint(0, ""))
     basis = await read_basis(launch, engine_pid=engine_pid, log=log)
     if not basis.can_draft:
         raise ModelHasNoHead(
@@ -145,8 +147,11 @@ async def prepare_tune(
     if goal.aim is Aim.ENERGY:
         await asyncio.to_thread(_check_power)
     options = replace(options, draft=0)
-    ground = _SpaceBuilder(launch, basis, goal, workload.prompts)
-    space = await asyncio.to_thread(lambda: replace(space, fits=ground.fits) if space else ground.space(vary))
+    builder = _SpaceBuilder(launch, basis, goal, workload.prompts)
+    if space is None:
+        space = await asyncio.to_thread(builder.build_space, vary)
+    else:
+        space = replace(space, fits=builder.fits)
     rate = await asyncio.to_thread(_expected_rate, launch, basis)
     load = basis.load
     restart_s = load.seconds if load else launch.header.file_bytes / (_LOAD_GB_S * 1e9) + _START_S
@@ -163,22 +168,22 @@ async def prepare_tune(
         rate,
         restart_s,
         load is not None,
-        ground.needs,
+        builder.needed_mib,
     )
 
 
 class _SpaceBuilder:
-    """Facts about a model and a machine before a tune, and the search space that follows from them."""
+    """Builds the search space of a tune from the facts about a model and a machine."""
 
     def __init__(self, launch: Launch, basis: PreviewBasis, goal: Goal, prompts: Sequence[Prompt]) -> None:
         self._launch, self._basis, self._goal, self._prompts = launch, basis, goal, prompts
         self._previewer = Previewer(basis)
 
     def fits(self, settings: Settings) -> bool:
-        """Return whether settings can be served, as far as that is known."""
+        """Return False if settings are known not to fit into memory."""
         return self._preview(settings).status is not Status.TOO_BIG
 
-    def needs(self, settings: Settings) -> int | None:
+    def needed_mib(self, settings: Settings) -> int | None:
         """Return the GPU memory of settings in MiB. None where it is host memory."""
         return None if self.on_cpu else self._preview(settings).needed_mib
 
@@ -190,46 +195,46 @@ class _SpaceBuilder:
     def _preview(self, settings: Settings) -> Preview:
         return self._previewer.preview(settings)
 
-    def space(self, vary: Collection[str] | None) -> Space:
+    def build_space(self, vary: Collection[str] | None) -> Space:
         """Return the search space: the settings in `vary`, or those that are likely to matter here."""
         on_cpu = self.on_cpu
         experts = () if on_cpu else self._expert_layers()
         offloads = len(experts) > 1
-        hot = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)
-        unasked: Mapping[Likely, bool] = {
+        samples = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)
+        varied_by_default: Mapping[Likely, bool] = {
             "": False,
             "on_gpu": not on_cpu,
             "long_answers": self._goal.aim is Aim.ANSWER,
             "offloaded": offloads,
             "on_processor": on_cpu or offloads,
-            "sampled": hot,
+            "sampled": samples,
         }
-        home = self._baseline_settings(experts)
+        baseline = self._baseline_settings(experts)
         measured_values: Mapping[str, Sequence[Value]] = {
-            "kv": self._kv_types(home["kv"], offloads=offloads, named=vary is not None),
+            "kv": self._kv_types(baseline["kv"], offloads=offloads, named=vary is not None),
             "n_cpu_moe": experts,
-            "threads": self._thread_numbers(home["threads"]),
+            "threads": self._thread_numbers(baseline["threads"]),
         }
         axes = []
         for name in VARIED:
             row = ROWS[name]
-            wanted = name in vary if vary is not None else unasked[row.likely]
-            values = measured_values[name] if name in measured_values else _values_to_try(row, home[name])
+            wanted = name in vary if vary is not None else varied_by_default[row.likely]
+            values = measured_values[name] if name in measured_values else _values_to_try(row, baseline[name])
             if wanted and len(values) > 1 and name not in self._basis.unsupported:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
-        return Space({axis.name: home[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
+        return Space({axis.name: baseline[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
 
     def _baseline_settings(self, experts: Sequence[int]) -> dict[str, Value]:
         """Return the baseline settings without MTP: the user's own, else the defaults."""
         options = self._launch.options
-        home = {
-            name: _default_value(ROWS[name]) if ROWS[name].value_in(options) is None else ROWS[name].value_in(options)
-            for name in VARIED
-        }
-        home["threads"] = options.threads or _physical_cores()
+        baseline: dict[str, Value] = {}
+        for name in VARIED:
+            own = ROWS[name].value_in(options)
+            baseline[name] = _default_value(ROWS[name]) if own is None else own
+        baseline["threads"] = options.threads or _physical_cores()
         if experts and options.n_cpu_moe is None:
-            home["n_cpu_moe"] = experts[-1]
-        return home
+            baseline["n_cpu_moe"] = experts[-1]
+        return baseline
 
     def _kv_types(self, own: Value, *, offloads: bool, named: bool) -> Sequence[Value]:
         """Return the KV cache types to try, smallest first: the user's, f16, and q8_0 where memory is short."""
@@ -245,52 +250,54 @@ class _SpaceBuilder:
     def _expert_layers(self) -> list[int]:
         """Return the numbers of layers with experts in host memory to try, highest first.
 
-        They go from where the longest draft fits down to where it fits without drafts, and include the user's. Empty
-        where all experts fit on the GPU.
+        They go from the fewest with which the longest draft fits down to the fewest with which the model fits without
+        drafts, and include the user's own. Empty for a model without experts that could be moved.
         """
-        most, own = self._basis.expert_layers, self._launch.options.n_cpu_moe
-        if not most:
+        if not self._basis.expert_layers:
             return []
-        fewest, enough = (self._fewest_experts(draft, most) for draft in (0, DRAFTS[-1]))
-        step = max(1, -(-(enough - fewest) // (_STEPS - 1)))
-        numbers = {fewest, enough, *range(fewest, enough, step), *(() if own is None else (own,))}
+        without_drafts, with_drafts = self._fewest_expert_layers(0), self._fewest_expert_layers(DRAFTS[-1])
+        step = max(1, math.ceil((with_drafts - without_drafts) / (_EXPERT_STEPS - 1)))
+        numbers = {without_drafts, with_drafts, *range(without_drafts, with_drafts, step)}
+        if self._launch.options.n_cpu_moe is not None:
+            numbers.add(self._launch.options.n_cpu_moe)
         return sorted(numbers, reverse=True)
 
-    def _fewest_experts(self, draft: int, most: int) -> int:
-        low, high = 0, most
+    def _fewest_expert_layers(self, draft: int) -> int:
+        """Return the fewest layers with experts in host memory with which a draft length fits; all if none does."""
+        low, high = 0, self._basis.expert_layers
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.fits({DRAFT: draft, "n_cpu_moe": middle}) else (middle + 1, high)
+            if self.fits({DRAFT: draft, "n_cpu_moe": middle}):
+                high = middle
+            else:
+                low = middle + 1
         return low
 
 
 def _default_value(row: ServerSetting) -> Value:
-    """Return the default value of a setting."""
+    """Return the default value of a setting; if that is left to the engine, the first value that a tune may try."""
     return row.tuned[0] if row.usual is None and row.tuned else row.usual
 
 
 def _values_to_try(row: ServerSetting, own: Value) -> Sequence[Value]:
-    """Return the values of the table to try and the current one. Numbers are sorted."""
+    """Return the values of the row to try, and the user's own. Numbers are sorted."""
     values = dict.fromkeys((*(row.tuned or ()), own))
     numbers = [each for each in values if isinstance(each, int | float)]
     return sorted(numbers) if len(numbers) == len(values) else list(values)
 
 
 def _check_power() -> None:
-    """Raise BadOption when no sensor reports the power of the GPU that an engine would use.
-
-    A sleeping GPU is accepted.
-    """
-    inventory = find_gpus()
-    why = inventory.no_gpu_reason or ""
-    if inventory.gpus:
-        gpu = inventory.gpus[0]
-        states = read_gpu_states([gpu]).get(gpu.id)
-        why = (
-            (states[0]["gpu_power_w"].absent or "")
-            if states
-            else gpu.absent.get("driver", message("No driver is queried here."))
-        )
+    """Raise BadOption if no sensor reports the power of the GPU that an engine would use, unless it sleeps."""
+    detected = find_gpus()
+    why = detected.no_gpu_reason or ""
+    if detected.gpus:
+        gpu = detected.gpus[0]
+        state = read_gpu_states([gpu]).get(gpu.id)
+        if state is None:
+            why = gpu.absent.get("driver", message("No driver is queried here."))
+        else:
+            readings, _ = state
+            why = readings["gpu_power_w"].absent or ""
         if gpu.asleep or why in ("", ASLEEP, TOO_SHORT):
             return
     raise BadOption(
@@ -304,10 +311,10 @@ def _physical_cores() -> int:
 
 
 def _expected_rate(launch: Launch, basis: PreviewBasis) -> float:
-    """Return the expected tokens/s without MTP, from the bytes read per token. See speed_limit."""
+    """Return the expected tokens/s without MTP, from the bytes that are read per token."""
     limit = speed_limit(launch).value
     if limit is None and basis.geometry is not None and basis.weights is not None:
         limit = _HOST_GB_S * 1e9 / bytes_per_token(basis.geometry, basis.weights, basis.setting)
     if limit is None:
         limit = _HOST_GB_S * 1e9 / launch.header.file_bytes
-    return min(_OF_LIMIT * limit, _FASTEST)
+    return min(_SHARE_OF_LIMIT * limit, _HIGHEST_RATE)

@@ -1,4 +1,4 @@
-"""Counts the real use of a session's server, and derives advice on the draft length from the counts."""
+"""Counts how a session's server is used, and derives advice on the draft length from the counts."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class UseCounting:
     """Counts the use of a session's server by all clients, and saves the counts once a minute and at the end.
 
-    Nothing is saved while the setting `server.advice` is off. To be used on the session's event loop only.
+    Nothing is saved while the setting `server.advice` is off. Use it on the session's event loop only.
     """
 
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,8 +40,10 @@ class UseCounting:
     def add_traffic(self, traffic: Traffic) -> None:
         """Add the traffic of one or more requests, and save the counts if a minute has passed."""
         launch = None if self._session.is_idle else self._session.supervisor.launch
-        counts = UseCounts.from_traffic(used_settings(launch), traffic) if launch is not None else None
-        if launch is None or counts is None:
+        if launch is None:
+            return
+        counts = UseCounts.from_traffic(used_settings(launch), traffic)
+        if counts is None:
             return
         key = repr((launch.build.version, launch.options.model, counts.settings))
         before = self._counts.get(key)
@@ -65,7 +67,7 @@ class UseCounting:
 
 
 def used_settings(launch: Launch) -> Settings:
-    """Return a server's settings as the history stores them with its use. Extra arguments become one text."""
+    """Return a server's settings in the form of the history. A list of extra arguments becomes one string."""
     chosen = settings_of(launch)
     return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in chosen.items()}  # type: ignore[misc]
 

@@ -16,7 +16,7 @@ from launcher.machine.machine import read_machine
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A component and its version. `absent` is the reason if that is unknown."""
+    """A component (`what`) and its version. `absent` is the reason if the version is unknown."""
 
     what: str
     version: str | None
@@ -34,25 +34,24 @@ async def read_versions() -> tuple[Version, ...]:
         Version("Python", platform.python_version()),
         Version(message("System"), f"{machine.host.system}, {machine.host.machine}"),
     ]
-    places: list[Path | None] = [None]
+    programs: list[Path | None] = [None]  # the built-in engine
     with suppress(LauncherError, OSError):
         chosen = engine_in_use()
-        places += [chosen.program] if chosen is not None else []
+        if chosen is not None:
+            programs.append(chosen.program)
     on_path = find_on_path()
-    places += [on_path] if on_path is not None and on_path not in places else []
-    for place in places:
+    if on_path is not None and on_path not in programs:
+        programs.append(on_path)
+    for program in programs:
+        name = message("Built-in engine") if program is None else message("Engine {name}", name=program.name)
         try:
-            build = await probe_engine(place)
+            build = await probe_engine(program)
         except (LauncherError, OSError) as error:
-            name = message("Built-in engine") if place is None else message("Engine {name}", name=place.name)
             versions.append(Version(name, None, str(getattr(error, "title", error))))
         else:
-            versions.append(
-                Version(
-                    message("Built-in engine") if place is None else message("Engine {name}", name=build.name),
-                    build.version,
-                )
-            )
+            if program is not None:
+                name = message("Engine {name}", name=build.name)
+            versions.append(Version(name, build.version))
     versions += [
         Version(message("Driver of {name}", name=gpu.name), gpu.driver, gpu.absent.get("driver", ""))
         for gpu in machine.gpus

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.speed_limit import limit_on, speed_limit
+from launcher.app.speed_limit import limit_on_gpus, speed_limit
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.serve_options import ServeOptions
@@ -32,13 +32,13 @@ def test_it_is_the_bandwidth_over_what_a_pass_reads(demo_model: Path) -> None:
     geometry = read_geometry(launch.header)
     read = bytes_per_token(geometry, read_weights(launch.header, geometry), PlanSettings(context=4_096))
     assert 1e6 < read < 20e6
-    assert limit_on(launch, [CARD]).value == pytest.approx(1_008e9 / read)
+    assert limit_on_gpus(launch, [CARD]).value == pytest.approx(1_008e9 / read)
 
 
 def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: Path) -> None:
     shared = Gpu("amd", 0, "APU", "0000:05:00.0", memory_bandwidth_gb_s=60.0, unified=True)
     launch = launch_of(demo_model)
-    assert limit_on(launch, [CARD, shared]) == limit_on(launch, [CARD])
+    assert limit_on_gpus(launch, [CARD, shared]) == limit_on_gpus(launch, [CARD])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: 
     ],
 )
 def test_without_one_gpu_whose_bandwidth_is_told_it_is_unknown(demo_model: Path, gpus: list[Gpu], reason: str) -> None:
-    limit = limit_on(launch_of(demo_model), gpus)
+    limit = limit_on_gpus(launch_of(demo_model), gpus)
     assert limit.value is None
     assert reason in (limit.absent or "")
 
