@@ -32,7 +32,7 @@ class ServerAddress:
 
     @property
     def exposes_key(self) -> bool:
-        """Whether an API key would be sent unencrypted over the network."""
+        """True if an API key would be sent unencrypted over the network."""
         return not self.local and self.url.startswith("http://")
 
 
@@ -95,7 +95,7 @@ class ServerOffer:
 
     @property
     def is_llama_server(self) -> bool:
-        """Whether it serves /props like llama-server."""
+        """True if it serves /props like llama-server."""
         return "/props" not in self.missing
 
 

@@ -35,7 +35,7 @@ class Autostart:
 
     @property
     def on(self) -> bool:
-        """Whether the server starts at login."""
+        """True if the server starts at login."""
         return bool(self.places)
 
 

@@ -78,7 +78,7 @@ class DoctorReport:
 
     @property
     def demo_can_run(self) -> bool:
-        """Whether the demo can run here."""
+        """True if the demo can run here."""
         return not any(finding.blocks == "demo" for finding in self.findings)
 
 

@@ -62,17 +62,17 @@ class FirstStartRequest:
 
     @property
     def is_demo(self) -> bool:
-        """Whether it is the demo, which needs neither a GPU nor the network."""
+        """True if it is the demo, which needs neither a GPU nor the network."""
         return self.model == DEMO
 
     @property
     def vision(self) -> bool:
-        """Whether the model's vision projector is loaded."""
+        """True if the model's vision projector is loaded."""
         return self.setting is not None and self.setting.mmproj_bytes > 0
 
     @property
     def on_gpu(self) -> bool:
-        """Whether an engine with a GPU backend is needed."""
+        """True if an engine with a GPU backend is needed."""
         return self.setting is not None and self.setting.backend != "cpu"
 
 
@@ -123,7 +123,7 @@ class StartSurvey:
 
     @property
     def needs_network(self) -> bool:
-        """Whether anything must be downloaded."""
+        """True if anything must be downloaded."""
         return self.engine is None or self.model.path is None
 
 

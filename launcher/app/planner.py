@@ -69,7 +69,7 @@ class EngineComparison:
 
     @property
     def flagged(self) -> bool:
-        """Whether the difference is so large that only the engine's figures count."""
+        """True if the difference is so large that only the engine's figures count."""
         return self.difference_percent is not None and abs(self.difference_percent) > FLAGGED_PERCENT
 
 
@@ -225,7 +225,7 @@ class PlannedEngine:
 
 
 async def planned_engine(machine: MachineDescription, situation: Situation) -> PlannedEngine:
-    """Return the engine that would serve on the given machine; on this machine, that of `serve`."""
+    """Return the engine that would serve on the given machine; on this machine, the one that `serve` would start."""
     no_gpu = machine.backend == "cpu"
     if situation.described:
         return PlannedEngine(None, situation.backend != "cpu", no_gpu)

@@ -218,7 +218,7 @@ class Preview:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether any change needs an engine start."""
+        """True if any change needs an engine start."""
         return any(change.needs_restart for change in self.changes)
 
     @property
@@ -233,7 +233,7 @@ class Preview:
 
     @property
     def status(self) -> Status | None:
-        """Whether it fits, as for plans."""
+        """Whether it fits, in the terms of plans. None if that is unknown."""
         needed, basis = self.needed_mib, self.basis
         return None if needed is None else fit_status(needed, self.setting, basis.available_mib, basis.margin_mib)
 

@@ -119,7 +119,7 @@ class Session:
         named: str | None = None,
         notices: Sequence[Notice] = (),
     ) -> None:
-        """Serve `options`, in place of what is served now. See Supervisor.become.
+        """Serve `options` instead of what is served now. See Supervisor.become.
 
         `chosen` are the settings that the user chose. Once they are served, they are kept for the model's next start,
         together with `set_aside`: earlier choices that are not used this time (None: all that are kept). `notices` go
@@ -199,7 +199,7 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is served or starting."""
+        """True if nothing is served or starting."""
         return self._supervisor is None
 
     async def set_shared(self, shared: bool, *, drain_s: float = 0.0) -> None:

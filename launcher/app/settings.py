@@ -75,12 +75,12 @@ class SettingState:
 
     @property
     def changed(self) -> bool:
-        """Whether the value differs from the default."""
+        """True if the value differs from the default."""
         return self.value != default_value(self.setting)
 
     @property
     def overridden(self) -> bool:
-        """Whether an environment variable overrides the file."""
+        """True if an environment variable overrides the file."""
         return bool(self.setting.variable) and self.source == self.setting.variable
 
 
@@ -289,7 +289,7 @@ def fill_options(options: "argparse.Namespace") -> None:
 
 
 _OPTIONS = {LANGUAGE: "language", THEME: "theme", TEXT_SCALE: "scale"}
-"""Command-line options that settings fill, where the verb has them and they were not given."""
+"""Command-line options that settings fill if the verb has them and they were not given."""
 _variables_set: dict[str, str] = {}
 """Environment variables that this process has set from the file, as opposed to the user's own."""
 

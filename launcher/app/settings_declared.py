@@ -15,10 +15,10 @@ Applies = Literal["now", "next window", "next download", "next login"]
 class Setting:
     """One setting. `title`, `sentence`, `group` and the texts of `choices` are English, for faces to translate.
 
-    `name` is TABLE.KEY of the file. `choices` are pairs of value and text; those of a number are valid beside its
+    `name` is TABLE.KEY of the file. `choices` are pairs of value and text; a number may be one of them or lie in its
     range. `least`, `most` and `step` are the range of a number in `unit`; with a whole `step` it is a whole number.
     `most` is also the maximum length of a text in characters. `variable` is the environment variable that overrides the
-    file. `stored` is False for what the system itself keeps.
+    file. `stored` is False for settings that the system stores.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Setting:
 
     @property
     def whole(self) -> bool:
-        """Whether it is a whole number."""
+        """True if it is a whole number."""
         return self.kind == "number" and isinstance(self.step, int)
 
     @property
     def limits(self) -> str:
-        """Valid values in words. Empty where the kind explains them."""
+        """The valid values in words. Empty if the kind tells them."""
         named = [each for each, _ in self.choices]
         if self.kind == "number":
             least, most = (f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in (self.least, self.most))

@@ -189,7 +189,7 @@ class _SpaceBuilder:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the processor computes everything."""
+        """True if the processor computes everything."""
         return self._launch.build.name == BUILT_IN or self._basis.setting.backend == "cpu"
 
     def _preview(self, settings: Settings) -> Preview:
