@@ -53,7 +53,7 @@ def serve_command(model: str | None, *, windowless: bool = False) -> list[str]:
     return [str(script), *arguments] if script.exists() else [str(python), "-m", "launcher", *arguments]
 
 
-def systemd_unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
+def make_unit(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """Return a unit for the user's systemd."""
     words = " ".join((quote_systemd(command[0], program=True), *map(quote_systemd, command[1:])))
     environment = "".join(
@@ -80,7 +80,7 @@ WantedBy=default.target
 """
 
 
-def desktop_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
+def make_desktop_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """Return an entry for the desktop's autostart folder (Autostart and Desktop Entry Specification, freedesktop.org).
 
     Raises BadOption for a line break, which such an entry cannot hold.
@@ -108,7 +108,7 @@ def _quote_exec_word(word: str) -> str:
     return quoted.replace("%", "%%").replace("\\", "\\\\")
 
 
-def run_line(command: Sequence[str]) -> str:
+def make_run_line(command: Sequence[str]) -> str:
     """Return a command for Windows' Run key. Raises BadOption when it is too long."""
     line = list2cmdline(command)
     if len(line) > _MAX_RUN_CHARACTERS:
@@ -133,7 +133,7 @@ def switch_on(model: str | None) -> Autostart:
     if sys.platform == "win32":
         import winreg
 
-        line = run_line(serve_command(model, windowless=True))
+        line = make_run_line(serve_command(model, windowless=True))
         switch_off()
         with winreg.CreateKey(winreg.HKEY_CURRENT_USER, RUN_KEY) as key:
             winreg.SetValueEx(key, RUN_VALUE, 0, winreg.REG_SZ, line)
@@ -141,7 +141,7 @@ def switch_on(model: str | None) -> Autostart:
     command = serve_command(model)
     variables = {name: os.environ[name] for name in _KEPT_VARIABLES if os.environ.get(name)}
     by_systemd = has_user_systemd()
-    text = systemd_unit(command, variables) if by_systemd else desktop_entry(command, variables)
+    text = make_unit(command, variables) if by_systemd else make_desktop_entry(command, variables)
     switch_off()
     if by_systemd:
         write_atomically(_unit_file(), text.encode(), mode=0o644)

@@ -21,7 +21,7 @@ _MAX_LINE_CHARACTERS = 2_000
 _FENCE = "```"
 
 
-async def bug_report(lines: Sequence[str], *, exit_code: int | None = None, max_lines: int = REPORT_LINES) -> str:
+async def write_bug_report(lines: Sequence[str], *, exit_code: int | None = None, max_lines: int = REPORT_LINES) -> str:
     """Return a report in Markdown with the last `max_lines` lines of a log. The diagnosis reads all lines.
 
     Versions and the diagnosis come first. Keys of our servers, the hub's token, anything that resembles a key, the

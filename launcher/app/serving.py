@@ -42,7 +42,7 @@ async def serve(
         await session.stop()
 
 
-async def chat(
+async def request_reply(
     request: ChatRequest, *, url: str | None, api_key: str | None = None, on_delta: OnDelta | None = None
 ) -> Reply:
     """Return the reply of a running server of this user, else of another server at `url` with `api_key`."""

@@ -22,7 +22,7 @@ _PLACEMENT_FLAGS = frozenset(
 """Arguments of llama-server that place layers on devices."""
 
 
-def speed_limit(launch: Launch) -> Reading:
+def find_speed_limit(launch: Launch) -> Reading:
     """Return the most tokens per second without MTP, or why that is unknown.
 
     It is the memory bandwidth over the bytes that one pass reads (models.speed): every active weight is read once for

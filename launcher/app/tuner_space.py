@@ -10,7 +10,7 @@ from statistics import fmean
 import psutil
 
 from launcher.app.preview import Preview, PreviewBasis, Previewer, read_basis
-from launcher.app.speed_limit import speed_limit
+from launcher.app.speed_limit import find_speed_limit
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.base.messages import join_messages, message
 from launcher.engine.builds.build import BUILT_IN
@@ -312,7 +312,7 @@ def _physical_cores() -> int:
 
 def _expected_rate(launch: Launch, basis: PreviewBasis) -> float:
     """Return the expected tokens/s without MTP, from the bytes that are read per token."""
-    limit = speed_limit(launch).value
+    limit = find_speed_limit(launch).value
     if limit is None and basis.geometry is not None and basis.weights is not None:
         limit = _HOST_GB_S * 1e9 / bytes_per_token(basis.geometry, basis.weights, basis.setting)
     if limit is None:

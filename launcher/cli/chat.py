@@ -48,7 +48,7 @@ def _parse_text(text: str) -> str:
 async def run(options: argparse.Namespace) -> Result:
     """Print the reply while it is generated, and return its figures; with --json the text is one of them."""
     from launcher.app import settings
-    from launcher.app.serving import chat
+    from launcher.app.serving import request_reply
     from launcher.app.settings_declared import SYSTEM_PROMPT
     from launcher.engine.server.client import ChatRequest, Delta
 
@@ -73,7 +73,7 @@ async def run(options: argparse.Namespace) -> Result:
             sys.stdout.flush()
 
     key = read_api_key(options.url, options)
-    reply = await chat(request, url=options.url, api_key=key, on_delta=print_delta)
+    reply = await request_reply(request, url=options.url, api_key=key, on_delta=print_delta)
     timings, drafts = reply.timings, reply.acceptance
     data = {
         "text": reply.text,

@@ -54,7 +54,7 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 async def _make_report(options: argparse.Namespace) -> Result:
-    from launcher.app.bug_report import REPORT_LINES, bug_report
+    from launcher.app.bug_report import REPORT_LINES, write_bug_report
     from launcher.app.running import follow_log
 
     if options.file:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.bug_report import bug_report
+from launcher.app.bug_report import write_bug_report
 from launcher.base.redact import HIDDEN
 from launcher.engine.server.endpoint import claim_endpoint
 from launcher.engine.server.logs import LogBook, list_log_files
@@ -20,7 +20,7 @@ async def test_it_holds_versions_the_cause_and_the_last_lines() -> None:
         OUT_OF_MEMORY,
         "srv main: exiting due to model loading error",
     ]
-    text = await bug_report(lines, exit_code=1)
+    text = await write_bug_report(lines, exit_code=1)
     assert "MTP Launcher: " in text
     assert "### Diagnosis\n\nNo known cause." not in text
     assert "602 lines before these are left out" in text
@@ -35,7 +35,7 @@ async def test_no_secret_of_ours_is_in_it(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("HOME", str(tmp_path))
     key = claim_endpoint(None).api_key
     lines = [f"a {key} b", "hf_tokenOfMine123456", "swordfish-9", f"{tmp_path}/m.gguf", "``` not a fence"]
-    text = await bug_report(lines)
+    text = await write_bug_report(lines)
     for secret in (key, "hf_tokenOfMine123456", "swordfish-9", str(tmp_path)):
         assert secret not in text
     assert f"a {HIDDEN} b" in text

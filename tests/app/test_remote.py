@@ -13,7 +13,7 @@ import pytest
 
 from launcher.app import running
 from launcher.app.presence import RemoteControl
-from launcher.app.serving import chat
+from launcher.app.serving import request_reply
 from launcher.app.session import Session
 from launcher.base.control import send_request
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed, Unreachable
@@ -222,4 +222,4 @@ async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(option
             Unreachable,
             match=r"ended in the middle of the reply\. The engine was killed by the system or another program",
         ):
-            await chat(question, url=None, on_delta=kill)
+            await request_reply(question, url=None, on_delta=kill)

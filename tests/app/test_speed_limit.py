@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.speed_limit import limit_on_gpus, speed_limit
+from launcher.app.speed_limit import find_speed_limit, limit_on_gpus
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.serve_options import ServeOptions
@@ -65,12 +65,12 @@ def test_without_one_gpu_whose_bandwidth_is_told_it_is_unknown(demo_model: Path,
     ],
 )
 def test_weights_that_lie_elsewhere_have_no_limit(demo_model: Path, options: dict[str, object], reason: str) -> None:
-    limit = speed_limit(launch_of(demo_model, **options))
+    limit = find_speed_limit(launch_of(demo_model, **options))
     assert limit.value is None
     assert reason in (limit.absent or "")
 
 
 async def test_the_built_in_engine_computes_on_the_processor(demo_model: Path) -> None:
-    limit = speed_limit(replace(launch_of(demo_model), build=await probe_engine(None)))
+    limit = find_speed_limit(replace(launch_of(demo_model), build=await probe_engine(None)))
     assert limit.value is None
     assert "runs on the CPU" in (limit.absent or "")

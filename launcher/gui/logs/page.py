@@ -417,9 +417,9 @@ class LogsPage(QWidget):
         texts = [line.text for line in self.lines.all_lines]
 
         async def make_report(_report: object) -> str:
-            from launcher.app.bug_report import bug_report
+            from launcher.app.bug_report import write_bug_report
 
-            return await bug_report(texts)
+            return await write_bug_report(texts)
 
         self.report_button.setEnabled(False)
         self._controller.bridge.run(make_report, done=self._show_copied, failed=self._show_error)

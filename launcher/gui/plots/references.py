@@ -80,6 +80,6 @@ async def _read_baseline(launch: Launch) -> float | None:
 
 
 async def _read_limit(launch: Launch) -> Reading:
-    from launcher.app.speed_limit import speed_limit
+    from launcher.app.speed_limit import find_speed_limit
 
-    return await asyncio.to_thread(speed_limit, launch)
+    return await asyncio.to_thread(find_speed_limit, launch)

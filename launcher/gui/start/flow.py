@@ -48,7 +48,7 @@ class ServeRequest:
 async def run_first_start(request: FirstStartRequest, report: Callable[[object], object]) -> Reply:
     """Run all steps of a first start on the core's thread. Reports StepProgress, and a ServeRequest to get a server."""
     from launcher.app.first_start import perform_first_start
-    from launcher.app.serving import chat
+    from launcher.app.serving import request_reply
 
     loop = asyncio.get_running_loop()
 
@@ -69,7 +69,7 @@ async def run_first_start(request: FirstStartRequest, report: Callable[[object],
         url = await ready
 
         async def send_request(chat_request: ChatRequest) -> Reply:
-            return await chat(chat_request, url=url)
+            return await request_reply(chat_request, url=url)
 
         return send_request
 
