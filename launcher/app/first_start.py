@@ -115,15 +115,15 @@ class _FirstStart:
         try:
             survey = await survey_start(self._request)
             for progress in initial_steps(survey):
-                self._report(progress)
+                self._report_progress(progress)
             engine = await self._check_downloads(survey)
             if engine is not None:
-                await self._install(engine)
+                await self._install_engine(engine)
             if survey.model.path is None or not survey.model.verified:
-                await self._pull()
+                await self._pull_model()
             await check_other_servers(self._request)
-            send_request = await self._load(await resolve_requested_start(self._request))
-            return await self._test(send_request)
+            send_request = await self._load_model(await resolve_requested_start(self._request))
+            return await self._run_self_test(send_request)
         except asyncio.CancelledError:
             self._report_step(self._current_step, Stage.PAUSED)
             raise
@@ -131,7 +131,7 @@ class _FirstStart:
             self._report_step(self._current_step, Stage.FAILED, error=error)
             raise
 
-    def _report(self, progress: StepProgress) -> None:
+    def _report_progress(self, progress: StepProgress) -> None:
         self._steps[progress.step] = progress
         self._on_step(progress)
 
@@ -141,7 +141,7 @@ class _FirstStart:
             self._current_step = step
         last = self._steps[step].progress
         fresh = {"progress": Progress(last.done_bytes, last.bytes, note=note), "error": None, "detail": None}
-        self._report(replace(self._steps[step], stage=stage, **(fresh | more)))
+        self._report_progress(replace(self._steps[step], stage=stage, **(fresh | more)))
 
     async def _check_downloads(self, survey: StartSurvey) -> EngineToFetch | None:
         """Check that everything can be downloaded and fits on the disks. Return the engine to install, if any."""
@@ -160,7 +160,7 @@ class _FirstStart:
         await asyncio.to_thread(check_disk_space, model, engine)
         return engine
 
-    async def _install(self, offered: EngineToFetch) -> None:
+    async def _install_engine(self, offered: EngineToFetch) -> None:
         self._report_step(Step.ENGINE, Stage.RUNNING)
 
         def report(progress: Progress) -> None:
@@ -181,7 +181,7 @@ class _FirstStart:
             Step.ENGINE, Stage.DONE, subject=engine.name, detail=_engine_detail(LocalEngine(engine.name, tested=tested))
         )
 
-    async def _pull(self) -> None:
+    async def _pull_model(self) -> None:
         self._report_step(Step.MODEL, Stage.RUNNING)
         catalogue = await asyncio.to_thread(load_catalogue)
         target = await asyncio.to_thread(parse_target, self._request.model, catalogue, vision=self._request.vision)
@@ -241,7 +241,7 @@ class _FirstStart:
             self._report_step(step, Stage.RUNNING, detail=StepDetail.ELSEWHERE, progress=progress)
             await asyncio.sleep(_POLL_S)
 
-    async def _load(self, start: Start) -> SendRequest:
+    async def _load_model(self, start: Start) -> SendRequest:
         self._report_step(Step.LOAD, Stage.RUNNING)
 
         def report_status(status: ServerStatus) -> None:
@@ -259,7 +259,7 @@ class _FirstStart:
                 self._report_step(step, Stage.DONE, detail=StepDetail.SERVED)
         return send_request
 
-    async def _test(self, send_request: SendRequest) -> Reply:
+    async def _run_self_test(self, send_request: SendRequest) -> Reply:
         """Send one request, and return the reply. Raises DraftsInert if drafts were made and none was accepted."""
         self._report_step(Step.SELF_TEST, Stage.RUNNING)
         demo = self._request.is_demo

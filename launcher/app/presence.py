@@ -91,12 +91,12 @@ class RemoteControl:
                     yield each
                 yield {"stopped": True}
             case "restart":
-                async for each in self._restart(fields):
+                async for each in self._restart_server(fields):
                     yield each
             case "preview":
-                yield await self._preview(fields)
+                yield await self._preview_restart(fields)
             case "logs":
-                async for each in self._logs(fields):
+                async for each in self._send_logs(fields):
                     yield each
             case _:
                 raise BadOption(
@@ -105,7 +105,7 @@ class RemoteControl:
                     verb=verb,
                 )
 
-    async def _preview(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
+    async def _preview_restart(self, fields: Mapping[str, Any]) -> Mapping[str, object]:
         """Return the effects of a restart with other settings, without changing anything."""
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
@@ -114,7 +114,7 @@ class RemoteControl:
         preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
         return preview | {"state": supervisor.status.state.value}
 
-    async def _restart(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def _restart_server(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
         options = supervisor.options or launch.options
@@ -168,7 +168,7 @@ class RemoteControl:
         if not task.cancelled():
             task.exception()  # retrieved, because otherwise asyncio logs that it never was
 
-    async def _logs(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def _send_logs(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         log = self._session.supervisor.log
         lines = fields.get("lines", _LOG_LINES)
         seen = log.added - max(0, lines if isinstance(lines, int) else _LOG_LINES)
@@ -251,7 +251,7 @@ class PublishedServer:
         self._options = options
         self._remote = RemoteControl(session, self._entry_fields)
         self._ending = asyncio.Event()
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(self._watch_entry())
 
     @classmethod
     async def publish(cls, session: Controlled, port: int | None, options: ServeOptions, *, shared: bool) -> Self:
@@ -307,9 +307,9 @@ class PublishedServer:
         await asyncio.to_thread(self.registration.remove)
         await self._remote.close()
 
-    async def _watch(self) -> None:
+    async def _watch_entry(self) -> None:
         """Open the control socket, and again whenever the socket or the registry entry has been deleted."""
-        await self._listen()
+        await self._open_socket()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_PERIOD_S):
@@ -317,9 +317,9 @@ class PublishedServer:
             if self._ending.is_set():
                 return
             if await asyncio.to_thread(self._is_lost):
-                await self._listen()
+                await self._open_socket()
 
-    async def _listen(self) -> None:
+    async def _open_socket(self) -> None:
         """Open the control socket and publish it. If that fails, other programs can only send signals."""
         place = token = None
         with suppress(OSError, LauncherError):

@@ -307,7 +307,7 @@ class Previewer:
         setting = self._make_setting(options)
         if setting.draft and not basis.can_draft:
             raise no_head_error(basis.options.model.name)
-        before, after = self._estimate(basis.setting), self._estimate(setting)
+        before, after = self._estimate_memory(basis.setting), self._estimate_memory(setting)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
         for name, value in request_changes.items():
             described.append(SettingChange(name, None, value, False, 0, message("applies to the next reply")))
@@ -323,7 +323,7 @@ class Previewer:
             ),
         )
 
-    def _estimate(self, setting: PlanSettings) -> MemoryEstimate | None:
+    def _estimate_memory(self, setting: PlanSettings) -> MemoryEstimate | None:
         basis = self.basis
         if basis.geometry is None or basis.weights is None:
             return None
@@ -344,7 +344,7 @@ class Previewer:
     def _search_largest_context(self, setting: PlanSettings) -> int | None:
         room = (self.basis.available_mib - self.basis.margin_mib) * _MIB
         contexts = self.basis.contexts
-        longest = self._estimate(replace(setting, context=contexts[-1]))
+        longest = self._estimate_memory(replace(setting, context=contexts[-1]))
         if longest is None:
             return None
         if longest.needed_bytes <= room:  # the usual case needs no search
@@ -352,7 +352,7 @@ class Previewer:
         low, high = 0, len(contexts)
         while low < high:
             middle = (low + high) // 2
-            estimate = self._estimate(replace(setting, context=contexts[middle]))
+            estimate = self._estimate_memory(replace(setting, context=contexts[middle]))
             if estimate is not None and estimate.needed_bytes <= room:
                 low = middle + 1
             else:
@@ -374,7 +374,7 @@ class Previewer:
 
     def _choose_limits(self, setting: PlanSettings) -> dict[str, Any]:
         """Return the limits of host memory that a start would choose."""
-        estimate = self._estimate(setting)
+        estimate = self._estimate_memory(setting)
         if estimate is None or self.basis.host_mib is None:
             return {}
         return to_fields(choose_host_limits(estimate, self.basis.host_mib))
@@ -389,7 +389,7 @@ class Previewer:
         mib = None
         if name in ROWS and ROWS[name].memory:
             alone = self._make_setting(change_settings(basis.options, {name: new}))
-            mib = _difference_mib(self._estimate(basis.setting), self._estimate(alone))
+            mib = _difference_mib(self._estimate_memory(basis.setting), self._estimate_memory(alone))
         return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))
 
 

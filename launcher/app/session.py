@@ -149,7 +149,7 @@ class Session:
         self._requests += 1
         request = self._requests
         try:
-            await self._start(options, request, again=again, drain_s=drain_s)
+            await self._start_on_free_port(options, request, again=again, drain_s=drain_s)
         except LauncherError as error:
             attach_fixes(error, options)
             if self._tried is tried:  # it failed before an engine was run
@@ -243,12 +243,12 @@ class Session:
             return self._tried
         return replace(self._tried.changed(running.options), context=running.launch.context)
 
-    async def _start(self, options: ServeOptions, request: int, *, again: bool, drain_s: float) -> None:
+    async def _start_on_free_port(self, options: ServeOptions, request: int, *, again: bool, drain_s: float) -> None:
         check_options(options)
         await asyncio.to_thread(check_model, options)  # fail before a port is claimed
         for moves_left in reversed(range(_MAX_PORTS if self._may_change_port else 1)):
             try:
-                await self._become(options, request, moves_left, again=again, drain_s=drain_s)
+                await self._start_supervisor(options, request, moves_left, again=again, drain_s=drain_s)
             except PortBusy:
                 if not moves_left:
                     raise
@@ -256,7 +256,7 @@ class Session:
             else:
                 break
 
-    async def _become(
+    async def _start_supervisor(
         self, options: ServeOptions, request: int, moves_left: int, *, again: bool, drain_s: float
     ) -> None:
         async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too

@@ -188,7 +188,7 @@ class _TuneRecorder:
         if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._saved_before:
             for run in event.trial.runs:
                 self._session.add(run)
-            self._save(event.state)
+            self._save_tune(event.state)
         elif isinstance(event, Paused):
             self._session.finish({"sentence": PAUSED})
 
@@ -196,9 +196,9 @@ class _TuneRecorder:
         """Save the verdict."""
         result = verdict.as_json()
         self._session.finish({**result, "goal": self._saved.goal.aim.value})
-        self._save(replace(self._saved.state, trials=verdict.trials), result)
+        self._save_tune(replace(self._saved.state, trials=verdict.trials), result)
 
-    def _save(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
+    def _save_tune(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:
         self._saved = self._saved.with_state(state, verdict)
         try:
             save_tune(self._saved)

@@ -81,15 +81,16 @@ def find_advice(launch: Launch) -> Advice | None:
         if not settings.current_value(ADVICE):
             return None
         environment = Environment.for_launch(launch)
-        wanted = used_settings(launch)
+        settings_in_use = used_settings(launch)
         with History() as history:
-            used = [each for each in history.load_use(use_counts_key(environment)) if each.settings == wanted]
-            if not used:
+            all_counts = history.load_use(use_counts_key(environment))
+            counts = [each for each in all_counts if each.settings == settings_in_use]
+            if not counts:
                 return None
             summaries = history.find(model=environment.model.name)
             sessions = history.load_all([each.id for each in summaries if each.counted])
         runs = [run for session in sessions if not session.environment.differences(environment) for run in session.runs]
-        return advise_draft_length(used[0], runs)
+        return advise_draft_length(counts[0], runs)
     return None
 
 

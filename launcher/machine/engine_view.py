@@ -79,8 +79,8 @@ def merge_engine_gpus(gpus: Sequence[Gpu], devices: Sequence[EngineDevice]) -> l
     merged = list(gpus)
     for group in _group_by_backend(devices):
         pairs = _match_devices(merged, group)
-        for place, device in pairs.items():
-            merged[place] = _add_memory(merged[place], device)
+        for index, device in pairs.items():
+            merged[index] = _add_memory(merged[index], device)
         matched = {device.name for device in pairs.values()}
         for device in group:
             if device.name not in matched:
@@ -115,9 +115,9 @@ def find_disagreements(
     seen: dict[int, EngineDevice] = {}
     for group in _group_by_backend(real):
         seen = _match_devices(gpus, group) | seen
-    for place, gpu in enumerate(gpus):
-        if place in seen:
-            found += _memory_disagreements(gpu, seen[place])
+    for index, gpu in enumerate(gpus):
+        if index in seen:
+            found += _memory_disagreements(gpu, seen[index])
         elif not (gpu.unified and real):
             found.append(_explain_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
@@ -190,16 +190,16 @@ def _match_devices(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[i
     with the most similar memory.
     """
     candidates = sorted(
-        (_plain_name(gpu.name) != _plain_name(device.description), _memory_distance(gpu, device), place, order)
-        for place, gpu in enumerate(gpus)
+        (_plain_name(gpu.name) != _plain_name(device.description), _memory_distance(gpu, device), index, order)
+        for index, gpu in enumerate(gpus)
         for order, device in enumerate(group)
         if gpu.vendor == _device_vendor(device)
     )
     pairs: dict[int, EngineDevice] = {}
     used: set[int] = set()
-    for *_, place, order in candidates:
-        if place not in pairs and order not in used:
-            pairs[place] = group[order]
+    for *_, index, order in candidates:
+        if index not in pairs and order not in used:
+            pairs[index] = group[order]
             used.add(order)
     return pairs
 

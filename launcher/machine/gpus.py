@@ -60,8 +60,8 @@ def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: 
     """
     cards = list_pci_gpus(root)
     withheld = _find_withheld_cards(cards, root)
-    given = [card for card in cards if card not in withheld]
-    sources = [_open_source(vendor, given, wake=wake, root=root) for vendor in _VENDORS]
+    available = [card for card in cards if card not in withheld]
+    sources = [_open_source(vendor, available, wake=wake, root=root) for vendor in _VENDORS]
     try:
         found = [gpu for source in sources for gpu in source.read_gpus()]
     finally:
@@ -71,7 +71,7 @@ def find_gpus(devices: Sequence[EngineDevice] = (), *, root: Path = ROOT, wake: 
     absent |= {card.vendor: _WITHHELD for card in withheld if card.vendor in absent}
     failures = tuple(failure for source in sources for failure in source.failures)
     ordered = sorted(merge_engine_gpus(found, devices), key=lambda gpu: gpu.unified is True)
-    unusable_cards = (*_find_unusable_cards(given, absent), *(_unusable_card(card, _WITHHELD) for card in withheld))
+    unusable_cards = (*_find_unusable_cards(available, absent), *(_unusable_card(card, _WITHHELD) for card in withheld))
     return DetectedGpus(tuple(ordered), absent, failures, unusable_cards)
 
 
