@@ -265,13 +265,11 @@ async def _record_targets(
 ) -> AsyncIterator[dict[str, SessionRecord]]:
     """Record targets in the history, by address. Those on other computers are left out."""
     async with AsyncExitStack() as stack:
-        records = {
-            each.url: await stack.enter_async_context(
-                record_session(KIND, each.environment, each.settings, workload=work.name)
-            )
-            for each in targets
-            if each.is_local
-        }
+        records: dict[str, SessionRecord] = {}
+        for target in targets:
+            if target.is_local:
+                session = record_session(KIND, target.environment, target.settings, workload=work.name)
+                records[target.url] = await stack.enter_async_context(session)
         try:
             yield records
         except (asyncio.CancelledError, KeyboardInterrupt):

@@ -501,12 +501,13 @@ async def _read_machine(options: ServeOptions, ending: Collection[int]) -> tuple
 
 def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool) -> dict[str, Value]:
     """Return the kept settings that the file or the engine no longer supports."""
-    types = build.kv_types if build else ()
-    return {
-        name: value
-        for name, value in kept.items()
-        if (name == "draft" and value and not can_draft) or (name == "kv" and types and value not in types)
-    }
+    unusable: dict[str, Value] = {}
+    if kept.get("draft") and not can_draft:
+        unusable["draft"] = kept["draft"]
+    kv_types = build.kv_types if build else ()
+    if "kv" in kept and kv_types and kept["kv"] not in kv_types:
+        unusable["kv"] = kept["kv"]
+    return unusable
 
 
 def _start_options(

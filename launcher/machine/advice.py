@@ -135,7 +135,8 @@ def _advise_on_wsl_memory(machine: Machine, settings: Sequence[WslSettings]) -> 
     if not 0 < largest < _WHOLE_MODEL_GIB * _GIB or memory >= _EXPERTS_ON_HOST_GIB * _GIB:
         return
     where = next((str(file.path) for file in settings), WSLCONFIG_PATH)
-    set_to = next((value for file in settings if (value := file.values.get("wsl2.memory", "0")) != "0"), None)
+    memory_settings = [file.values.get("wsl2.memory", "0") for file in settings]
+    set_to = next((value for value in memory_settings if value != "0"), None)  # 0 means the default
     if set_to is not None:
         hint = join_messages(
             message(

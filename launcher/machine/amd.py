@@ -32,10 +32,12 @@ class AmdGpus:
         if card is None or self._sleeps(card):
             return unknown_readings(ASLEEP if card else GONE)
         sensors = card.hwmon or card.folder / "hwmon"
-        power = next((path for name in ("power1_average", "power1_input") if (path := sensors / name).exists()), None)
+        power = sensors / "power1_average"
+        if not power.exists():
+            power = sensors / "power1_input"
         return unknown_readings(_NOT_REPORTED) | {
             "gpu_temperature_c": read_scaled(sensors / "temp1_input", 1e-3, _NOT_REPORTED),
-            "gpu_power_w": read_scaled(power or sensors / "power1_average", 1e-6, _NOT_REPORTED),
+            "gpu_power_w": read_scaled(power, 1e-6, _NOT_REPORTED),
             "gpu_power_limit_w": read_scaled(sensors / "power1_cap", 1e-6, _NOT_REPORTED),
             "gpu_clock_mhz": read_scaled(sensors / "freq1_input", 1e-6, _NOT_REPORTED),
             "gpu_memory_clock_mhz": read_scaled(sensors / "freq2_input", 1e-6, _NOT_REPORTED),

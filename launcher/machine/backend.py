@@ -86,19 +86,13 @@ def _choose_for_nvidia(gpu: Gpu) -> BackendChoice:
             ),
         )
     if capability >= _CUDA_12_CAPABILITY and driver >= _CUDA_12_DRIVER:
-        newer = capability >= _CUDA_13_CAPABILITY
-        better = (
-            message(
+        if capability >= _CUDA_13_CAPABILITY:
+            why = message("driver {version}", version=_CUDA_13_DRIVER)
+            better = message(
                 "With NVIDIA driver {cuda_13_driver} or newer it could use CUDA 13.", cuda_13_driver=_CUDA_13_DRIVER
             )
-            if newer
-            else None
-        )
-        why = (
-            message("driver {version}", version=_CUDA_13_DRIVER)
-            if newer
-            else message("compute capability {version}", version="7.5")
-        )
+        else:
+            why, better = message("compute capability {version}", version="7.5"), None
         return BackendChoice(
             "cuda-12", gpu, message("{known}: CUDA 13 needs {why}, CUDA 12 does not.", known=known, why=why), better
         )

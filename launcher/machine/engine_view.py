@@ -95,22 +95,8 @@ def find_disagreements(
 
     A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all.
     """
-    found = [
-        Disagreement(
-            "processor",
-            message(
-                "The engine treats the CPU as a GPU: {name} is {description}.",
-                name=device.name,
-                description=device.description,
-            ),
-            message(
-                "This is slower than the engine's CPU code. Install the Vulkan driver of your GPU, or "
-                "exclude this device."
-            ),
-        )
-        for device in devices
-        if _SOFTWARE_RENDERER.search(device.description)
-    ]
+    renderers = [device for device in devices if _SOFTWARE_RENDERER.search(device.description)]
+    found = [_processor_disagreement(device) for device in renderers]
     real = [device for device in devices if is_gpu(device)]
     seen: dict[int, EngineDevice] = {}
     for group in _group_by_backend(real):
@@ -121,6 +107,20 @@ def find_disagreements(
         elif not (gpu.unified and real):
             found.append(_explain_missing_gpu(gpu, gpus, real, os.environ if environ is None else environ))
     return tuple(found)
+
+
+def _processor_disagreement(device: EngineDevice) -> Disagreement:
+    return Disagreement(
+        "processor",
+        message(
+            "The engine treats the CPU as a GPU: {name} is {description}.",
+            name=device.name,
+            description=device.description,
+        ),
+        message(
+            "This is slower than the engine's CPU code. Install the Vulkan driver of your GPU, or exclude this device."
+        ),
+    )
 
 
 def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
