@@ -34,9 +34,8 @@ async def write_bug_report(lines: Sequence[str], *, exit_code: int | None = None
 
 def _write_report(versions: str, lines: list[str], exit_code: int | None, max_lines: int) -> str:
     diagnosis = diagnose_log("\n".join(lines), exit_code=exit_code)
-    if diagnosis is None:
-        description = [message("No known cause.")]
-    else:
+    description: list[str] = [message("No known cause.")]
+    if diagnosis is not None:
         description = [diagnosis.title, diagnosis.cause, f"`{diagnosis.line}`" if diagnosis.line else ""]
     last = lines[max(0, len(lines) - max_lines) :]
     left_out = len(lines) - len(last)

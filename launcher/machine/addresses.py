@@ -15,7 +15,7 @@ _PROBE_ADDRESS = ("192.0.2.1", 9)
 def list_lan_addresses() -> tuple[str, ...]:
     """Return this computer's IPv4 addresses on its networks, the default route's address first; empty if none."""
     states = psutil.net_if_stats()
-    found = []
+    found: list[str] = []
     for interface, addresses in psutil.net_if_addrs().items():
         is_up = interface in states and states[interface].isup
         if not is_up or interface.lower().startswith(_VIRTUAL_PREFIXES):
