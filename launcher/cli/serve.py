@@ -155,7 +155,7 @@ async def _start_and_wait(
                 raise
             fixes_left -= 1
             print(f"{error.title}\nFixed by: {fix.label}.", file=sys.stderr, flush=True)
-            start_server = partial(session.fix, fix)
+            start_server = partial(session.apply_fix, fix)
 
 
 def _ready_json(session: Session, start: Start) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCapt
     (home / "config" / "settings.toml.old-0.0.9").mkdir()
     with caplog.at_level(logging.WARNING):
         keep_copies()
-    assert "What version 0.0.9 wrote cannot be copied: Is a directory." in caplog.text
+    assert "The files of version 0.0.9 cannot be copied: Is a directory." in caplog.text
     assert noted(home) == "0.0.9"
 
 
