@@ -44,8 +44,7 @@ def keep_copies() -> None:
             is_downgrade = _version_numbers(previous) > _version_numbers(__version__)
             for path in list_copied_files():
                 copy_version(path, previous, keep_others=is_downgrade)
-        write_atomically(version_file, f"{__version__}
-".encode())
+        write_atomically(version_file, f"{__version__}\n".encode())
     except OSError as error:
         if previous:  # otherwise there was nothing to copy
             _log.warning("The files of version %s cannot be copied: %s.", previous, error.strerror or error)
