@@ -67,7 +67,7 @@ async def test_another_server_is_measured_by_the_wall_and_its_token_counts() -> 
     assert 0 < told.prefill.mean <= 50 / 0.005
     assert told.first_token.mean >= 0.005
     assert told.acceptance is None
-    assert "nothing of drafts" in unknown_reasons(told)["acceptance"]
+    assert "no drafts" in unknown_reasons(told)["acceptance"]
     assert len(asked) == 1 + 2 * len(MIXED.prompts), "one reply warms up"
     bodies = [json.loads(each.partition(b"\r\n\r\n")[2]) for each in asked]
     assert all(body["stream_options"] == {"include_usage": True} for body in bodies)

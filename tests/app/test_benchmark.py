@@ -69,7 +69,7 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     own = Environment.for_launch(launch)
     assert (made.environment.engine, made.environment.engine_version) == (own.engine, own.engine_version)
     with History() as history:
-        kept = history.load(made.kept or "")
+        kept = history.load(made.history_id or "")
     assert kept.runs == found.runs
     assert f"tokens/s for {WORK.name} with draft 4." in str(kept.result["sentence"])
     shared = anonymize(kept)
