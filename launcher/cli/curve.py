@@ -144,7 +144,7 @@ def _describe_sweep(sweep: Sweep) -> str:
     series = " and ".join(dict.fromkeys(start.series for start in sweep.starts))
     points = sweep.rounds * sum(len(start.places) for start in sweep.starts)
     return (
-        f"{one_line(sweep.subject.named)}, {series}: {sweep.axis.value} {', '.join(f'{place:,}' for place in places)};"
+        f"{one_line(sweep.model.named)}, {series}: {sweep.axis.value} {', '.join(f'{place:,}' for place in places)};"
         f" {points} points in {sweep.rounds} rounds, replies of {sweep.prompt.tokens} tokens."
     )
 

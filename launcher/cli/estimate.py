@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 from launcher.base.paths import expand_user
 from launcher.cli.engine_comparison import MODEL_ALONE, comparison_json, describe_comparison
 from launcher.cli.layout import text_columns, wrap_text
-from launcher.cli.machine_options import add_machine_options, add_setting_options, read_machine_wish, read_plan_criteria
+from launcher.cli.machine_options import (
+    add_machine_options,
+    add_setting_options,
+    read_machine_description,
+    read_plan_criteria,
+)
 from launcher.cli.output import Result
 from launcher.cli.plan import format_file_size, parts_json
 
@@ -59,7 +64,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app import planner
     from launcher.base.errors import GeometryUnknown, LauncherError
 
-    criteria, machine = read_plan_criteria(options), read_machine_wish(options)
+    criteria, machine = read_plan_criteria(options), read_machine_description(options)
     situation = await planner.read_situation(machine)
     source = await asyncio.to_thread(planner.read_source, options.model)
     setting = await _settings_for_start(options.model, source, criteria, situation)

@@ -12,7 +12,7 @@ from launcher.cli.machine_options import (
     add_machine_options,
     add_setting_options,
     make_serve_options,
-    read_machine_wish,
+    read_machine_description,
     read_plan_criteria,
 )
 from launcher.cli.output import Note, Result, add_extra_arguments
@@ -100,7 +100,9 @@ async def _find_recipe(options: argparse.Namespace) -> FoundRecipe:
     if catalogue_name is not None and options.engine is None:
         model, quant = catalogue_name
         criteria = replace(criteria, model=model, quant=options.quant or quant)
-        return await recipes.recipe_of_plan(criteria, read_machine_wish(options), options.extra, port=options.port)
+        return await recipes.recipe_of_plan(
+            criteria, read_machine_description(options), options.extra, port=options.port
+        )
     _check_no_plan_options(options, is_file=catalogue_name is None)
     model = options.model
     if catalogue_name is not None and options.quant is not None:

@@ -61,8 +61,8 @@ async def _make_report(options: argparse.Namespace) -> Result:
         lines = await asyncio.to_thread(_read_lines, options.file)
     else:
         count = max(_MIN_REPORT_LINES, options.lines)
-        lines = [line async for line in logs(options.url, lines=count, follow=False)]
-    text = await write_bug_report(lines, most=REPORT_LINES if options.lines == _DEFAULT_LINES else options.lines)
+        lines = [line async for line in follow_log(options.url, lines=count, follow=False)]
+    text = await write_bug_report(lines, max_lines=REPORT_LINES if options.lines == _DEFAULT_LINES else options.lines)
     return Result({"report": text}, [text.removesuffix("\n")])
 
 

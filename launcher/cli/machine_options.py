@@ -96,7 +96,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Value]:
     return {name: value for name in ROWS if (value := getattr(options, name)) is not None}
 
 
-def read_machine_wish(options: argparse.Namespace) -> MachineDescription:
+def read_machine_description(options: argparse.Namespace) -> MachineDescription:
     """Return the machine that the options describe."""
     from launcher.app.planner import MachineDescription
 

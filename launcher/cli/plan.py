@@ -14,7 +14,7 @@ from launcher.cli.machine_options import (
     INTENTS,
     add_machine_options,
     add_setting_options,
-    read_machine_wish,
+    read_machine_description,
     read_plan_criteria,
 )
 from launcher.cli.output import Note, Result, add_extra_arguments, print_result, round_figure
@@ -179,7 +179,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
 
-    criteria, machine = read_plan_criteria(options), read_machine_wish(options)
+    criteria, machine = read_plan_criteria(options), read_machine_description(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
     if problems and not options.json:  # before anything fails: a problem may be the reason for a missing model

@@ -281,6 +281,7 @@ def _parse_mix(text: str) -> tuple[int, int]:
 
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
+    from launcher.app.saved_tunes import check_no_tune
     from launcher.app.session import Session
     from launcher.app.tuner import is_decided, run_tune, save_winner
 
