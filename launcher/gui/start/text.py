@@ -192,7 +192,7 @@ def step_subject(report: StepProgress) -> str:
     if total and not size:
         size = tr("{size:.1f} MB", size=total / 10**6)
     match report.step:
-        case Step.ENGINE if report.how is StepDetail.BUILT_IN:
+        case Step.ENGINE if report.detail is StepDetail.BUILT_IN:
             return tr("built-in engine")
         case Step.ENGINE if report.stage is Stage.DONE:
             return report.subject
@@ -216,7 +216,7 @@ def step_state(report: StepProgress) -> str:
     """Return a step's progress as text."""
     if report.stage is Stage.FAILED:
         return tr("failed")
-    how = _method_text(report.how)
+    how = _method_text(report.detail)
     if report.stage is Stage.DONE:
         return _done_text(report, how)
     progress = report.progress
