@@ -20,10 +20,10 @@ STATE = "~/.local/state/mtp-launcher"
 """Shown for the state folder: where it is on Linux."""
 _SCARCE = "prlimit --as=2936012800 "
 """2,800 MiB of address space: enough for the demo with a usual context, not for one of three million tokens."""
-_INTRO = """# A walk: start, break, diagnose, fix
+_INTRO = """# Walkthrough: start, break, diagnose, fix
 
-Everything below was printed by the program and the real built-in engine (`python -m tools.walkthrough` runs it and
-writes this file); only ports, keys, paths and process ids are replaced. `tests/cli/test_walk.py` walks the same way.
+This is real output of the program with the built-in engine. `python -m tools.walkthrough` runs the commands and writes
+this file; only ports, keys, paths and process ids are replaced. `tests/cli/test_walk.py` tests the same steps.
 """
 _HIDDEN = (
     (r"127\.0\.0\.1:\d+", "127.0.0.1:8123"),
@@ -34,16 +34,16 @@ _HIDDEN = (
 )
 _STEPS = (
     ("An argument that the engine does not know", "serve demo --ctx 4K -- --warp-speed 9", ""),
-    ("The same, told from the log of the last server", "diagnose", ""),
-    ("The command as it was printed", "", ""),
+    ("The same, from the log of the last server", "diagnose", ""),
+    ("The suggested command", "", ""),
     (
-        "A context that memory does not hold (the address space is limited to 2,800 MiB)",
+        "A context that exceeds the memory (the address space is limited to 2,800 MiB)",
         "serve demo --ctx 3000000",
         "y",
     ),
     ("The same from the log", "diagnose", ""),
-    ("The command as it was printed, as short of memory as before", "", "y"),
-    ("Both at once, and the program mends them itself", "serve demo --ctx 3000000 --fix -- --warp-speed 9", "y"),
+    ("The suggested command, with the same memory limit", "", "y"),
+    ("Both faults at once, fixed by the program", "serve demo --ctx 3000000 --fix -- --warp-speed 9", "y"),
 )
 """What is shown, the command (empty: the one that was proposed last), and whether memory is short."""
 
@@ -77,7 +77,7 @@ def _run(command: str) -> str:
                 reply = json.loads(_output("chat", "What is MTP?", "--max-tokens", "30", "--no-think", "--json"))[
                     "text"
                 ]
-                lines.append(f"^C\n(asked meanwhile, it said: {reply.strip()} ...)\n")
+                lines.append(f"^C\n(reply to a request meanwhile: {reply.strip()} ...)\n")
                 process.terminate()
         return "".join(lines)
 
