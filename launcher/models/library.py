@@ -17,7 +17,6 @@ from stat import S_ISREG
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, ModelUnknown
 from launcher.base.messages import message, plural_message
 from launcher.base.paths import expand_user, models_dir
-from launcher.fetch.digest import hash_file
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.fetch.names import local_path
 from launcher.models.added_places import read_added_places
@@ -34,7 +33,6 @@ from launcher.models.library_index import (
     remove_from_index,
     store_hash,
 )
-from launcher.models.received import describe_differences
 from launcher.models.stores import (
     Store,
     StoredModel,
@@ -307,6 +305,8 @@ def describe_mismatch(entry: ModelEntry, file: ModelFile, paths: Sequence[Path])
     """
     if entry.geometry is None or entry.repo is None or file.size_bytes == _total_size(paths):
         return ""
+    from launcher.models.received import describe_differences  # late: a plan does not need it
+
     try:
         return describe_differences(read_model(paths[0]), entry.geometry)
     except LauncherError:
@@ -473,6 +473,8 @@ async def verify_model(local: LocalModel, on_bytes: Callable[[int], None] | None
 
     `on_bytes` is called with the number of bytes read so far, over all files. Raises OSError if a file cannot be read.
     """
+    from launcher.fetch.digest import hash_file  # late: a plan does not need it
+
     results, before = [], 0
     for path, expected in zip(local.record.paths, _expected_hashes(local.record, local.store), strict=True):
         if not path.is_file():
