@@ -177,7 +177,7 @@ KINDS = {
     ),
     "downloads": Kind(
         "state/downloads/queue.json",
-        lambda _: DownloadQueue({}).add("copy", {}, "some"),
+        lambda _: DownloadQueue({}).add_job("copy", {}, "some"),
         lambda _: [each.title for each in DownloadQueue({}).read_snapshot().jobs.jobs],
     ),
     "models": Kind(

@@ -11,9 +11,9 @@ from launcher.app.settings import transfer_settings
 from launcher.base.paths import expand_user
 from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.install import discard_downloads, install_build
-from launcher.fetch.asking_again import ask_again_later
 from launcher.fetch.jobs import AddedJob
 from launcher.fetch.queue import DownloadQueue, JobKind, ReportProgress
+from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import discard_download
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.download_target import DownloadTarget, find_catalogue_model, local_target, parse_target
@@ -56,13 +56,13 @@ async def add_pull(
         "vision": vision,
         "targets": [[str(path) for path in paths] for paths in _target_paths(target, folder)],
     }
-    return await asyncio.to_thread(download_queue().add, PULL, arguments, target.words, size_bytes=target.bytes)
+    return await asyncio.to_thread(download_queue().add_job, PULL, arguments, target.words, size_bytes=target.bytes)
 
 
 async def add_engine(tag: str | None = None, backend: str | None = None) -> AddedJob:
     """Add the installation of an engine to the queue: see `install_build`."""
     title = f"llama.cpp, {tag or 'the stable build'}" + (f" for {backend}" if backend else "")
-    return await asyncio.to_thread(download_queue().add, ENGINE, {"tag": tag, "backend": backend}, title)
+    return await asyncio.to_thread(download_queue().add_job, ENGINE, {"tag": tag, "backend": backend}, title)
 
 
 def _target_paths(target: DownloadTarget, to: Path | None) -> list[list[Path]]:
@@ -75,7 +75,7 @@ async def _run_pull(arguments: dict[str, Any], report: ReportProgress) -> dict[s
     settings = transfer_settings()
     details = {name: arguments[name] for name in ("sha256", "revision", "vision")}
     query_target = partial(parse_target, arguments["what"], catalogue, **details)
-    target = await ask_again_later(query_target, settings, lambda note: report(Progress(0, None, note=note)))
+    target = await call_with_retries(query_target, settings, lambda note: report(Progress(0, None, note=note)))
     to = Path(arguments["to"]) if arguments["to"] else None
     pulled = await pull(target, to=to, on_progress=_report_pull(report), settings=settings)
     if pulled.checked.problem is not None:

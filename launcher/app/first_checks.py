@@ -22,8 +22,8 @@ from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.demo import DEMO
 from launcher.engine.server import registry
 from launcher.engine.settings import Settings
-from launcher.fetch.asking_again import ask_again_later
 from launcher.fetch.hub import resolve_file
+from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import TransferSettings
 from launcher.machine.disks import read_disks
 from launcher.machine.engine_view import is_gpu
@@ -251,11 +251,11 @@ async def query_hub(request: FirstStartRequest, on_wait: Callable[[str], object]
     Raises Refused for a gated repository, ModelMissing, and what else `parse_target` and `resolve_file` raise.
     """
     settings = TransferSettings()
-    target = await ask_again_later(
+    target = await call_with_retries(
         partial(parse_target, request.model, load_catalogue(), vision=request.vision), settings, on_wait
     )
     hub_files = [piece.hub for item in target.items for piece in item.pieces if piece.hub]
-    size = sum([(await ask_again_later(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hub_files])
+    size = sum([(await call_with_retries(partial(resolve_file, hub), settings, on_wait)).bytes for hub in hub_files])
     return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, target), 0))
 
 

@@ -237,7 +237,7 @@ class _FirstStart:
             if job is None:
                 return seen
             seen = True
-            progress = snapshot.figures.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
+            progress = snapshot.progress_by_id.get(job.id) or Progress(job.done_bytes or 0, job.bytes)
             self._report_step(step, Stage.RUNNING, detail=StepDetail.ELSEWHERE, progress=progress)
             await asyncio.sleep(_POLL_S)
 

@@ -141,9 +141,9 @@ def _show_event(reporter: Reporter, event: QueueEvent) -> None:
         others = event.totals.jobs - 1
         title = event.job.title + (f" (and {others} more)" if others else "")
         left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
-        total = event.job.bytes if event.figures.bytes is None else event.figures.bytes
-        data = {"event": "progress", **job_json(event.job, event.figures), "queue": left}
-        reporter.show_progress(title, replace(event.figures, bytes=total), data)
+        total = event.job.bytes if event.progress.bytes is None else event.progress.bytes
+        data = {"event": "progress", **job_json(event.job, event.progress), "queue": left}
+        reporter.show_progress(title, replace(event.progress, bytes=total), data)
     else:
         reporter.show_event(_event_json(event), _describe_event(event))
 
@@ -346,7 +346,7 @@ def _parse_id(text: str) -> int:
 def _list_downloads(downloads: DownloadQueue) -> Result:
     queue = downloads.read_snapshot()
     data = {
-        "jobs": [job_json(job, queue.figures.get(job.id)) for job in queue.jobs.jobs],
+        "jobs": [job_json(job, queue.progress_by_id.get(job.id)) for job in queue.jobs.jobs],
         "held": queue.jobs.hold and error_json(queue.jobs.hold),
         "notices": [str(damage) for damage in queue.damage],
     }
@@ -361,7 +361,8 @@ def _describe_queue(queue: QueueSnapshot) -> Iterator[str]:
         yield "There are no downloads. Add one with `mtp-launcher downloads add MODEL`."
         return
     rows = [
-        (f"{job.id}", state_word(job), job.title, describe_progress(job, queue.figures.get(job.id))) for job in jobs
+        (f"{job.id}", state_word(job), job.title, describe_progress(job, queue.progress_by_id.get(job.id)))
+        for job in jobs
     ]
     yield from format_table(rows, right=(0,))
     for job in jobs:

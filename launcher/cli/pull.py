@@ -53,7 +53,7 @@ async def run(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from launcher.app.settings import transfer_settings
-    from launcher.fetch.asking_again import ask_again_later
+    from launcher.fetch.retries import call_with_retries
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.download_target import parse_target
     from launcher.models.pull import pull, unfinished_bytes

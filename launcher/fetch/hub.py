@@ -1,4 +1,4 @@
-"""Files on the Hugging Face hub: addresses, sizes, hashes and listings.
+"""Files on the Hugging Face hub: URLs, sizes, hashes and listings.
 
 Contract: https://huggingface.co/docs/huggingface_hub (environment variables, `hf_hub_url`, `get_hf_file_metadata`), and
 https://huggingface.co/docs/hub/api (`/api/models/REPO/refs`, `/api/models/REPO/tree/REVISION`).
@@ -24,11 +24,11 @@ _ADDRESS = re.compile(
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[!-~]+")
-_ON = ("1", "on", "yes", "true")
+_TRUE_VALUES = ("1", "on", "yes", "true")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REDIRECTS = 5
-_PAGES = 100
-"""The most pages of a listing; no repository of models has more."""
+_MOST_REDIRECTS = 5
+_MOST_PAGES = 100
+"""Limit for the pages of a listing; no model repository has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def resolve_file(file: HubFile) -> HubEntry:
     """
     _check_online(str(file), message("Unset it, or name a file on this disk."))
     bearer, url = hub_token(), file.url
-    for _ in range(_REDIRECTS):
+    for _ in range(_MOST_REDIRECTS):
         answer = send_head_request(url, token=bearer)
         target = redirect_target(url, answer.headers.get("location", ""))
         if not 300 <= answer.status < 400 or "x-linked-size" in answer.headers or url_origin(url) != url_origin(target):
@@ -166,20 +166,20 @@ def resolve_file(file: HubFile) -> HubEntry:
 
 
 def list_files(repo: str, revision: str | None = None) -> RepoListing:
-    """Return the sizes and hashes of all files that a repository has at `revision`; None: the head of its main branch.
+    """Return the sizes and hashes of all files of a repository at `revision`, by default the newest commit of `main`.
 
-    In the latter case the listing names that commit. Raises what `resolve_file` raises.
+    The default is resolved first, so that the listing names the commit. Raises what `resolve_file` raises.
     """
     _check_online(repo, message("Unset it to go online."))
-    at = revision or _main_commit(repo)
+    revision = revision or _main_commit(repo)
     files: dict[str, ListedFile] = {}
-    for page in _fetch_pages(f"/tree/{quote(at, safe='')}?recursive=true", HubFile(repo, "", at)):
+    for page in _fetch_pages(f"/tree/{quote(revision, safe='')}?recursive=true", HubFile(repo, "", revision)):
         if not isinstance(page, list):
             raise _invalid_listing(repo)
         files |= dict(
             _parse_listed_file(repo, item) for item in page if not isinstance(item, dict) or item.get("type") == "file"
         )
-    return RepoListing(repo, at, files)
+    return RepoListing(repo, revision, files)
 
 
 def _main_commit(repo: str) -> str:
@@ -199,15 +199,15 @@ def _main_commit(repo: str) -> str:
     return commits[0]
 
 
-def _fetch_pages(path: str, asked: HubFile) -> Iterator[Any]:
-    """Yield the content of each page of a hub API path for a repository."""
+def _fetch_pages(path: str, listed: HubFile) -> Iterator[Any]:
+    """Yield the content of each page of a hub API path for the repository of `listed`, which error messages name."""
     bearer = hub_token()
-    for count, page in enumerate(fetch_json_pages(f"{hub_endpoint()}/api/models/{asked.repo}{path}", token=bearer)):
+    for count, page in enumerate(fetch_json_pages(f"{hub_endpoint()}/api/models/{listed.repo}{path}", token=bearer)):
         if page.head.status >= 300:
-            raise _error_for_answer(asked, page.head, bearer is not None)
-        if count == _PAGES:
+            raise _error_for_answer(listed, page.head, bearer is not None)
+        if count == _MOST_PAGES:
             raise Refused(
-                message("The file list of {repo} on Hugging Face does not end.", repo=asked.repo),
+                message("The file list of {repo} on Hugging Face does not end.", repo=listed.repo),
                 message("Check that HF_ENDPOINT is a Hugging Face hub."),
             )
         yield page.data
@@ -233,7 +233,7 @@ def _invalid_listing(repo: str) -> Refused:
 
 
 def _check_online(what: str, hint: str) -> None:
-    if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON:
+    if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _TRUE_VALUES:
         raise Offline(message("{what} cannot be looked up: HF_HUB_OFFLINE is set.", what=what), hint)
 
 
@@ -254,22 +254,22 @@ def _parse_entry(file: HubFile, answer: ResponseHead, has_token: bool) -> HubEnt
 
 
 def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> LauncherError:
-    """Return the error for a status and the hub's X-Error-Code header. A file without path stands for the listing."""
-    why, page = answer.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
-    told: dict[str, Any] = {"file": str(file)} if file.path else {"repo": file.repo}
+    """Return the error for a status and the hub's X-Error-Code header. A file without a path means the listing."""
+    error_code, page = answer.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
+    facts: dict[str, Any] = {"file": str(file)} if file.path else {"repo": file.repo}
     get_token = message(
         "Create a token at {endpoint}/settings/tokens and set HF_TOKEN to it.", endpoint=_shown_endpoint()
     )
-    match answer.status, why:
+    match answer.status, error_code:
         case 404, "RevisionNotFound":
             return ModelMissing(
                 message("{repo} has no revision {revision}.", repo=file.repo, revision=file.revision),
                 message("Look at {page}.", page=page),
-                **told,
+                **facts,
             )
         case 404, "RepoNotFound":
             return ModelMissing(
-                message("Hugging Face has no repository {repo}.", repo=file.repo), message("Check its name."), **told
+                message("Hugging Face has no repository {repo}.", repo=file.repo), message("Check its name."), **facts
             )
         case 404, _ if file.path:
             title = message(
@@ -278,7 +278,7 @@ def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> L
                 path=file.path,
                 revision=file.revision,
             )
-            return ModelMissing(title, message("Look at {page}.", page=page), **told)
+            return ModelMissing(title, message("Look at {page}.", page=page), **facts)
         case ((401 | 403), "GatedRepo") if has_token:
             hint = message("Open {page}, accept the terms, and use a token of the same account.", page=page)
         case ((401 | 403), "GatedRepo"):
@@ -293,10 +293,8 @@ def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> L
             hint = message("Open {page}, accept the terms, and use a token with read access.", page=page)
         case _:
             return error_for_status(file.url, answer)
-    gated = why == "GatedRepo" or answer.status == 403
-    title = (
-        message("{repo} is gated: you must accept its terms first.", repo=file.repo)
-        if gated
-        else message("Hugging Face denies access to {repo}.", repo=file.repo)
-    )
-    return Refused(title, hint, status=answer.status, **told)
+    if error_code == "GatedRepo" or answer.status == 403:
+        title = message("{repo} is gated: you must accept its terms first.", repo=file.repo)
+    else:
+        title = message("Hugging Face denies access to {repo}.", repo=file.repo)
+    return Refused(title, hint, status=answer.status, **facts)

@@ -1,7 +1,7 @@
-"""Read-only access to the download caches of the hub's tools and of llama.cpp.
+"""Read-only access to the download caches of huggingface_hub and llama.cpp.
 
-Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. llama.cpp uses it too, and a flat folder for
-downloads by URL (common/hf-cache.cpp, common/common.cpp).
+Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. llama.cpp uses the same layout, and a flat
+folder for downloads by URL (common/hf-cache.cpp, common/common.cpp).
 """
 
 import os
@@ -14,13 +14,14 @@ from pathlib import Path
 from launcher.base.paths import expand_user
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_REPOSITORY = "models--"
+_REPO_PREFIX = "models--"
 _HUB_ROOTS = (
     ("HF_HUB_CACHE", ""),
     ("HUGGINGFACE_HUB_CACHE", ""),
     ("HF_HOME", "hub"),
     ("XDG_CACHE_HOME", "huggingface/hub"),
 )
+"""Environment variables that place huggingface_hub's cache, the first one set counts, and the folder below each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ def cache_roots(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Return the caches in this layout: llama.cpp's, then huggingface_hub's, which ignores LLAMA_CACHE."""
     environ = os.environ if environ is None else environ
     hub = next(
-        (Path(environ[name], below) for name, below in _HUB_ROOTS if environ.get(name)),
+        (Path(environ[name], subfolder) for name, subfolder in _HUB_ROOTS if environ.get(name)),
         Path("~/.cache/huggingface/hub"),
     )
     llama = environ.get("LLAMA_CACHE")
-    return tuple(dict.fromkeys(map(expand_user, [Path(llama), hub] if llama else [hub])))
+    roots = [Path(llama), hub] if llama else [hub]
+    return tuple(dict.fromkeys(map(expand_user, roots)))
 
 
 def flat_cache_root(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
@@ -62,31 +64,33 @@ def flat_cache_root(environ: Mapping[str, str] | None = None, platform: str = sy
 
 
 def find_cached_files(repo: str, files: Sequence[str], revision: str | None = None) -> Iterator[tuple[Path, ...]]:
-    """Yield the paths of a repository's `files` for each cache folder that has all of them, those of `revision` first.
+    """Yield the paths of a repository's `files` in each cache folder that has all of them, those of `revision` first.
 
-    Names are kept, because the parts of a split model need them. The content is not checked.
+    The content is not checked.
     """
     for root in cache_roots():
-        snapshots = root / f"{_REPOSITORY}{repo.replace('/', '--')}" / "snapshots"
+        snapshots = root / f"{_REPO_PREFIX}{repo.replace('/', '--')}" / "snapshots"
         commits = sorted(_list_folder(snapshots), key=lambda path: (path.name != revision, -_modified(path)))
         for commit in commits:
             yield from _if_complete([commit.joinpath(*file.split("/")) for file in files])
-    for naming in (lambda file: f"{repo}_{file}".replace("/", "_"), lambda file: file.rpartition("/")[2]):
-        yield from _if_complete([flat_cache_root() / naming(file) for file in files])
+    with_repo = [f"{repo}_{file}".replace("/", "_") for file in files]
+    without_repo = [file.rpartition("/")[2] for file in files]
+    for names in (with_repo, without_repo):
+        yield from _if_complete([flat_cache_root() / name for name in names])
 
 
 def list_cached_models(roots: Sequence[Path] | None = None) -> Iterator[CachedFile]:
-    """Yield every GGUF file in the caches (default: all); a file shared by several commits only once."""
+    """Yield each GGUF file in the caches (default: all) once, even if several commits share it."""
     seen: set[Path] = set()
     for root in cache_roots() if roots is None else roots:
         for repository in _list_folder(root):
-            if not repository.name.startswith(_REPOSITORY):
+            if not repository.name.startswith(_REPO_PREFIX):
                 continue
-            repo = repository.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
+            repo = repository.name.removeprefix(_REPO_PREFIX).replace("--", "/", 1)
             for commit in sorted(_list_folder(repository / "snapshots"), key=_modified, reverse=True):
                 for path in sorted(commit.rglob("*.gguf")):
-                    if path.is_file() and (real := path.resolve()) not in seen:
-                        seen.add(real)
+                    if path.is_file() and (blob := path.resolve()) not in seen:
+                        seen.add(blob)
                         yield CachedFile(path, repo, commit.name, path.relative_to(commit).as_posix())
 
 

@@ -1,7 +1,7 @@
 """Jobs of the download queue and their state transitions, as immutable values. Nothing here runs or writes.
 
-A job has a state, and a wish: the state that was last requested. The process that runs it brings the state in line with
-the wish; for a job that is not running that happens at once.
+A job has a state, and a wish: the state that was last requested. A job that does not run takes the requested state at
+once; a running one is stopped first by the process that runs it.
 
     waiting -> running -> done
        ^          |-----> failed (kept, with the error)
@@ -34,9 +34,9 @@ from launcher.base.progress import Progress
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 600.0
 _LATER = frozenset({408, 429, 500, 502, 503, 504})
-"""HTTP statuses that can be temporary although the request is valid (RFC 9110, section 15; RFC 6585, section 4)."""
+"""HTTP statuses of errors that can be temporary (RFC 9110, section 15; RFC 6585, section 4)."""
 _HOLDING_CODES = frozenset({DiskFull.code, Offline.code})
-"""Codes of errors that every other job would meet as well."""
+"""Codes of errors that every other job would get as well."""
 
 QueuePlace = int | Literal["first", "up", "down", "last"]
 
@@ -99,7 +99,7 @@ class JobFailure:
 
     @property
     def holds_queue(self) -> bool:
-        """True if every other job would meet this error too, so that the whole queue stops."""
+        """True if every other job would get this error too, so that the whole queue stops."""
         return self.code in _HOLDING_CODES
 
 
@@ -111,7 +111,7 @@ class JobDone:
 
 
 class JobStopped:
-    """The outcome of a job that was stopped early, by its wish or because its process ends."""
+    """The outcome of a job that was stopped early, on request or because its process ends."""
 
 
 Outcome = JobDone | JobFailure | JobStopped
@@ -148,20 +148,20 @@ class Job:
         return self.state is JobState.RUNNING and self.wish is not RequestedState.RUN
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if the job may start now. A retry time beyond our longest pause comes from a wrong clock and is
-        ignored.
-        """
-        return self.state is JobState.WAITING and (
-            self.retry_at_s is None or not 0 < self.retry_at_s - now_s <= _LONGEST_PAUSE_S
-        )
+        """Return True if the job may start now.
 
-    def with_progress(self, figures: Progress | None) -> "Job":
-        """Return the job with the last known byte counts."""
-        if figures is None:
+        A retry time beyond our longest pause was computed with a wrong clock and is ignored.
+        """
+        if self.state is not JobState.WAITING:
+            return False
+        return self.retry_at_s is None or not 0 < self.retry_at_s - now_s <= _LONGEST_PAUSE_S
+
+    def with_progress(self, progress: Progress | None) -> "Job":
+        """Return the job with the byte counts of `progress`, if any."""
+        if progress is None:
             return self
-        return replace(
-            self, done_bytes=figures.done_bytes, bytes=self.bytes if figures.bytes is None else figures.bytes
-        )
+        size = self.bytes if progress.bytes is None else progress.bytes
+        return replace(self, done_bytes=progress.done_bytes, bytes=size)
 
     def with_request(self, wish: RequestedState) -> "Job":
         """Return the job after a request. A job that is not running changes at once; a done job stays done."""
@@ -205,7 +205,7 @@ class JobList:
     next_id: int = 1
     hold: JobFailure | None = None
 
-    def find(self, job_id: int) -> Job:
+    def find_job(self, job_id: int) -> Job:
         """Return a job by ID. Raises JobUnknown."""
         for job in self.jobs:
             if job.id == job_id:
@@ -215,7 +215,7 @@ class JobList:
             message("See `mtp-launcher downloads`.", window="See the list on Models."),
         )
 
-    def add(
+    def add_job(
         self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None, now_s: float
     ) -> tuple["JobList", AddedJob]:
         """Append a job to the queue. A job that is queued already stays unchanged; one that has ended starts again.
@@ -225,43 +225,40 @@ class JobList:
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
         if same is not None and same.is_changing and same.wish is not RequestedState.PAUSE:
             again = same.with_request(RequestedState.RUN)
-            return self._with(again), AddedJob(again, fresh=True)
+            return self._replace_job(again), AddedJob(again, fresh=True)
         if same is not None and same.state in QUEUED_STATES:
             return self, AddedJob(same, fresh=False)
-        if same is None:
-            job = Job(self.next_id, kind, arguments, title, now_s, bytes=size_bytes)
-        else:
-            again = Job(same.id, kind, arguments, title, now_s, bytes=size_bytes)
-            job = again if same.state is JobState.DONE else replace(again, done_bytes=same.done_bytes)
+        job = Job(self.next_id if same is None else same.id, kind, arguments, title, now_s, bytes=size_bytes)
+        if same is not None and same.state is not JobState.DONE:
+            job = replace(job, done_bytes=same.done_bytes)
         rest = tuple(each for each in self.jobs if each is not same)
         return replace(self, jobs=(*rest, job), next_id=max(self.next_id, job.id + 1)), AddedJob(job, fresh=True)
 
     def request_state(self, job_id: int, wish: RequestedState) -> "JobList":
         """Request a state of a job; a request to run also releases the held queue. Raises JobUnknown."""
-        jobs = self._with(self.find(job_id).with_request(wish))
+        jobs = self._replace_job(self.find_job(job_id).with_request(wish))
         return replace(jobs, hold=None) if wish is RequestedState.RUN else jobs
 
-    def move(self, job_id: int, place: QueuePlace) -> "JobList":
+    def move_job(self, job_id: int, place: QueuePlace) -> "JobList":
         """Move a job to a place in the queue, counted from 1. Ended jobs have no place. Raises JobUnknown."""
-        job = self.find(job_id)
-        line = [each for each in self.jobs if each.state in QUEUED_STATES]
-        if job not in line:
+        job = self.find_job(job_id)
+        queued = [each for each in self.jobs if each.state in QUEUED_STATES]
+        if job not in queued:
             return self
-        at = line.index(job)
-        line.remove(job)
+        old_index = queued.index(job)
+        queued.remove(job)
         if isinstance(place, int):
             index = place - 1
         else:
-            index = {"first": 0, "up": at - 1, "down": at + 1, "last": len(line)}[place]
-        line.insert(min(max(index, 0), len(line)), job)
-        dealt = iter(line)
-        return replace(self, jobs=tuple(next(dealt) if each.state in QUEUED_STATES else each for each in self.jobs))
+            index = {"first": 0, "up": old_index - 1, "down": old_index + 1, "last": len(queued)}[place]
+        queued.insert(min(max(index, 0), len(queued)), job)
+        new_order = iter(queued)  # ended jobs stay where they are in the list
+        return replace(self, jobs=tuple(next(new_order) if each.state in QUEUED_STATES else each for each in self.jobs))
 
-    def clear(self, *, failed: bool = False) -> "JobList":
+    def clear_ended(self, *, failed: bool = False) -> "JobList":
         """Remove jobs that are done or cancelled, and with `failed` those that failed."""
         ended = {JobState.DONE, JobState.CANCELLED} | ({JobState.FAILED} if failed else set())
-        kept = tuple(job for job in self.jobs if job.state not in ended)
-        return replace(self, jobs=kept)
+        return replace(self, jobs=tuple(job for job in self.jobs if job.state not in ended))
 
     def release_hold(self) -> "JobList":
         """Release the held queue and make all pending retries due at once."""
@@ -269,62 +266,64 @@ class JobList:
         return replace(self, jobs=jobs, hold=None)
 
     def recover_abandoned(
-        self, lives: Callable[[ProcessId], bool], last: Callable[[int], Progress | None] = lambda _id: None
+        self,
+        is_running: Callable[[ProcessId], bool],
+        last_progress: Callable[[int], Progress | None] = lambda _job_id: None,
     ) -> "JobList":
-        """Release the jobs whose process is gone; `last` returns their last known progress."""
+        """Release the jobs whose process is gone."""
 
-        def taken_back(job: Job) -> Job:
-            if job.state is not JobState.RUNNING or (job.owner is not None and lives(job.owner)):
+        def recover_job(job: Job) -> Job:
+            if job.state is not JobState.RUNNING or (job.owner is not None and is_running(job.owner)):
                 return job
-            return job.with_progress(last(job.id)).without_owner()
+            return job.with_progress(last_progress(job.id)).without_owner()
 
-        return replace(self, jobs=tuple(map(taken_back, self.jobs)))
+        return replace(self, jobs=tuple(map(recover_job, self.jobs)))
 
     def claim_due(self, owner: ProcessId, kinds: Collection[str], *, at_once: int, now_s: float) -> "JobList":
         """Assign due jobs to `owner` until `at_once` jobs run, counting those of all processes."""
         if self.hold is not None:
             return self
-        free = at_once - sum(job.state is JobState.RUNNING for job in self.jobs)
+        startable = at_once - sum(job.state is JobState.RUNNING for job in self.jobs)
         jobs = list(self.jobs)
         for index, job in enumerate(jobs):
-            if free > 0 and job.kind in kinds and job.is_due(now_s):
+            if startable > 0 and job.kind in kinds and job.is_due(now_s):
                 jobs[index] = replace(job, state=JobState.RUNNING, owner=owner, retry_at_s=None, failure=None)
-                free -= 1
+                startable -= 1
         return replace(self, jobs=tuple(jobs))
 
     def record_outcome(
-        self, job_id: int, outcome: Outcome, figures: Progress | None, *, moved: bool, now_s: float
+        self, job_id: int, outcome: Outcome, progress: Progress | None, *, has_new_bytes: bool, now_s: float
     ) -> "JobList":
-        """Record the outcome of a running job; `moved` is True if it made progress in this run.
+        """Record the outcome of a running job; `has_new_bytes` is True if it made progress in this run.
 
         A request made meanwhile takes precedence over a failure. Nothing happens if the job was removed.
         """
         job = next((each for each in self.jobs if each.id == job_id and each.state is JobState.RUNNING), None)
         if job is None:
             return self
-        job = job.with_progress(figures)
+        job = job.with_progress(progress)
         if isinstance(outcome, JobDone):
             job = replace(
                 job.without_owner(), state=JobState.DONE, result=outcome.result, ended_s=now_s, tries=0, failure=None
             )
-            return self._with(job if job.bytes is None else replace(job, done_bytes=job.bytes))
+            return self._replace_job(job if job.bytes is None else replace(job, done_bytes=job.bytes))
         if isinstance(outcome, JobStopped) or job.wish is not RequestedState.RUN:
-            return self._with(job.without_owner())
+            return self._replace_job(job.without_owner())
         if outcome.holds_queue:
-            return replace(self._with(replace(job.without_owner(), failure=outcome)), hold=outcome)
+            return replace(self._replace_job(replace(job.without_owner(), failure=outcome)), hold=outcome)
         if outcome.temporary:
-            tries = 1 if moved else job.tries + 1
+            tries = 1 if has_new_bytes else job.tries + 1
             pause_s = max(_FIRST_PAUSE_S * 2 ** min(tries - 1, 16), (outcome.until_s or now_s) - now_s)
-            # A retry before `until_s` sends no request: the stored refusal answers it.
+            # This may be before `until_s`: then the retry fails again without a request, by the saved rate limit.
             pause_s = min(pause_s, _LONGEST_PAUSE_S)
             job = replace(job.without_owner(), failure=outcome, tries=tries, retry_at_s=now_s + pause_s)
-            return self._with(job)
-        return self._with(replace(job.without_owner(), state=JobState.FAILED, failure=outcome, ended_s=now_s))
+            return self._replace_job(job)
+        return self._replace_job(replace(job.without_owner(), state=JobState.FAILED, failure=outcome, ended_s=now_s))
 
     def record_discarded(self, job_id: int, failure: JobFailure | None) -> "JobList":
         """Record that the data of a cancelled job was deleted, or the failure to delete it."""
-        job = replace(self.find(job_id), wish=RequestedState.CANCEL, failure=failure)
-        return self._with(job if failure else replace(job, done_bytes=None))
+        job = replace(self.find_job(job_id), wish=RequestedState.CANCEL, failure=failure)
+        return self._replace_job(job if failure else replace(job, done_bytes=None))
 
     def release_owned_by(self, owner: ProcessId) -> "JobList":
         """Release all jobs that `owner` runs, because that process stops."""
@@ -333,5 +332,5 @@ class JobList:
         )
         return replace(self, jobs=jobs)
 
-    def _with(self, job: Job) -> "JobList":
+    def _replace_job(self, job: Job) -> "JobList":
         return replace(self, jobs=tuple(job if each.id == job.id else each for each in self.jobs))

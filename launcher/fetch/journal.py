@@ -1,9 +1,10 @@
-"""The journal beside an unfinished download: the file's identity and the byte ranges that are there.
+"""The journal of an unfinished download: the file's identity and the byte ranges that were received.
 
-The first line is JSON. Each further line is a stretch that grew from `begin`: the bytes up to `written` were handed to
-the system, those up to `synced` were flushed to disk. A line is overwritten in place as its stretch grows. It has a
-fixed width and a checksum, so a torn line is ignored. Data is always written before its line: a killed program
-therefore loses nothing, and after a power cut (another boot) the bytes up to `synced` count.
+The first line is JSON. Each further line is a stretch, a range that grows from `begin`: the bytes up to `written` were
+passed to the system, those up to `synced` were flushed to disk. A line is overwritten in place as its stretch grows. It
+has a fixed width and a checksum, so that an incompletely written line is noticed and ignored. Data is always written
+before its line: a killed program therefore loses nothing. After a power cut (another boot) only the bytes up to
+`synced` count.
 """
 
 import json
@@ -36,7 +37,7 @@ class Span(NamedTuple):
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return the same bytes in as few spans as possible, sorted, none of them empty, touching or overlapping."""
+    """Return the same bytes in as few spans as possible, sorted."""
     joined: list[Span] = []
     for span in sorted(spans):
         if span.end <= span.begin:
@@ -70,6 +71,7 @@ def count_bytes(spans: Iterable[Span]) -> int:
 
 _FORMAT = 1
 _WIDTH = 69
+"""Bytes of a line: three numbers of 19 digits, a checksum of 8, three blanks and the line end."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -101,7 +103,7 @@ class JournalRecord:
 
     @property
     def finished(self) -> list[Span]:
-        """The byte ranges that are there."""
+        """The byte ranges that were received."""
         return merge_spans(Span(each.begin, each.written) for each in self.stretches)
 
 
@@ -126,7 +128,7 @@ def create_journal(path: Path, identity: DownloadIdentity, stretches: list[Stret
 
     The draft has a fixed name, so that one left by a killed process is reused by the next run.
     """
-    first, draft = format_head(identity), _draft(path)
+    first, draft = format_head(identity), _draft_path(path)
     with draft.open("wb") as file:
         file.write(first + b"".join(map(format_line, stretches)))
         file.flush()
@@ -138,10 +140,10 @@ def create_journal(path: Path, identity: DownloadIdentity, stretches: list[Stret
 def remove_journal(path: Path) -> None:
     """Delete a journal and its unfinished draft. Raises OSError."""
     path.unlink(missing_ok=True)
-    _draft(path).unlink(missing_ok=True)
+    _draft_path(path).unlink(missing_ok=True)
 
 
-def _draft(path: Path) -> Path:
+def _draft_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.new")
 
 
@@ -149,21 +151,21 @@ def read_journal(path: Path) -> JournalRecord | None:
     """Return the content of a journal, None if there is none or it is invalid."""
     try:
         first, _, rest = path.read_bytes().partition(b"\n")
-        told = json.loads(first)
+        head = json.loads(first)
     except (OSError, ValueError, RecursionError):
         return None
-    identity = _parse_identity(told)
+    identity = _parse_identity(head)
     if identity is None:
         return None
-    lines = (_parse_stretch(rest[at : at + _WIDTH]) for at in range(0, len(rest), _WIDTH))
+    lines = (_parse_stretch(rest[offset : offset + _WIDTH]) for offset in range(0, len(rest), _WIDTH))
     stretches = [each for each in lines if each]
-    if told.get("boot") != boot_id():
+    if head.get("boot") != boot_id():
         stretches = [Stretch(each.begin, each.synced, each.synced) for each in stretches]
     return JournalRecord(identity, stretches)
 
 
-def _parse_identity(told: Any) -> DownloadIdentity | None:  # noqa: ANN401 -- what the file holds
-    match told:
+def _parse_identity(head: Any) -> DownloadIdentity | None:  # noqa: ANN401 -- what the file holds
+    match head:
         case {
             "format": 1,
             "url": str(url),
@@ -190,5 +192,5 @@ def boot_id() -> str:
     if sys.platform == "linux":
         with suppress(OSError):
             return _BOOT_ID.read_text("ascii").strip()
-    # It drifts with the clock; a wrong value costs only the bytes that were not flushed.
+    # The boot time drifts with the clock; a wrong value costs only the bytes that were not flushed.
     return f"{psutil.boot_time() / 60:.0f}"

@@ -1,4 +1,4 @@
-"""Safe local names for files that a server names: they stay inside the intended folder."""
+"""Safe local names for files whose names come from a server: they stay inside the intended folder."""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -11,13 +11,13 @@ _FORBIDDEN = re.compile(r'[<>:"/\\|?*\0-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)", re.IGNORECASE)
 """Device names, with any extension (https://learn.microsoft.com/windows/win32/fileio/naming-a-file)."""
 _MOST_BYTES = 220
-"""Limit for a name, of the 255 bytes that file systems allow: the rest is for the suffixes of unfinished files."""
+"""Longest name. File systems allow 255 bytes; the difference is for suffixes such as .part.journal.new."""
 
 
 def local_name(name: str) -> str:
     """Return one path component as a name that is valid, and the same, on every system.
 
-    Invalid characters become "_". Raises BadOption for a name that means a folder, or is too long.
+    Invalid characters become "_". Raises BadOption for "", ".", ".." and names that are too long.
     """
     if name in ("", ".", ".."):
         raise BadOption(
@@ -42,7 +42,7 @@ def is_local_name(name: str) -> bool:
 
 
 def local_path(folder: Path, name: str) -> Path:
-    """Return the path below `folder` for a file that a server calls `name`, with / between its components.
+    """Return the path below `folder` for a server's file name, which may contain / between components.
 
     Raises BadOption if a component cannot be used: see `local_name`.
     """

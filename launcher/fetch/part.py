@@ -31,8 +31,8 @@ UNKNOWN_END = 2**62
 class Segment:
     """A range of the file that one connection fills, from `begin` to `end`; the bytes up to `position` are written.
 
-    `line` is the index of its line in the journal, `synced` the position that is flushed to disk, `asked` the end of
-    the range requested from the server. The lock of the part guards it.
+    The bytes up to `synced` are flushed to disk. `line` is the index of its line in the journal, `requested_end` the
+    end of the range requested from the server, `idle` means that no connection fills it. Guarded by PartialFile's lock.
     """
 
     begin: int
@@ -40,7 +40,7 @@ class Segment:
     end: int
     synced: int
     line: int
-    asked: int
+    requested_end: int
     idle: bool = False
 
 
@@ -67,44 +67,51 @@ def count_unfinished_bytes(target: Path) -> int | None:
 class PartialFile:
     """An open unfinished file and its journal. All methods are thread-safe; after `close` nothing is written.
 
-    Data of an earlier run is kept if `same` returns True for the identity in its journal. Methods that write raise
-    OSError.
+    Data of an earlier run is kept if `is_same_file` returns True for the identity in its journal. Methods that write
+    raise OSError.
     """
 
-    def __init__(self, target: Path, identity: DownloadIdentity, same: Callable[[DownloadIdentity], bool]) -> None:
+    def __init__(
+        self, target: Path, identity: DownloadIdentity, is_same_file: Callable[[DownloadIdentity], bool]
+    ) -> None:
         self.path = part_path(target)
         self._journal_path = journal_path(target)
         self._changed = threading.Condition()
         self._syncing = threading.Lock()
-        self._sync_failed: OSError | None = None
+        self._sync_error: OSError | None = None
         self._closed = False
-        self._promised = identity
+        self._initial_identity = identity
         self.generation = 0
+        """Grows each time all data is discarded, so that threads notice that their data is outdated."""
         record = journal.read_journal(self._journal_path)
-        there: list[Stretch] = []
-        if record is not None and self.path.is_file() and same(record.identity):
+        stretches: list[Stretch] = []
+        if record is not None and self.path.is_file() and is_same_file(record.identity):
             known = record.identity
             size = identity.bytes if identity.bytes is not None else known.bytes
             identity = DownloadIdentity(identity.url, size, identity.sha256, known.etag)
             end = min(self.path.stat().st_size, UNKNOWN_END if size is None else size)
-            there = [
+            stretches = [
                 Stretch(each.begin, min(each.written, end), min(each.synced, end))
                 for each in record.stretches
                 if each.begin < min(each.written, end)
             ]
         elif record is not None and (lost := count_unfinished_bytes(target)):
-            _log.warning("%s: %s bytes that waited belong to another file, and are given up.", target.name, f"{lost:,}")
+            _log.warning(
+                "%s: %s bytes of an earlier download belong to another file and are discarded.",
+                target.name,
+                f"{lost:,}",
+            )
         self.identity = identity
         self.received_bytes = 0
-        if not there:
+        if not stretches:
             self.path.unlink(missing_ok=True)
         self._file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644), "r+")
         try:
             self._segments = [
                 Segment(each.begin, each.written, each.written, each.synced, index, each.written, idle=True)
-                for index, each in enumerate(there)
+                for index, each in enumerate(stretches)
             ]
-            self.resumed_bytes = self._done()
+            self.resumed_bytes = self._count_done()
             self._write_journal()
         except BaseException:
             self._file.close()
@@ -112,7 +119,7 @@ class PartialFile:
 
     def _write_journal(self) -> None:
         stretches = [Stretch(each.begin, each.position, each.synced) for each in self._segments]
-        self._head = journal.create_journal(self._journal_path, self.identity, stretches)
+        self._journal_head = journal.create_journal(self._journal_path, self.identity, stretches)
         self._journal = FileIO(self._journal_path, "r+")
 
     @property
@@ -122,9 +129,8 @@ class PartialFile:
 
     @property
     def done_bytes(self) -> int:
-        """The number of bytes that are written. Takes no lock, because the lock is held while the journal is
-        written."""
-        return self._done()
+        """The number of bytes that are written. Takes no lock, so that it does not wait for writes to the disk."""
+        return self._count_done()
 
     @property
     def complete(self) -> bool:
@@ -134,7 +140,7 @@ class PartialFile:
     def find_gaps(self) -> list[Span]:
         """Return the ranges that are neither written nor being fetched."""
         with self._changed:
-            return self._gaps()
+            return self._find_gaps()
 
     def open_spans(self) -> list[Span]:
         """Return the ranges that the open connections have yet to fetch."""
@@ -159,12 +165,12 @@ class PartialFile:
         with self._changed:
             for each in self._segments:
                 if each.idle and each.position == span.begin > each.begin:
-                    each.end = each.asked = span.end
+                    each.end = each.requested_end = span.end
                     each.idle = False
                     return each
             segment = Segment(span.begin, span.begin, span.end, span.begin, len(self._segments), span.end)
             self._segments.append(segment)
-            self._note(segment)
+            self._write_journal_line(segment)
             return segment
 
     def release_segment(self, segment: Segment) -> None:
@@ -174,7 +180,7 @@ class PartialFile:
             self._changed.notify_all()
 
     def cut_segment(self, span: Span) -> None:
-        """End the running segment that reaches into `span` at its beginning; `span` becomes a gap."""
+        """Shorten the running segment that reaches into `span` so that it ends there; `span` becomes a gap."""
         with self._changed:
             for each in self._segments:
                 if not each.idle and each.position < span.begin < each.end:
@@ -183,10 +189,10 @@ class PartialFile:
     def extend_into_gaps(self) -> None:
         """Extend running segments into the gaps behind them, up to the range that was requested from their servers."""
         with self._changed:
-            behind = {gap.begin: gap.end for gap in self._gaps()}
+            gap_ends = {gap.begin: gap.end for gap in self._find_gaps()}
             for each in self._segments:
                 if not each.idle:
-                    each.end = max(each.end, min(behind.get(each.end, 0), each.asked))
+                    each.end = max(each.end, min(gap_ends.get(each.end, 0), each.requested_end))
 
     def write(self, segment: Segment, data: memoryview) -> bool:
         """Append data to a segment, up to its end, and update the journal. Returns False if the segment needs no
@@ -194,8 +200,8 @@ class PartialFile:
         with self._changed:
             if self._closed or segment.idle:
                 return False
-            if self._sync_failed is not None:
-                raise self._sync_failed
+            if self._sync_error is not None:
+                raise self._sync_error
             data = data[: segment.end - segment.position]
             while data:
                 self._file.seek(segment.position)
@@ -203,7 +209,7 @@ class PartialFile:
                 segment.position += written
                 self.received_bytes += written
                 data = data[written:]
-                self._note(segment)
+                self._write_journal_line(segment)
             self._changed.notify_all()
             return segment.position < segment.end
 
@@ -213,33 +219,33 @@ class PartialFile:
         After one failure every call fails: the system reports a write error only once and discards the data.
         """
         with self._syncing:
-            if self._sync_failed is not None:
-                raise self._sync_failed
+            if self._sync_error is not None:
+                raise self._sync_error
             with self._changed:
-                marks = [(each, each.position) for each in self._segments if each.position > each.synced]
-                if self._closed or not marks:
+                unsynced = [(each, each.position) for each in self._segments if each.position > each.synced]
+                if self._closed or not unsynced:
                     return
                 generation = self.generation
                 duplicate = os.dup(self._file.fileno())
             try:
                 (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(duplicate)
             except OSError as error:
-                self._sync_failed = error
+                self._sync_error = error
                 raise
             finally:
                 os.close(duplicate)
             with self._changed:
                 if not self._closed and generation == self.generation:
-                    for segment, position in marks:
+                    for segment, position in unsynced:
                         segment.synced = max(segment.synced, min(position, segment.position))
-                        self._note(segment)
+                        self._write_journal_line(segment)
 
     def discard_data(self) -> None:
         """Discard all data, because the file on the server has changed."""
         with self._changed:
             for segment in self._segments:
                 segment.idle = True
-            self.identity = self._promised
+            self.identity = self._initial_identity
             self._journal.close()
             self._segments = []
             self._write_journal()
@@ -252,52 +258,53 @@ class PartialFile:
         """Close both files; late threads write nothing any more."""
         with self._changed:
             # Data after the last successful flush may be lost, so a later run must not resume from it.
-            if self._sync_failed is not None and not self._closed:
+            if self._sync_error is not None and not self._closed:
                 for segment in self._segments:
                     segment.position = segment.synced
-                    self._note(segment)
+                    self._write_journal_line(segment)
             self._closed = True
             self._file.close()
             self._journal.close()
             self._changed.notify_all()
 
     def remove(self) -> None:
-        """Delete both files, already closed, because nothing has arrived."""
+        """Delete both files. Call `close` first."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         with suppress(OSError):
             journal.remove_journal(self._journal_path)
 
-    def _gaps(self) -> list[Span]:
-        taken = [Span(each.begin, each.position if each.idle else each.end) for each in self._segments]
-        return find_gaps(taken, UNKNOWN_END if self.size is None else self.size)
+    def _find_gaps(self) -> list[Span]:
+        claimed = [Span(each.begin, each.position if each.idle else each.end) for each in self._segments]
+        return find_gaps(claimed, UNKNOWN_END if self.size is None else self.size)
 
-    def _done(self) -> int:
+    def _count_done(self) -> int:
         return count_bytes([Span(each.begin, each.position) for each in tuple(self._segments)])
 
-    def _note(self, segment: Segment) -> None:
-        self._journal.seek(journal.line_offset(self._head, segment.line))
+    def _write_journal_line(self, segment: Segment) -> None:
+        self._journal.seek(journal.line_offset(self._journal_head, segment.line))
         self._journal.write(journal.format_line(Stretch(segment.begin, segment.position, segment.synced)))
 
-    def _prefix(self) -> int:
+    def _prefix_end(self) -> int:
+        """Return the number of bytes from the beginning of the file that are written without a gap."""
         spans = merge_spans(Span(each.begin, each.position) for each in self._segments)
         return spans[0].end if spans and spans[0].begin == 0 else 0
 
     def wait_for_data(self, position: int, generation: int) -> int | None:
-        """Wait until more than the first `position` bytes are written, or all, and return how many.
+        """Wait until the file is written without a gap beyond `position`, or is complete, and return up to where.
 
         Returns None if the file was closed, or if all data was discarded since `generation`.
         """
         with self._changed:
             while not self._closed and generation == self.generation:
-                if (end := self._prefix()) > position or end == self.size:
+                if (end := self._prefix_end()) > position or end == self.size:
                     return end
                 self._changed.wait()
         return None
 
 
 class FileHasher:
-    """Hashes the file while it grows, by reading the written data back from the page cache."""
+    """Hashes the file while it grows, by reading the written data back, which is still in the page cache."""
 
     def __init__(self, part: PartialFile) -> None:
         self._part = part
@@ -305,7 +312,7 @@ class FileHasher:
         self.hashed_bytes = 0
 
     def run(self) -> str:
-        """Return the SHA-256 once the file is complete, "" if it was closed or its data discarded. Raises OSError."""
+        """Return the SHA-256 once the file is complete; "" if it was closed or its data discarded. Raises OSError."""
         part, digest, view = self._part, hashlib.sha256(), memoryview(bytearray(_HASH_BLOCK))
         with FileIO(part.path) as file:
             while (end := part.wait_for_data(self.hashed_bytes, self._generation)) is not None:
@@ -322,6 +329,7 @@ class FileHasher:
 # The files of a transfer: exclusive access, free space, and the move to the final name.
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk is full, a quota is used up, or the file is larger than the system allows."""
 
 
 @contextmanager
@@ -342,7 +350,7 @@ def lock_target(target: Path) -> Iterator[None]:
         yield
     finally:
         if sys.platform != "win32":
-            # While the lock is held: a process that waits for it notices and creates another.
+            # Delete it while the lock is held: a process that has just opened it notices that and creates a new one.
             path.unlink(missing_ok=True)
         lock.release()
         if sys.platform == "win32":
@@ -357,8 +365,8 @@ def free_bytes(folder: Path) -> int:
 
 def disk_full_error(folder: Path, *, needed: int, free: int, reserve: int) -> DiskFull:
     """Return the error for a disk without room for `needed` more bytes besides the `reserve` that stays free."""
-    kept = f", and {_format_size(reserve)} stay free for the system" if reserve else ""
-    missing = f"{_format_size(needed)} are still needed{kept}; " if needed else ""
+    reserved = f", and {_format_size(reserve)} stay free for the system" if reserve else ""
+    missing = f"{_format_size(needed)} are still needed{reserved}; " if needed else ""
     return DiskFull(
         message(
             "Not enough disk space in {folder}: {missing}{size} free.",
@@ -407,8 +415,9 @@ def write_error(error: OSError, target: Path, needed: int = 0) -> LauncherError:
 
 
 def keep_as_bad(target: Path, reason: str, **facts: object) -> DownloadBroken:
-    """Rename the unfinished file to .bad, write the reason to a .txt beside it, and return the error. Replaces an older
-    .bad.
+    """Rename the unfinished file to .bad, write the reason into a .bad.txt, and return the error.
+
+    Replaces an older .bad file.
     """
     bad = target.with_name(f"{target.name}.bad")
     replace_file(part_path(target), bad)
@@ -424,7 +433,7 @@ def keep_as_bad(target: Path, reason: str, **facts: object) -> DownloadBroken:
 
 
 def move_to_target(target: Path) -> None:
-    """Rename the finished file, which is flushed to disk, to its final name, and make that survive a power cut.
+    """Rename the finished file, which must be flushed to disk, to its final name, and flush the folder to disk.
 
     Raises FileInTheWay if the name was taken meanwhile, and OSError.
     """
@@ -436,7 +445,7 @@ def move_to_target(target: Path) -> None:
         )
     replace_file(part_path(target), target)
     journal.remove_journal(journal_path(target))
-    if sys.platform != "win32":  # on Windows the file system does it
+    if sys.platform != "win32":  # on Windows the file system flushes it
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,4 +1,4 @@
-"""The download queue: its file, which all processes of the user share, and the requests on its jobs."""
+"""The download queue: its file, which all processes of the user share, and requests to change its jobs."""
 
 import json
 import time
@@ -19,13 +19,13 @@ from launcher.base.progress import Progress
 from launcher.base.store import KeptFile, free_bad_path, hold_file_lock
 from launcher.fetch.jobs import AddedJob, Job, JobFailure, JobList, JobState, QueuePlace, RequestedState
 
-# The queue's file in the state folder. Any process of ours may change it, one at a time.
+# The queue's file in the state folder. Any process of this program may change it, one at a time.
 
 _VERSION = 1
 _LOCK_S = 10.0
 _JOB = TypeAdapter(Job)
 _HOLD = TypeAdapter(JobFailure | None)
-_FIGURES = TypeAdapter(Progress)
+_PROGRESS = TypeAdapter(Progress)
 
 Stamp = tuple[int, int, int]
 _T = TypeVar("_T")
@@ -33,10 +33,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class QueueDamage:
-    """Damage to the queue's file or to a job in it. The old file is kept as `kept_as`, None if it could not be
-    moved."""
+    """Damage to the queue's file or to a job in it."""
 
     kept_as: Path | None
+    """The new path of the damaged file; None if it could not be moved."""
     lost: int | None
     """The number of jobs that were lost from the queue; None if that is unknown."""
 
@@ -73,10 +73,10 @@ class QueueStore:
     def stamp(self) -> Stamp | None:
         """Return a value that differs after each change of the file; None if there is no file."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except FileNotFoundError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def change(self, change: Callable[[JobList], tuple[JobList, _T]]) -> tuple[JobList, _T, tuple[QueueDamage, ...]]:
         """Apply `change` to the jobs, write them if they differ, and return them, its second result, and any damage.
@@ -86,43 +86,43 @@ class QueueStore:
         make_folder(self._folder)
         with hold_file_lock(self.path, _LOCK_S):
             before, damage = self._load()
-            after, told = change(before)
+            after, result = change(before)
             if after != before or damage:
                 write_atomically(self.path, _serialize(after))
-        return after, told, damage
+        return after, result, damage
 
-    def show_figures(self, job_id: int, figures: Progress) -> None:
+    def publish_progress(self, job_id: int, progress: Progress) -> None:
         """Publish the progress of a running job to other processes. Not flushed to disk."""
         with suppress(OSError):
-            self._figures_path(job_id).write_text(json.dumps(add_message_data(asdict(figures))), "utf-8")
+            self._progress_path(job_id).write_text(json.dumps(add_message_data(asdict(progress))), "utf-8")
 
-    def figures(self, job_id: int) -> Progress | None:
+    def read_progress(self, job_id: int) -> Progress | None:
         """Return the published progress of a job; None if there is none, or if it is just being written."""
         with suppress(OSError, ValueError, RecursionError):
-            data = json.loads(self._figures_path(job_id).read_bytes())
-            return replace(_FIGURES.validate_python(data), note=str(restore_messages(data).get("note", "")))
+            data = json.loads(self._progress_path(job_id).read_bytes())
+            return replace(_PROGRESS.validate_python(data), note=str(restore_messages(data).get("note", "")))
         return None
 
-    def forget_figures(self, running: Iterable[int]) -> None:
+    def delete_stale_progress(self, running: Iterable[int]) -> None:
         """Delete the published progress of jobs that no longer run."""
-        kept = {self._figures_path(job_id) for job_id in running}
+        running_paths = {self._progress_path(job_id) for job_id in running}
         for path in self._folder.glob("running-*.json"):
-            if path not in kept:
+            if path not in running_paths:
                 with suppress(OSError):
                     path.unlink()
 
-    def _figures_path(self, job_id: int) -> Path:
+    def _progress_path(self, job_id: int) -> Path:
         return self._folder / f"running-{job_id}.json"
 
     def _load(self) -> tuple[JobList, tuple[QueueDamage, ...]]:
-        read, damage = self._file.load_with_damage(self.path)
+        queue, damage = self._file.load_with_damage(self.path)
         if damage is not None:
             return JobList(), (QueueDamage(damage.kept_as, None),)
-        if not read.lost:
-            return read.jobs, ()
+        if not queue.lost:
+            return queue.jobs, ()
         bad = free_bad_path(self.path)
-        write_atomically(bad, read.data)  # the file itself is rewritten below with the jobs that could be parsed
-        return read.jobs, (QueueDamage(bad, read.lost),)
+        write_atomically(bad, queue.data)  # change() then rewrites the file with the jobs that could be parsed
+        return queue.jobs, (QueueDamage(bad, queue.lost),)
 
     def _parse(self, data: bytes) -> _ParsedQueue:
         whole = json.loads(data)
@@ -136,11 +136,10 @@ class QueueStore:
         hold: JobFailure | None = None
         with suppress(ValidationError):
             hold = _restore_failure(_HOLD.validate_python(whole.get("hold")), whole.get("hold"))
-        given = whole.get("next_id")
-        after = max((job.id for job in jobs), default=0) + 1
-        return _ParsedQueue(
-            JobList(tuple(jobs), max(given, after) if isinstance(given, int) else after, hold), lost, data
-        )
+        next_id = max((job.id for job in jobs), default=0) + 1
+        if isinstance(stored_id := whole.get("next_id"), int):
+            next_id = max(next_id, stored_id)
+        return _ParsedQueue(JobList(tuple(jobs), next_id, hold), lost, data)
 
 
 def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
@@ -161,23 +160,25 @@ def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
     return jobs, lost
 
 
-def _restore_failure(read: JobFailure | None, data: Any) -> JobFailure | None:  # noqa: ANN401 -- what the file has of it
-    """Return a parsed failure with its texts restored to messages."""
-    if read is None:
+def _restore_failure(failure: JobFailure | None, data: Any) -> JobFailure | None:  # noqa: ANN401 -- JSON
+    """Return a parsed failure with its texts restored to messages from its JSON `data`."""
+    if failure is None:
         return None
     texts = restore_messages(data)
-    return replace(read, title=texts["title"], hint=texts.get("hint", ""))
+    return replace(failure, title=texts["title"], hint=texts.get("hint", ""))
 
 
 def _serialize(jobs: JobList) -> bytes:
-    def described(data: Any, failure: JobFailure | None) -> Any:  # noqa: ANN401 -- JSON
+    def with_messages(data: Any, failure: JobFailure | None) -> Any:  # noqa: ANN401 -- JSON
         return data if failure is None else add_message_data({**data, "title": failure.title, "hint": failure.hint})
 
     entries = []
     for job in jobs.jobs:
         entry = _JOB.dump_python(job, mode="json", exclude_defaults=True)
-        entries.append(entry if job.failure is None else {**entry, "failure": described(entry["failure"], job.failure)})
-    hold = described(_HOLD.dump_python(jobs.hold, mode="json"), jobs.hold)
+        if job.failure is not None:
+            entry["failure"] = with_messages(entry["failure"], job.failure)
+        entries.append(entry)
+    hold = with_messages(_HOLD.dump_python(jobs.hold, mode="json"), jobs.hold)
     whole = {"version": _VERSION, "next_id": jobs.next_id, "hold": hold, "jobs": entries}
     return json.dumps(whole, indent=1).encode()
 
@@ -187,9 +188,9 @@ ReportProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """The implementation of one kind of job, given its arguments.
+    """The implementation of one kind of job. Both functions take the job's arguments.
 
-    `run` carries it out and returns its result as JSON; it may be called again after any outcome, and cancelling pauses
+    `run` does the work and returns its result as JSON; it may be called again after any outcome, and cancelling pauses
     it. `discard` deletes what an unfinished job has left on disk. Both raise LauncherError or OSError.
     """
 
@@ -210,90 +211,89 @@ class QueueSnapshot:
     """A snapshot of the queue: all jobs, the progress of the running ones by job ID, and damage to the file."""
 
     jobs: JobList
-    figures: Mapping[int, Progress]
+    progress_by_id: Mapping[int, Progress]
     damage: tuple[QueueDamage, ...]
 
 
 class DownloadQueue:
     """The jobs of this user, shared by all processes.
 
-    Requests take effect before a method returns, except for running jobs: their process carries them out within half a
-    second. Each method may raise OSError or WrittenByNewer.
+    Requests take effect before a method returns, except for running jobs: the process that runs them reacts within
+    half a second. `job_kinds` are the implementations by name. Each method may raise OSError or WrittenByNewer.
     """
 
     def __init__(
-        self, works: Mapping[str, JobKind], store: QueueStore | None = None, clock: QueueClock | None = None
+        self, job_kinds: Mapping[str, JobKind], store: QueueStore | None = None, clock: QueueClock | None = None
     ) -> None:
-        self.works = works
+        self.job_kinds = job_kinds
         self.store = store or QueueStore()
         self.clock = clock or QueueClock()
 
     def read_snapshot(self) -> QueueSnapshot:
         """Return a snapshot of all jobs."""
         jobs, _, damage = self._change(lambda jobs: (jobs, None))
-        shown = {job.id: self.store.figures(job.id) for job in jobs.jobs if job.state is JobState.RUNNING}
-        return QueueSnapshot(
-            jobs, {job_id: figures for job_id, figures in shown.items() if figures is not None}, damage
-        )
+        running = [job.id for job in jobs.jobs if job.state is JobState.RUNNING]
+        progress = {job_id: read for job_id in running if (read := self.store.read_progress(job_id)) is not None}
+        return QueueSnapshot(jobs, progress, damage)
 
-    def add(self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None = None) -> AddedJob:
+    def add_job(self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None = None) -> AddedJob:
         """Append a job to the queue, unless it is queued already. `arguments` are JSON, `title` is for users."""
         now_s = self.clock.calendar_s()
-        return self._change(lambda jobs: jobs.add(kind, arguments, title, size_bytes=size_bytes, now_s=now_s))[1]
+        return self._change(lambda jobs: jobs.add_job(kind, arguments, title, size_bytes=size_bytes, now_s=now_s))[1]
 
     def request_state(self, wish: RequestedState, *job_ids: int) -> tuple[Job, ...]:
         """Request a state of jobs and return them. Raises JobUnknown, and then requests none."""
 
-        def asked(jobs: JobList) -> tuple[JobList, None]:
+        def apply_requests(jobs: JobList) -> tuple[JobList, None]:
             for job_id in job_ids:
                 jobs = jobs.request_state(job_id, wish)
             return jobs, None
 
-        jobs = self._change(asked)[0]
-        return tuple(jobs.find(job_id) for job_id in job_ids)
+        jobs = self._change(apply_requests)[0]
+        return tuple(jobs.find_job(job_id) for job_id in job_ids)
 
     def request_state_of_all(self, wish: RequestedState, states: Collection[JobState]) -> tuple[Job, ...]:
         """Request a state of all jobs in one of `states`, and return them; a request to run releases the held queue."""
 
-        def asked(jobs: JobList) -> tuple[JobList, tuple[int, ...]]:
-            meant = tuple(job.id for job in jobs.jobs if job.state in states)
-            for job_id in meant:
+        def apply_requests(jobs: JobList) -> tuple[JobList, tuple[int, ...]]:
+            job_ids = tuple(job.id for job in jobs.jobs if job.state in states)
+            for job_id in job_ids:
                 jobs = jobs.request_state(job_id, wish)
-            return jobs.release_hold() if wish is RequestedState.RUN else jobs, meant
+            return jobs.release_hold() if wish is RequestedState.RUN else jobs, job_ids
 
-        jobs, meant, _ = self._change(asked)
-        return tuple(jobs.find(job_id) for job_id in meant)
+        jobs, job_ids, _ = self._change(apply_requests)
+        return tuple(jobs.find_job(job_id) for job_id in job_ids)
 
-    def move(self, job_id: int, place: QueuePlace) -> Job:
-        """Move a job in the queue (see JobList.move), and return it. Raises JobUnknown."""
-        return self._change(lambda jobs: (jobs.move(job_id, place), None))[0].find(job_id)
+    def move_job(self, job_id: int, place: QueuePlace) -> Job:
+        """Move a job in the queue (see JobList.move_job), and return it. Raises JobUnknown."""
+        return self._change(lambda jobs: (jobs.move_job(job_id, place), None))[0].find_job(job_id)
 
-    def clear(self, *, failed: bool = False) -> int:
+    def clear_ended(self, *, failed: bool = False) -> int:
         """Remove jobs that are done or cancelled, and with `failed` those that failed; return how many."""
 
-        def cleared(jobs: JobList) -> tuple[JobList, int]:
-            kept = jobs.clear(failed=failed)
-            return kept, len(jobs.jobs) - len(kept.jobs)
+        def clear_and_count(jobs: JobList) -> tuple[JobList, int]:
+            remaining = jobs.clear_ended(failed=failed)
+            return remaining, len(jobs.jobs) - len(remaining.jobs)
 
-        return self._change(cleared)[1]
+        return self._change(clear_and_count)[1]
 
     def release_hold(self) -> None:
         """Release the queue if it is held."""
         self._change(lambda jobs: (jobs.release_hold(), None))
 
     def settle_jobs(self, jobs: JobList) -> JobList:
-        """Return the jobs after releasing those whose process is gone and deleting the data of discarded ones."""
-        jobs = jobs.recover_abandoned(ProcessId.is_running, self.store.figures)
+        """Release the jobs whose process is gone, and delete the data of discarded ones; return the jobs after that."""
+        jobs = jobs.recover_abandoned(ProcessId.is_running, self.store.read_progress)
         for job in jobs.jobs:
             if job.state is JobState.CANCELLED and job.wish is RequestedState.DISCARD:
-                jobs = jobs.record_discarded(job.id, self._discard(job))
+                jobs = jobs.record_discarded(job.id, self._discard_data(job))
         return jobs
 
-    def _discard(self, job: Job) -> JobFailure | None:
-        work = self.works.get(job.kind)
+    def _discard_data(self, job: Job) -> JobFailure | None:
+        kind = self.job_kinds.get(job.kind)
         try:
-            if work is not None:
-                work.discard(job.arguments)
+            if kind is not None:
+                kind.discard(job.arguments)
         except LauncherError as error:
             return JobFailure.from_error(error)
         except OSError as error:
@@ -303,11 +303,11 @@ class DownloadQueue:
         return None
 
     def _change(self, change: Callable[[JobList], tuple[JobList, _T]]) -> tuple[JobList, _T, tuple[QueueDamage, ...]]:
-        def settling(jobs: JobList) -> tuple[JobList, _T]:
-            after, told = change(self.settle_jobs(jobs))
-            return self.settle_jobs(after), told
+        def change_and_settle(jobs: JobList) -> tuple[JobList, _T]:
+            after, result = change(self.settle_jobs(jobs))
+            return self.settle_jobs(after), result
 
-        return self.store.change(settling)
+        return self.store.change(change_and_settle)
 
 
 def unexpected_failure(error: BaseException) -> JobFailure:

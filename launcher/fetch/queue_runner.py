@@ -1,4 +1,4 @@
-"""Runs the jobs of the queue: starts due jobs, carries out requests and reports events to a listener."""
+"""Runs the jobs of the queue: starts due jobs, stops and pauses them on request, and reports events."""
 
 import asyncio
 import errno
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from launcher.base.errors import DiskFull, LauncherError, WrittenByNewer
 from launcher.base.identity import ProcessId
@@ -30,7 +31,7 @@ from launcher.fetch.queue import DownloadQueue, QueueDamage, Stamp, unexpected_f
 
 @dataclass(frozen=True, slots=True)
 class JobAdded:
-    """A job is in the list. A new listener first gets one for each existing job."""
+    """A job was added to the list. A new listener first gets this event for each existing job."""
 
     job: Job
 
@@ -73,7 +74,7 @@ class QueueReordered:
 
 @dataclass(frozen=True, slots=True)
 class QueueHeld:
-    """The queue is held: no job starts until one is resumed. None as `reason`: it is released."""
+    """The queue is held, so that no job starts until one is resumed; or released, if `reason` is None."""
 
     reason: JobFailure | None
 
@@ -100,7 +101,7 @@ class JobProgressed:
     """A running job made progress or changed its speed. Sent four times a second at most."""
 
     job: Job
-    figures: Progress
+    progress: Progress
     totals: QueueTotals
 
 
@@ -119,13 +120,13 @@ QueueEvent = (
 
 def events_between(before: JobList, after: JobList) -> Iterator[QueueEvent]:
     """Yield the events that lead from `before` to `after`."""
-    was = {job.id: job for job in before.jobs}
-    now = {job.id: job for job in after.jobs}
+    old_jobs = {job.id: job for job in before.jobs}
+    remaining = {job.id for job in after.jobs}
     for job in before.jobs:
-        if job.id not in now:
+        if job.id not in remaining:
             yield JobRemoved(job)
     for job in after.jobs:
-        old = was.get(job.id)
+        old = old_jobs.get(job.id)
         if old is None:
             yield JobAdded(job)
         elif old != job:
@@ -134,37 +135,41 @@ def events_between(before: JobList, after: JobList) -> Iterator[QueueEvent]:
                 yield JobFinished(job)
             elif job.state is not old.state and job.state is JobState.FAILED and job.failure is not None:
                 yield JobFailed(job, job.failure)
-    lines = [tuple(job.id for job in jobs.jobs if job.state in QUEUED_STATES) for jobs in (before, after)]
-    stayed = [tuple(job_id for job_id in line if job_id in lines[0] and job_id in lines[1]) for line in lines]
-    if stayed[0] != stayed[1]:
-        yield QueueReordered(lines[1])
+    old_order, new_order = _queued_ids(before), _queued_ids(after)
+    # Jobs that were added or have ended do not count as a change of order.
+    if [each for each in old_order if each in new_order] != [each for each in new_order if each in old_order]:
+        yield QueueReordered(new_order)
     if before.hold != after.hold:
         yield QueueHeld(after.hold)
 
 
-def sum_totals(jobs: JobList, figures: Mapping[int, Progress]) -> QueueTotals:
-    """Return the sums over the waiting and running jobs; `figures` holds the progress of the running ones."""
+def _queued_ids(jobs: JobList) -> tuple[int, ...]:
+    return tuple(job.id for job in jobs.jobs if job.state in QUEUED_STATES)
+
+
+def sum_totals(jobs: JobList, progress_by_id: Mapping[int, Progress]) -> QueueTotals:
+    """Return the sums over the waiting and running jobs; `progress_by_id` holds the progress of the running ones."""
     open_jobs = [job for job in jobs.jobs if job.state in (JobState.WAITING, JobState.RUNNING)]
-    left = [_left_bytes(job, figures.get(job.id)) for job in open_jobs]
+    left = [_left_bytes(job, progress_by_id.get(job.id)) for job in open_jobs]
     known = [each for each in left if each is not None]
     left_bytes = sum(known) if len(known) == len(left) else None
-    speeds = [each.bytes_per_second for each in figures.values() if each.bytes_per_second is not None]
+    speeds = [each.bytes_per_second for each in progress_by_id.values() if each.bytes_per_second is not None]
     speed = sum(speeds) if speeds else None
-    return QueueTotals(
-        len(open_jobs), left_bytes, speed, left_bytes / speed if left_bytes is not None and speed else None
-    )
+    seconds_left = left_bytes / speed if left_bytes is not None and speed else None
+    return QueueTotals(len(open_jobs), left_bytes, speed, seconds_left)
 
 
-def _left_bytes(job: Job, figures: Progress | None) -> int | None:
-    size = job.bytes if figures is None or figures.bytes is None else figures.bytes
-    done = job.done_bytes if figures is None else figures.done_bytes
-    return None if size is None else max(size - (done or 0), 0)
+def _left_bytes(job: Job, progress: Progress | None) -> int | None:
+    current = job.with_progress(progress)
+    return None if current.bytes is None else max(current.bytes - (current.done_bytes or 0), 0)
 
 
-_TICK_S = 0.25
-_IDLE_TICKS = 4
-_SHOWN_S = 1.0
-"""Interval in seconds at which progress is published to other processes."""
+_ROUND_S = 0.25
+"""Seconds between two rounds while a job runs, and between two reports of progress to the listener."""
+_IDLE_ROUNDS = 4
+"""Without a running job, the pause between two rounds is this many times longer."""
+_PUBLISH_S = 1.0
+"""Seconds between two publications of progress to other processes."""
 
 Listener = Callable[[QueueEvent], None]
 
@@ -174,9 +179,10 @@ class _RunningJob:
     """A job that this process runs."""
 
     job: Job
-    began_bytes: int
+    resumed_bytes: int
+    """The bytes that were there when it started."""
     task: "asyncio.Task[None] | None" = None
-    figures: Progress | None = None
+    progress: Progress | None = None
     stopping: bool = False
     outcome: Outcome = field(default_factory=JobStopped)
 
@@ -185,11 +191,11 @@ class _RunningJob:
         return self.task is not None and self.task.done()
 
     @property
-    def moved(self) -> bool:
-        return self.figures is not None and self.figures.done_bytes > self.began_bytes
+    def has_new_bytes(self) -> bool:
+        return self.progress is not None and self.progress.done_bytes > self.resumed_bytes
 
-    def report(self, figures: Progress) -> None:
-        self.figures = figures
+    def record_progress(self, progress: Progress) -> None:
+        self.progress = progress
 
     def stop(self) -> None:
         if not self.stopping and self.task is not None:
@@ -198,8 +204,8 @@ class _RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
-    """The jobs as read from the store in one round."""
+class _RoundResult:
+    """The jobs as stored at the end of one round, and damage that was found in the file."""
 
     jobs: JobList
     damage: tuple[QueueDamage, ...]
@@ -213,183 +219,192 @@ class QueueRunner:
     job runs.
     """
 
-    def __init__(self, queue: DownloadQueue, listen: Listener, *, at_once: int = 1, tick_s: float = _TICK_S) -> None:
+    def __init__(self, queue: DownloadQueue, listen: Listener, *, at_once: int = 1, tick_s: float = _ROUND_S) -> None:
         self._queue = queue
         self._listen = listen
         self._at_once = at_once
         self._tick_s = tick_s
         self._us = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
-        self._ours: dict[int, _RunningJob] = {}
-        self._theirs: dict[int, Progress] = {}
-        self._told: dict[int, Progress] = {}
-        self._last: _Round | None = None
+        self._our_jobs: dict[int, _RunningJob] = {}
+        self._progress_of_others: dict[int, Progress] = {}
+        self._reported: dict[int, Progress] = {}
+        self._last_round: _RoundResult | None = None
         self._jobs = JobList()
         self._wake = asyncio.Event()
-        self._shown_s = self._told_s = float("-inf")
-        self._trouble = ""
+        self._published_s = self._reported_s = float("-inf")
+        self._reported_error = ""
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Run jobs until cancelled, or with `until_idle` until no job waits or runs, or the queue is held.
 
-        However it ends, its jobs are stopped and wait for the next runner. Raises WrittenByNewer, and with `until_idle`
+        At the end its jobs are stopped, and wait for the next runner. Raises WrittenByNewer, and with `until_idle`
         OSError if the list cannot be written and no job runs.
         """
-        turning: asyncio.Future[_Round | OSError | None] | None = None
+        round_: asyncio.Future[_RoundResult | OSError | None] | None = None
         try:
             while True:
                 self._wake.clear()
-                ended = {job_id: each for job_id, each in self._ours.items() if each.ended}
-                turning = asyncio.ensure_future(asyncio.to_thread(self._turn, ended, self._figures()))
-                turn = await asyncio.shield(turning)
-                if isinstance(turn, OSError):
-                    if until_idle and not self._ours:
-                        raise turn
-                    self._complain(turn)
-                elif turn is not None:
-                    self._apply(turn, ended)
-                self._tell_progress()
-                if until_idle and self._last is not None and self._idle():
+                ended = {job_id: each for job_id, each in self._our_jobs.items() if each.ended}
+                round_ = asyncio.ensure_future(asyncio.to_thread(self._do_round, ended, self._progress_of_ours()))
+                result = await asyncio.shield(round_)
+                if isinstance(result, OSError):
+                    if until_idle and not self._our_jobs:
+                        raise result
+                    self._report_write_error(result)
+                elif result is not None:
+                    self._apply_result(result, ended)
+                self._report_progress()
+                if until_idle and self._last_round is not None and self._is_idle():
                     return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._tick_s * (1 if self._ours else _IDLE_TICKS))
+                    pause_s = self._tick_s if self._our_jobs else self._tick_s * _IDLE_ROUNDS
+                    await asyncio.wait_for(self._wake.wait(), pause_s)
         finally:
-            await self._leave(turning)
+            await self._return_jobs(round_)
 
-    def _figures(self) -> dict[int, Progress]:
-        return {job_id: each.figures for job_id, each in self._ours.items() if each.figures is not None}
+    def _progress_of_ours(self) -> dict[int, Progress]:
+        return {job_id: each.progress for job_id, each in self._our_jobs.items() if each.progress is not None}
 
-    def _turn(self, ended: Mapping[int, _RunningJob], figures: Mapping[int, Progress]) -> _Round | OSError | None:
-        """Do one round in a thread: write outcomes, read changes of others, claim due jobs. Returns None if nothing
-        changed.
+    def _do_round(
+        self, ended: Mapping[int, _RunningJob], progress: Mapping[int, Progress]
+    ) -> _RoundResult | OSError | None:
+        """Do one round, in a thread: write outcomes, read changes of other processes, claim due jobs.
+
+        Returns None if nothing changed.
         """
         queue, now_s = self._queue, self._queue.clock.calendar_s()
-        self._share(figures)
+        self._exchange_progress(progress)
 
-        def claimed(jobs: JobList) -> JobList:
-            return jobs.claim_due(self._us, queue.works, at_once=self._at_once, now_s=now_s)
+        def claim_due(jobs: JobList) -> JobList:
+            return jobs.claim_due(self._us, queue.job_kinds, at_once=self._at_once, now_s=now_s)
 
         try:
             stamp = queue.store.stamp()
-            if self._last is not None and stamp == self._last.stamp and not ended:
-                lively = self._jobs.recover_abandoned(lambda owner: owner == self._us or owner.is_running())
-                if claimed(lively) == self._jobs:
+            if self._last_round is not None and stamp == self._last_round.stamp and not ended:
+                recovered = self._jobs.recover_abandoned(lambda owner: owner == self._us or owner.is_running())
+                if claim_due(recovered) == self._jobs:
                     return None
             jobs, _, damage = queue.store.change(
-                lambda jobs: (claimed(queue.settle_jobs(self._with_ends(jobs, ended))), None)
+                lambda jobs: (claim_due(queue.settle_jobs(self._record_outcomes(jobs, ended))), None)
             )
-            queue.store.forget_figures(job.id for job in jobs.jobs if job.state is JobState.RUNNING)
+            queue.store.delete_stale_progress(job.id for job in jobs.jobs if job.state is JobState.RUNNING)
         except OSError as error:  # for example a full disk: outcomes stay in memory until they can be written
             return error
-        return _Round(jobs, damage, stamp)
+        return _RoundResult(jobs, damage, stamp)
 
-    def _share(self, figures: Mapping[int, Progress]) -> None:
+    def _exchange_progress(self, progress: Mapping[int, Progress]) -> None:
         """Publish the progress of our jobs, and read that of other processes' jobs."""
         now_s = self._queue.clock.steady_s()
-        if now_s - self._shown_s < _SHOWN_S:
+        if now_s - self._published_s < _PUBLISH_S:
             return
-        self._shown_s = now_s
+        self._published_s = now_s
         store = self._queue.store
-        for job_id, own in figures.items():
-            store.show_figures(job_id, own)
+        for job_id, each in progress.items():
+            store.publish_progress(job_id, each)
         others = [job.id for job in self._jobs.jobs if job.state is JobState.RUNNING and job.owner != self._us]
-        self._theirs = {job_id: theirs for job_id in others if (theirs := store.figures(job_id)) is not None}
+        self._progress_of_others = {
+            job_id: read for job_id in others if (read := store.read_progress(job_id)) is not None
+        }
 
-    def _with_ends(self, jobs: JobList, ended: Mapping[int, _RunningJob]) -> JobList:
+    def _record_outcomes(self, jobs: JobList, ended: Mapping[int, _RunningJob]) -> JobList:
         now_s = self._queue.clock.calendar_s()
         for job_id, each in ended.items():
-            jobs = jobs.record_outcome(job_id, each.outcome, each.figures, moved=each.moved, now_s=now_s)
+            jobs = jobs.record_outcome(
+                job_id, each.outcome, each.progress, has_new_bytes=each.has_new_bytes, now_s=now_s
+            )
         return jobs
 
-    def _apply(self, turn: _Round, ended: Mapping[int, _RunningJob]) -> None:
+    def _apply_result(self, result: _RoundResult, ended: Mapping[int, _RunningJob]) -> None:
         """Start and stop jobs according to the stored state, and report events."""
-        before, self._last, self._jobs, self._trouble = self._jobs, turn, turn.jobs, ""
+        before = self._jobs
+        self._last_round, self._jobs, self._reported_error = result, result.jobs, ""
         for job_id in ended:
-            del self._ours[job_id]
-        mine = {job.id: job for job in turn.jobs.jobs if job.state is JobState.RUNNING and job.owner == self._us}
-        for job_id, each in self._ours.items():
+            del self._our_jobs[job_id]
+        mine = {job.id: job for job in result.jobs.jobs if job.state is JobState.RUNNING and job.owner == self._us}
+        for job_id, each in self._our_jobs.items():
             if job_id not in mine or mine[job_id].wish is not RequestedState.RUN:
                 each.stop()
-        for job_id in mine.keys() - self._ours.keys():
-            self._start(mine[job_id])
-        for damage in turn.damage:
+        for job_id in mine.keys() - self._our_jobs.keys():
+            self._start_job(mine[job_id])
+        for damage in result.damage:
             self._listen(QueueNotice(str(damage)))
-        for event in events_between(before, turn.jobs):
+        for event in events_between(before, result.jobs):
             self._listen(event)
 
-    def _start(self, job: Job) -> None:
-        ours = self._ours[job.id] = _RunningJob(job, job.done_bytes or 0)
-        ours.task = asyncio.create_task(self._work(ours), name=f"download {job.id}")
-        ours.task.add_done_callback(lambda _: self._wake.set())
+    def _start_job(self, job: Job) -> None:
+        running = self._our_jobs[job.id] = _RunningJob(job, job.done_bytes or 0)
+        running.task = asyncio.create_task(self._run_job(running), name=f"download {job.id}")
+        running.task.add_done_callback(lambda _: self._wake.set())
 
-    async def _work(self, ours: _RunningJob) -> None:
-        job = ours.job
+    async def _run_job(self, running: _RunningJob) -> None:
+        kind = self._queue.job_kinds[running.job.kind]
         try:
-            ours.outcome = JobDone(await self._queue.works[job.kind].run(job.arguments, ours.report))
+            running.outcome = JobDone(await kind.run(running.job.arguments, running.record_progress))
         except asyncio.CancelledError as error:
-            if not ours.stopping:
-                ours.outcome = unexpected_failure(error)
+            if not running.stopping:
+                running.outcome = unexpected_failure(error)
         except LauncherError as error:
-            ours.outcome = JobFailure.from_error(error)
+            running.outcome = JobFailure.from_error(error)
         except OSError as error:
-            ours.outcome = (
-                _disk_full_failure(error)
-                if error.errno == errno.ENOSPC
-                else JobFailure.from_error(explain_os_error(error))
-            )
+            disk_full = error.errno == errno.ENOSPC
+            running.outcome = JobFailure.from_error(_disk_full_error(error) if disk_full else explain_os_error(error))
         except Exception as error:  # noqa: BLE001 -- a fault in one job must not end the others
-            ours.outcome = unexpected_failure(error)
+            running.outcome = unexpected_failure(error)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         now_s = self._queue.clock.steady_s()
-        if now_s - self._told_s < _TICK_S:
+        if now_s - self._reported_s < _ROUND_S:
             return
         running = {job.id: job for job in self._jobs.jobs if job.state is JobState.RUNNING}
-        figures = {job_id: theirs for job_id, theirs in self._theirs.items() if job_id in running}
-        figures |= {job_id: ours for job_id, ours in self._figures().items() if job_id in running}
-        told, self._told = self._told, figures
-        for job_id, each in figures.items():
-            if told.get(job_id) != each:
-                self._told_s = now_s
-                self._listen(JobProgressed(running[job_id], each, sum_totals(self._jobs, figures)))
+        known = self._progress_of_others | self._progress_of_ours()
+        progress = {job_id: each for job_id, each in known.items() if job_id in running}
+        reported, self._reported = self._reported, progress
+        for job_id, each in progress.items():
+            if reported.get(job_id) != each:
+                self._reported_s = now_s
+                self._listen(JobProgressed(running[job_id], each, sum_totals(self._jobs, progress)))
 
-    def _complain(self, error: OSError) -> None:
+    def _report_write_error(self, error: OSError) -> None:
         text = join_messages(message("Cannot write the download list."), explain_os_error(error).title)
-        if text != self._trouble:
-            self._trouble = text
+        if text != self._reported_error:
+            self._reported_error = text
             self._listen(QueueNotice(text))
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         """Return True if no job runs and none can start."""
-        if self._ours or any(job.state is JobState.RUNNING for job in self._jobs.jobs):
+        if self._our_jobs or any(job.state is JobState.RUNNING for job in self._jobs.jobs):
             return False
-        waiting = any(job.state is JobState.WAITING and job.kind in self._queue.works for job in self._jobs.jobs)
+        waiting = any(job.state is JobState.WAITING and job.kind in self._queue.job_kinds for job in self._jobs.jobs)
         return self._jobs.hold is not None or not waiting
 
-    async def _leave(self, turning: "asyncio.Future[_Round | OSError | None] | None") -> None:
-        """Stop our jobs and return them to the queue."""
-        for each in self._ours.values():
+    async def _return_jobs(self, round_: "asyncio.Future[_RoundResult | OSError | None] | None") -> None:
+        """Stop our jobs and return them to the queue, after the end of a round in progress."""
+        pending: set[asyncio.Future[Any]] = set() if round_ is None else {round_}
+        for each in self._our_jobs.values():
             each.stop()
-        waits = [each.task for each in self._ours.values() if each.task is not None]
-        if pending := {*waits, *((turning,) if turning is not None else ())}:
+            if each.task is not None:
+                pending.add(each.task)
+        if pending:
             await asyncio.wait(pending)
-        ours, self._ours = self._ours, {}
+        ended, self._our_jobs = self._our_jobs, {}
         with suppress(OSError, WrittenByNewer):  # the next runner will find that this process is gone
             jobs, _, _ = self._queue.store.change(
-                lambda jobs: (self._queue.settle_jobs(self._with_ends(jobs, ours).release_owned_by(self._us)), None)
+                lambda jobs: (
+                    self._queue.settle_jobs(self._record_outcomes(jobs, ended).release_owned_by(self._us)),
+                    None,
+                )
             )
             before, self._jobs = self._jobs, jobs
             for event in events_between(before, jobs):
                 self._listen(event)
 
 
-def _disk_full_failure(error: OSError) -> JobFailure:
+def _disk_full_error(error: OSError) -> DiskFull:
     where = f" of {error.filename}" if error.filename else ""
-    return JobFailure.from_error(
-        DiskFull(
-            message("The disk{where} is full.", where=where),
-            message(
-                "No data is lost. Free disk space, then run `mtp-launcher downloads resume all`.",
-                window="No data is lost. Free disk space, then resume the downloads on Models.",
-            ),
-        )
+    return DiskFull(
+        message("The disk{where} is full.", where=where),
+        message(
+            "No data is lost. Free disk space, then run `mtp-launcher downloads resume all`.",
+            window="No data is lost. Free disk space, then resume the downloads on Models.",
+        ),
     )

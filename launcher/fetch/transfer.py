@@ -46,8 +46,8 @@ from launcher.fetch.part import (
 
 @dataclass(frozen=True, slots=True)
 class DownloadSource:
-    """A file on a server and what is known of it. `token` is sent only to the server of `url`; `name` is for
-    messages."""
+    """A file on a server, with its size and SHA-256 if known. `token` is sent only to the server of `url`; `name` is
+    shown in messages."""
 
     url: str
     bytes: int | None = None
@@ -58,7 +58,7 @@ class DownloadSource:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """A finished file. `received_bytes` came over the network in this run, `resumed_bytes` were there from before."""
+    """A finished file. `received_bytes` came over the network in this run, `resumed_bytes` in earlier runs."""
 
     path: Path
     bytes: int
@@ -72,12 +72,12 @@ class DownloadedFile:
 class TransferSettings:
     """Settings of a transfer. Times are in seconds.
 
-    `connections` is the maximum number of connections (one is used unless more are faster and `least_parallel_bytes`
-    are missing), `bytes_per_second` limits the rate, `stall_s` is the longest silence of a server, `attempts` the
-    number of tries in a row that may bring nothing. `backoff_s` is the first pause between tries and `longest_pause_s`
-    the longest, unless a server asks for more, up to `longest_asked_pause_s`. `reserve_bytes` stay free on the disk.
-    `settle_s` is how long a number of connections is measured before more are tried, `sync_s` the interval at which
-    data is flushed to disk: a power cut loses no more than that.
+    `connections` is the maximum number of connections; more than one are used only while that is faster and more than
+    `least_parallel_bytes` are missing. `bytes_per_second` limits the rate. A server that sends nothing for `stall_s`
+    is disconnected. The download fails after `attempts` attempts in a row without new data. The pauses between them
+    grow from `backoff_s` to `longest_pause_s`; a server may ask for more, up to `longest_asked_pause_s`.
+    `reserve_bytes` stay free on the disk. `settle_s` is how long the speed of a number of connections is measured
+    before more are tried. `sync_s` is the interval at which data is flushed to disk; a power cut loses no more.
     """
 
     connections: int = 8
@@ -119,8 +119,8 @@ def backoff_s(failures: int, first_s: float, longest_s: float, chance: Callable[
     """Return the pause in seconds after that many failures in a row: doubled each time, then reduced at random by up to
     half.
 
-    The jitter spreads the retries of clients that a server has dropped together ("equal jitter" in Exponential Backoff
-    And Jitter, AWS Architecture Blog, 2015).
+    Random pauses keep clients that lost their server at the same moment from all retrying at the same moment ("equal
+    jitter" in Exponential Backoff And Jitter, AWS Architecture Blog, 2015).
     """
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 60)) * (0.5 + chance() / 2)
 
@@ -133,10 +133,9 @@ def pause_s(failures: int, asked_s: float | None, settings: TransferSettings) ->
 
 def waiting_note(error: LauncherError, seconds: float) -> str:
     """Return the text to show while waiting for a retry."""
-    whole = max(1, math.ceil(seconds))
-    duration = f"{whole} s" if whole < 120 else f"{round(whole / 60)} minutes"
-    again = message("Next try in {duration}.", duration=duration)
-    return join_messages(error.title, again)
+    whole_s = max(1, math.ceil(seconds))
+    duration = f"{whole_s} s" if whole_s < 120 else f"{round(whole_s / 60)} minutes"
+    return join_messages(error.title, message("Next try in {duration}.", duration=duration))
 
 
 class SpeedMeter:
@@ -154,13 +153,13 @@ class SpeedMeter:
         samples.append((now_s, done_bytes))
         while len(samples) > 2 and samples[1][0] <= now_s - self._window_s:
             samples.popleft()
-        began_s, began = samples[0]
-        seconds = now_s - began_s
-        return (done_bytes - began) / seconds if seconds >= 0.25 else None
+        oldest_s, oldest_bytes = samples[0]
+        seconds = now_s - oldest_s
+        return (done_bytes - oldest_bytes) / seconds if seconds >= 0.25 else None
 
 
 _MIN_SPEEDUP = 1.2
-"""Doubling the connections must raise the speed by a fifth, or else the server or the line is at its limit."""
+"""If doubling the connections raises the speed by less than a fifth, the server or the line is at its limit."""
 _FAST_STREAM = 250e6
 """Bytes per second (2 Gbit/s) above which connections are not doubled: more threads would only cost CPU time."""
 
@@ -172,22 +171,23 @@ class ConnectionGrowth:
         self.wanted = 1
         self._most = most
         self._settle_s = settle_s
-        self._began: tuple[float, int] | None = None
+        self._measurement_start: tuple[float, int] | None = None
+        """The time and the received bytes at which the measurement of the current number began."""
         self._speed_before = 0.0
 
-    def stop(self, at: int) -> None:
-        """Limit the connections to `at` from now on, at least one."""
-        self.wanted = self._most = max(1, at)
+    def stop_growing(self, connections: int) -> None:
+        """Use this number of connections, at least one, from now on."""
+        self.wanted = self._most = max(1, connections)
 
-    def observe(self, now_s: float, received_bytes: int, *, settled: bool) -> None:
-        """Record the bytes received so far; `settled` once all wanted connections have received something."""
+    def record_bytes(self, now_s: float, received_bytes: int, *, settled: bool) -> None:
+        """Record the bytes received so far. `settled` means that each wanted connection has received some."""
         if self.wanted >= self._most:
             return
-        if self._began is None:
-            self._began = (now_s, received_bytes) if settled else None
-        elif (seconds := now_s - self._began[0]) >= self._settle_s:
-            speed = (received_bytes - self._began[1]) / seconds
-            self._began = None
+        if self._measurement_start is None:
+            self._measurement_start = (now_s, received_bytes) if settled else None
+        elif (seconds := now_s - self._measurement_start[0]) >= self._settle_s:
+            speed = (received_bytes - self._measurement_start[1]) / seconds
+            self._measurement_start = None
             if speed < _MIN_SPEEDUP * self._speed_before or speed > _FAST_STREAM * self.wanted:
                 self._most = self.wanted
             else:
@@ -205,28 +205,34 @@ _DENIED_STATUSES = (401, 403, 404, 410)
 class NextStep(Enum):
     """The next step after a connection that did not deliver the requested data."""
 
-    AGAIN = "again"
+    RETRY = "retry"
     """Try again later; the data stays."""
-    ANEW = "anew"
+    START_OVER = "start over"
     """The data belongs to another version of the file: start from the first byte."""
     WITHOUT_CONDITION = "without condition"
     """The ETag differs, but size and hash are known: continue without If-Range, the hash decides."""
     UNSURE = "unsure"
-    """Neither length nor ETag shows that the answer is of this file: retry, and after a second time use ALONE."""
-    ALONE = "alone"
+    """Neither length nor ETag shows that the answer is of this file: retry; if it happens again, do as NO_RANGES."""
+    NO_RANGES = "no ranges"
     """The server does not support ranges: use one connection, from the first byte."""
-    NEVER = "never"
-    WRONG = "wrong"
+    GIVE_UP = "give up"
+    """A retry would fail in the same way."""
+    WRONG_DATA = "wrong data"
     """The data that arrived is not the file."""
 
 
 class ConnectionTrouble(Exception):
-    """A connection ended before its range was complete. Holds the error to show if retries fail, and the next step."""
+    """A connection ended before its range was complete. Holds the error to show if retries fail, and the next step.
 
-    def __init__(self, error: LauncherError, then: NextStep = NextStep.AGAIN, *, wait_s: float | None = None) -> None:
+    `wait_s` is the pause in seconds that the server asked for.
+    """
+
+    def __init__(
+        self, error: LauncherError, next_step: NextStep = NextStep.RETRY, *, wait_s: float | None = None
+    ) -> None:
         super().__init__(str(error))
         self.error = error
-        self.then = then
+        self.next_step = next_step
         self.wait_s = wait_s
 
 
@@ -242,28 +248,33 @@ class AcceptedAnswer:
 def check_answer(
     answer: ResponseHead, begin: int, known: DownloadIdentity, *, host: str, asked_host: str, name: str
 ) -> AcceptedAnswer:
-    """Check the answer to a request for the bytes from `begin`. Raises Trouble if it does not deliver them.
+    """Check the answer to a request for the bytes from `begin`. Raises ConnectionTrouble if it does not deliver them.
 
-    RFC 9110: 14 (ranges), 13.1.5 (If-Range).
+    `host` sent the answer, `asked_host` is the one of the URL: a redirect may lead to another host. RFC 9110: 14
+    (ranges), 13.1.5 (If-Range).
     """
     headers = answer.headers
     etag = headers.get("etag")
-    told = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
+    sent_range = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
     if answer.status == 206:
-        if not told or not told["first"] or not begin == int(told["first"]) <= int(told["last"]):
-            odd = Refused(
+        if (
+            not sent_range
+            or not sent_range["first"]
+            or not begin == int(sent_range["first"]) <= int(sent_range["last"])
+        ):
+            other_part = Refused(
                 message("{host} sent a different part of {name} than requested.", host=host, name=name),
                 _TRY_ELSEWHERE,
             )
-            raise ConnectionTrouble(odd, NextStep.ALONE)
-        size = _size(told["size"], known.bytes)
+            raise ConnectionTrouble(other_part, NextStep.NO_RANGES)
+        size = _parse_size(sent_range["size"], known.bytes)
         if size is None:
             raise ConnectionTrouble(
                 Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
-                NextStep.ALONE,
+                NextStep.NO_RANGES,
             )
         if size != known.bytes:
-            _check_page(headers.get("content-type", ""), host, name)
+            _refuse_web_page(headers.get("content-type", ""), host, name)
         _check_size(size, known, host, name, begin)
         if begin and known.etag and etag and etag != known.etag and known.sha256 is None:
             raise ConnectionTrouble(
@@ -271,18 +282,18 @@ def check_answer(
                     message("{name} was changed on {host} during the download.", name=name, host=host),
                     message("Try again."),
                 ),
-                NextStep.ANEW,
+                NextStep.START_OVER,
             )
         return AcceptedAnswer(size, etag, ranges=True)
     if answer.status == 200:
-        announced = None if "transfer-encoding" in headers else _size(headers.get("content-length", ""), None)
+        announced = None if "transfer-encoding" in headers else _parse_size(headers.get("content-length", ""), None)
         if announced is None or announced != known.bytes:
-            _check_page(headers.get("content-type", ""), host, name)
+            _refuse_web_page(headers.get("content-type", ""), host, name)
         size = known.bytes if announced is None else announced
         if size is None:
             raise ConnectionTrouble(
                 Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
-                NextStep.NEVER,
+                NextStep.GIVE_UP,
             )
         if begin and etag and known.etag and etag != known.etag:
             same_by_hash = known.sha256 is not None and known.bytes == size
@@ -290,48 +301,49 @@ def check_answer(
                 message("{name} was changed on {host} during the download.", name=name, host=host),
                 message("Try again."),
             )
-            raise ConnectionTrouble(changed, NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.ANEW)
+            raise ConnectionTrouble(changed, NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.START_OVER)
         _check_size(size, known, host, name, begin)
         if begin:
             unsure = announced is None and (etag is None or etag != known.etag)
-            whole = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
-            raise ConnectionTrouble(whole, NextStep.UNSURE if unsure else NextStep.ALONE)
+            not_in_parts = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
+            raise ConnectionTrouble(not_in_parts, NextStep.UNSURE if unsure else NextStep.NO_RANGES)
         return AcceptedAnswer(size, etag, ranges=False)
     if answer.status == 416:
-        size = _size(told["size"] if told else "", known.bytes)
+        size = _parse_size(sent_range["size"] if sent_range else "", known.bytes)
         if size == 0 and known.bytes in (None, 0):
             return AcceptedAnswer(0, etag, ranges=True)
-        shrunk = Refused(
+        refused = Refused(
             message("{host} refuses to send {name} from byte {begin:,}.", host=host, name=name, begin=begin),
             _TRY_ELSEWHERE,
             status=416,
         )
-        raise ConnectionTrouble(shrunk, NextStep.ANEW if begin else NextStep.NEVER)
+        raise ConnectionTrouble(refused, NextStep.START_OVER if begin else NextStep.GIVE_UP)
     raise _status_trouble(answer, host, asked_host)
 
 
 _TRY_ELSEWHERE = message("Try again later, or download it from another server.")
 
 
-def _size(text: str, otherwise: int | None) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 20 else otherwise
+def _parse_size(text: str, default: int | None) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 20 else default
 
 
-def _check_page(content_type: str, host: str, name: str) -> None:
-    page = content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
-    if page and not name.lower().endswith((".html", ".htm")):
+def _refuse_web_page(content_type: str, host: str, name: str) -> None:
+    """Raise ConnectionTrouble if the server sent a web page, such as the login page of a hotel's network."""
+    is_page = content_type.partition(";")[0].strip().lower() in ("text/html", "application/xhtml+xml")
+    if is_page and not name.lower().endswith((".html", ".htm")):
         raise ConnectionTrouble(
             Refused(
                 message("{host} sent a web page instead of {name}.", host=host, name=name),
                 message("Your network may require a login. Open any page in a browser, then try again."),
             ),
-            NextStep.NEVER,
+            NextStep.GIVE_UP,
         )
 
 
 def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin: int) -> None:
     if known.bytes is not None and size != known.bytes:
-        other = Refused(
+        other_size = Refused(
             message(
                 "{host} has a different {name}: {size:,} bytes instead of {bytes:,}.",
                 host=host,
@@ -343,13 +355,13 @@ def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin:
             expected_bytes=known.bytes,
             bytes=size,
         )
-        raise ConnectionTrouble(other, NextStep.ANEW if begin and known.sha256 is None else NextStep.NEVER)
+        raise ConnectionTrouble(other_size, NextStep.START_OVER if begin and known.sha256 is None else NextStep.GIVE_UP)
     if size > UNKNOWN_END:
         raise ConnectionTrouble(
             Refused(
                 message("{host} reports {size:,} bytes for {name}.", host=host, name=name, size=size), _TRY_ELSEWHERE
             ),
-            NextStep.NEVER,
+            NextStep.GIVE_UP,
         )
 
 
@@ -358,11 +370,9 @@ def _status_trouble(answer: ResponseHead, host: str, asked_host: str) -> Connect
     error = error_for_status(f"https://{host}", answer)
     if status >= 500 or status in _TEMPORARY_STATUSES:
         return ConnectionTrouble(error, wait_s=error.wait_s)
-    if (
-        status in _DENIED_STATUSES and host != asked_host
-    ):  # a signed link that has expired: the next request gets a new one
-        return ConnectionTrouble(error)
-    return ConnectionTrouble(error, NextStep.NEVER)
+    if status in _DENIED_STATUSES and host != asked_host:
+        return ConnectionTrouble(error)  # a signed link that has expired: the next request gets a new one
+    return ConnectionTrouble(error, NextStep.GIVE_UP)
 
 
 # One connection of a transfer: a thread that requests a range, checks the answer and writes the data.
@@ -386,25 +396,27 @@ class RangeRequest:
 
 
 class ConnectionWorker:
-    """A connection that fills a segment. The result of `ended` is its Trouble, or None if the segment is complete.
+    """A connection that fills a segment. `bucket` limits its rate; None is no limit.
 
-    An error of the disk, an OSError, is the future's exception.
+    The future `ended` gets the ConnectionTrouble, or None if the segment is complete. A disk error, an OSError, is the
+    future's exception.
     """
 
-    def __init__(self, part: PartialFile, segment: Segment, ask: RangeRequest, bucket: TokenBucket | None) -> None:
+    def __init__(self, part: PartialFile, segment: Segment, request: RangeRequest, bucket: TokenBucket | None) -> None:
         self.segment = segment
         self.accepted: AcceptedAnswer | None = None
         self.received_bytes = 0
         self.mixed = False
+        """Whether its data continues data with another ETag, so that the file may mix two versions."""
         self._part = part
-        self._ask = ask
+        self._request = request
         self._bucket = bucket
         self._stopped = threading.Event()
-        self._stream = RangeStream(ask.url, token=ask.token, silence_s=ask.silence_s)
+        self._stream = RangeStream(request.url, token=request.token, silence_s=request.silence_s)
         self.ended = run_in_thread(self._run, "receive")
 
     def abort(self) -> None:
-        """End the connection without waiting for it; nothing of it is written any more."""
+        """End the connection without waiting for it; none of its data is written any more."""
         self._stopped.set()
         self._part.release_segment(self.segment)
         self._stream.abort()
@@ -415,23 +427,25 @@ class ConnectionWorker:
         except ConnectionTrouble as trouble:
             return trouble
         except LauncherError as error:
-            passing = isinstance(error, Unreachable) and not isinstance(error, Untrusted)
-            return ConnectionTrouble(error, NextStep.AGAIN if passing else NextStep.NEVER)
+            temporary = isinstance(error, Unreachable) and not isinstance(error, Untrusted)
+            return ConnectionTrouble(error, NextStep.RETRY if temporary else NextStep.GIVE_UP)
         finally:
             self._stream.close()
             self._part.release_segment(self.segment)
         return None
 
     def _receive(self) -> None:
-        part, segment, ask = self._part, self.segment, self._ask
+        part, segment, request = self._part, self.segment, self._request
         begin, known = segment.position, part.identity
-        etag = known.etag if begin and ask.with_condition and (known.etag or "").startswith('"') else None
+        etag = known.etag if begin and request.with_condition and (known.etag or "").startswith('"') else None
         end = segment.end if segment.end < UNKNOWN_END and known.bytes is not None else None
-        answer = self._stream.open(begin if ask.with_range else None, end, if_range=etag)
-        told = check_answer(answer, begin, known, host=self._stream.host, asked_host=ask.host, name=ask.name)
-        self.mixed = begin > 0 and told.etag != known.etag
-        part.set_identity(size=told.size, etag=told.etag)
-        self.accepted = told
+        answer = self._stream.open(begin if request.with_range else None, end, if_range=etag)
+        accepted = check_answer(
+            answer, begin, known, host=self._stream.host, asked_host=request.host, name=request.name
+        )
+        self.mixed = begin > 0 and accepted.etag != known.etag
+        part.set_identity(size=accepted.size, etag=accepted.etag)
+        self.accepted = accepted
         view = memoryview(bytearray(_BUFFER if self._bucket is None else _SMALL_BUFFER))
         wanted = segment.position < segment.end
         while wanted:
@@ -443,7 +457,7 @@ class ConnectionWorker:
                             "{host} closed the connection after {done_bytes:,} of {size:,} bytes.",
                             host=self._stream.host,
                             done_bytes=part.done_bytes,
-                            size=told.size,
+                            size=accepted.size,
                         ),
                         message("Try again. The downloaded part is kept."),
                     )
@@ -452,26 +466,29 @@ class ConnectionWorker:
             self.received_bytes += n_bytes
             if self._bucket is not None:
                 self._stopped.wait(self._bucket.take_bytes(n_bytes))
-        if known.sha256 is None and segment.position == told.size and self._stream.readinto(view[:1]):
+        if known.sha256 is None and segment.position == accepted.size and self._stream.readinto(view[:1]):
             raise ConnectionTrouble(
                 DownloadBroken(
                     message(
                         "{host} sent more than the {size:,} bytes of {name}.",
                         host=self._stream.host,
-                        size=told.size,
-                        name=ask.name,
+                        size=accepted.size,
+                        name=request.name,
                     )
                 ),
-                NextStep.WRONG,
+                NextStep.WRONG_DATA,
             )
 
 
 # A running transfer: manages connections, retries and free disk space, verifies, and reports progress.
 
 TICK_S = 0.1
-_ROOM_S = 1.0
-_NEW_STARTS = 3
+"""Interval in seconds at which connections are checked and progress is reported."""
+_SPACE_CHECK_S = 1.0
+_MOST_RESTARTS = 3
+"""How often a transfer starts over from the first byte before it fails."""
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 2**25, 2**28
+"""Limits in bytes of the range that one of several connections fetches."""
 _GOOD_CONNECTION_BYTES = 2**20
 """A connection that delivered this many bytes before it broke off is replaced at once while others go on."""
 
@@ -491,19 +508,19 @@ class Transfer:
         self._target = target
         self._settings = settings
         self._on_progress = on_progress
-        self._pause_for = pause
+        self._pause = pause
         self._began_s = time.monotonic()
         self._name = source.name or target.name
         self._bucket = TokenBucket(settings.bytes_per_second) if settings.bytes_per_second else None
         self._growth = ConnectionGrowth(settings.connections, settings.settle_s)
         self._speed = SpeedMeter()
         self._phase = Phase.CONNECTING
-        self._reported_s = self._room_s = 0.0
+        self._reported_s = self._space_checked_s = 0.0
         self._workers: list[ConnectionWorker] = []
         self._hashers: list[asyncio.Future[str]] = []
         self._with_range = self._with_condition = True
         self._mixed = self._unsure = False
-        self._failures = self._new_starts = 0
+        self._failures = self._restarts = 0
         self._received_before = 0
 
     async def run(self) -> DownloadedFile:
@@ -511,31 +528,32 @@ class Transfer:
         source = self._source
         sha256 = source.sha256.lower() if source.sha256 else None
         identity = DownloadIdentity(strip_secrets(source.url), source.bytes, sha256)
-        opening = run_in_thread(lambda: PartialFile(self._target, identity, self._same), "disk")
+        opening = run_in_thread(lambda: PartialFile(self._target, identity, self._is_same_file), "disk")
         try:
             self._part = await wait_to_end(opening)
-            return await self._fetched(sha256)
+            return await self._fetch_and_verify(sha256)
         finally:
             if opening.exception() is None:
-                await self._leave(opening.result())
+                await self._clean_up(opening.result())
 
-    async def _fetched(self, sha256: str | None) -> DownloadedFile:
+    async def _fetch_and_verify(self, sha256: str | None) -> DownloadedFile:
+        """Fetch and verify the data, and rename the file; a wrong file is fetched again if versions were mixed."""
         part, ended = self._part, threading.Event()
         try:
-            self._check_room()
-            self._follow()
-            threading.Thread(target=self._sync_now_and_then, args=(ended,), name="sync", daemon=True).start()
+            self._check_free_space()
+            self._start_hasher()
+            threading.Thread(target=self._sync_regularly, args=(ended,), name="sync", daemon=True).start()
             while True:
                 await self._receive()
                 received = await self._verify()
                 if sha256 in (None, received):
                     break
-                wrong = self._wrong_because(received)
+                reason = self._wrong_hash_message(received)
                 if not self._mixed:
                     part.close()
-                    raise keep_as_bad(self._target, wrong, sha256=received, expected_sha256=sha256)
+                    raise keep_as_bad(self._target, reason, sha256=received, expected_sha256=sha256)
                 self._mixed = False
-                self._start_anew(ConnectionTrouble(DownloadBroken(wrong, message("Try again.")), NextStep.ANEW))
+                self._start_over(DownloadBroken(reason, message("Try again.")))
             part.close()
             await wait_to_end(run_in_thread(lambda: move_to_target(self._target), "disk"))
             size = part.size or 0
@@ -548,7 +566,7 @@ class Transfer:
         finally:
             ended.set()
 
-    async def _leave(self, part: PartialFile) -> None:
+    async def _clean_up(self, part: PartialFile) -> None:
         """Stop all threads, and delete the unfinished file if nothing has arrived."""
         for worker in self._workers:
             worker.abort()
@@ -563,24 +581,24 @@ class Transfer:
         trouble: ConnectionTrouble | None = None
         while not self._part.complete:
             if trouble is not None and not self._workers:
-                await self._wait_after(trouble)
+                await self._wait_for_retry(trouble)
                 trouble = None
             self._start_workers()
             await asyncio.wait([each.ended for each in self._workers], timeout=TICK_S, return_when="FIRST_COMPLETED")
-            self._tick()
+            self._update()
             for worker in [each for each in self._workers if each.ended.done()]:
-                if worker not in self._workers:  # the end of another worker has ended all
+                if worker not in self._workers:  # starting over after another worker's end has removed all workers
                     continue
                 self._workers.remove(worker)
                 self._mixed |= worker.mixed
-                trouble = self._ended(worker, worker.ended.result())
+                trouble = self._handle_end(worker, worker.ended.result())
         for worker in self._workers:
             worker.abort()
         self._workers.clear()
 
     def _start_workers(self) -> None:
         source, settings = self._source, self._settings
-        ask = RangeRequest(
+        request = RangeRequest(
             source.url,
             source.token,
             self._name,
@@ -591,7 +609,7 @@ class Transfer:
         )
         wanted = 1 if self._part.size is None else self._growth.wanted
         while len(self._workers) < wanted and (span := self._next_span(wanted)) is not None:
-            self._workers.append(ConnectionWorker(self._part, self._part.claim_segment(span), ask, self._bucket))
+            self._workers.append(ConnectionWorker(self._part, self._part.claim_segment(span), request, self._bucket))
 
     def _next_span(self, wanted: int) -> Span | None:
         """Return the range for another connection: the first gap, or a part of what the others have yet to fetch.
@@ -614,63 +632,62 @@ class Transfer:
             self._part.cut_segment(gaps[0])
         return Span(gaps[0].begin, min(gaps[0].end, gaps[0].begin + chunk))
 
-    def _ended(self, worker: ConnectionWorker, trouble: ConnectionTrouble | None) -> ConnectionTrouble | None:
-        """Decide the next step after a connection has ended; return the trouble to report if all connections end so."""
-        unsure_before, self._unsure = (
-            self._unsure,
-            bool(trouble and trouble.then is NextStep.UNSURE and not self._workers),
-        )
+    def _handle_end(self, worker: ConnectionWorker, trouble: ConnectionTrouble | None) -> ConnectionTrouble | None:
+        """Take the next step after a connection has ended; return the trouble to wait for if no connection is left."""
+        unsure_before = self._unsure
+        self._unsure = trouble is not None and trouble.next_step is NextStep.UNSURE and not self._workers
         if trouble is None:
             return None
-        if trouble.then is NextStep.ANEW:
-            self._start_anew(trouble)
+        if trouble.next_step is NextStep.START_OVER:
+            self._start_over(trouble.error)
             return None
-        if trouble.then is NextStep.WRONG:
+        if trouble.next_step is NextStep.WRONG_DATA:
             self._part.close()
             raise keep_as_bad(self._target, trouble.error.title)
-        if trouble.then is NextStep.WITHOUT_CONDITION and self._with_condition:
+        if trouble.next_step is NextStep.WITHOUT_CONDITION and self._with_condition:
             self._with_condition = False
             return None
         if self._workers:  # the other connections go on
-            if worker.received_bytes < _GOOD_CONNECTION_BYTES or trouble.then is not NextStep.AGAIN:
-                self._growth.stop(len(self._workers))
+            if worker.received_bytes < _GOOD_CONNECTION_BYTES or trouble.next_step is not NextStep.RETRY:
+                self._growth.stop_growing(len(self._workers))
                 self._part.extend_into_gaps()
-        elif self._with_range and (trouble.then is NextStep.ALONE or (self._unsure and unsure_before)):
+        elif self._with_range and (trouble.next_step is NextStep.NO_RANGES or (self._unsure and unsure_before)):
             self._with_range = False
-            self._growth.stop(1)
-            self._start_anew(trouble)
+            self._growth.stop_growing(1)
+            self._start_over(trouble.error)
             return None
-        elif trouble.then in (NextStep.NEVER, NextStep.WITHOUT_CONDITION):
+        elif trouble.next_step in (NextStep.GIVE_UP, NextStep.WITHOUT_CONDITION):
             raise self._with_resume_hint(trouble.error)
-        elif self._part.done_bytes and not (self._with_range and self._resumable(self._part.identity.etag)):
-            self._start_anew(trouble)
+        elif self._part.done_bytes and not (self._with_range and self._proves_identity(self._part.identity.etag)):
+            self._start_over(trouble.error)
         return trouble
 
-    def _start_anew(self, trouble: ConnectionTrouble) -> None:
-        self._new_starts += 1
-        if self._new_starts > _NEW_STARTS:
-            raise trouble.error
+    def _start_over(self, error: LauncherError) -> None:
+        """Discard all data and begin from the first byte. Raises `error` if that was done too often."""
+        self._restarts += 1
+        if self._restarts > _MOST_RESTARTS:
+            raise error
         for worker in self._workers:
             worker.abort()
         self._workers.clear()
         self._part.discard_data()
-        self._follow()
+        self._start_hasher()
 
-    def _follow(self) -> None:
-        self._follower = FileHasher(self._part)
-        self._hashers.append(run_in_thread(self._follower.run, "hash"))
+    def _start_hasher(self) -> None:
+        self._hasher = FileHasher(self._part)
+        self._hashers.append(run_in_thread(self._hasher.run, "hash"))
 
     async def _verify(self) -> str:
         """Flush the file to disk and return its hash."""
-        part, follower, hashed = self._part, self._follower, self._hashers[-1]
+        part, hashed = self._part, self._hashers[-1]
         synced = run_in_thread(part.sync, "disk")
         while not (synced.done() and hashed.done()):
-            self._report_progress(Phase.VERIFYING, follower.hashed_bytes, part.size, part.resumed_bytes)
+            self._report_progress(Phase.VERIFYING, self._hasher.hashed_bytes, part.size, part.resumed_bytes)
             await asyncio.wait([each for each in (synced, hashed) if not each.done()], timeout=TICK_S)
         synced.result()
         return hashed.result()
 
-    def _wrong_because(self, sha256: str) -> str:
+    def _wrong_hash_message(self, sha256: str) -> str:
         host = host_name(self._source.url)
         return message(
             "The file {name} from {host} is wrong: its SHA-256 is {sha256} instead of {sha256_2}.",
@@ -680,12 +697,12 @@ class Transfer:
             sha256_2=self._source.sha256,
         )
 
-    def _sync_now_and_then(self, ended: threading.Event) -> None:
+    def _sync_regularly(self, ended: threading.Event) -> None:
         with suppress(OSError):  # the next write or the last sync raises the same error
             while not ended.wait(self._settings.sync_s):
                 self._part.sync()
 
-    async def _wait_after(self, trouble: ConnectionTrouble) -> None:
+    async def _wait_for_retry(self, trouble: ConnectionTrouble) -> None:
         """Wait before a retry, longer each time. Raises the error after the last attempt."""
         settings, part = self._settings, self._part
         if part.received_bytes > self._received_before:
@@ -697,64 +714,60 @@ class Transfer:
         seconds = pause_s(self._failures, trouble.wait_s, settings)
         note = waiting_note(trouble.error, seconds)
         self._report_progress(Phase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
-        await self._pause_for(seconds)
+        await self._pause(seconds)
 
     def _with_resume_hint(self, error: LauncherError) -> LauncherError:
         """Return the error with a hint about the data that is kept."""
         part = self._part
-        if part.done_bytes:
-            kept = (
-                message(
-                    "The downloaded {done_bytes:,} of {size:,} bytes are kept. Run the same command to continue.",
-                    done_bytes=part.done_bytes,
-                    size=part.size,
-                )
-                if part.size
-                else message(
-                    "The downloaded {done_bytes:,} bytes are kept. Run the same command to continue.",
-                    done_bytes=part.done_bytes,
-                )
+        if not part.done_bytes:
+            return error
+        if part.size:
+            resume_hint = message(
+                "The downloaded {done_bytes:,} of {size:,} bytes are kept. Run the same command to continue.",
+                done_bytes=part.done_bytes,
+                size=part.size,
             )
-            error.hint = join_messages(error.hint, kept)
+        else:
+            resume_hint = message(
+                "The downloaded {done_bytes:,} bytes are kept. Run the same command to continue.",
+                done_bytes=part.done_bytes,
+            )
+        error.hint = join_messages(error.hint, resume_hint)
         return error
 
-    def _tick(self) -> None:
+    def _update(self) -> None:
         part, workers, now_s = self._part, self._workers, time.monotonic()
         done = part.done_bytes
-        if now_s - self._room_s > _ROOM_S:
-            self._check_room()
+        if now_s - self._space_checked_s > _SPACE_CHECK_S:
+            self._check_free_space()
         accepted = [each.accepted for each in workers if each.accepted is not None]
-        large = (part.size or 0) - done > self._settings.least_parallel_bytes
-        if (
-            large
-            and self._bucket is None
-            and accepted
-            and all(each.ranges and self._resumable(each.etag) for each in accepted)
-        ):
-            busy = sum(each.received_bytes > 0 for each in workers)
-            self._growth.observe(now_s, part.received_bytes, settled=busy >= self._growth.wanted)
+        much_missing = (part.size or 0) - done > self._settings.least_parallel_bytes
+        in_parts = bool(accepted) and all(each.ranges and self._proves_identity(each.etag) for each in accepted)
+        if much_missing and in_parts and self._bucket is None:
+            receiving = sum(each.received_bytes > 0 for each in workers)
+            self._growth.record_bytes(now_s, part.received_bytes, settled=receiving >= self._growth.wanted)
         self._report_progress(Phase.RECEIVING if accepted else Phase.CONNECTING, done, part.size, part.resumed_bytes)
 
-    def _resumable(self, etag: str | None) -> bool:
-        """Return True if separately fetched parts can be proved to be of one file; a weak ETag does not prove it."""
+    def _proves_identity(self, etag: str | None) -> bool:
+        """Return True if a known hash or a strong ETag can prove that separately fetched parts are of one file."""
         return self._source.sha256 is not None or (etag or "").startswith('"')
 
-    def _check_room(self) -> None:
+    def _check_free_space(self) -> None:
         """Raise DiskFull if there is no room for the missing bytes besides the reserve."""
-        self._room_s = time.monotonic()
+        self._space_checked_s = time.monotonic()
         part, reserve, folder = self._part, self._settings.reserve_bytes, self._target.parent
         needed, free = max((part.size or 0) - part.done_bytes, 0), free_bytes(folder)
         if needed and free < needed + reserve:
             raise disk_full_error(folder, needed=needed, free=free, reserve=reserve)
 
-    def _same(self, known: DownloadIdentity) -> bool:
+    def _is_same_file(self, known: DownloadIdentity) -> bool:
         """Return True if the data of an earlier run belongs to this file."""
         source = self._source
         if source.bytes is not None and known.bytes not in (None, source.bytes):
             return False
         if source.sha256 and known.sha256:
             return source.sha256.lower() == known.sha256  # the same content, from whichever mirror
-        return known.url == strip_secrets(source.url) and self._resumable(known.etag)
+        return known.url == strip_secrets(source.url) and self._proves_identity(known.etag)
 
     def _report_progress(
         self, phase: Phase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
@@ -768,16 +781,6 @@ class Transfer:
         speed = self._speed.sample(now_s, done)
         left = (size - done) / speed if speed and size is not None else None
         self._on_progress(Progress(done, size, speed, left, note, phase, resumed))
-
-
-__all__ = [
-    "DownloadSource",
-    "DownloadedFile",
-    "TransferSettings",
-    "count_unfinished_bytes",
-    "discard_download",
-    "download_file",
-]
 
 
 class _ListenerFailed(Exception):

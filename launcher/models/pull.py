@@ -14,16 +14,12 @@ from launcher.base.errors import DiskFull, LauncherError, ModelMissing, ModelRep
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import MODELS_VARIABLE, expand_user
 from launcher.base.progress import Phase, Progress
-from launcher.fetch.asking_again import ask_again_later
 from launcher.fetch.digest import hash_file
 from launcher.fetch.hub import hub_token, resolve_file
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
-from launcher.fetch.transfer import (
-    DownloadSource,
-    TransferSettings,
-    count_unfinished_bytes,
-    download_file,
-)
+from launcher.fetch.part import count_unfinished_bytes
+from launcher.fetch.retries import call_with_retries
+from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
 from launcher.models.folders import make_download_folder
 from launcher.models.library import find_store_copies, quant_of
@@ -163,7 +159,9 @@ async def _resolve_all(
             )
 
     asked = [
-        asyncio.ensure_future(ask_again_later(partial(_resolve_file, piece, wanted), settings, partial(report, number)))
+        asyncio.ensure_future(
+            call_with_retries(partial(_resolve_file, piece, wanted), settings, partial(report, number))
+        )
         for number, piece in enumerate(pieces)
     ]
     try:

@@ -118,11 +118,11 @@ async def test_paused_in_the_middle_it_goes_on_there_and_discarded_it_leaves_not
     await add_pull(url, sha256=sha256(demo_model), to=tmp_path)
 
     def pause(event: QueueEvent) -> None:
-        if isinstance(event, JobProgressed) and event.figures.done_bytes >= HALF:
+        if isinstance(event, JobProgressed) and event.progress.done_bytes >= HALF:
             download_queue().request_state(RequestedState.PAUSE, 1)
 
     await work(pause)
-    paused = download_queue().read_snapshot().jobs.find(1)
+    paused = download_queue().read_snapshot().jobs.find_job(1)
     assert (paused.state, paused.done_bytes) == (JobState.PAUSED, HALF)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("demo")) == [
         "demo.gguf.part",
@@ -134,7 +134,7 @@ async def test_paused_in_the_middle_it_goes_on_there_and_discarded_it_leaves_not
     await work(pause)
     download_queue().request_state(RequestedState.RUN, 1)
     await work()
-    done = download_queue().read_snapshot().jobs.find(1)
+    done = download_queue().read_snapshot().jobs.find_job(1)
     assert done.state is JobState.DONE
     assert done.result is not None
     assert done.result["resumed_bytes"] == HALF
@@ -156,7 +156,7 @@ async def test_discarding_a_model_in_parts_takes_its_finished_parts_too(hub: Hub
     assert len(list((tmp_path / "mine").glob("*.gguf"))) == len(whole) - 1  # they may be the user's own
     download_queue().request_state(RequestedState.RUN, 1)
     await work()
-    assert download_queue().read_snapshot().jobs.find(1).state is JobState.DONE
+    assert download_queue().read_snapshot().jobs.find_job(1).state is JobState.DONE
     download_queue().request_state(RequestedState.DISCARD, 1)  # it is done: what is whole stays
     assert len(list(here.glob("*.gguf"))) == len(whole)
     shutil.rmtree(folder)
@@ -210,7 +210,7 @@ async def test_an_engines_download_outlives_that_of_another(
     await add_engine("b11401", "cpu")
     download_queue().request_state(RequestedState.DISCARD, 2)
     await work()
-    assert download_queue().read_snapshot().jobs.find(1).state is JobState.DONE
+    assert download_queue().read_snapshot().jobs.find_job(1).state is JobState.DONE
     (kept,) = (home / "cache" / "downloads" / "engines").rglob("*.part")
     await add_engine("b11434", "cpu")
     download_queue().request_state(RequestedState.DISCARD, 3)
@@ -225,4 +225,4 @@ async def test_an_engine_that_is_not_offered_fails(releases: ReleaseServer) -> N
     assert job.failure is not None
     assert "b1" in job.failure.title
     download_queue().request_state(RequestedState.DISCARD, 1)
-    assert download_queue().read_snapshot().jobs.find(1).state is JobState.CANCELLED
+    assert download_queue().read_snapshot().jobs.find_job(1).state is JobState.CANCELLED

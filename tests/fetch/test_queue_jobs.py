@@ -43,7 +43,7 @@ FULL = JobFailure.from_error(DiskFull("The disk is full."))
 def some(*names: str) -> JobList:
     jobs = JobList()
     for name in names:
-        jobs, _ = jobs.add("copy", {"name": name}, name, size_bytes=100, now_s=0.0)
+        jobs, _ = jobs.add_job("copy", {"name": name}, name, size_bytes=100, now_s=0.0)
     return jobs
 
 
@@ -52,7 +52,7 @@ def claimed(jobs: JobList, owner: ProcessId = US, *, at_once: int = 1, now_s: fl
 
 
 def ended(jobs: JobList, job_id: int, outcome: Outcome, *, moved: bool = False, now_s: float = 0.0) -> JobList:
-    return jobs.record_outcome(job_id, outcome, Progress(40, 100), moved=moved, now_s=now_s)
+    return jobs.record_outcome(job_id, outcome, Progress(40, 100), has_new_bytes=moved, now_s=now_s)
 
 
 def states(jobs: JobList) -> dict[int, JobState]:
@@ -65,7 +65,7 @@ def order(jobs: JobList) -> list[int]:
 
 def test_a_job_is_added_once() -> None:
     jobs = some("a", "b")
-    same, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
+    same, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert same == jobs
     assert not told.fresh
     assert told.job.id == 1
@@ -74,7 +74,7 @@ def test_a_job_is_added_once() -> None:
 @pytest.mark.parametrize("wish", [RequestedState.CANCEL, RequestedState.DISCARD])
 def test_what_is_being_cancelled_and_added_again_goes_on(wish: RequestedState) -> None:
     jobs = claimed(some("a")).request_state(1, wish)
-    jobs, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
+    jobs, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert told.fresh
     assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
 
@@ -82,10 +82,10 @@ def test_what_is_being_cancelled_and_added_again_goes_on(wish: RequestedState) -
 def test_a_server_that_answers_no_more_is_asked_again_when_it_said() -> None:
     limited = JobFailure.from_error(RateLimited("It answers no more until 10:00.", until_s=120.0))
     jobs = ended(claimed(some("a")), 1, limited, now_s=20.0)
-    assert jobs.find(1).retry_at_s == 120.0
-    assert ended(claimed(jobs, now_s=120.0), 1, limited, now_s=121.0).find(1).retry_at_s == 121.0 + 30
+    assert jobs.find_job(1).retry_at_s == 120.0
+    assert ended(claimed(jobs, now_s=120.0), 1, limited, now_s=121.0).find_job(1).retry_at_s == 121.0 + 30
     hours = replace(limited, until_s=9_999.0)
-    assert ended(claimed(some("a")), 1, hours, now_s=20.0).find(1).retry_at_s == 20.0 + 600
+    assert ended(claimed(some("a")), 1, hours, now_s=20.0).find_job(1).retry_at_s == 20.0 + 600
 
 
 def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
@@ -96,16 +96,16 @@ def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
 @pytest.mark.parametrize("outcome", [JobDone({}), BROKEN])
 def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) -> None:
     jobs = ended(claimed(some("a", "b")), 1, outcome)
-    jobs, told = jobs.add("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
+    jobs, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
     assert told.fresh
     assert order(jobs) == [2, 1]
-    assert jobs.find(1).state is JobState.WAITING
-    assert jobs.find(1).failure is None
+    assert jobs.find_job(1).state is JobState.WAITING
+    assert jobs.find_job(1).failure is None
 
 
 def test_numbers_are_never_used_again() -> None:
-    jobs = ended(claimed(some("a")), 1, JobDone({})).clear()
-    jobs, told = jobs.add("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
+    jobs = ended(claimed(some("a")), 1, JobDone({})).clear_ended()
+    jobs, told = jobs.add_job("copy", {"name": "b"}, "b", size_bytes=None, now_s=0.0)
     assert told.job.id == 2
 
 
@@ -122,31 +122,31 @@ def test_a_kind_that_is_not_known_here_is_left_to_who_knows_it() -> None:
 
 def test_a_running_job_is_asked_and_what_it_is_told_apart() -> None:
     jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE)
-    assert jobs.find(1).state is JobState.RUNNING
-    assert jobs.find(1).is_changing
+    assert jobs.find_job(1).state is JobState.RUNNING
+    assert jobs.find_job(1).is_changing
     jobs = ended(jobs, 1, JobStopped())
-    assert jobs.find(1).state is JobState.PAUSED
-    assert jobs.find(1).done_bytes == 40
-    assert not jobs.find(1).is_changing
+    assert jobs.find_job(1).state is JobState.PAUSED
+    assert jobs.find_job(1).done_bytes == 40
+    assert not jobs.find_job(1).is_changing
 
 
 def test_a_wish_counts_more_than_a_failure_but_not_more_than_the_end() -> None:
     asked = claimed(some("a")).request_state(1, RequestedState.CANCEL)
-    assert ended(asked, 1, BROKEN).find(1).state is JobState.CANCELLED
+    assert ended(asked, 1, BROKEN).find_job(1).state is JobState.CANCELLED
     assert ended(asked, 1, FULL).hold is None
-    assert ended(asked, 1, JobDone({"path": "x"})).find(1).state is JobState.DONE
+    assert ended(asked, 1, JobDone({"path": "x"})).find_job(1).state is JobState.DONE
 
 
 def test_a_pause_can_be_taken_back_before_it_happened() -> None:
     jobs = claimed(some("a")).request_state(1, RequestedState.PAUSE).request_state(1, RequestedState.RUN)
-    assert ended(jobs, 1, JobStopped()).find(1).state is JobState.WAITING
+    assert ended(jobs, 1, JobStopped()).find_job(1).state is JobState.WAITING
 
 
 def test_a_failed_job_does_not_stop_the_next_and_keeps_why() -> None:
     jobs = claimed(ended(claimed(some("a", "b")), 1, BROKEN))
     assert states(jobs) == {1: JobState.FAILED, 2: JobState.RUNNING}
-    assert jobs.find(1).failure == BROKEN
-    again = jobs.request_state(1, RequestedState.RUN).find(1)
+    assert jobs.find_job(1).failure == BROKEN
+    again = jobs.request_state(1, RequestedState.RUN).find_job(1)
     assert (again.state, again.failure) == (JobState.WAITING, None)
 
 
@@ -166,18 +166,18 @@ def test_a_server_that_is_away_is_asked_later_and_later_and_the_next_job_goes_on
     waits = []
     now_s = 100.0
     for _ in range(9):
-        at_s = jobs.find(1).retry_at_s
+        at_s = jobs.find_job(1).retry_at_s
         assert at_s is not None
         waits.append(at_s - now_s)
         assert states(claimed(jobs, now_s=at_s - 0.1))[1] is JobState.WAITING
         jobs, now_s = claimed(jobs, now_s=at_s), at_s
-        assert jobs.find(1).state is JobState.RUNNING
+        assert jobs.find_job(1).state is JobState.RUNNING
         jobs = ended(jobs, 1, AWAY, now_s=now_s)
     assert waits == [15, 30, 60, 120, 240, 480, 600, 600, 600]
-    at_s = jobs.find(1).retry_at_s
+    at_s = jobs.find_job(1).retry_at_s
     assert at_s is not None
     jobs = ended(claimed(jobs, now_s=at_s), 1, AWAY, moved=True, now_s=0.0)
-    assert jobs.find(1).retry_at_s == 15
+    assert jobs.find_job(1).retry_at_s == 15
 
 
 def test_a_clock_that_was_wrong_stops_nothing_for_long() -> None:
@@ -211,33 +211,33 @@ def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> N
     assert jobs.recover_abandoned(lambda _owner: True) == jobs
     back = jobs.recover_abandoned(lambda _owner: False, lambda job_id: Progress(job_id, 100))
     assert list(states(back).values()) == [JobState.WAITING, JobState.PAUSED, JobState.CANCELLED, JobState.WAITING]
-    assert back.find(1).done_bytes == 1
-    assert back.find(3).wish is RequestedState.DISCARD
+    assert back.find_job(1).done_bytes == 1
+    assert back.find_job(3).wish is RequestedState.DISCARD
 
 
 def test_moving() -> None:
     jobs = some(*"abcd")
-    assert order(jobs.move(3, "first")) == [3, 1, 2, 4]
-    assert order(jobs.move(3, "up")) == [1, 3, 2, 4]
-    assert order(jobs.move(1, "up")) == [1, 2, 3, 4]
-    assert order(jobs.move(2, "down")) == [1, 3, 2, 4]
-    assert order(jobs.move(4, "down")) == [1, 2, 3, 4]
-    assert order(jobs.move(1, "last")) == [2, 3, 4, 1]
-    assert order(jobs.move(1, 3)) == [2, 3, 1, 4]
-    assert order(jobs.move(1, 99)) == [2, 3, 4, 1]
+    assert order(jobs.move_job(3, "first")) == [3, 1, 2, 4]
+    assert order(jobs.move_job(3, "up")) == [1, 3, 2, 4]
+    assert order(jobs.move_job(1, "up")) == [1, 2, 3, 4]
+    assert order(jobs.move_job(2, "down")) == [1, 3, 2, 4]
+    assert order(jobs.move_job(4, "down")) == [1, 2, 3, 4]
+    assert order(jobs.move_job(1, "last")) == [2, 3, 4, 1]
+    assert order(jobs.move_job(1, 3)) == [2, 3, 1, 4]
+    assert order(jobs.move_job(1, 99)) == [2, 3, 4, 1]
 
 
 def test_what_has_ended_does_not_count_when_moving() -> None:
     jobs = ended(claimed(some(*"abc").request_state(2, RequestedState.CANCEL)), 1, JobDone({}))
-    assert [job.id for job in jobs.move(3, "first").jobs if job.state in QUEUED_STATES] == [3]
-    assert jobs.move(1, "last") == jobs
+    assert [job.id for job in jobs.move_job(3, "first").jobs if job.state in QUEUED_STATES] == [3]
+    assert jobs.move_job(1, "last") == jobs
 
 
 def test_clearing() -> None:
     jobs = claimed(ended(claimed(some(*"abcd")), 1, JobDone({})))
     jobs = claimed(ended(jobs, 2, BROKEN)).request_state(4, RequestedState.CANCEL)
-    assert order(jobs.clear()) == [2, 3]
-    assert order(jobs.clear(failed=True)) == [3]
+    assert order(jobs.clear_ended()) == [2, 3]
+    assert order(jobs.clear_ended(failed=True)) == [3]
 
 
 def test_an_unknown_number_is_told() -> None:
@@ -272,7 +272,7 @@ class Verbs(RuleBasedStateMachine):
     def add(self, name: str) -> None:
         was = states(self.jobs)
         given_up = {job.id for job in self.jobs.jobs if job.is_changing and job.wish is not RequestedState.PAUSE}
-        after, told = self.jobs.add("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
+        after, told = self.jobs.add_job("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
         assert told.fresh == (was.get(told.job.id) not in QUEUED_STATES or told.job.id in given_up)
         if told.job.id in given_up:
             assert order(after) == order(self.jobs)
@@ -288,9 +288,9 @@ class Verbs(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), wish=st.sampled_from(RequestedState))
     def ask(self, pick: int, wish: RequestedState) -> None:
         job_id = self.id_of(pick)
-        was = self.jobs.find(job_id)
+        was = self.jobs.find_job(job_id)
         self.changed(self.jobs.request_state(job_id, wish))
-        job = self.jobs.find(job_id)
+        job = self.jobs.find_job(job_id)
         if was.state is JobState.RUNNING:
             assert job == replace(was, wish=wish)
         elif was.state is JobState.DONE:
@@ -300,7 +300,7 @@ class Verbs(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), place=st.sampled_from(["first", "up", "down", "last"]) | st.integers(0, 9))
     def move(self, pick: int, place: int) -> None:
         job_id = self.id_of(pick)
-        after = self.jobs.move(job_id, place)
+        after = self.jobs.move_job(job_id, place)
         assert sorted(order(after)) == sorted(order(self.jobs))
         line = [job.id for job in after.jobs if job.state in QUEUED_STATES]
         before = [job.id for job in self.jobs.jobs if job.state in QUEUED_STATES]
@@ -311,9 +311,9 @@ class Verbs(RuleBasedStateMachine):
 
     @rule(failed=st.booleans())
     def clear(self, failed: bool) -> None:
-        after = self.jobs.clear(failed=failed)
+        after = self.jobs.clear_ended(failed=failed)
         gone = set(order(self.jobs)) - set(order(after))
-        assert all(self.jobs.find(each).state not in QUEUED_STATES for each in gone)
+        assert all(self.jobs.find_job(each).state not in QUEUED_STATES for each in gone)
         self.known -= gone
         self.changed(after)
 

@@ -51,7 +51,7 @@ async def until_told(process: asyncio.subprocess.Process, event: str, job_id: in
 
 def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None:
     for name in names:
-        queue.add("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
+        queue.add_job("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
 
 
 async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -64,18 +64,18 @@ async def test_however_often_it_is_killed_the_next_one_goes_on_where_it_was(tmp_
             await server.allow("a", at)
             async with worker() as process:
                 await server.reached("a", at)
-                assert queue.read_snapshot().jobs.find(1).state is JobState.RUNNING
+                assert queue.read_snapshot().jobs.find_job(1).state is JobState.RUNNING
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
             await server.left("a")
-            assert queue.read_snapshot().jobs.find(1).state is JobState.WAITING
+            assert queue.read_snapshot().jobs.find_job(1).state is JobState.WAITING
         await server.allow_all()
         async with worker() as process:
             await told(process)
         assert len(server.requests) == kills + 1
         assert server.sent_bytes == len(DATA)
     assert (tmp_path / "a").read_bytes() == DATA
-    assert queue.read_snapshot().jobs.find(1).state is JobState.DONE
+    assert queue.read_snapshot().jobs.find_job(1).state is JobState.DONE
 
 
 async def test_a_wish_outlives_a_killed_process(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_a_wish_outlives_a_killed_process(tmp_path: Path) -> None:
             assert part_of(server.job("a", tmp_path)).exists()
             process.kill()
             await process.wait()
-        assert queue.read_snapshot().jobs.find(1).state is JobState.CANCELLED
+        assert queue.read_snapshot().jobs.find_job(1).state is JobState.CANCELLED
         assert not part_of(server.job("a", tmp_path)).exists()
 
 
@@ -125,7 +125,7 @@ async def test_the_other_process_takes_over_what_a_killed_one_ran(tmp_path: Path
             await server.reached("a", 10_000)
             async with worker() as other:
                 followed = await until_told(other, "JobProgressed", 1)  # what the first one does
-                assert followed["figures"]["done_bytes"] <= 10_000
+                assert followed["progress"]["done_bytes"] <= 10_000
                 assert server.requests == [("a", 0)]
                 one.kill()
                 await server.allow("a", len(DATA))
@@ -145,6 +145,6 @@ async def test_a_process_that_is_asked_to_end_gives_its_job_back(tmp_path: Path)
             process.send_signal(signal.SIGINT)
             await process.wait()
         await server.left("a")
-        job = queue.read_snapshot().jobs.find(1)
+        job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.owner) == (JobState.WAITING, None)
         assert job.done_bytes == 10_000

@@ -58,7 +58,7 @@ class Heard:
                 await self._news.wait()
 
     async def progress(self, done_bytes: int) -> None:
-        await self.until(lambda event: isinstance(event, JobProgressed) and event.figures.done_bytes == done_bytes)
+        await self.until(lambda event: isinstance(event, JobProgressed) and event.progress.done_bytes == done_bytes)
 
     async def becomes(self, job_id: int, state: JobState, *, times: int = 1) -> None:
         async with asyncio.timeout(20):
@@ -86,14 +86,14 @@ async def to_the_end(queue: DownloadQueue, heard: Heard, **options: Any) -> None
 
 def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None:
     for name in names:
-        queue.add("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
+        queue.add_job("copy", server.job(name, folder), name, size_bytes=len(server.files[name]))
 
 
 async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> None:
     queue, heard = DownloadQueue(WORKS), Heard()
     async with Server(a=DATA, b=DATA[1:], c=DATA[2:]) as server:
         add(queue, server, tmp_path, "a", "b", "c")
-        queue.move(3, "first")
+        queue.move_job(3, "first")
         await to_the_end(queue, heard)
         assert server.requests == [("c", 0), ("a", 0), ("b", 0)]
         assert server.most_open == 1
@@ -101,7 +101,7 @@ async def test_jobs_run_one_after_the_other_in_their_order(tmp_path: Path) -> No
     assert [each.job.id for each in heard.of(JobFinished)] == [3, 1, 2]
     for index, name in enumerate("abc"):
         assert (tmp_path / name).read_bytes() == DATA[index:]
-    job = queue.read_snapshot().jobs.find(1)
+    job = queue.read_snapshot().jobs.find_job(1)
     assert (job.state, job.done_bytes, job.owner) == (JobState.DONE, len(DATA), None)
     assert job.result == {"path": str(tmp_path / "a"), "bytes": len(DATA), "resumed_bytes": 0}
 
@@ -130,24 +130,24 @@ async def test_progress_is_told_four_times_a_second_at_most_with_totals() -> Non
 
     works = {"steered": JobKind(steered, lambda _arguments: None)}
     queue, heard = DownloadQueue(works, clock=QueueClock(steady_s=lambda: steady_s)), Heard()
-    queue.add("steered", {"n": 1}, "a", size_bytes=10_000)
-    queue.add("steered", {"n": 2}, "b", size_bytes=5_000)
+    queue.add_job("steered", {"n": 1}, "a", size_bytes=10_000)
+    queue.add_job("steered", {"n": 2}, "b", size_bytes=5_000)
     async with at_work(queue, heard):
         for done in (4_000, 6_000, 8_000):
             steady_s += 0.25
             told.put_nowait(Progress(done, 10_000, 1_000.0, 2.0, "from a mirror"))
             await heard.progress(done)
         told.put_nowait(Progress(8_001, 10_000))  # in no time
-        queue.add("steered", {"n": 3}, "c")
+        queue.add_job("steered", {"n": 3}, "c")
         await heard.until(lambda event: isinstance(event, JobAdded) and event.job.id == 3)
         told.put_nowait(None)
         await heard.becomes(1, JobState.DONE)
         told.put_nowait(None)
         await heard.becomes(2, JobState.DONE)
-    assert [each.figures.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
+    assert [each.progress.done_bytes for each in heard.of(JobProgressed)] == [4_000, 6_000, 8_000]
     last = heard.of(JobProgressed)[-1]
     assert last.job.id == 1
-    assert last.figures == Progress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
+    assert last.progress == Progress(8_000, 10_000, 1_000.0, 2.0, "from a mirror")
     assert last.totals == QueueTotals(jobs=2, left_bytes=7_000, bytes_per_second=1_000.0, seconds_left=7.0)
 
 
@@ -209,7 +209,7 @@ async def test_cancelling_removes_the_part_only_on_request(tmp_path: Path) -> No
         assert not part_of(server.job("b", tmp_path)).exists()
         queue.request_state(RequestedState.DISCARD, 1)
         assert not part_of(server.job("a", tmp_path)).exists()
-        job = queue.read_snapshot().jobs.find(1)
+        job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.done_bytes) == (JobState.CANCELLED, None)
 
 
@@ -222,7 +222,7 @@ async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goe
             await server.reached("a", 10_000)
         assert task.cancelled()
         await server.left("a")
-        job = queue.read_snapshot().jobs.find(1)
+        job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.wish, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
         await to_the_end(DownloadQueue(WORKS), heard)
@@ -241,7 +241,7 @@ async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        job = queue.read_snapshot().jobs.find(1)
+        job = queue.read_snapshot().jobs.find_job(1)
         assert (job.state, job.owner) == (JobState.WAITING, None)
 
 
@@ -254,7 +254,7 @@ async def test_a_server_that_is_away_is_tried_again_by_itself(tmp_path: Path) ->
     await server._server.wait_closed()
     async with at_work(queue, heard):
         await heard.until(lambda event: isinstance(event, JobChanged) and event.job.retry_at_s is not None)
-        waits = queue.read_snapshot().jobs.find(1)
+        waits = queue.read_snapshot().jobs.find_job(1)
         assert (waits.state, waits.retry_at_s) == (JobState.WAITING, 1_015.0)
         assert waits.failure is not None
         assert waits.failure.title == "The server did not answer."
@@ -274,7 +274,7 @@ async def write_to_a_full_disk(arguments: dict[str, Any], report: ReportProgress
 async def test_a_full_disk_holds_the_queue_until_it_is_resumed(tmp_path: Path) -> None:
     queue, heard = DownloadQueue({**WORKS, "write": JobKind(write_to_a_full_disk, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
-        queue.add("write", {"space": str(tmp_path / "space")}, "write")
+        queue.add_job("write", {"space": str(tmp_path / "space")}, "write")
         add(queue, server, tmp_path, "a")
         await to_the_end(queue, heard)
         (held,) = heard.of(QueueHeld)
@@ -301,7 +301,7 @@ async def fail(arguments: dict[str, Any], _report: ReportProgress) -> dict[str, 
 async def test_whatever_ends_a_job_the_next_one_runs(how: str, told: str, tmp_path: Path) -> None:
     queue, heard = DownloadQueue({**WORKS, "fail": JobKind(fail, lambda _arguments: None)}), Heard()
     async with Server(a=DATA) as server:
-        queue.add("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
+        queue.add_job("fail", {"how": how, "missing": str(tmp_path / "missing")}, "fails")
         add(queue, server, tmp_path, "a")
         await to_the_end(queue, heard)
     (failed,) = heard.of(JobFailed)
@@ -321,12 +321,12 @@ def test_what_cannot_be_discarded_is_told_and_stops_nothing(
     discard: Callable[[dict[str, Any]], None], told: str, tmp_path: Path
 ) -> None:
     queue = DownloadQueue({"fail": JobKind(fail, discard)})
-    queue.add("fail", {"missing": str(tmp_path / "missing")}, "fails")
+    queue.add_job("fail", {"missing": str(tmp_path / "missing")}, "fails")
     (job,) = queue.request_state(RequestedState.DISCARD, 1)
     assert (job.state, job.wish) == (JobState.CANCELLED, RequestedState.CANCEL)
     assert job.failure is not None
     assert told in job.failure.title
-    assert queue.clear() == 1
+    assert queue.clear_ended() == 1
 
 
 async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None:
@@ -336,12 +336,12 @@ async def test_a_listener_hears_what_is_done_to_the_list(tmp_path: Path) -> None
         add(queue, server, tmp_path, "a", "b", "c")
         async with at_work(queue, heard):
             await server.reached("a", 10_000)
-            queue.move(3, 2)
+            queue.move_job(3, 2)
             reordered = await heard.until(lambda event: isinstance(event, QueueReordered))
             assert reordered == QueueReordered((1, 3, 2))
             queue.request_state(RequestedState.CANCEL, 2)
             await heard.becomes(2, JobState.CANCELLED)
-            assert queue.clear() == 1
+            assert queue.clear_ended() == 1
             gone = await heard.until(lambda event: isinstance(event, JobRemoved))
             assert isinstance(gone, JobRemoved)
             assert gone.job.id == 2

@@ -18,7 +18,7 @@ import sys
 from launcher.fetch.queue import DownloadQueue
 queue = DownloadQueue({})
 for number in range(20):
-    queue.add("copy", {"by": sys.argv[1], "number": number}, f"{number} by {sys.argv[1]}")
+    queue.add_job("copy", {"by": sys.argv[1], "number": number}, f"{number} by {sys.argv[1]}")
 """
 
 
@@ -29,13 +29,13 @@ def file_of(home: Path) -> Path:
 def filled(*names: str) -> DownloadQueue:
     queue = DownloadQueue({})
     for name in names:
-        queue.add("copy", {"name": name}, name)
+        queue.add_job("copy", {"name": name}, name)
     return queue
 
 
 def test_everything_about_a_job_is_read_back(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
-    jobs, _ = JobList().add("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
+    jobs, _ = JobList().add_job("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
     jobs = jobs.claim_due(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).request_state(1, RequestedState.DISCARD)
     assert store.change(lambda _none: (jobs, "told")) == (jobs, "told", ())
     assert QueueStore(tmp_path).change(lambda read: (read, None)) == (jobs, None, ())
@@ -107,7 +107,7 @@ def test_a_file_of_a_newer_version_is_left_as_it_is(home: Path) -> None:
     queue = filled("a")
     file_of(home).write_text('{"version": 2, "jobs": []}')
     with pytest.raises(WrittenByNewer, match="newer version"):
-        queue.add("copy", {}, "b")
+        queue.add_job("copy", {}, "b")
     assert file_of(home).read_text() == '{"version": 2, "jobs": []}'
 
 
@@ -116,21 +116,21 @@ def test_a_job_that_runs_in_no_process_waits(home: Path) -> None:
     whole = json.loads(file_of(home).read_bytes())
     whole["jobs"][0]["state"] = "running"
     file_of(home).write_text(json.dumps(whole))
-    assert queue.read_snapshot().jobs.find(1).state is JobState.WAITING
+    assert queue.read_snapshot().jobs.find_job(1).state is JobState.WAITING
 
 
 def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     store.change(lambda jobs: (jobs, None))
     figures = Progress(5, 10, 2.5, 2.0, "from a mirror")
-    store.show_figures(1, figures)
-    store.show_figures(2, figures)
-    assert QueueStore(tmp_path).figures(1) == figures
-    store.forget_figures([2])
-    assert store.figures(1) is None
-    assert store.figures(2) == figures
+    store.publish_progress(1, figures)
+    store.publish_progress(2, figures)
+    assert QueueStore(tmp_path).read_progress(1) == figures
+    store.delete_stale_progress([2])
+    assert store.read_progress(1) is None
+    assert store.read_progress(2) == figures
     (tmp_path / "running-2.json").write_text('{"done_by')
-    assert store.figures(2) is None
+    assert store.read_progress(2) is None
 
 
 def test_a_hold_is_kept(tmp_path: Path) -> None:

@@ -21,14 +21,8 @@ from launcher.base.errors import (
 from launcher.base.progress import Phase, Progress
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Span, Stretch, count_bytes, find_gaps, merge_spans
-from launcher.fetch.part import PartialFile
-from launcher.fetch.transfer import (
-    DownloadedFile,
-    DownloadSource,
-    count_unfinished_bytes,
-    discard_download,
-    download_file,
-)
+from launcher.fetch.part import PartialFile, count_unfinished_bytes
+from launcher.fetch.transfer import DownloadedFile, DownloadSource, discard_download, download_file
 from tests.fetch.conftest import QUICK, Place
 
 _EXAMPLES = itertools.count()
@@ -123,7 +117,7 @@ class TestResuming:
         await place.interrupted(place.source("stalls=300000,wrong", sha256="0" * 64), after=300_000)
         got = await download_file(place.source(), place.target, settings=QUICK)
         assert (got.resumed_bytes, got.received_bytes) == (0, len(place.content))
-        assert "model.gguf: 300,000 bytes that waited belong to another file" in caplog.text
+        assert "model.gguf: 300,000 bytes of an earlier download belong to another file" in caplog.text
 
     async def test_not_without_a_journal(self, place: Place) -> None:
         await place.interrupted(place.source("stalls=300000"), after=300_000)

@@ -24,7 +24,7 @@ def judged(
     try:
         return check_answer(answer, begin, known, host=host, asked_host="example.org", name="model.gguf")
     except ConnectionTrouble as trouble:
-        return trouble.then
+        return trouble.next_step
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def judged(
         (KNOWN, '"one"', AcceptedAnswer(1000, '"one"', ranges=True)),
         (KNOWN, '"two"', AcceptedAnswer(1000, '"two"', ranges=True)),  # the hash decides
         (OF_UNKNOWN_HASH, '"one"', AcceptedAnswer(1000, '"one"', ranges=True)),
-        (OF_UNKNOWN_HASH, '"two"', NextStep.ANEW),
+        (OF_UNKNOWN_HASH, '"two"', NextStep.START_OVER),
     ],
 )
 def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: AcceptedAnswer | NextStep) -> None:
@@ -43,15 +43,15 @@ def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: Accept
 @pytest.mark.parametrize(
     ("known", "headers", "expected"),
     [
-        (KNOWN, {"etag": '"one"', "content_length": "1000"}, NextStep.ALONE),
+        (KNOWN, {"etag": '"one"', "content_length": "1000"}, NextStep.NO_RANGES),
         (KNOWN, {"etag": '"two"', "content_length": "1000"}, NextStep.WITHOUT_CONDITION),
-        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1000"}, NextStep.ANEW),
-        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1200"}, NextStep.ANEW),
-        (KNOWN, {"etag": '"one"', "content_length": "1200"}, NextStep.NEVER),
-        (KNOWN, {"etag": '"one"', "transfer_encoding": "chunked"}, NextStep.ALONE),
+        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1000"}, NextStep.START_OVER),
+        (OF_UNKNOWN_HASH, {"etag": '"two"', "content_length": "1200"}, NextStep.START_OVER),
+        (KNOWN, {"etag": '"one"', "content_length": "1200"}, NextStep.GIVE_UP),
+        (KNOWN, {"etag": '"one"', "transfer_encoding": "chunked"}, NextStep.NO_RANGES),
         (KNOWN, {"transfer_encoding": "chunked"}, NextStep.UNSURE),
-        (KNOWN, {"transfer_encoding": "chunked", "content_type": "text/html"}, NextStep.NEVER),
-        (KNOWN, {"content_length": "1000", "content_type": "text/html"}, NextStep.ALONE),
+        (KNOWN, {"transfer_encoding": "chunked", "content_type": "text/html"}, NextStep.GIVE_UP),
+        (KNOWN, {"content_length": "1000", "content_type": "text/html"}, NextStep.NO_RANGES),
     ],
 )
 def test_the_whole_file_in_place_of_a_part(
@@ -63,10 +63,10 @@ def test_the_whole_file_in_place_of_a_part(
 @pytest.mark.parametrize(
     ("status", "host", "expected"),
     [
-        *[(status, "example.org", NextStep.NEVER) for status in (400, 401, 403, 404, 405, 410, 451)],
-        *[(status, "store.example.org", NextStep.AGAIN) for status in (401, 403, 404, 410)],
-        *[(status, "example.org", NextStep.AGAIN) for status in (408, 425, 429, 500, 502, 503, 504)],
-        (304, "example.org", NextStep.NEVER),
+        *[(status, "example.org", NextStep.GIVE_UP) for status in (400, 401, 403, 404, 405, 410, 451)],
+        *[(status, "store.example.org", NextStep.RETRY) for status in (401, 403, 404, 410)],
+        *[(status, "example.org", NextStep.RETRY) for status in (408, 425, 429, 500, 502, 503, 504)],
+        (304, "example.org", NextStep.GIVE_UP),
     ],
 )
 def test_refusals(status: int, host: str, expected: NextStep) -> None:
@@ -87,7 +87,7 @@ def test_nothing_is_accepted_that_begins_or_ends_elsewhere(begin: int, first: in
         assert (first, size) == (begin, 1000)
         assert begin <= last
     else:
-        assert outcome in (NextStep.ALONE, NextStep.NEVER)
+        assert outcome in (NextStep.NO_RANGES, NextStep.GIVE_UP)
 
 
 @given(st.text(max_size=40), st.text(max_size=10) | st.just("9" * 5000))

@@ -61,7 +61,7 @@ def grown(per_connection: float, line: float, most: int = 8) -> int:
     """Return how many connections there are after a minute with these limits of a server and a line, in MB/s."""
     growth, received = ConnectionGrowth(most, settle_s=1.0), 0.0
     for tenth in range(600):
-        growth.observe(tenth / 10, int(received), settled=True)
+        growth.record_bytes(tenth / 10, int(received), settled=True)
         received += min(line, per_connection * growth.wanted) * MB / 10
     return growth.wanted
 
@@ -83,12 +83,12 @@ class TestNumberOfConnections:
     def test_nothing_is_judged_before_all_have_brought_something(self) -> None:
         growth = ConnectionGrowth(8, settle_s=1.0)
         for second in range(10):
-            growth.observe(float(second), second * MB, settled=False)
+            growth.record_bytes(float(second), second * MB, settled=False)
         assert growth.wanted == 1
 
     def test_stop_is_final(self) -> None:
         growth = ConnectionGrowth(8, settle_s=1.0)
-        growth.stop(0)
+        growth.stop_growing(0)
         for second in range(10):
-            growth.observe(float(second), second * MB, settled=True)
+            growth.record_bytes(float(second), second * MB, settled=True)
         assert growth.wanted == 1

@@ -13,12 +13,8 @@ from launcher.base.errors import (
 )
 from launcher.base.progress import Phase, Progress
 from launcher.fetch import transfer
-from launcher.fetch.transfer import (
-    DownloadSource,
-    TransferSettings,
-    count_unfinished_bytes,
-    download_file,
-)
+from launcher.fetch.part import count_unfinished_bytes
+from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from tests.fetch.conftest import QUICK, Place
 
 

@@ -34,7 +34,7 @@ def server(tmp_path: Path, demo_model: Path) -> Iterator[FileServer]:
 
 def arrived(job_id: int) -> int:
     """Return how many bytes of a job are said to be here, by whoever works at it."""
-    figures = download_queue().read_snapshot().figures.get(job_id)
+    figures = download_queue().read_snapshot().progress_by_id.get(job_id)
     return figures.done_bytes if figures else 0
 
 

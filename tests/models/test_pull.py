@@ -19,7 +19,7 @@ from launcher.base.errors import (
 )
 from launcher.base.paths import models_dir
 from launcher.base.progress import Phase, Progress
-from launcher.fetch.asking_again import ask_again_later
+from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import TransferSettings
 from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
 from launcher.models.download_target import parse_target
@@ -126,7 +126,7 @@ class TestAHubThatIsAskedTooOften:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults(f"{status}*1"))
         told: list[Progress] = []
         notes: list[str] = []
-        meant = await ask_again_later(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
+        meant = await call_with_retries(lambda: parse_target(f"{repo}{name}", catalogue()), PATIENT, notes.append)
         assert (await pull(meant, on_progress=told.append, settings=PATIENT)).checked.problem is None
         waits = [each for each in told if each.phase is Phase.WAITING]
         assert waits[0].item == FILE

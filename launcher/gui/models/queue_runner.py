@@ -87,7 +87,7 @@ class QueueRunner(QObject):
         def change() -> None:
             from launcher.app.downloads import download_queue
 
-            download_queue().move(job_id, place)
+            download_queue().move_job(job_id, place)
 
         self._change_queue(change)
 
@@ -97,7 +97,7 @@ class QueueRunner(QObject):
         def change() -> None:
             from launcher.app.downloads import download_queue
 
-            download_queue().clear(failed=True)
+            download_queue().clear_ended(failed=True)
 
         self._change_queue(change)
 
@@ -146,7 +146,7 @@ async def _read_queue() -> QueueSnapshot:
     from launcher.app.downloads import download_queue
 
     queue = await asyncio.to_thread(download_queue().read_snapshot)
-    return QueueSnapshot(queue.jobs.jobs, queue.figures, queue.jobs.hold)
+    return QueueSnapshot(queue.jobs.jobs, queue.progress_by_id, queue.jobs.hold)
 
 
 async def _run_queue(report: Callable[[object], object]) -> None:
