@@ -316,7 +316,7 @@ class Session:
         """Wait until the server has ended and no start is in progress. Return its error, None when it was stopped."""
         while (supervisor := self._supervisor) is not None:
             status = await supervisor.wait_for(ServerState.STOPPED, ServerState.FAILED)
-            if not supervisor.changing and self._supervisor in (supervisor, None):
+            if not supervisor.is_changing and self._supervisor in (supervisor, None):
                 return status.error
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port
         return None
@@ -397,7 +397,7 @@ class Session:
     async def _clean_up(self) -> None:
         async with self._lifecycle_lock:
             supervisor = self._supervisor
-            if supervisor is None or supervisor.changing:
+            if supervisor is None or supervisor.is_changing:
                 return
             if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
                 return

@@ -20,10 +20,10 @@ def test_pauses_grow_and_end_with_the_reason() -> None:
     clock = Hands()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for pause in (1.0, 2.0):
-        assert crashes.judge(CRASH) == pause
+        assert crashes.judge_crash(CRASH) == pause
         clock.now += 10
-        crashes.ready()
-    end = crashes.judge(CRASH)
+        crashes.record_ready()
+    end = crashes.judge_crash(CRASH)
     assert isinstance(end, CrashLoop)
     assert end.title.startswith("The engine crashed 3 times within 20 s, so it was not restarted.")
     assert "It broke." in end.title
@@ -39,28 +39,28 @@ def test_an_engine_that_served_for_long_begins_a_new_row() -> None:
     clock = Hands()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
     for _ in range(10):
-        crashes.ready()
+        crashes.record_ready()
         clock.now += 60
-        assert crashes.judge(CRASH) == 1.0
+        assert crashes.judge_crash(CRASH) == 1.0
 
 
 def test_a_restart_that_fails_has_served_for_no_time() -> None:
     clock = Hands()
     crashes = CrashCounter(RestartPolicy((1.0, 2.0), steady_s=60.0), clock)
-    crashes.ready()
+    crashes.record_ready()
     clock.now += 3_600
-    assert crashes.judge(CRASH) == 1.0
+    assert crashes.judge_crash(CRASH) == 1.0
     clock.now += 3_600
-    assert crashes.judge(CRASH) == 2.0
-    assert isinstance(crashes.judge(CRASH), CrashLoop)
+    assert crashes.judge_crash(CRASH) == 2.0
+    assert isinstance(crashes.judge_crash(CRASH), CrashLoop)
 
 
 def test_another_start_begins_a_new_row() -> None:
     crashes = CrashCounter(RestartPolicy((1.0,)), Hands())
-    assert crashes.judge(CRASH) == 1.0
-    crashes.forget()
-    assert crashes.judge(CRASH) == 1.0
-    assert isinstance(crashes.judge(CRASH), CrashLoop)
+    assert crashes.judge_crash(CRASH) == 1.0
+    crashes.reset()
+    assert crashes.judge_crash(CRASH) == 1.0
+    assert isinstance(crashes.judge_crash(CRASH), CrashLoop)
 
 
 @pytest.mark.parametrize("error", [ModelBroken("Broken."), CpuUnsupported("No AVX2.")])

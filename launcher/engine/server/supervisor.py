@@ -1,4 +1,4 @@
-"""Supervisor of one server: a state machine that starts, watches, restarts and stops the engine through `become`."""
+"""Supervisor of one server: starts, watches, restarts and stops its engine. Its main entry is `Supervisor.become`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from launcher.engine.server.state import (
 # Explanation of interrupted replies.
 
 _REASON_LIMIT_S = 3.0
-"""Seconds that an interrupted reply waits for the reason; the end of an engine is explained within a second."""
+"""Seconds to wait until the reason is known; explaining the end of an engine takes less than a second."""
 
 
 async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreachable:
@@ -86,14 +86,15 @@ _POLL_SLOTS_S = 1.5
 that disconnected."""
 
 
-async def drain_requests(client: EngineClient, streams_left: asyncio.Event, limit_s: float) -> None:
+async def drain_requests(client: EngineClient, own_streams_ended: asyncio.Event, limit_s: float) -> None:
     """Wait until our own streams have ended and no slot is processing, for at most `limit_s` seconds.
 
-    The engine has no request that makes it refuse new work, so requests that other clients start meanwhile count, too.
+    llama-server has no request that makes it refuse new work, so this also waits for requests that other clients send
+    meanwhile.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await streams_left.wait()
+            await own_streams_ended.wait()
             while await _is_working(client):  # noqa: ASYNC110 -- the engine has no event to wait for
                 await asyncio.sleep(_POLL_SLOTS_S)
 
@@ -118,7 +119,7 @@ _RECURRING_ERRORS = (
     ModelHasNoHead,
     ModelMissing,
 )
-"""Errors that the next start would raise again, so that no restart is tried."""
+"""Errors that a restart would meet again, so that none is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,8 @@ class RestartPolicy:
 
     `pauses_s` are the pauses in seconds before each restart; after one more crash the server has failed. A restart that
     fails counts as a crash, because a lack of memory or a busy port may be temporary; errors that would recur
-    (`_RECURRING_ERRORS`) end the restarts at once. If the engine served for `steady_s` seconds before it crashed,
-    counting begins anew.
+    (`_RECURRING_ERRORS`) end the restarts at once. If the engine served for `steady_s` seconds before a crash, that
+    crash counts as the first one.
     """
 
     pauses_s: tuple[float, ...] = (0.5, 2.0, 8.0)
@@ -144,37 +145,37 @@ class CrashCounter:
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float]) -> None:
         self._policy = policy
         self._clock = clock
-        self._began_s = clock()
+        self._first_crash_s = clock()
         self._ready_s: float | None = None
-        self.in_a_row = 0
+        self.crashes = 0
 
     @property
-    def allowed(self) -> int:
+    def most_restarts(self) -> int:
         """Number of consecutive crashes that are followed by a restart."""
         return len(self._policy.pauses_s)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the count, because the user has requested a start."""
-        self.in_a_row = 0
+        self.crashes = 0
 
-    def ready(self) -> None:
+    def record_ready(self) -> None:
         """Record that the engine has become ready."""
         self._ready_s = self._clock()
 
-    def judge(self, error: LauncherError) -> float | LauncherError:
+    def judge_crash(self, error: LauncherError) -> float | LauncherError:
         """Count a crash; return the pause before the restart in seconds, or the error with which the server fails."""
         now_s = self._clock()
         if self._ready_s is not None and now_s - self._ready_s >= self._policy.steady_s:
-            self.in_a_row = 0
+            self.crashes = 0
         self._ready_s = None  # a restart that fails before it is ready has not served at all
-        if not self.in_a_row:
-            self._began_s = now_s
-        self.in_a_row += 1
+        if not self.crashes:
+            self._first_crash_s = now_s
+        self.crashes += 1
         if not self._policy.pauses_s or isinstance(error, _RECURRING_ERRORS):
             return error
-        if self.in_a_row <= len(self._policy.pauses_s):
-            return self._policy.pauses_s[self.in_a_row - 1]
-        return CrashLoop(self.in_a_row, now_s - self._began_s, error)
+        if self.crashes <= self.most_restarts:
+            return self._policy.pauses_s[self.crashes - 1]
+        return CrashLoop(self.crashes, now_s - self._first_crash_s, error)
 
 
 # Readiness checks from start to first reply.
@@ -188,15 +189,17 @@ _SELF_TEST = ChatRequest(
 _T = TypeVar("_T")
 
 
-async def wait_until_healthy(client: EngineClient, heard_s: Callable[[], float], limit_s: float, hint: str) -> None:
+async def wait_until_healthy(
+    client: EngineClient, last_output_s: Callable[[], float], limit_s: float, hint: str
+) -> None:
     """Wait until /health reports that the model is loaded.
 
-    `heard_s` returns the monotonic time of the engine's last output line. Raises EngineFailed if it printed nothing for
-    `limit_s` seconds.
+    `last_output_s` returns the monotonic time of the engine's last output line. Raises EngineFailed if it printed
+    nothing for `limit_s` seconds.
     """
     pause_s = _FIRST_POLL_S
     while not await client.is_healthy():
-        if time.monotonic() - heard_s() > limit_s:
+        if time.monotonic() - last_output_s() > limit_s:
             raise EngineFailed(
                 message("The engine printed no output for {limit_s:.0f} s while loading the model.", limit_s=limit_s),
                 hint,
@@ -206,12 +209,12 @@ async def wait_until_healthy(client: EngineClient, heard_s: Callable[[], float],
 
 
 async def check_first_reply(
-    client: EngineClient, options: ServeOptions, limit_s: float, hint: str, said: Callable[[], list[str]]
+    client: EngineClient, options: ServeOptions, limit_s: float, hint: str, log_lines: Callable[[], list[str]]
 ) -> None:
-    """Send a request for 8 tokens and check that drafts are made if `options` asks for them.
+    """Send a request for 8 tokens and check that tokens are drafted if `options` asks for drafts.
 
-    Raises DraftsInert if there are none, EngineFailed if the reply takes longer than `limit_s` seconds. If the request
-    is refused, raises the cause in the engine's log, which `said` returns, or else Refused.
+    Raises DraftsInert if none are, EngineFailed if the reply takes longer than `limit_s` seconds. If the request is
+    refused, raises the cause that the engine's log names (`log_lines` returns it), or else Refused.
     """
     timings: Timings | None = None
     try:
@@ -219,7 +222,7 @@ async def check_first_reply(
             async for delta in deltas:
                 timings = delta.timings or timings
     except Refused as refused:
-        raise explain_refusal(refused, said()) from None
+        raise explain_refusal(refused, log_lines()) from None
     except TimeoutError:
         raise EngineFailed(
             message(
@@ -243,9 +246,9 @@ async def check_first_reply(
 
 
 async def await_unless_ended(
-    process: EngineProcess, work: Awaitable[_T], explained: Callable[[ProcessExit], LauncherError]
+    process: EngineProcess, work: Awaitable[_T], explain: Callable[[ProcessExit], LauncherError]
 ) -> _T:
-    """Await `work`; if the engine's process ends first, raise the error that `explained` makes of its exit."""
+    """Await `work`; if the engine's process ends first, raise the error that `explain` returns for its exit."""
     task = asyncio.ensure_future(work)
     either: set[asyncio.Future[Any]] = {task, process.exited}
     try:
@@ -254,7 +257,7 @@ async def await_unless_ended(
         if failed:  # the connection may have failed because the engine is ending
             await asyncio.wait([process.exited], timeout=2.0)
         if process.exited.done() and (failed or not task.done()):
-            raise explained(process.exited.result())
+            raise explain(process.exited.result())
         return await task
     finally:
         task.cancel()
@@ -281,65 +284,66 @@ def parse_loading_percent(payload: str) -> float | None:
 class OpenReplies:
     """The open replies that this program reads from one server, with the time of each one's last token.
 
-    `now_s` returns monotonic seconds, `changed` is called when a reply begins or ends. `left` is set while none is
-    open.
+    `now_s` returns monotonic seconds, `on_change` is called when a reply begins or ends. The event `none_open` is set
+    while no reply is open.
     """
 
-    def __init__(self, now_s: Callable[[], float], changed: Callable[[], None]) -> None:
+    def __init__(self, now_s: Callable[[], float], on_change: Callable[[], None]) -> None:
         self._now_s = now_s
-        self._changed = changed
-        self._heard_s: dict[asyncio.Timeout, float] = {}
-        self.left = asyncio.Event()
-        self.left.set()
+        self._on_change = on_change
+        self._last_token_s: dict[asyncio.Timeout, float] = {}
+        self.none_open = asyncio.Event()
+        self.none_open.set()
 
     def __len__(self) -> int:
-        return len(self._heard_s)
+        return len(self._last_token_s)
 
     @property
     def quiet_since(self) -> float | None:
-        """Time of the last token of the reply that has been silent longest; None if none is open."""
-        return min(self._heard_s.values(), default=None)
+        """The earliest last-token time of all open replies, in monotonic seconds; None if none is open."""
+        return min(self._last_token_s.values(), default=None)
 
     @asynccontextmanager
-    async def read(self, client: EngineClient, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
-        """Stream a reply: see EngineClient.chat. `cut` ends the stream with Unreachable."""
+    async def stream_reply(self, client: EngineClient, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
+        """Stream a reply: see EngineClient.chat. `end_all` ends the stream with Unreachable."""
         scope = asyncio.timeout(None)
-        self._heard_s[scope] = self._now_s()
-        self.left.clear()
-        self._changed()
+        self._last_token_s[scope] = self._now_s()
+        self.none_open.clear()
+        self._on_change()
         try:
             async with scope, client.chat(request) as deltas:
                 yield self._track(scope, deltas)
         except TimeoutError:
-            if not scope.expired():  # a timeout of the caller, not one from cut()
+            if not scope.expired():  # a timeout of the caller, not one from end_all()
                 raise
             raise Unreachable(message("The server was stopped during the reply.")) from None
         finally:
-            del self._heard_s[scope]
-            if not self._heard_s:
-                self.left.set()
-            self._changed()
+            del self._last_token_s[scope]
+            if not self._last_token_s:
+                self.none_open.set()
+            self._on_change()
 
-    def cut(self) -> None:
+    def end_all(self) -> None:
         """End all open replies; their readers get Unreachable."""
-        for scope in self._heard_s:
+        for scope in self._last_token_s:
             with suppress(RuntimeError):  # the reply is ending already
                 scope.reschedule(0)
 
     async def _track(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
         async for delta in deltas:
-            if scope in self._heard_s:
-                self._heard_s[scope] = self._now_s()
+            if scope in self._last_token_s:
+                self._last_token_s[scope] = self._now_s()
             yield delta
 
 
-_LEAVE_S = 1.0
+_STREAMS_END_S = 1.0
+"""Seconds that streams have to end by themselves before their connections are closed."""
 _HUNG_PATIENCE_S = (0.5, 0.5)
 
 
 @dataclass
 class _PlanFailed(Exception):
-    """Wraps an error of the checks before a start, when no engine was started or stopped yet."""
+    """Wraps an error of the checks before a start. No engine was started or stopped yet."""
 
     reason: LauncherError
 
@@ -373,14 +377,14 @@ class Supervisor:
         self._options: ServeOptions | None = None
         self._process: EngineProcess | None = None
         self._client: EngineClient | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._change: asyncio.Task[None] | None = None
-        self._turning = asyncio.Lock()
-        self._abandoned = False
-        self._streams = OpenReplies(self._clock.monotonic, self._update_busy_state)
-        self._others = 0
-        self._lines = 0
-        self._heard_s = 0.0
+        self._watch_task: asyncio.Task[None] | None = None
+        self._change_task: asyncio.Task[None] | None = None
+        self._change_lock = asyncio.Lock()
+        self._loop_closing = False
+        self._replies = OpenReplies(self._clock.monotonic, self._update_busy_state)
+        self._other_requests = 0
+        self._run_line_count = 0
+        self._last_output_s = 0.0
 
     @property
     def status(self) -> ServerStatus:
@@ -407,12 +411,12 @@ class Supervisor:
         return message("See its log: {path}", path=self.log.path)
 
     def _lines_of_run(self) -> list[str]:
-        return self.log.last(self._lines)
+        return self.log.last(self._run_line_count)
 
     @property
-    def changing(self) -> bool:
+    def is_changing(self) -> bool:
         """Whether a call of `become` is in progress."""
-        return self._change is not None and not self._change.done()
+        return self._change_task is not None and not self._change_task.done()
 
     @property
     def client(self) -> EngineClient:
@@ -429,8 +433,8 @@ class Supervisor:
     async def become(self, options: ServeOptions | None, *, again: bool = False, drain_s: float = 0.0) -> None:
         """Serve `options`, or stop if None; returns when the server is ready or stopped.
 
-        A server that already serves `options` is left alone, unless `again` is set. Open requests of the running server
-        may finish for up to `drain_s` seconds.
+        If the server already serves `options`, nothing happens, unless `again` is set. Open requests of the running
+        server get up to `drain_s` seconds to finish.
 
         A newer call replaces one in progress, which then raises Superseded. If the start fails, raises a LauncherError
         with the reason:
@@ -441,9 +445,9 @@ class Supervisor:
 
         Cancelling the call stops the server.
         """
-        self._crashes.forget()
-        change = asyncio.ensure_future(self._carry_out(options, self._change, again=again, drain_s=drain_s))
-        self._change = change
+        self._crashes.reset()
+        change = asyncio.ensure_future(self._change_to(options, self._change_task, again=again, drain_s=drain_s))
+        self._change_task = change
         try:
             await asyncio.shield(change)
         except asyncio.CancelledError:
@@ -468,17 +472,17 @@ class Supervisor:
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable."""
         try:
-            async with self._streams.read(self.client, request) as deltas:
+            async with self._replies.stream_reply(self.client, request) as deltas:
                 yield deltas
         except Unreachable as error:
             raise await explain_interruption(self, error) from error
 
     def note_requests(self, processing: int) -> None:
         """Record how many requests the engine is processing, including those of other clients."""
-        self._others = max(0, processing - len(self._streams))
+        self._other_requests = max(0, processing - len(self._replies))
         self._update_busy_state()
 
-    async def _carry_out(
+    async def _change_to(
         self,
         options: ServeOptions | None,
         earlier: asyncio.Task[None] | None,
@@ -487,10 +491,10 @@ class Supervisor:
         drain_s: float = 0.0,
         pause_s: float | None = None,
     ) -> None:
-        """Carry out one call of `become`, or with `pause_s` one restart after a crash, after cancelling `earlier`."""
+        """Cancel `earlier`, then do what `become` describes, or with `pause_s` restart after a crash."""
         if earlier is not None:
             earlier.cancel()
-        async with self._turning:  # the cancelled call cleans up under this lock before a new one begins
+        async with self._change_lock:  # the cancelled call cleans up under this lock before a new one begins
             if options is not None and options == self._options and self._status.state in SERVING and not again:
                 return
             try:
@@ -503,7 +507,7 @@ class Supervisor:
                 else:
                     await self._start_or_restore(options, drain_s)
             except asyncio.CancelledError:
-                if not self._abandoned:
+                if not self._loop_closing:
                     await self._stop_engine(ServerState.STOPPING)
                     self._set_status(ServerState.STOPPED)
                 raise
@@ -520,16 +524,16 @@ class Supervisor:
 
     async def _start_or_restore(self, options: ServeOptions, drain_s: float) -> None:
         """Serve `options`; if that fails, serve the previous options again and raise SettingsFailed."""
-        before = self._options if self._status.state in SERVING else None
+        previous = self._options if self._status.state in SERVING else None
         try:
             await self._start_server(options, drain_s)
         except LauncherError as reason:
-            if before is None or before == options:
+            if previous is None or previous == options:
                 raise
             await self._stop_engine(None)
             self._set_status(ServerState.RESTARTING, error=reason)
             try:
-                await self._start_server(before, 0.0)
+                await self._start_server(previous, 0.0)
             except (LauncherError, _PlanFailed):
                 raise reason from None
             raise SettingsFailed(reason) from reason
@@ -545,11 +549,11 @@ class Supervisor:
             else:
                 return
             await self._stop_engine(None)
-            verdict = self._crashes.judge(error)
-            if isinstance(verdict, LauncherError):
-                raise verdict
-            self._announce_restart(error, verdict)
-            pause_s = verdict
+            decision = self._crashes.judge_crash(error)
+            if isinstance(decision, LauncherError):
+                raise decision
+            self._announce_restart(error, decision)
+            pause_s = decision
 
     async def _start_server(self, options: ServeOptions, drain_s: float) -> None:
         """Plan the start, stop the running engine, and start the new one. Raises _PlanFailed if planning fails."""
@@ -564,7 +568,7 @@ class Supervisor:
             raise _PlanFailed(error) from None
         await self._drain(drain_s)
         await self._stop_engine(ServerState.RESTARTING)
-        self._lines = 0
+        self._run_line_count = 0
         self._options, self.launch = options, launch
         self._set_status(ServerState.LOADING)
         try:
@@ -580,27 +584,27 @@ class Supervisor:
         self._process = process = await start_process(launch.command, self._on_line)
         self._notify(EngineStarted(*process.identity))
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
-        self._heard_s = time.monotonic()
-        loaded = wait_until_healthy(client, lambda: self._heard_s, self._limits.loading_s, self._hint)
+        self._last_output_s = time.monotonic()
+        loaded = wait_until_healthy(client, lambda: self._last_output_s, self._limits.loading_s, self._hint)
         await await_unless_ended(process, loaded, self._exit_explainer(message("loading the model")))
         await asyncio.to_thread(check_port_owner, process.identity.pid, self.endpoint.port)
         self._set_status(ServerState.WARMING_UP)
         answered = check_first_reply(client, launch.options, self._limits.first_reply_s, self._hint, self._lines_of_run)
         await await_unless_ended(process, answered, self._exit_explainer(message("warming up")))
-        self._others = 0
-        self._crashes.ready()
+        self._other_requests = 0
+        self._crashes.record_ready()
         self._set_status(ServerState.READY)
         guard = Guard(
             process.identity.pid,
             client,
             files,
             notify=self._notify,
-            quiet_since=lambda: self._streams.quiet_since,
+            quiet_since=lambda: self._replies.quiet_since,
             log_problem=lambda: self.log.problem,
             clock=self._clock,
             limits=self._limits,
         )
-        self._watching = asyncio.create_task(self._watch(process, guard, files))
+        self._watch_task = asyncio.create_task(self._watch(process, guard, files))
 
     async def _attach_fixes(self, error: LauncherError) -> None:
         """Attach suggested fixes to an error, in a thread because many memory estimates may be needed."""
@@ -611,7 +615,7 @@ class Supervisor:
         """Let open requests finish, for up to `limit_s` seconds, and refuse new ones from this program."""
         if limit_s and self._client is not None and self._status.state in SERVING:
             self._set_status(ServerState.DRAINING)
-            await drain_requests(self._client, self._streams.left, limit_s)
+            await drain_requests(self._client, self._replies.none_open, limit_s)
 
     def _exit_explainer(self, while_doing: str) -> Callable[[ProcessExit], LauncherError]:
         """Return a function that makes an error with the cause of the engine's exit."""
@@ -632,20 +636,22 @@ class Supervisor:
             await process.stop(_HUNG_PATIENCE_S)
         await self._attach_fixes(error)
         self._process = None
-        self._watching = None
-        verdict = self._crashes.judge(error)
-        if isinstance(verdict, LauncherError) or self.changing:
-            self._set_status(ServerState.FAILED, error=verdict if isinstance(verdict, LauncherError) else error)
+        self._watch_task = None
+        decision = self._crashes.judge_crash(error)
+        if isinstance(decision, LauncherError):
+            self._set_status(ServerState.FAILED, error=decision)
+        elif self.is_changing:  # a call of `become` decides what runs next
+            self._set_status(ServerState.FAILED, error=error)
         else:
-            self._announce_restart(error, verdict)
-            self._change = asyncio.create_task(self._carry_out(self._options, None, pause_s=verdict))
+            self._announce_restart(error, decision)
+            self._change_task = asyncio.create_task(self._change_to(self._options, None, pause_s=decision))
             # Retrieve the exception so that asyncio does not log it: listeners learn of it by the FAILED status.
-            self._change.add_done_callback(lambda change: change.cancelled() or change.exception())
+            self._change_task.add_done_callback(lambda change: change.cancelled() or change.exception())
         await self._close_client()
 
     def _announce_restart(self, error: LauncherError, pause_s: float) -> None:
         self._set_status(ServerState.RESTARTING, error=error)
-        turn = f"{self._crashes.in_a_row} of {self._crashes.allowed}"
+        turn = f"{self._crashes.crashes} of {self._crashes.most_restarts}"
         self._notify(
             Notice(
                 "crashed",
@@ -659,28 +665,31 @@ class Supervisor:
         )
 
     async def _stop_engine(self, meanwhile: ServerState | None) -> None:
-        """Stop the engine if one runs, with the state `meanwhile`. A cancelled call still completes the stop."""
-        ending = asyncio.ensure_future(self._stop_process(meanwhile))
+        """Stop the engine if one runs. The state is `meanwhile` until then, unchanged if None.
+
+        A cancelled call still completes the stop.
+        """
+        stopping = asyncio.ensure_future(self._stop_process(meanwhile))
         cancelled = False
-        while not ending.done():
+        while not stopping.done():
             try:
-                await asyncio.shield(ending)
+                await asyncio.shield(stopping)
             except asyncio.CancelledError:
-                if ending.cancelled():  # the event loop is shutting down: the keeper will end the engine
-                    self._abandoned = True
+                if stopping.cancelled():  # the event loop is shutting down: the keeper will end the engine
+                    self._loop_closing = True
                     raise
                 cancelled = True
-        ending.result()
+        stopping.result()
         if cancelled:
             raise asyncio.CancelledError
 
     async def _stop_process(self, meanwhile: ServerState | None) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            self._watch_task = None
         if self._process is not None and meanwhile is not None:
             self._set_status(meanwhile)
-        self._streams.cut()
+        self._replies.end_all()
         await self._close_client()
         if self._process is not None:
             await self._process.stop()
@@ -690,23 +699,23 @@ class Supervisor:
         client, self._client = self._client, None
         if client is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._streams.left.wait(), _LEAVE_S)
+                await asyncio.wait_for(self._replies.none_open.wait(), _STREAMS_END_S)
             await client.close()
 
     def _on_line(self, stream: Stream, text: str) -> None:
-        self._heard_s = time.monotonic()
+        self._last_output_s = time.monotonic()
         if stream == "stdout" and text.startswith(LOADING_LINE):
             percent = parse_loading_percent(text.removeprefix(LOADING_LINE))
             if percent is not None and self._status.state is ServerState.LOADING:
                 self._set_status(ServerState.LOADING, percent=percent)
             return
-        self._lines += 1
+        self._run_line_count += 1
         self.log.add(text)
         self._notify(LogAdded(text))
 
     def _update_busy_state(self) -> None:
         if self._status.state in SERVING:
-            self._set_status(ServerState.BUSY if self._streams or self._others else ServerState.READY)
+            self._set_status(ServerState.BUSY if self._replies or self._other_requests else ServerState.READY)
 
     def _set_status(
         self, state: ServerState, *, percent: float | None = None, error: LauncherError | None = None
