@@ -159,7 +159,7 @@ def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Pat
         path = own_catalogue(home, "qwen35-9b-q4_k_m")
         options = change_settings(ServeOptions(path, built_in=True), {"ctx": 20_000, "kv": "q8_0", "slots": 2})
         launch = await launch_plan(options, ENDPOINT)
-        from launcher.engine.ask import dry_run_command
+        from launcher.engine.engine_estimate import dry_run_command
 
         asked = dry_run_command(launch.build, path, launch.setting("cpu"), gpu=False)
         assert without_plumbing(asked.arguments) == without_plumbing(launch.command.arguments)

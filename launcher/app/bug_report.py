@@ -13,7 +13,7 @@ from launcher.base.text import make_visible
 from launcher.engine.diagnosis.explain import diagnose_log
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import saved_endpoints
-from launcher.engine.server.started import load_last_start
+from launcher.engine.server.last_start import load_last_start
 from launcher.fetch.hub import hub_token
 
 REPORT_LINES = 400

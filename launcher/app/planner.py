@@ -18,8 +18,8 @@ from launcher.models.server_settings import to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
 if TYPE_CHECKING:
-    from launcher.engine.ask import EngineEstimate, TwinPart
     from launcher.engine.builds.build import Device, EngineBuild
+    from launcher.engine.engine_estimate import EngineEstimate, TwinPart
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.own_memory import RunningServer
@@ -309,7 +309,7 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
     Does nothing unless the driver reports memory by process (NVML on Linux), a single GPU holds everything, the
     engine's `log` names its backend, and it has no user arguments, draft model or vision encoder.
     """
-    from launcher.engine.ask import backend_of_log
+    from launcher.engine.engine_estimate import backend_of_log
     from launcher.machine.gpus import find_gpus, read_gpu_states
     from launcher.models.geometry import read_geometry
     from launcher.models.load_history import record_load
@@ -364,7 +364,7 @@ def read_source(target: str) -> ModelSource:
 
     Raises ModelMissing, ModelBroken, and the errors of the hub.
     """
-    from launcher.engine.ask import TwinPart
+    from launcher.engine.engine_estimate import TwinPart
     from launcher.fetch.hub import HubFile, is_hub_file
     from launcher.models.gguf import read_model, read_raw_header
 
@@ -486,7 +486,7 @@ async def compare_with_engine(
     that the engine reports. Drafts from another file are left out, because the engine is asked about one file only.
     Raises what `ask_engine` and `choose_build` raise.
     """
-    from launcher.engine.ask import ask_engine, difference_percent
+    from launcher.engine.engine_estimate import ask_engine, difference_percent
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine

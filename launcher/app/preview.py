@@ -8,8 +8,8 @@ from typing import Any
 from launcher.app.planner import MachineDescription, read_situation
 from launcher.base.errors import GeometryUnknown, GpuAsleep, LauncherError
 from launcher.base.messages import Message, as_message, fill_template, mark, message, plural_message
-from launcher.engine.ask import backend_of_log
 from launcher.engine.builds.build import BUILT_IN
+from launcher.engine.engine_estimate import backend_of_log
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch, file_bytes, read_draft_model
 from launcher.engine.server.load_times import LoadTime, expected_load_time

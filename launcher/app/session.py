@@ -21,10 +21,10 @@ from launcher.engine.diagnosis.fix_command import FixCommand, command_for
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.last_start import StartRequest, save_last_start, save_last_use
 from launcher.engine.server.launch import check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
-from launcher.engine.server.started import StartRequest, save_last_start, save_last_use
 from launcher.engine.server.state import (
     ADDRESS_CHANGED,
     SERVING,

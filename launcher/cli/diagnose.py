@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.explain import Diagnosis
+    from launcher.engine.server.last_start import LastStart
     from launcher.engine.server.registry import Entry
-    from launcher.engine.server.started import LastStart
 
 _NO_KNOWN_CAUSE = "The log shows no known cause."
 _NOT_A_LOG = "This is not a log: it is not a text file."
@@ -137,8 +137,8 @@ def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | Non
     from launcher.base.errors import ServerNotFound
     from launcher.base.paths import expand_user
     from launcher.engine.server import registry
+    from launcher.engine.server.last_start import LastStart, load_last_start
     from launcher.engine.server.logs import list_log_files, log_path
-    from launcher.engine.server.started import LastStart, load_last_start
 
     last = load_last_start()
     if name is not None:

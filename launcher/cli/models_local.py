@@ -149,7 +149,7 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Result:
-    from launcher.engine.server.started import load_last_uses
+    from launcher.engine.server.last_start import load_last_uses
 
     used = load_last_uses()
     data = {

@@ -74,7 +74,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.base.errors import LauncherError
     from launcher.cli.bar import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
-    from launcher.engine.server.started import require_last_model, save_last_start
+    from launcher.engine.server.last_start import require_last_model, save_last_start
 
     model = require_last_model() if options.last else options.what or options.model
     try:
@@ -127,7 +127,7 @@ async def _start_and_wait(
     """Start the server, print its address and wait for its end; with --fix apply suggested changes after a failure."""
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.actions import changes_settings
-    from launcher.engine.server.started import save_last_model
+    from launcher.engine.server.last_start import save_last_model
 
     fixes_left = _MAX_FIXES
     while True:

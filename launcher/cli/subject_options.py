@@ -114,7 +114,7 @@ async def resolve_serve_options(options: argparse.Namespace, reporter: Reporter)
     Shows a note if tuned settings are used.
     """
     from launcher.app.start_settings import resolve_start
-    from launcher.engine.server.started import require_last_model
+    from launcher.engine.server.last_start import require_last_model
     from launcher.engine.settings import EXTRA, change_settings, parse_settings
 
     settings = parse_settings(dict(options.changes))

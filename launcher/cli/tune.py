@@ -372,7 +372,7 @@ async def _prepare_tune(options: argparse.Namespace, saved: SavedTune | None) ->
     from launcher.app.start_settings import resolve_start
     from launcher.app.tuner_space import prepare_tune
     from launcher.base.errors import ModelMissing
-    from launcher.engine.server.started import require_last_model
+    from launcher.engine.server.last_start import require_last_model
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload
 
     if saved is not None:

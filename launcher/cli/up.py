@@ -56,7 +56,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.session import Session
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
-    from launcher.engine.server.started import save_last_model
+    from launcher.engine.server.last_start import save_last_model
 
     reporter = Reporter(as_json=options.json)
     request, plan = await _make_request(options)

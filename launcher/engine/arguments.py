@@ -3,7 +3,7 @@
 On a GPU, all layers (`--gpu-layers 99`) and flash attention (`--flash-attn on`) are requested, because memory estimates
 assume both. By default llama-server (common/fit.cpp, b11434) silently moves layers to the CPU if less than 1,024 MiB
 would stay free: a plan that leaves 500 MiB would run several times slower than predicted. With a given number of
-layers, `--fit` changes nothing but prints the memory tables that `engine/ask.py` reads, so it stays on.
+layers, `--fit` changes nothing but prints the memory tables that `engine/engine_estimate.py` reads, so it stays on.
 """
 
 from collections.abc import Iterator, Mapping

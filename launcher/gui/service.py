@@ -46,7 +46,7 @@ class ServerService:
     async def start(self, request: StartRequest) -> None:
         """Start a model with the settings that the command line would use: see resolve_start."""
         from launcher.app.start_settings import resolve_start
-        from launcher.engine.server.started import save_last_model
+        from launcher.engine.server.last_start import save_last_model
 
         session = self.open_session()
         self._request_count += 1

@@ -13,7 +13,7 @@ import pytest
 from launcher.app import autostart
 from launcher.base.errors import BadOption, ModelMissing
 from launcher.base.paths import HOME_VARIABLE
-from launcher.engine.server.started import require_last_model, save_last_model
+from launcher.engine.server.last_start import require_last_model, save_last_model
 
 NASTY = "/m/a b'c\"d$HOME`id`%h\\é模 .gguf"
 

@@ -99,7 +99,7 @@ async def test_an_engine_is_asked_about_the_file_alone(tmp_path: Path, monkeypat
         settings.append(setting)
         raise EngineFailed("Enough.")
 
-    monkeypatch.setattr("launcher.engine.ask.ask_engine", noted)
+    monkeypatch.setattr("launcher.engine.engine_estimate.ask_engine", noted)
     wanted = PlanSettings(context=4_096, draft=3, draft_model_bytes=GIB, backend="cpu")
     with pytest.raises(EngineFailed):
         await compare_with_engine(read_source(str(path)), wanted, None)

@@ -21,8 +21,8 @@ from launcher.base.errors import (
     SettingsFailed,
 )
 from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server.last_start import load_last_start
 from launcher.engine.server.launch import Launch
-from launcher.engine.server.started import load_last_start
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 from launcher.engine.settings import load_settings, save_settings
 

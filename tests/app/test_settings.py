@@ -12,7 +12,7 @@ from launcher.app import autostart, settings, settings_file
 from launcher.app.settings_declared import AT_LOGIN, LANGUAGE, MODELS_FOLDER, SETTINGS, TEXT_SCALE, THEME, Setting
 from launcher.base.errors import BadOption, TargetUnusable
 from launcher.base.paths import MODELS_VARIABLE, models_dir
-from launcher.engine.server.started import save_last_model
+from launcher.engine.server.last_start import save_last_model
 from launcher.fetch.transfer import TransferSettings
 from tools.settings_table import rendered
 

@@ -129,7 +129,7 @@ def test_folders_that_are_made_are_their_owners_alone_whatever_the_umask(tmp_pat
         "import os, sys; from pathlib import Path; os.umask(0)\n"
         "from launcher.base.control import _bind_socket\n"
         "from launcher.base.files import make_private_folder, write_atomically\n"
-        "from launcher.engine.server.started import save_last_model\n"
+        "from launcher.engine.server.last_start import save_last_model\n"
         "from launcher.engine.settings import save_settings\n"
         "home = Path(sys.argv[1])\n"
         "write_atomically(home / 'a' / 'b' / 'file', b'')\n"

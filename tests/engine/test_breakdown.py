@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.engine.ask import MemoryTableReader, MemoryTableRow
+from launcher.engine.engine_estimate import MemoryTableReader, MemoryTableRow
 
 # Printed by xllamacpp 2026.10.11549 (without GPUs) and by llama-server b11669 (two Vulkan devices).
 P = "0.00.234.187 I common_memory_breakdown_print: "

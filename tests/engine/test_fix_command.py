@@ -9,7 +9,7 @@ from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.engine.diagnosis.fix_command import command_for
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.started import StartRequest, load_last_start, quote_command, save_last_start
+from launcher.engine.server.last_start import StartRequest, load_last_start, quote_command, save_last_start
 from launcher.engine.settings import save_settings
 from launcher.models.library_index import Record, edit_index
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import TwinImpossible
-from launcher.engine.ask import TwinPart, sparse_twin
+from launcher.engine.engine_estimate import TwinPart, sparse_twin
 from launcher.models.gguf import read_header, read_raw_header
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
@@ -21,7 +21,7 @@ PART = TwinPart("model.gguf", b"GGUF" + bytes(1_000), 21 * GIB)
 MAKE = """
 import sys
 from launcher.base.errors import TwinImpossible
-from launcher.engine.ask import TwinPart, sparse_twin
+from launcher.engine.engine_estimate import TwinPart, sparse_twin
 try:
     with sparse_twin([TwinPart("model.gguf", b"GGUF" + bytes(1_000), 21 * 2**30)]) as path:
         print(path, flush=True)

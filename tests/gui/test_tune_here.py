@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from launcher.app import settings
 from launcher.app.machine_presets import PresetMatch, match_preset
 from launcher.app.settings_declared import ADVICE
-from launcher.engine.server.started import save_last_model
+from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
 from launcher.gui.tune.cards import TunedSettingsCard, TunedState

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine.ask import EngineEstimate
+from launcher.engine.engine_estimate import EngineEstimate
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.memory import PlanSettings
 from launcher.models.weights import Weights, weights_by_rules

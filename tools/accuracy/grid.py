@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.app.planner import ModelSource, estimate_by_formula, read_source
-from launcher.engine.ask import EngineEstimate, ask_engine, comparable_parts
 from launcher.engine.builds.build import EngineBuild
+from launcher.engine.engine_estimate import EngineEstimate, ask_engine, comparable_parts
 from launcher.models.compute_buffers import Backend
 from launcher.models.memory import PlanSettings
 from tools.sparse_models.models import WITHOUT_HEAD

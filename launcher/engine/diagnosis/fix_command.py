@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible
 from launcher.engine.diagnosis.actions import apply_action, changes_settings
-from launcher.engine.server.started import PROGRAM, StartRequest, quote_command
+from launcher.engine.server.last_start import PROGRAM, StartRequest, quote_command
 from launcher.fetch.hub_cache import is_in_cache
 from launcher.models.library_index import find_origin
 

@@ -26,10 +26,10 @@ from launcher.base.errors import (
     PortBusy,
 )
 from launcher.base.messages import message
-from launcher.engine.ask import backend_of_log
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import LEAST_CONTEXT, apply_action, changes_settings, sets_flag
 from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log
+from launcher.engine.engine_estimate import backend_of_log
 from launcher.models.fitting import CONTEXTS, fewest_on_host
 from launcher.models.geometry import read_geometry
 from launcher.models.library_index import find_origin

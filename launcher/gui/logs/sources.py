@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.app.session import Session
     from launcher.base.action import Action
     from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.started import StartRequest
+    from launcher.engine.server.last_start import StartRequest
 
 _CATCH_UP = 5_000
 """Earlier lines that are read when a log is opened."""
@@ -105,7 +105,7 @@ async def read_file(path: Path) -> OpenedLog:
 def _read_and_diagnose(path: Path) -> OpenedLog:
     from launcher.engine.diagnosis.explain import diagnose_log
     from launcher.engine.diagnosis.log_reading import read_log
-    from launcher.engine.server.started import load_last_start
+    from launcher.engine.server.last_start import load_last_start
 
     try:
         text = read_log(path)

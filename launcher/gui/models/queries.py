@@ -92,7 +92,7 @@ async def read_local_models() -> LocalModels:
 def _read_local_models() -> LocalModels:
     from launcher.app.downloads import download_queue
     from launcher.base.paths import models_dir
-    from launcher.engine.server.started import load_last_uses
+    from launcher.engine.server.last_start import load_last_uses
     from launcher.fetch.jobs import QUEUED_STATES
     from launcher.models.added_places import read_added_places
     from launcher.models.catalogue_load import load_catalogue

@@ -10,9 +10,9 @@ import pytest
 
 from launcher.app.planner import EngineComparison, ModelSource, compare_with_engine, estimate_by_formula, read_source
 from launcher.base.errors import EngineFailed, EngineUnsuitable, GeometryUnknown
-from launcher.engine.ask import EngineEstimate, TwinPart, ask_engine, comparable_parts, difference_percent
 from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import probe_engine
+from launcher.engine.engine_estimate import EngineEstimate, TwinPart, ask_engine, comparable_parts, difference_percent
 from launcher.models.memory import PlanSettings
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine.server.started import load_last_uses, save_last_use
+from launcher.engine.server.last_start import load_last_uses, save_last_use
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "null", "\0", '{"/models/a.gguf": "then"}'])
