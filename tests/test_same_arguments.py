@@ -161,7 +161,7 @@ def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Pat
         launch = await launch_plan(options, ENDPOINT)
         from launcher.engine.engine_estimate import dry_run_command
 
-        asked = dry_run_command(launch.build, path, launch.setting("cpu"), gpu=False)
+        asked = dry_run_command(launch.build, path, launch.plan_settings("cpu"), gpu=False)
         assert without_plumbing(asked.arguments) == without_plumbing(launch.command.arguments)
 
     asyncio.run(compare())

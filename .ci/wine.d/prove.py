@@ -439,7 +439,7 @@ def _registry() -> str:
         while not ended.is_set():
             rounds += 1
             registration.update(engine_pid=rounds)
-            settled = registration.settle(30.0)
+            settled = registration.wait_written(30.0)
             listed = [each.engine_pid for each in list_running()]
             if not settled or listed != [rounds]:
                 lost.append((rounds, settled, listed))

@@ -197,7 +197,7 @@ class AttachedServer:
     async def _get_endpoint(self, path: str, missing: dict[str, str]) -> Any:  # noqa: ANN401 -- the caller checks the shape
         """Return the reply of an endpoint; if it is missing, return None and add the reason to `missing`."""
         try:
-            return await self._client.answer(path)
+            return await self._client.request_json(path)
         except Refused as error:
             if error.status == 401:
                 raise self._key_error() from error
@@ -208,7 +208,7 @@ class AttachedServer:
 
     async def _has_counters(self, missing: dict[str, str]) -> bool:
         try:
-            text = await self._client.metrics()
+            text = await self._client.read_metrics()
             parse_counters(text)
         except Refused as error:
             missing["/metrics"] = _NOT_OFFERED if error.status in (404, 405, 501) else one_line(error.title, 200)
@@ -246,7 +246,7 @@ class AttachedServer:
     async def read_counters(self) -> Counters | None:
         """Return the server's counters; if it has only slots, just the number of working ones; None without either."""
         if self.offer.counts:
-            return parse_counters(await self._client.metrics())
+            return parse_counters(await self._client.read_metrics())
         if "/slots" in self.offer.missing:
             return None
         return Counters(0.0, 0.0, 0, 0, 0, (), processing=await self._client.count_working_slots())

@@ -83,7 +83,7 @@ class SessionBench:
             )
 
     async def _read_counters(self) -> Counters:
-        return parse_counters(await self.session.supervisor.client.metrics())
+        return parse_counters(await self.session.supervisor.client.read_metrics())
 
     def _engine_pid(self) -> int | None:
         return None if self.session.is_idle else self.session.supervisor.engine_pid

@@ -330,7 +330,8 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
     if len(users) != 1:
         return
     geometry = read_geometry(launch.header)
-    predicted = estimate_memory(geometry, read_weights(launch.header, geometry), launch.setting(backend)).parts.total
+    weights = read_weights(launch.header, geometry)
+    predicted = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts.total
     measured = used_bytes[users[0].id]
     record_load(users[0].id, backend, predicted_mib=predicted // _MIB, measured_mib=measured // _MIB)
 

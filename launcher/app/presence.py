@@ -26,7 +26,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, api_model_name
 from launcher.engine.server.own_memory import formula_inputs
-from launcher.engine.server.registry import Registration, command_hash
+from launcher.engine.server.registry import Registration, hash_command
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
 from launcher.engine.settings import Settings, change_settings, changes_between, parse_settings, settings_of
@@ -110,7 +110,7 @@ class RemoteControl:
         supervisor, chosen = self._session.supervisor, _parse_changes(fields)
         launch = _require_launch(supervisor)
         changes = await _resolve_context(supervisor.options or launch.options, chosen, supervisor.engine_pid)
-        basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last())
+        basis = await read_basis(launch, engine_pid=supervisor.engine_pid, log=supervisor.log.last_lines())
         preview = await asyncio.to_thread(lambda: Previewer(basis).preview(changes).as_json())
         return preview | {"state": supervisor.status.state.value}
 
@@ -173,7 +173,7 @@ class RemoteControl:
         lines = fields.get("lines", _LOG_LINES)
         seen = log.added - max(0, lines if isinstance(lines, int) else _LOG_LINES)
         while True:
-            new = log.since(seen)
+            new = log.lines_since(seen)
             seen = log.added
             for begin in range(0, len(new), _LINES_AT_ONCE):
                 yield {"lines": [[line.time_s, line.text] for line in new[begin : begin + _LINES_AT_ONCE]]}
@@ -297,7 +297,7 @@ class PublishedServer:
                 health=(),
                 settings=settings_of(launch) if launch else {},
                 formula_inputs=formula_inputs(launch) if launch else {},
-                command_hash=command_hash(pid) if pid else None,
+                command_hash=hash_command(pid) if pid else None,
             )
 
     async def withdraw(self) -> None:
@@ -325,12 +325,12 @@ class PublishedServer:
         with suppress(OSError, LauncherError):
             address = await self._remote.listen(self.registration.entry.port)
             place, token = address.place, address.token
-        if place != self.registration.entry.control or self.registration.missing():
+        if place != self.registration.entry.control or self.registration.was_deleted():
             self.registration.update(control=place, control_token=token)
 
     def _is_lost(self) -> bool:
         place = self.registration.entry.control
-        if place is None or self.registration.missing():
+        if place is None or self.registration.was_deleted():
             return True
         try:
             return sys.platform != "win32" and not Path(place).exists()

@@ -421,7 +421,7 @@ async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequ
     backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
     if backend is None and log:
         backend = backend_of_log(log)
-    also = () if engine_pid is None else (RunningServer.of(launch, engine_pid),)
+    also = () if engine_pid is None else (RunningServer.from_launch(launch, engine_pid),)
     try:
         situation = await read_situation(MachineDescription(backend=backend), also=also, build=launch.build)
     except GpuAsleep as error:
@@ -443,7 +443,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         weights = read_weights(header, geometry)
     except GeometryUnknown as error:
         geometry, unknown = None, error.title
-    setting = replace(launch.setting(backend), gpus=situation.gpus if situation else 1)
+    setting = replace(launch.plan_settings(backend), gpus=situation.gpus if situation else 1)
     unsupported = frozenset(name for name, row in ROWS.items() if not set(row.flags) <= launch.build.flags)
     kv_types = tuple(kind for kind in KV_TYPES if kind in launch.build.kv_types) or tuple(KV_TYPES)
     basis = PreviewBasis(

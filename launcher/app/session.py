@@ -139,7 +139,7 @@ class Session:
                 named = self._tried.model
         if chosen is not None and set_aside is not None:
             self._set_aside = dict(set_aside)
-        self._tried = tried = StartRequest.of(
+        self._tried = tried = StartRequest.from_options(
             options,
             named=named,
             chosen=None if chosen is None else {**self._chosen, **chosen},
@@ -189,7 +189,7 @@ class Session:
             await self.stop()  # a running server would hold the port
             self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
-            base = base.changed(apply_action(action, base.options, context=base.context))
+            base = base.with_options(apply_action(action, base.options, context=base.context))
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
 
     @property
@@ -213,7 +213,7 @@ class Session:
         running, tried = self._supervisor, self._tried
         if running is None or running.options is None or tried is None:
             return
-        base = tried.changed(running.options)
+        base = tried.with_options(running.options)
         await self.stop(drain_s=drain_s)  # the address of a process cannot change
         try:
             await self.start(base.options, chosen=base.settings, named=base.model)
@@ -241,7 +241,7 @@ class Session:
             return self._tried
         if not self._is_serving:
             return self._tried
-        return replace(self._tried.changed(running.options), context=running.launch.context)
+        return replace(self._tried.with_options(running.options), context=running.launch.context)
 
     async def _start_on_free_port(self, options: ServeOptions, request: int, *, again: bool, drain_s: float) -> None:
         check_options(options)
@@ -291,7 +291,7 @@ class Session:
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
-            await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last())
+            await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last_lines())
 
     def _note_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""

@@ -57,7 +57,7 @@ def _parse_exit_code(text: str) -> int:
 async def run(options: argparse.Namespace) -> Result:
     """Return the first known cause in the log, or the error of the last start. Exit code 1 if no cause is known."""
     from launcher.base.threads import run_in_thread
-    from launcher.engine.diagnosis.explain import diagnose_log, last_error
+    from launcher.engine.diagnosis.explain import diagnose_log, find_error_line
     from launcher.engine.diagnosis.log_reading import is_text
 
     last, starting = await asyncio.to_thread(_find_last_start, options.log, options.url)
@@ -70,8 +70,8 @@ async def run(options: argparse.Namespace) -> Result:
     exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
     diagnosis = diagnose_log(text, exit_code=exit_code)
     if diagnosis is not None and (starting is None or diagnosis.severity == "fatal"):
-        return _make_report(diagnosis, last, options, error_line=diagnosis.line or last_error(text) or "")
-    title, error_line = (_NO_KNOWN_CAUSE, last_error(text)) if is_text(text) else (_NOT_A_LOG, None)
+        return _make_report(diagnosis, last, options, error_line=diagnosis.line or find_error_line(text) or "")
+    title, error_line = (_NO_KNOWN_CAUSE, find_error_line(text)) if is_text(text) else (_NOT_A_LOG, None)
     if starting is not None:
         title = f"The server at {starting.url} is {starting.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]

@@ -311,7 +311,7 @@ async def _list_available(options: argparse.Namespace) -> Result:
     releases = ReleaseClient()
     offers = await list_available_builds(options.backend, releases=releases)
     try:
-        stable = await releases.build_tag(STABLE)
+        stable = await releases.resolve_tag(STABLE)
     except LauncherError as error:
         stable = None
         releases.notes.append(f"Which build is stable is not known: {error.title}")

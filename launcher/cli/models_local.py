@@ -291,13 +291,13 @@ async def _remove_models(
 ) -> Result | int:
     """Delete models and leftovers after asking. Exit code 1 if the user declines."""
     from launcher.base.errors import ModelInUse
-    from launcher.engine.server.in_use import server_using
+    from launcher.engine.server.in_use import find_server_using
     from launcher.models.leftovers import remove_leftover
     from launcher.models.library import Place, check_removable, remove_model
 
     for local in models:
         check_removable(local)
-        if user := await asyncio.to_thread(server_using, local.record.paths):
+        if user := await asyncio.to_thread(find_server_using, local.record.paths):
             raise ModelInUse(
                 f"The server at {user.url} uses {local.record.label}.",
                 f"Stop it first: `mtp-launcher stop --url {user.url}`.",

@@ -187,7 +187,7 @@ def _describe_server(session: Session, start: Start) -> Iterator[str]:
         return
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(Origin.KEPT))
     draft = launch.options.draft
-    setting = launch.setting("cpu")
+    setting = launch.plan_settings("cpu")
     mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
     yield f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
     rows = {

@@ -228,7 +228,7 @@ class HealthWatch:
         if engine_pid != self._engine_pid:
             setup = ServerSetup(engine_pid=engine_pid)
             if launch and log:
-                setup = read_setup(launch, engine_pid, log.last(), snapshot)
+                setup = read_setup(launch, engine_pid, log.last_lines(), snapshot)
         power_limited = "power limit" in (snapshot.activity.throttled_by or ())
         on_battery = is_on_battery()[0] if power_limited else None
         return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup)

@@ -299,7 +299,7 @@ class Monitor:
         # Sampling resets as well, but its first sample of a new engine may come after this first reading.
         self._reset_for_new_engine(supervisor.engine_pid)
         try:
-            counters = parse_counters(await supervisor.client.metrics())
+            counters = parse_counters(await supervisor.client.read_metrics())
         except (LauncherError, ValueError):
             return  # the supervisor notices a dead engine itself
         supervisor.note_requests(counters.processing)
@@ -320,7 +320,7 @@ def _is_idle(supervisor: MonitoredServer, log: LogBook | None, lines: int) -> bo
     """Return whether the engine is idle, and its log shows no request after the first `lines` lines."""
     if log is None or supervisor.log is not log or supervisor.status.state is not ServerState.READY:
         return False
-    return all(POLLING_LINE.search(line.text) for line in log.since(lines))
+    return all(POLLING_LINE.search(line.text) for line in log.lines_since(lines))
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:

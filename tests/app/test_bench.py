@@ -51,9 +51,9 @@ async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench
     assert await bench.become({"draft": 2}) > 0
     assert await bench.become({"draft": 2}) == 0
     client = bench.session.supervisor.client
-    before = parse_counters(await client.metrics())
+    before = parse_counters(await client.read_metrics())
     runs = [await bench.run(PROMPT, seed=seed) for seed in (1, 2)]
-    counted = measure_traffic(before, parse_counters(await client.metrics()))
+    counted = measure_traffic(before, parse_counters(await client.read_metrics()))
     assert counted is not None
     for run in runs:
         assert run.counts

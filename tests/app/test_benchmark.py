@@ -44,12 +44,12 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
         client, launch = session.supervisor.client, session.supervisor.launch
-        before = parse_counters(await client.metrics())
+        before = parse_counters(await client.read_metrics())
         async with running_target(registry.find_server(None)) as target:
             made = await run_benchmark(
                 target, BenchmarkRequest(WORK, runs=3), lambda run, number: told.append((number, run))
             )
-        counted = measure_traffic(before, parse_counters(await client.metrics()))
+        counted = measure_traffic(before, parse_counters(await client.read_metrics()))
     finally:
         await session.stop()
     assert counted is not None
@@ -106,7 +106,7 @@ async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
         assert session._presence is not None
         session._presence.registration.update(health=(spilled,))
-        assert session._presence.registration.settle(20.0)
+        assert session._presence.registration.wait_written(20.0)
         work = Workload("test", "Test", 1, PROMPTS[:1], "this test")
         with pytest.raises(NothingMeasured, match="300 MiB lie in host memory"):
             async with running_target(registry.find_server(None)) as target:

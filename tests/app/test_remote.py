@@ -206,7 +206,7 @@ async def test_a_state_folder_that_cannot_be_written_is_said_and_it_serves(
         assert session.supervisor.status.state is ServerState.READY
         assert (await session.send_request(ChatRequest([{"role": "user", "content": "Hi"}], max_tokens=8))).reasoning
         assert "The server runs all the same" in caplog.text
-        assert session.supervisor.log.last()
+        assert session.supervisor.log.last_lines()
 
 
 async def test_a_reply_whose_engine_was_killed_says_so_to_another_program(options: ServeOptions) -> None:

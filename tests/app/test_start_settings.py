@@ -26,7 +26,7 @@ from launcher.app.start_settings import (
 from launcher.base.errors import ModelHasNoHead, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.launch import check_model, memory_setting_of
+from launcher.engine.server.launch import check_model, plan_settings_of
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD
 from launcher.engine.settings import Settings, load_settings, save_settings
 from launcher.models.catalogue_load import load_catalogue, shipped_models
@@ -283,7 +283,7 @@ class TestFilesBesideTheModel:
         assert start.plan.setting.mmproj_bytes == 900 * 2**20
         assert start.plan.status is not Status.TOO_BIG
         assert (start.options.context or 0) < (alone.options.context or 0)
-        assert memory_setting_of(start.options, "cuda").mmproj_bytes == 900 * 2**20
+        assert plan_settings_of(start.options, "cuda").mmproj_bytes == 900 * 2**20
 
     async def test_repeats_are_drafted_without_a_head(self, home: Path) -> None:
         path = own_model(home, made("qwen35-9b-q4_k_m-nomtp"))

@@ -59,7 +59,7 @@ async def test_what_is_counted_is_what_the_engine_counts(session: Session) -> No
     await session.start(demo())
     before = await counters_after(session, None)
     after = await asked(session, before)
-    own = parse_counters(await session.supervisor.client.metrics())
+    own = parse_counters(await session.supervisor.client.read_metrics())
     launch = session.supervisor.launch
     assert launch is not None
     with session.monitor.uncounted():

@@ -27,7 +27,7 @@ def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:
 async def test_status_lists_the_findings() -> None:
     _, registration = registry.register_server(None, model="m", engine="e", draft=2)
     registration.update(health=(SPILL.as_json(), WAIT.as_json()))
-    assert registration.settle(60)
+    assert registration.wait_written(60)
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     status.configure(parser)

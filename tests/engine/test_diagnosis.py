@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.engine.diagnosis.explain import diagnose_log, explain_exit, last_error
+from launcher.engine.diagnosis.explain import diagnose_log, explain_exit, find_error_line
 from launcher.engine.diagnosis.log_reading import find_matches, parse_line
 from launcher.engine.diagnosis.signatures import FaultSignature, LinePattern, fault_signatures, find_needle
 from launcher.engine.server.process import ProcessExit
@@ -218,7 +218,7 @@ class TestHostileText:
         for text in ("", "\n", "\0\0\0", '{"type":"log","msg":', '{"type":"log","level":3,"msg":null}', "0.00"):
             assert diagnose_log(text) is None
             assert diagnose_log(text, exit_code=1) is None
-            assert isinstance(last_error(text), str | None)
+            assert isinstance(find_error_line(text), str | None)
 
 
 class TestLastError:
@@ -228,10 +228,10 @@ class TestLastError:
             "0.00.000.200 E srv  load_model: failed to load model, 'x'\n"
             "0.00.000.300 E srv  llama_server: exiting due to model loading error\n"
         )
-        assert last_error(text) == "srv  load: the flux capacitor is dry"
+        assert find_error_line(text) == "srv  load: the flux capacitor is dry"
 
     def test_an_empty_log_says_nothing(self) -> None:
-        assert last_error("\n\n") is None
+        assert find_error_line("\n\n") is None
 
 
 class TestNeedles:

@@ -118,7 +118,7 @@ def test_a_registered_server_is_found_by_its_address() -> None:
     for url in (None, endpoint.url, f"{endpoint.url}/", f"{endpoint.url}/v1", f"http://localhost:{endpoint.port}/v1/"):
         assert registry.find_server(url).port == endpoint.port
     registration.update(state="ready", engine_pid=17)
-    assert registration.settle(60)
+    assert registration.wait_written(60)
     assert registry.find_server(None).engine_pid == 17
     registration.remove()
 
@@ -145,12 +145,12 @@ def test_a_program_that_holds_the_list_holds_up_no_change_of_an_entry() -> None:
     with FileLock(runtime_dir() / "lock"):
         for number in range(1, 101):
             registration.update(engine_pid=number)
-        assert registration.settle(60)
+        assert registration.wait_written(60)
         assert json.loads(path.read_bytes())["engine_pid"] == 100
         registration.remove()
         assert not path.exists()
     registration.update(state="ready")
-    assert registration.settle(60)
+    assert registration.wait_written(60)
     assert registry.list_running() == ()
     assert claim_endpoint(None) == endpoint
 

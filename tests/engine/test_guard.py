@@ -65,7 +65,7 @@ class Engine:
         return Guard(
             self.process.pid,
             self,
-            FilesInUse.record([(file, "model") for file in files]),
+            FilesInUse.from_paths([(file, "model") for file in files]),
             notify=self.told.append,
             quiet_since=lambda: self.quiet_since,
             log_problem=lambda: self.log_problem,
@@ -242,12 +242,12 @@ async def test_what_happens_to_its_files_is_told_once(engine: Engine, tmp_path: 
 async def test_only_a_file_that_was_cut_short_explains_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"x" * 10_000)
-    files = FilesInUse.record([(path, "model"), (tmp_path / "none", "engine")])
-    assert files.cause() is None
+    files = FilesInUse.from_paths([(path, "model"), (tmp_path / "none", "engine")])
+    assert files.find_exit_cause() is None
     os.truncate(path, 9_999)
-    assert isinstance(files.cause(), ModelBroken)
+    assert isinstance(files.find_exit_cause(), ModelBroken)
     path.unlink()
-    assert files.cause() is None
+    assert files.find_exit_cause() is None
 
 
 async def test_a_log_that_cannot_be_written_is_told_once(engine: Engine) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.base.identity import ProcessId
 from launcher.engine.server import registry
-from launcher.engine.server.registry import command_hash, end_orphaned_engine
+from launcher.engine.server.registry import end_orphaned_engine, hash_command
 
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
 
@@ -27,7 +27,7 @@ def engine(port: int = 23_456, program: str = STUBBORN) -> Iterator[ProcessId]:
 
 def test_it_is_ended_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with engine() as left:
-        assert end_orphaned_engine(left, 23_456, command_hash(left.pid))
+        assert end_orphaned_engine(left, 23_456, hash_command(left.pid))
         assert not left.is_running()
         assert not end_orphaned_engine(left, 23_456, None)
     assert f"process {left.pid}, port 23456" in caplog.text
@@ -46,11 +46,11 @@ def test_the_next_look_at_the_servers_ends_it() -> None:
     with engine(endpoint.port) as left, subprocess.Popen(["/bin/true"]) as gone:
         gone_as = ProcessId.from_pid(gone.pid) or ProcessId(gone.pid, 1.0)
         gone.wait()
-        registration.update(engine_pid=left.pid, engine_created_s=left.created_s, command_hash=command_hash(left.pid))
-        assert registration.settle(60)
+        registration.update(engine_pid=left.pid, engine_created_s=left.created_s, command_hash=hash_command(left.pid))
+        assert registration.wait_written(60)
         assert [entry.engine_pid for entry in registry.list_running()] == [left.pid]
         assert left.is_running()
         registration.update(pid=gone_as.pid, created_s=gone_as.created_s)
-        assert registration.settle(60)
+        assert registration.wait_written(60)
         assert registry.list_running() == ()
         assert not left.is_running()

@@ -17,13 +17,13 @@ def test_lines_are_in_memory_at_once_and_in_the_file_when_it_closes(tmp_path: Pa
     book = LogBook(tmp_path / "logs" / "engine.log")
     for number in range(10):
         book.add(f"line {number}")
-    assert book.last(3) == ["line 7", "line 8", "line 9"]
-    assert [line.text for line in book.since(8)] == ["line 8", "line 9"]
-    assert book.since(10) == book.since(99) == []
+    assert book.last_lines(3) == ["line 7", "line 8", "line 9"]
+    assert [line.text for line in book.lines_since(8)] == ["line 8", "line 9"]
+    assert book.lines_since(10) == book.lines_since(99) == []
     book.close()
     assert written(book.path) == [f"line {number}" for number in range(10)]
     assert book.path.stat().st_mode & 0o077 == 0
-    assert book.last(1) == ["line 9"]
+    assert book.last_lines(1) == ["line 9"]
 
 
 def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_memory_and_disk_are_bounded(tmp_path: Path) -> None:
     book = LogBook(tmp_path / "engine.log", batch_s=0.0)
     for number in range(12_000):
         book.add(f"{number} " + "x" * 1_000)
-    assert sum(len(text) for text in book.last()) <= logs._RING_CHARACTERS
+    assert sum(len(text) for text in book.last_lines()) <= logs._RING_CHARACTERS
     book.close()
     files = sorted(path.name for path in tmp_path.iterdir())
     assert set(files) <= {"engine.log", "engine.log.1", "engine.log.2", "engine.log.3"}
@@ -63,7 +63,7 @@ def test_a_full_disk_is_told_and_what_it_cost_is_written_down(tmp_path: Path) ->
     while book.problem is None and time.monotonic() < deadline:
         os.sched_yield()
     assert book.problem == "No space left on device"
-    assert book.last() == ["lost"]
+    assert book.last_lines() == ["lost"]
     file = book._writer._file
     assert file is not None
     path.unlink()
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_made_costs_the_file_only(tmp_path: Path) -> Non
     book.add("a line")
     book.close()
     assert book.problem in ("File exists", "Not a directory")
-    assert book.last() == ["a line"]
+    assert book.last_lines() == ["a line"]
 
 
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import own_memory, registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
-from launcher.engine.server.own_memory import RunningServer, read_own_memory, running_servers
+from launcher.engine.server.own_memory import RunningServer, list_running_servers, read_own_memory
 from launcher.engine.server.registry import Registration
 from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
 from launcher.machine.host import Host
@@ -60,7 +60,7 @@ def register(engine_pid: int, **more: object) -> Registration:
     identity = ProcessId.from_pid(engine_pid)
     assert identity is not None
     registration.update(engine_pid=engine_pid, engine_created_s=identity.created_s, **more)
-    assert registration.settle(10)
+    assert registration.wait_written(10)
     return registration
 
 
@@ -108,7 +108,7 @@ def test_an_engine_that_still_loads_is_not_estimated_by_what_it_will_have(
     try:
         assert read_own_memory(machine)[0].estimate("cuda", 1) is None
         registration.update(engine="built-in")
-        assert registration.settle(10)
+        assert registration.wait_written(10)
         assert read_own_memory(machine)[0].estimate("cuda", 1) == (0,)  # which never takes any of a GPU
     finally:
         registration.remove()
@@ -119,13 +119,13 @@ async def test_an_engine_that_was_just_started_is_not_estimated_by_what_it_will_
 ) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
     built = EngineBuild("b11434", ("llama-server",), "", frozenset())
-    server = RunningServer.of(replace(launch, build=built), engine_pid)
+    server = RunningServer.from_launch(replace(launch, build=built), engine_pid)
     assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
     registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
     try:
         assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is not None
         registration.update(state="loading")
-        assert registration.settle(10)
+        assert registration.wait_written(10)
         assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
     finally:
         registration.remove()
@@ -135,8 +135,8 @@ def test_a_server_whose_engine_is_gone_has_nothing(engine_pid: int, machine: Mac
     registration = register(engine_pid)
     try:
         registration.update(engine_created_s=1.0)  # the number now belongs to another process
-        assert registration.settle(10)
-        assert running_servers() == ()
+        assert registration.wait_written(10)
+        assert list_running_servers() == ()
         assert read_own_memory(machine) == ()
     finally:
         registration.remove()

@@ -13,7 +13,7 @@ from tests.conftest import ReleaseServer
 
 
 def tags(asked: ReleaseClient) -> list[str]:
-    return [release.tag for release in asked.builds()]
+    return [release.tag for release in asked.fetch_builds()]
 
 
 def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) -> None:
@@ -32,7 +32,7 @@ def test_builds_are_listed_newest_first_over_all_pages(releases: ReleaseServer) 
 def test_further_pages_are_asked_for_when_they_are_needed(releases: ReleaseServer) -> None:
     for number in range(11400, 11430):
         releases.publish(f"b{number}", "cpu")
-    assert next(ReleaseClient().builds()).tag == "b11429"
+    assert next(ReleaseClient().fetch_builds()).tag == "b11429"
     assert len(releases.requests()) == 1
 
 
@@ -48,7 +48,7 @@ def test_a_release_tells_its_files(releases: ReleaseServer) -> None:
     name = "llama-b11434-bin-ubuntu-x64.tar.gz"
     changes = {"llama-b11434-bin-ubuntu-vulkan-x64.tar.gz": {"state": "starter", "digest": None}}
     releases.publish("b11434", "cpu", "vulkan", asset=changes)
-    release = ReleaseClient().release("b11434")
+    release = ReleaseClient().fetch_release("b11434")
     asset = release.assets[name]
     assert asset.uploaded
     assert asset.sha256
@@ -64,35 +64,35 @@ async def test_the_stable_release_and_a_version_point_at_a_build(releases: Relea
     releases.publish("v0.7.0", points_at="b11400")
     releases.publish("b11434", "cpu")
     asked = ReleaseClient()
-    assert await asked.build_tag("stable") == "b11400"
-    assert await asked.build_tag("v0.6.0") == "b11300"
-    assert await asked.build_tag("b11434") == "b11434"
+    assert await asked.resolve_tag("stable") == "b11400"
+    assert await asked.resolve_tag("v0.6.0") == "b11300"
+    assert await asked.resolve_tag("b11434") == "b11434"
 
 
 @pytest.mark.parametrize("tag", ["", "11434", "b", "b11434x", "../b1", "latest/../..", "v", "release", "b 1", "B11434"])
 async def test_what_is_no_tag_is_refused_before_anything_is_asked(releases: ReleaseServer, tag: str) -> None:
     with pytest.raises(BadOption, match="is not a llama"):
-        await ReleaseClient().build_tag(tag)
+        await ReleaseClient().resolve_tag(tag)
     assert releases.requests() == []
 
 
 async def test_a_stable_release_that_points_at_nothing(releases: ReleaseServer) -> None:
     releases.publish("v0.7.0", points_at="master")
     with pytest.raises(ReleaseMissing, match=r"does not point to a build: 'master'"):
-        await ReleaseClient().build_tag("stable")
+        await ReleaseClient().resolve_tag("stable")
     releases.publish("v0.8.0", points_at="b1", asset={"nightly-tag.txt": {"state": "starter"}})
     with pytest.raises(ReleaseMissing, match=r"v0\.8\.0 does not name its build number") as caught:
-        await ReleaseClient().build_tag("stable")
+        await ReleaseClient().resolve_tag("stable")
     assert "not be complete yet" in caught.value.hint
 
 
 async def test_a_tag_that_does_not_exist(releases: ReleaseServer) -> None:
     with pytest.raises(ReleaseMissing, match="no release b99"):
-        ReleaseClient().release("b99")
+        ReleaseClient().fetch_release("b99")
     with pytest.raises(ReleaseMissing, match="no release v9"):
-        await ReleaseClient().build_tag("v9")
+        await ReleaseClient().resolve_tag("v9")
     with pytest.raises(ReleaseMissing, match="no stable release"):
-        await ReleaseClient().build_tag("stable")
+        await ReleaseClient().resolve_tag("stable")
 
 
 def test_asking_again_costs_nothing_while_nothing_changes(releases: ReleaseServer) -> None:
@@ -119,7 +119,7 @@ def test_the_token_goes_to_the_api_only(releases: ReleaseServer, monkeypatch: py
 async def test_the_token_goes_to_no_download(releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_first")
     releases.publish("v0.7.0", points_at="b11400")
-    assert await ReleaseClient().build_tag("stable") == "b11400"
+    assert await ReleaseClient().resolve_tag("stable") == "b11400"
     downloads = [asked for asked in releases.requests() if "/repos/" not in asked["target"]]
     assert [asked["server"] for asked in downloads] == ["api", "store"]
     assert not any("authorization" in asked for asked in downloads)
@@ -254,7 +254,7 @@ def test_answers_that_lead_elsewhere(fault: str, releases: ReleaseServer, monkey
         releases.publish(f"b{number}", "cpu")
     monkeypatch.setenv(API_VARIABLE, releases.with_faults(fault))
     with pytest.raises(Refused, match="is invalid"):
-        tags(ReleaseClient()) if fault == "odd-link" else ReleaseClient().release("b11")
+        tags(ReleaseClient()) if fault == "odd-link" else ReleaseClient().fetch_release("b11")
 
 
 def test_a_damaged_kept_answer_is_asked_anew(releases: ReleaseServer, home: Path) -> None:

@@ -213,7 +213,7 @@ async def test_it_takes_the_settings_of_nobody_else(
 async def test_its_log_is_kept_in_memory_and_in_a_file(options: ServeOptions) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(options)
-        assert any("draft-mtp" in line for line in watched.supervisor.log.last())
+        assert any("draft-mtp" in line for line in watched.supervisor.log.last_lines())
     assert "draft-mtp" in watched.supervisor.log.path.read_text()
 
 
@@ -310,7 +310,7 @@ async def test_a_start_that_fails_says_why(fake: Callable[..., ServeOptions], fa
 async def test_output_that_is_no_text_harms_nothing(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as watched:
         await watched.supervisor.become(fake("garbage"))
-        lines = watched.supervisor.log.last()
+        lines = watched.supervisor.log.last_lines()
         assert max(map(len, lines)) <= 16_384
         assert "after the long line" in lines
 

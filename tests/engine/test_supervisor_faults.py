@@ -241,7 +241,7 @@ async def test_a_flood_of_lines_is_taken_whole_and_in_bounds(fake: Callable[...,
     async with supervised() as (supervisor, _):
         await supervisor.become(fake("flood"))
         assert supervisor.log.added >= 200_001
-        lines = supervisor.log.last()
+        lines = supervisor.log.last_lines()
         assert len(lines) <= 5_000
         assert "the flood is over" in lines
         supervisor.log.close()
@@ -253,6 +253,6 @@ async def test_a_flood_of_lines_is_taken_whole_and_in_bounds(fake: Callable[...,
 async def test_half_lines_and_nuls_are_lines(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as (supervisor, _):
         await supervisor.become(fake("half-lines"))
-        while "no end" not in supervisor.log.last():
+        while "no end" not in supervisor.log.last_lines():
             await asyncio.sleep(0.01)
-        assert "first half, \u2400second half" in supervisor.log.last()
+        assert "first half, \u2400second half" in supervisor.log.last_lines()

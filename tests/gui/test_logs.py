@@ -253,7 +253,7 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
     page = demo.page("logs")
     qtbot.waitUntil(lambda: len(page.lines.all_lines) > 5, timeout=60_000)
     qtbot.wait(100)
-    said = [line.text for line in session.supervisor.log.since(0)]
+    said = [line.text for line in session.supervisor.log.lines_since(0)]
     assert [line.text for line in page.lines.all_lines][: len(said)] == said
 
 

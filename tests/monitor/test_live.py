@@ -30,9 +30,9 @@ async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> 
 
 async def test_what_the_stream_says_by_position_is_what_the_engine_counts(demo_model: Path) -> None:
     async with serving(demo_model) as server:
-        before = parse_counters(await server.supervisor.client.metrics())
+        before = parse_counters(await server.supervisor.client.read_metrics())
         reply = await server.send_request(QUESTION)
-        traffic = measure_traffic(before, parse_counters(await server.supervisor.client.metrics()))
+        traffic = measure_traffic(before, parse_counters(await server.supervisor.client.read_metrics()))
     assert traffic is not None
     assert reply.timings is not None
     assert traffic.predicted_n == reply.timings.predicted_n == 300

@@ -138,7 +138,7 @@ async def test_requests_of_others_wake_it_when_the_counters_tell(tmp_path: Path)
     asked = asyncio.Event()
 
     class Busy(EngineClient):
-        async def metrics(self) -> str:
+        async def read_metrics(self) -> str:
             return f"llamacpp:requests_processing {int(asked.is_set())}\n"
 
     async with (
@@ -159,7 +159,7 @@ class Counting(EngineClient):
         self._log = log
         self.asked = asyncio.Queue[None]()
 
-    async def metrics(self) -> str:
+    async def read_metrics(self) -> str:
         self.asked.put_nowait(None)
         self._log.add("0.25.921.376 I srv  update_slots: all slots are idle")
         return "llamacpp:requests_processing 0\n"

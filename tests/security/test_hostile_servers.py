@@ -102,4 +102,4 @@ async def test_a_reply_without_end_ends(hostile: Callable[[str], str], monkeypat
 async def test_the_key_goes_to_no_other_server_by_a_redirect(hostile: Callable[[str], str]) -> None:
     async with EngineClient(hostile("redirect"), "key") as client:
         with pytest.raises(Refused, match="redirects are not followed"):
-            await client.metrics()
+            await client.read_metrics()

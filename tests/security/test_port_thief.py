@@ -87,7 +87,7 @@ def registered() -> Iterator[Endpoint]:
         identity = ProcessId.from_pid(engine.pid)
         assert identity
         registration.update(state="ready", engine_pid=identity.pid, engine_created_s=identity.created_s)
-        assert registration.settle(60)
+        assert registration.wait_written(60)
         yield endpoint
         assert engine.stdin
         engine.stdin.close()
@@ -136,7 +136,7 @@ def test_an_engine_that_is_not_there_is_no_reason_to_trust_the_port(registered: 
     }
     other = registry.Registration(entry)
     other.update(**changes[engine])
-    assert other.settle(60)
+    assert other.wait_written(60)
     with stealing(registered.port) as thief:
         code, told = command("chat", "Hello")
     assert (code, told["error"]["code"]) == (1, "not_our_engine")

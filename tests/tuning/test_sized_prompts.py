@@ -40,7 +40,7 @@ async def test_a_plain_text_is_exact_by_tokenize(demo_model: Path) -> None:
         client = session.supervisor.client
 
         async def count(text: str) -> int:
-            return len((await client.answer("/tokenize", {"content": text}))["tokens"])
+            return len((await client.request_json("/tokenize", {"content": text}))["tokens"])
 
         for tokens in (1, 2, 17, 5_000):
             assert await count(await make_filler(tokens, count)) == tokens

@@ -217,7 +217,7 @@ async def flood(world: World) -> Seen:
         answered = [await answers(supervisor) for _ in range(5)]
         await until(lambda: supervisor.log.added >= lines, "the flood's end")
         happened = await goes_on(supervisor, pid)
-        kept = len(supervisor.log.last())
+        kept = len(supervisor.log.last_lines())
     files = sum(path.stat().st_size for path in supervisor.log.path.parent.glob("engine-*")) / 2**20
     while_it_ran = "all requests meanwhile were answered" if all(answered) else "REQUESTS FAILED"
     bounded = f"{kept:,} lines in memory, {'under 9 MiB' if files < 9 else 'TOO MUCH'} on the disk"
@@ -237,7 +237,7 @@ async def _line(supervisor: Supervisor, part: str) -> str:
     """Wait for a line of the log."""
 
     def found() -> str | None:
-        return next((line for line in supervisor.log.last() if part in line), None)
+        return next((line for line in supervisor.log.last_lines() if part in line), None)
 
     await until(lambda: found() is not None, f"a line with {part}")
     return found() or ""

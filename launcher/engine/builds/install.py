@@ -87,7 +87,7 @@ async def list_available_builds(
     """Return the offers of the newest `count` builds for this computer or `target`. Raises the errors of Releases."""
     target = target or await _read_computer()
     releases = releases or ReleaseClient()
-    return await asyncio.to_thread(lambda: list_offers(releases.builds(), target, backend, count))
+    return await asyncio.to_thread(lambda: list_offers(releases.fetch_builds(), target, backend, count))
 
 
 def discard_downloads(tag: str | None, backend: str | None) -> None:

@@ -92,8 +92,8 @@ async def find_offer(
     EngineUnfit, and the errors of Releases.
     """
     if tag == NIGHTLY:
-        return newest_usable(await asyncio.to_thread(lambda: list_offers(releases.builds(), target, backend)))
-    build = await releases.build_tag(tag or STABLE)
+        return newest_usable(await asyncio.to_thread(lambda: list_offers(releases.fetch_builds(), target, backend)))
+    build = await releases.resolve_tag(tag or STABLE)
     fault = find_known_fault(int(build[1:]))
     if fault is not None and not (anyway and tag == build):
         raise KnownBadBuild(
@@ -105,7 +105,7 @@ async def find_offer(
             ),
             source=fault.source,
         )
-    offer = evaluate_release(await asyncio.to_thread(releases.release, build), target, backend)
+    offer = evaluate_release(await asyncio.to_thread(releases.fetch_release, build), target, backend)
     if offer.obstacle is not None:
         raise offer.obstacle
     return offer

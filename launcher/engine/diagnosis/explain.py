@@ -92,7 +92,7 @@ def explain_exit(
     crashed = found is not None and found.code == _CRASHED
     if found is not None and not crashed and (found.severity == "fatal" or found.facts.get("led_to")):
         return found.as_error(ended.code)
-    last = last_error(text)
+    last = find_error_line(text)
     said = message("Its last message: {last}", last=last) if last else None
     title = join_messages(
         message("The engine {ended} while {while_doing}.", ended=ended, while_doing=while_doing), said
@@ -141,7 +141,7 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     return _make_diagnosis(first, named, run) if first else None
 
 
-def last_error(text: str) -> str | None:
+def find_error_line(text: str) -> str | None:
     """Return the first error line of the last run that is not a mere symptom.
 
     If all are symptoms, return the last of them; without errors, the last line; None for an empty log.

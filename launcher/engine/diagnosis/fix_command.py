@@ -46,7 +46,7 @@ def _list_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[st
         case _ if changes_settings(action):
             if start is not None:
                 with suppress(ActionImpossible):
-                    yield start.changed(apply_action(action, start.options, context=start.context)).command_words
+                    yield start.with_options(apply_action(action, start.options, context=start.context)).command_words
         case ActionKind.OTHER_PORT | ActionKind.RESTART as kind:
             if start is not None:
                 yield (start if kind is ActionKind.RESTART else replace(start, port=None)).command_words

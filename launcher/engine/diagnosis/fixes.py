@@ -134,7 +134,7 @@ def add_values(
     """
     told = diagnosis.facts.get("free_mib")
     budget = free_mib if free_mib is not None else told if isinstance(told, int) else None
-    setting = launch.setting(backend)
+    setting = launch.plan_settings(backend)
     trained = launch.header.trained_context or setting.context
     steps = sorted(
         {step for step in (*_CONTEXT_STEPS, trained) if LEAST_CONTEXT <= step < setting.context}, reverse=True

@@ -13,7 +13,7 @@ from launcher.base.text import one_line
 _MOST_CHARACTERS = 2**25
 """Maximum length of a reply, about ten million tokens."""
 _FIRST_RATE_TOKENS = 5
-"""Minimum number of tokens for a rate: the engine reports 0.001 ms for the first token, which falsifies short rates."""
+"""Minimum number of tokens for a rate, because llama-server reports only 0.001 ms for the first token."""
 _TEMPLATE_FIELDS = ("messages", "chat_template_kwargs")
 
 
@@ -107,7 +107,7 @@ class ChatRequest:
 
 
 class EngineClient:
-    """HTTP client for one llama-server. Raises Unreachable and Refused: see base.http.
+    """HTTP client for one llama-server. Its methods raise Unreachable and Refused: see base.http.
 
     Set `remote` if the server may be on another computer.
     """
@@ -137,12 +137,13 @@ class EngineClient:
     async def count_working_slots(self) -> int:
         """Return the number of slots that process a request, from /slots.
 
-        Call it at most every 1.5 s: polled more often than once a second, the engine does not notice that clients left.
+        Call it at most every 1.5 s: polled more often than once a second, llama-server does not notice when a client
+        disconnects, and goes on with its request.
         """
         slots = await self._http.get_json("/slots")
         return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if slots else 0
 
-    async def answer(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
+    async def request_json(self, path: str, body: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 -- the caller checks
         """Send a GET to `path`, or a POST if `body` is given, and return the parsed JSON reply."""
         return await self._http.get_json(path, body)
 
@@ -151,12 +152,14 @@ class EngineClient:
 
         Also raises Refused if the server lacks /apply-template or /tokenize.
         """
-        asked = request.body()
-        told = await self._http.get_json("/apply-template", {n: asked[n] for n in _TEMPLATE_FIELDS if n in asked})
-        text = told.get("prompt") if isinstance(told, dict) else None
-        body = {"content": text, "add_special": True, "parse_special": True}
-        found = await self._http.get_json("/tokenize", body) if isinstance(text, str) else None
-        tokens = found.get("tokens") if isinstance(found, dict) else None
+        chat = request.body()
+        templated = await self._http.get_json(
+            "/apply-template", {name: chat[name] for name in _TEMPLATE_FIELDS if name in chat}
+        )
+        prompt = templated.get("prompt") if isinstance(templated, dict) else None
+        body = {"content": prompt, "add_special": True, "parse_special": True}
+        tokenized = await self._http.get_json("/tokenize", body) if isinstance(prompt, str) else None
+        tokens = tokenized.get("tokens") if isinstance(tokenized, dict) else None
         if not isinstance(tokens, list):
             raise Refused(
                 message("The server does not report the number of tokens in a prompt."),
@@ -164,7 +167,7 @@ class EngineClient:
             )
         return len(tokens)
 
-    async def metrics(self) -> str:
+    async def read_metrics(self) -> str:
         """Return /metrics as text (Prometheus 0.0.4). Call it at most every 1.5 s: see count_working_slots."""
         return await self._http.get_text("/metrics")
 
@@ -185,17 +188,17 @@ def _parse_count(value: object) -> int | None:
 
 
 async def _parse_deltas(events: AsyncIterator[Any]) -> AsyncIterator[Delta]:
-    left = _MOST_CHARACTERS
+    characters_left = _MOST_CHARACTERS
     async for event in events:
         try:
             delta = _parse_delta(event)
-            left -= len(delta.content) + len(delta.reasoning)
+            characters_left -= len(delta.content) + len(delta.reasoning)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise Refused(
                 message("The server sent an invalid reply."),
                 message("Check that the address belongs to a llama-server."),
             ) from error
-        if left < 0:
+        if characters_left < 0:
             raise Refused(
                 message("The server's reply does not end."),
                 message("Limit the reply with --max-tokens.", window="Ask for a shorter reply."),

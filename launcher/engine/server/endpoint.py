@@ -20,8 +20,8 @@ HOST = "127.0.0.1"
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- only where sharing was asked for
 _PORTS = range(20_000, 32_768)
 """Ports for new endpoints: below the ephemeral range of Linux and Windows, so outgoing connections do not take them."""
-_OPEN_PORTS = 1_024
-"""Lowest port that needs no administrator rights, unless the limit was changed (ip(7))."""
+_UNPRIVILEGED_PORTS = 1_024
+"""Lowest port that needs no administrator rights by default (ip(7), ip_unprivileged_port_start)."""
 _LOCK_S = 10.0
 
 
@@ -29,7 +29,7 @@ _LOCK_S = 10.0
 class Endpoint:
     """A server's port and API key. If `shared`, it listens on all addresses of this computer.
 
-    `in_place_of` is the usual port, if another program uses that now.
+    `in_place_of` is the saved port that this one replaces because another program uses it now, otherwise None.
     """
 
     port: int
@@ -58,7 +58,7 @@ class _KeptEndpoint(BaseModel):
 
 
 class _KeptEndpoints(BaseModel):
-    """The content of endpoints.json; the first endpoint is the usual one."""
+    """The content of endpoints.json; the first endpoint is the preferred one."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -94,7 +94,7 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
     host = ALL_ADDRESSES if shared else HOST
     with _locked_endpoints() as kept:
         known = {entry.port: entry.api_key for entry in kept.endpoints}
-        wanted = port
+        preferred = port
         if port is not None:
             if port in taken or not is_port_free(port, host):
                 raise PortBusy(
@@ -107,21 +107,20 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
                 )
             chosen = port
         else:
-            usual = [number for number in known if number in _PORTS]
-            wanted = next((number for number in usual if number not in taken), None)
-            fresh = random.sample(_PORTS, k=200)
-            free = (number for number in (*usual, *fresh) if number not in taken and is_port_free(number, host))
-            chosen = next(free)
+            saved = [number for number in known if number in _PORTS]
+            preferred = next((number for number in saved if number not in taken), None)
+            candidates = (*saved, *random.sample(_PORTS, k=200))
+            chosen = next(number for number in candidates if number not in taken and is_port_free(number, host))
         if chosen not in known:
             kept.endpoints.append(_KeptEndpoint(port=chosen, api_key=secrets.token_urlsafe(32)))
-        lost = wanted if wanted != chosen else None
-        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared, lost)
+        in_place_of = preferred if preferred != chosen else None
+        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared, in_place_of)
 
 
 def saved_endpoints() -> tuple[Endpoint, ...]:
-    """Return the saved endpoints, the usual one first."""
-    with _locked_endpoints() as found:
-        return tuple(Endpoint(entry.port, entry.api_key) for entry in found.endpoints)
+    """Return the saved endpoints, the preferred one first."""
+    with _locked_endpoints() as kept:
+        return tuple(Endpoint(entry.port, entry.api_key) for entry in kept.endpoints)
 
 
 def replace_keys(port: int | None) -> tuple[Endpoint, ...]:
@@ -129,10 +128,10 @@ def replace_keys(port: int | None) -> tuple[Endpoint, ...]:
 
     A running server keeps its old key until its next start. Raises BadOption for a port that is not saved.
     """
-    with _locked_endpoints() as found:
-        chosen = [entry for entry in found.endpoints if port in (None, entry.port)]
+    with _locked_endpoints() as kept:
+        chosen = [entry for entry in kept.endpoints if port in (None, entry.port)]
         if port is not None and not chosen:
-            ports = ", ".join(str(entry.port) for entry in found.endpoints)
+            ports = ", ".join(str(entry.port) for entry in kept.endpoints)
             raise BadOption(
                 message("Port {port} has no API key.", port=port),
                 message("Ports with an API key: {ports}.", ports=ports) if ports else "",
@@ -156,17 +155,17 @@ def is_port_free(port: int, host: str = HOST) -> bool:
             probe.bind((host, port))
             probe.listen(1)
         except OSError as error:
-            if isinstance(error, PermissionError) and port < _OPEN_PORTS and sys.platform != "win32":
+            if isinstance(error, PermissionError) and port < _UNPRIVILEGED_PORTS and sys.platform != "win32":
                 raise BadOption(
                     message(
                         "Port {port} needs administrator rights, as ports under {open_ports} do.",
                         port=port,
-                        open_ports=_OPEN_PORTS,
+                        open_ports=_UNPRIVILEGED_PORTS,
                     ),
                     message(
                         "Choose a port of {open_ports} or higher with --port, or omit --port.",
                         window="Choose a port of {open_ports} or higher in Settings, or leave it empty.",
-                        open_ports=_OPEN_PORTS,
+                        open_ports=_UNPRIVILEGED_PORTS,
                     ),
                     port=port,
                 ) from None

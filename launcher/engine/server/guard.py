@@ -24,7 +24,7 @@ class Clock(Protocol):
     """The monotonic and the wall clock, in seconds."""
 
     def monotonic(self) -> float:
-        """Return a time that never goes back; on Linux it does not advance while the computer sleeps."""
+        """Return a time that never goes back. On Linux it stands still while the computer sleeps."""
 
     def wall(self) -> float:
         """Return the time since the epoch; it jumps if the user sets the clock."""
@@ -47,9 +47,9 @@ class GuardLimits:
     """Time limits in seconds after which the watchdog reports or acts."""
 
     period_s: float = 5.0
-    """Between two checks."""
+    """Time between two checks."""
     asleep_s: float = 10.0
-    """A check that is late by this much, by either clock, means that the computer slept."""
+    """If a check is late by this much, by either clock, the computer slept."""
     silent_s: float = 10.0
     """/health unanswered for this long: the user is notified."""
     dead_s: float = 60.0
@@ -89,9 +89,9 @@ class HealthClient(Protocol):
 class Guard:
     """Watchdog of one engine process.
 
-    `pid` is its process, `client` asks for /health, `files` are the files that it uses. `notify` receives notices for
-    the user. `quiet_since` returns when, of all open replies, the one that is silent longest got its last token, by the
-    monotonic clock; None without an open reply. `log_problem` returns why the log cannot be written, None if it can.
+    `pid` is its process, `client` requests /health, `files` are the files that it uses. `notify` receives notices for
+    the user. `quiet_since` returns the earliest last-token time of all open replies in monotonic seconds, None if none
+    is open. `log_problem` returns the reason why the log cannot be written, None if it can.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Guard:
                 )
             )
             self._notify(Notice("slept", text))
-        for change in await asyncio.to_thread(self._files.changes):
+        for change in await asyncio.to_thread(self._files.find_changes):
             if change not in self._notified_changes:
                 self._notified_changes.add(change)
                 self._notify(change.notice)

@@ -16,7 +16,7 @@ from launcher.engine.server.registry import Entry
 from launcher.engine.server.state import Notice
 
 
-def server_using(paths: Iterable[Path]) -> Entry | None:
+def find_server_using(paths: Iterable[Path]) -> Entry | None:
     """Return the first registered server whose engine was started with one of `paths`; None if there is none."""
     wanted = {str(path.absolute()) for path in paths}
     for entry in registry.list_running():
@@ -57,35 +57,37 @@ class FileChange:
     """A change to a file in use."""
 
     path: Path
-    kind: FileKind
-    what: ChangeKind
+    file: FileKind
+    change: ChangeKind
 
     @property
     def notice(self) -> Notice:
-        """The change as a notice for the user, with what to do."""
-        text = fill_template(_NOTICES[self.kind, self.what], {"name": self.path.name})
-        return Notice(f"{self.kind}_{self.what.replace(' ', '_')}", text)
+        """The change as a notice for the user, with advice."""
+        text = fill_template(_NOTICES[self.file, self.change], {"name": self.path.name})
+        return Notice(f"{self.file}_{self.change.replace(' ', '_')}", text)
 
 
 @dataclass(frozen=True, slots=True)
 class FilesInUse:
-    """The files of an engine, with their kind and their stat at its start."""
+    """The files of an engine, each with its kind and its stat result at the engine's start."""
 
     files: tuple[tuple[Path, FileKind, os.stat_result], ...]
 
     @classmethod
-    def of(cls, launch: Launch) -> Self:
+    def from_launch(cls, launch: Launch) -> Self:
         """Record the files of a launch: the model's parts, a separate draft model, the engine's program."""
-        draft = [launch.options.draft_file] if launch.options.draft_file else []
         models = [Path(part.path) for part in launch.header.parts]
-        return cls.record([(path, "model") for path in (*models, *draft)] + [(Path(launch.build.command[0]), "engine")])
+        if launch.options.draft_file:
+            models.append(launch.options.draft_file)
+        files: list[tuple[Path, FileKind]] = [(path, "model") for path in models]
+        return cls.from_paths([*files, (Path(launch.build.command[0]), "engine")])
 
     @classmethod
-    def record(cls, paths: Iterable[tuple[Path, FileKind]]) -> Self:
+    def from_paths(cls, paths: Iterable[tuple[Path, FileKind]]) -> Self:
         """Record the current stat of files; a file that cannot be read is left out."""
         return cls(tuple((path, kind, stat) for path, kind in paths if (stat := _read_stat(path)) is not None))
 
-    def changes(self) -> tuple[FileChange, ...]:
+    def find_changes(self) -> tuple[FileChange, ...]:
         """Return the changes since the start. A file that exists but cannot be read counts as unchanged."""
         found = []
         for path, kind, before in self.files:
@@ -96,14 +98,14 @@ class FilesInUse:
             except OSError:
                 continue
             else:
-                if what := _compare_stats(before, now):
-                    found.append(FileChange(path, kind, what))
+                if change := _compare_stats(before, now):
+                    found.append(FileChange(path, kind, change))
         return tuple(found)
 
-    def cause(self) -> LauncherError | None:
-        """Return the reason why an engine ended if a model file was truncated under it; otherwise None."""
-        for change in self.changes():
-            if change.kind == "model" and change.what == "cut short":
+    def find_exit_cause(self) -> LauncherError | None:
+        """Return the error that explains the engine's end if a model file was truncated meanwhile; otherwise None."""
+        for change in self.find_changes():
+            if change.file == "model" and change.change == "cut short":
                 return ModelBroken(
                     message(
                         "The engine ended because {name} was truncated while it read the file.", name=change.path.name

@@ -28,6 +28,7 @@ assert sys.platform != "win32"  # noqa: S101 -- narrows the platform for the typ
 _EXIT_LINE = b"cmd_router_to_child:exit\n"
 _GRACE_S = 0.5
 _STRAYS_S = 2.0
+"""Seconds for killing strays: processes that the engine started in other groups or sessions."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -42,7 +43,7 @@ class _Keeper:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        self._leave = False
+        self._stopping = False
         self._pid = 0
         self._engine_input = -1
 
@@ -51,11 +52,11 @@ class _Keeper:
         if not self._start_engine():
             return 127
         pending = b""
-        while not self._leave:
+        while not self._stopping:
             ready, _, _ = select.select([0, self._wake], [], [])
             if self._wake in ready:
                 os.read(self._wake, 512)
-                if self._check_ended():
+                if self._report_if_ended():
                     return 0
             if 0 in ready:
                 data = os.read(0, 4096)
@@ -82,9 +83,9 @@ class _Keeper:
             self._report(f"failed {error.errno}")
             return False
         os.close(source)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)  # now only the engine holds its output pipes, so they reach end of file when it ends
-        os.dup2(nothing, 2)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)  # now only the engine holds its output pipes, so they reach end of file when it ends
+        os.dup2(devnull, 2)
         self._report(f"started {self._pid}")
         return True
 
@@ -100,7 +101,7 @@ class _Keeper:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGCHLD:
-            self._leave = True
+            self._stopping = True
 
     def _signal_group(self, number: int) -> None:
         try:
@@ -108,13 +109,14 @@ class _Keeper:
         except (ProcessLookupError, PermissionError):
             pass
 
-    def _check_ended(self) -> bool:
+    def _report_if_ended(self) -> bool:
+        """Return whether the engine has ended; if so, kill what it left behind and report its exit code."""
         self._reap_strays()
         if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return False
         # Kill what is left in the engine's group before reaping the engine: until then its pid cannot be reused.
         self._signal_group(signal.SIGKILL)
-        strays = _descendants(os.getpid())
+        strays = _list_descendants(os.getpid())
         _, status = os.waitpid(self._pid, 0)
         self._end_strays(strays)
         self._report(f"exited {os.waitstatus_to_exitcode(status)}")
@@ -124,27 +126,27 @@ class _Keeper:
         self._signal_group(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline:
-            if self._check_ended():
+            if self._report_if_ended():
                 return 0
             select.select([self._wake], [], [], 0.02)
         self._signal_group(signal.SIGKILL)
-        strays = _descendants(os.getpid())
+        strays = _list_descendants(os.getpid())
         os.waitpid(self._pid, 0)
         self._end_strays(strays)
         return 0
 
     def _reap_strays(self) -> None:
-        """Reap orphaned processes of the engine that have ended; stop when the engine itself has ended."""
+        """Reap strays that have ended, but not the engine itself."""
         try:
-            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if found.si_pid == self._pid:
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == self._pid:
                     return
-                os.waitpid(found.si_pid, 0)
+                os.waitpid(ended.si_pid, 0)
         except ChildProcessError:
             pass
 
     def _end_strays(self, strays: list[int]) -> None:
-        """Kill processes that the engine started in other groups and sessions, after the engine was reaped."""
+        """Kill the strays and those that they start meanwhile. Call it after the engine was reaped."""
         deadline = time.monotonic() + _STRAYS_S
         while time.monotonic() < deadline:
             for pid in strays:
@@ -154,7 +156,7 @@ class _Keeper:
                     except (ProcessLookupError, PermissionError):
                         pass
             self._reap_strays()
-            if not (strays := _descendants(os.getpid())):  # their own children have been reparented to the keeper
+            if not (strays := _list_descendants(os.getpid())):  # their own children have been reparented to the keeper
                 return
             select.select([self._wake], [], [], 0.01)
 
@@ -176,7 +178,7 @@ def _adopt_orphans() -> None:
             pass
 
 
-def _descendants(process: int) -> list[int]:
+def _list_descendants(process: int) -> list[int]:
     """Return the pids of all descendants of a process, from /proc; empty on systems without it."""
     children: dict[int, list[int]] = {}
     try:
@@ -191,13 +193,13 @@ def _descendants(process: int) -> list[int]:
             except (OSError, ValueError, IndexError):
                 continue
             children.setdefault(parent, []).append(int(name))
-    found = []
-    waiting = [process]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    descendants = []
+    parents = [process]
+    while parents:
+        of_parent = children.get(parents.pop(), [])
+        descendants += of_parent
+        parents += of_parent
+    return descendants
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Launch:
 
     def setting(self, backend: Backend) -> PlanSettings:
         """Return the input of the memory estimate; the user's extra arguments are not taken into account."""
-        return memory_setting_of(self.resolved, backend)
+        return plan_settings_of(self.resolved, backend)
 
     @property
     def resolved(self) -> ServeOptions:
@@ -137,7 +137,7 @@ async def _lists_gpu(build: EngineBuild) -> bool:
     return _listed[asked]
 
 
-def memory_setting_of(options: ServeOptions, backend: Backend) -> PlanSettings:
+def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
     """Return the input of the memory estimate for `options`; open settings get llama-server's defaults."""
     values: dict[str, Any] = {
         row.attribute: row.usual if row.value_in(options) is None else row.value_in(options) for row in ROWS.values()
@@ -181,7 +181,7 @@ def _choose_host_limits(
     open_ = {row.attribute: None for row in ROWS.values() if row.resolved and row.value_in(options) is None}
     try:
         geometry = read_geometry(header)
-        setting = replace(memory_setting_of(options, backend), **open_)  # type: ignore[arg-type]
+        setting = replace(plan_settings_of(options, backend), **open_)  # type: ignore[arg-type]
         beside = read_draft_model(options.draft_file) if options.draft else None
         return choose_host_limits(estimate_memory(geometry, read_weights(header, geometry), setting, beside), host_mib)
     except (GeometryUnknown, BadOption):
@@ -212,7 +212,7 @@ async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     folder = options.model.absolute().parent
     command = EngineCommand((*build.command, *arguments), environment, folder)
-    of_slot = memory_setting_of(resolved, backend).slot_context
+    of_slot = plan_settings_of(resolved, backend).slot_context
     notes = [training_warning(header.trained_context, of_slot), _known_fault_note(build) if options.draft else ""]
     return Launch(command, build, header, context, options, join_messages(*notes), limits)
 

@@ -55,7 +55,7 @@ def check_port_owner(engine_pid: int, port: int) -> None:
 
 
 def verified_api_key(entry: Entry) -> str:
-    """Return the API key of a registered server after checking who listens on its port; send it at once.
+    """Return the API key of a registered server after checking who listens on its port. Use it at once.
 
     Raises NotOurEngine if another program listens on the port, Unreachable if none does.
     """

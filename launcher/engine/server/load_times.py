@@ -14,7 +14,7 @@ from launcher.base.store import KeptFile
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 
-_KEPT, _MOST = 5, 200
+_TIMES_PER_MODEL, _MOST_MODELS = 5, 200
 _LONGEST_S = 24 * 3_600.0
 
 
@@ -29,14 +29,14 @@ class LoadTime:
 class LoadTimer:
     """Measures load times from a supervisor's events.
 
-    A load lasts from the end of the previous engine, or the start of the first one, until the engine has answered its
-    first request. The pause before a restart after a crash is not counted.
+    A load begins when the previous engine is stopped, or when the first one is started, and lasts until the engine has
+    answered its first request. The pause before a restart after a crash is not counted.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds: float | None = None
         self._clock = clock
-        self._begun_s: float | None = None
+        self._began_s: float | None = None
 
     def take_seconds(self) -> float | None:
         """Return the duration of the last load in seconds and forget it; None if there is none or it failed."""
@@ -49,13 +49,13 @@ class LoadTimer:
             return
         match event.state:
             case ServerState.RESTARTING:
-                self._begun_s = self._clock() if event.error is None else None
-            case ServerState.LOADING if self._begun_s is None:
-                self._begun_s, self._seconds = self._clock(), None
-            case ServerState.READY if self._begun_s is not None:
-                self._seconds, self._begun_s = self._clock() - self._begun_s, None
+                self._began_s = self._clock() if event.error is None else None
+            case ServerState.LOADING if self._began_s is None:
+                self._began_s, self._seconds = self._clock(), None
+            case ServerState.READY if self._began_s is not None:
+                self._seconds, self._began_s = self._clock() - self._began_s, None
             case ServerState.STOPPED | ServerState.FAILED:
-                self._begun_s = None
+                self._began_s = None
             case _:
                 pass
 
@@ -65,8 +65,8 @@ def save_load_time(launch: Launch, seconds: float) -> None:
     if not 0.0 <= seconds <= _LONGEST_S:
         return
     known, key = _load_times(), _times_key(launch)
-    times = [*known.pop(key, []), round(seconds, 3)][-_KEPT:]
-    kept = dict(list(known.items())[1 - _MOST :]) | {key: times}
+    times = [*known.pop(key, []), round(seconds, 3)][-_TIMES_PER_MODEL:]
+    kept = dict(list(known.items())[1 - _MOST_MODELS :]) | {key: times}
     with suppress(OSError):
         write_atomically(_times_file(), json.dumps(kept, indent=1).encode())
 

@@ -15,9 +15,9 @@ from launcher.base.paths import state_dir
 
 _RING_LINES = 5_000
 _RING_CHARACTERS = 2**22
+"""Limits for the lines kept in memory."""
 _WAITING_CHARACTERS = 2**22
-"""Maximum of characters waiting for the disk; further lines are dropped from the file, and a line there gives their
-number."""
+"""Maximum of characters waiting for the disk. Further lines are left out of the file; a line there says how many."""
 _FILE_BYTES = 2 * 2**20
 _OLD_FILES = 3
 _BATCH_S = 0.1
@@ -73,11 +73,11 @@ class LogBook:
             self._characters -= len(self._ring.popleft().text)
         self._writer.add(line)
 
-    def last(self, count: int = _RING_LINES) -> list[str]:
+    def last_lines(self, count: int = _RING_LINES) -> list[str]:
         """Return the texts of the last `count` lines in memory, oldest first."""
-        return [line.text for line in self.since(self.added - count)]
+        return [line.text for line in self.lines_since(self.added - count)]
 
-    def since(self, number: int) -> list[LogLine]:
+    def lines_since(self, number: int) -> list[LogLine]:
         """Return the lines in memory that were added after the first `number` lines."""
         lines = list(self._ring)
         return lines[max(0, len(lines) - max(0, self.added - number)) :]
@@ -120,7 +120,7 @@ class _LogWriter:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._file: int | None = None
-        self._bytes = 0
+        self._file_bytes = 0
 
     def add(self, line: LogLine) -> None:
         with self._lock:
@@ -175,14 +175,14 @@ class _LogWriter:
         if self._file is None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = open_private_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            self._bytes = os.fstat(self._file).st_size
-        if self._bytes and self._bytes + len(data) > _FILE_BYTES:
+            self._file_bytes = os.fstat(self._file).st_size
+        if self._file_bytes and self._file_bytes + len(data) > _FILE_BYTES:
             self._rotate()
-        rest = memoryview(data)
-        while rest:
-            written = os.write(self._file, rest)
-            self._bytes += written
-            rest = rest[written:]
+        unwritten = memoryview(data)
+        while unwritten:
+            written = os.write(self._file, unwritten)
+            self._file_bytes += written
+            unwritten = unwritten[written:]
 
     def _rotate(self) -> None:
         """Start a new file; an old one that cannot be moved (on Windows, while it is read) is emptied."""
@@ -195,7 +195,7 @@ class _LogWriter:
                 if older.exists():
                     older.replace(_rotated_path(self._path, number))
         self._file = open_private_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC)
-        self._bytes = 0
+        self._file_bytes = 0
 
 
 def _rotated_path(path: Path, number: int) -> Path:
@@ -204,11 +204,11 @@ def _rotated_path(path: Path, number: int) -> Path:
 
 def _format_lines(lines: list[LogLine]) -> list[str]:
     """Return the lines with time stamps; a stamp is reused within a millisecond, because formatting it is slow."""
-    texts, before_ms, stamp = [], -1, ""
+    texts, stamp_ms, stamp = [], -1, ""
     for line in lines:
-        now_ms = int(1_000 * line.time_s)
-        if now_ms != before_ms:
-            before_ms, stamp = now_ms, _format_time(line.time_s)
+        line_ms = int(1_000 * line.time_s)
+        if line_ms != stamp_ms:
+            stamp_ms, stamp = line_ms, _format_time(line.time_s)
         texts.append(f"{stamp} {line.text}")
     return texts
 
@@ -219,7 +219,7 @@ def _format_time(time_s: float) -> str:
     return f"{stamp},{int(1_000 * (time_s - whole)):03}"
 
 
-# List of log files, of running and earlier servers.
+# The log files of running and earlier servers.
 
 _NAME = re.compile(r"engine-(\d+)\.log(?:\.(\d+))?")
 
@@ -243,9 +243,9 @@ def list_log_files() -> tuple[LogFile, ...]:
     found = []
     try:
         for path in logs_dir().iterdir():
-            if named := _NAME.fullmatch(path.name):
+            if match := _NAME.fullmatch(path.name):
                 status = path.stat()
-                found.append(LogFile(path, int(named[1]), int(named[2] or 0), status.st_size, status.st_mtime))
+                found.append(LogFile(path, int(match[1]), int(match[2] or 0), status.st_size, status.st_mtime))
     except OSError:
         return tuple(found)
     return tuple(sorted(found, key=lambda each: (-each.modified_s, each.port, each.age)))

@@ -46,7 +46,7 @@ class RunningServer:
     formula_inputs: Mapping[str, Any]
 
     @classmethod
-    def of(cls, launch: Launch, engine_pid: int) -> RunningServer:
+    def from_launch(cls, launch: Launch, engine_pid: int) -> RunningServer:
         """Return the server of an engine that was just started and may not be in the registry yet."""
         return cls(
             engine_pid,
@@ -57,12 +57,12 @@ class RunningServer:
         )
 
 
-def running_servers() -> tuple[RunningServer, ...]:
+def list_running_servers() -> tuple[RunningServer, ...]:
     """Return the registered servers whose engine runs; empty if the registry cannot be read."""
     try:
         entries = registry.list_running()
     except OSError as error:
-        _log.warning("Which servers of ours run cannot be read: %s.", error.strerror or error)
+        _log.warning("Cannot read which servers are running: %s.", error.strerror or error)
         return ()
     return tuple(
         RunningServer(pid, entry.model, entry.engine, entry.state not in _NOT_LOADED, entry.formula_inputs)
@@ -80,8 +80,8 @@ def read_own_memory(
     `also` are servers that may be missing in the registry; the registry's entry takes precedence. GPUs are queried only
     if a server runs, and a sleeping GPU is woken only with `wake`.
     """
-    known = {server.engine_pid: server for server in (*also, *running_servers())}
-    if not known:
+    servers = {server.engine_pid: server for server in (*also, *list_running_servers())}
+    if not servers:
         return ()
     from launcher.machine.gpus import read_gpu_states
 
@@ -94,7 +94,7 @@ def read_own_memory(
             host_mib=private_mib(pid),
             estimate=partial(_estimate_gpu_memory, server),
         )
-        for pid, server in known.items()
+        for pid, server in servers.items()
     )
 
 
@@ -104,7 +104,7 @@ def formula_inputs(launch: Launch) -> dict[str, Any]:
     return {
         "model": str(options.model),
         "draft_file": str(options.draft_file) if options.draft_file else None,
-        "setting": asdict(launch.setting("cpu")),
+        "setting": asdict(launch.plan_settings("cpu")),
     }
 
 
@@ -116,18 +116,17 @@ def _gpu_memory_from_drivers(
     A process that no driver lists uses no GPU memory, but only if the drivers list all processes: they do not on
     Windows, in WSL, and in a container, where NVML reports the pids of the host.
     """
-    found: dict[str, int] = {}
+    used_mib: dict[str, int] = {}
     for gpu_id, activity in activities.items():
         for process in activity.processes or ():
             if process.pid == pid:
                 if process.used_bytes is None:
                     return None
-                found[gpu_id] = process.used_bytes // _MIB
+                used_mib[gpu_id] = process.used_bytes // _MIB
     host = machine.host
-    sees_all = host.kind == "linux" and host.wsl is None and host.container is None
-    if found or (sees_all and activities and all(each.processes is not None for each in activities.values())):
-        return found
-    return None
+    sees_all_processes = host.kind == "linux" and host.wsl is None and host.container is None
+    all_drivers_report = bool(activities) and all(each.processes is not None for each in activities.values())
+    return used_mib if used_mib or (sees_all_processes and all_drivers_report) else None
 
 
 def private_mib(pid: int) -> int | None:
@@ -162,7 +161,7 @@ def _estimate_gpu_memory(server: RunningServer, backend: Backend, gpus: int) -> 
         header = read_model(Path(inputs["model"]))
         geometry = read_geometry(header)
         setting = replace(PlanSettings(**inputs["setting"]), backend=backend, gpus=gpus, gpu_free_mib=())
-        found = estimate_memory(
+        estimate = estimate_memory(
             geometry,
             read_weights(header, geometry),
             setting,
@@ -170,4 +169,4 @@ def _estimate_gpu_memory(server: RunningServer, backend: Backend, gpus: int) -> 
         )
     except (LauncherError, OSError, KeyError, TypeError):  # another program version may have stored other inputs
         return None
-    return tuple(share // _MIB for share in found.by_gpu)
+    return tuple(share // _MIB for share in estimate.by_gpu)

@@ -24,8 +24,10 @@ llama-server waits for open streams before it ends.
 """
 
 _MAX_LINE = 16_384
+"""Maximum characters of a line; the rest is cut off."""
 _HALF_LINE_S = 1.0
 _DRAIN_S = 1.0
+"""Seconds to read the remaining output after the engine has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,13 @@ class ProcessExit:
 
 
 class EngineProcess(Protocol):
-    """A started engine process. `exited` is set to its exit code when it has ended and its output was read."""
+    """A started engine process. The future `exited` gets its exit code once it has ended and its output was read."""
 
     identity: ProcessId
     exited: "asyncio.Future[ProcessExit]"
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
-        """Request it to end, again after `patience_s[0]` seconds, and kill it `patience_s[1]` seconds later.
+        """Ask the process to end, ask again after `patience_s[0]` seconds, and kill it `patience_s[1]` seconds later.
 
         Returns its exit code.
         """
@@ -105,17 +107,17 @@ class OutputReaders:
 
     def __init__(self, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, on_line: OnLine) -> None:
         self._tasks = [
-            asyncio.create_task(self._pump("stdout", stdout, on_line)),
-            asyncio.create_task(self._pump("stderr", stderr, on_line)),
+            asyncio.create_task(self._read_stream("stdout", stdout, on_line)),
+            asyncio.create_task(self._read_stream("stderr", stderr, on_line)),
         ]
 
     @staticmethod
-    async def _pump(stream: Stream, reader: asyncio.StreamReader, on_line: OnLine) -> None:
+    async def _read_stream(stream: Stream, reader: asyncio.StreamReader, on_line: OnLine) -> None:
         async for line in read_lines(reader):
             on_line(stream, line)
 
     async def drain(self) -> None:
-        """Wait until all output was read, at most `_DRAIN_S` seconds: another process may still hold the pipes."""
+        """Wait until all output was read, at most `_DRAIN_S` seconds: a child of the engine may keep the pipes open."""
         _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
         for task in late:
             task.cancel()

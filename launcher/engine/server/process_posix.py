@@ -35,14 +35,14 @@ class KeeperProcess:
     """
 
     def __init__(
-        self, identity: ProcessId, keeper: "subprocess.Popen[bytes]", pipes: "_Pipes", pumps: OutputReaders
+        self, identity: ProcessId, keeper: "subprocess.Popen[bytes]", pipes: "_Pipes", readers: OutputReaders
     ) -> None:
         self.identity = identity
         self.exited: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
         self._keeper = keeper
         self._pipes = pipes
-        self._pumps = pumps
-        self._watching = asyncio.create_task(self._watch())
+        self._readers = readers
+        self._watch_task = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         words = (await self._pipes.status.readline()).split()
@@ -51,19 +51,19 @@ class KeeperProcess:
         else:  # the keeper was killed, so this process has to end the engine
             code = -signal.SIGKILL
             await self._kill_orphan()
-        await self._pumps.drain()
+        await self._readers.drain()
         await self._pipes.close()
         self.exited.set_result(ProcessExit(code))
 
     async def _kill_orphan(self) -> None:
-        """Kill the engine's process group and poll until it is gone: waitpid fails, because it is not our child."""
+        """Kill the engine's process group and poll until it is gone (waitpid is only for children of this process)."""
         if self.identity.is_running():
-            below: list[psutil.Process] = []
-            with suppress(psutil.Error):  # find children in other groups and sessions before they lose their parent
-                below = psutil.Process(self.identity.pid).children(recursive=True)
+            descendants: list[psutil.Process] = []
+            with suppress(psutil.Error):  # those in other groups and sessions: once the engine is gone, none is found
+                descendants = psutil.Process(self.identity.pid).children(recursive=True)
             with suppress(ProcessLookupError):
                 os.killpg(self.identity.pid, signal.SIGKILL)
-            for process in below:
+            for process in descendants:
                 with suppress(psutil.Error):
                     process.kill()
         deadline_s = time.monotonic() + _ORPHAN_S
@@ -72,17 +72,17 @@ class KeeperProcess:
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
         """See EngineProcess.stop."""
-        if self._watching.cancelled():  # the event loop is shutting down and has cancelled all tasks
-            self._watching = asyncio.create_task(self._watch())
+        if self._watch_task.cancelled():  # the event loop is shutting down and has cancelled all tasks
+            self._watch_task = asyncio.create_task(self._watch())
         for request, seconds in (("stop", patience_s[0]), (f"signal {signal.SIGTERM:d}", patience_s[1])):
-            self._tell(request)
+            self._send_to_keeper(request)
             done, _ = await asyncio.wait([self.exited], timeout=seconds)
             if done:
                 return self.exited.result()
-        self._tell(f"signal {signal.SIGKILL:d}")
+        self._send_to_keeper(f"signal {signal.SIGKILL:d}")
         return await asyncio.shield(self.exited)
 
-    def _tell(self, request: str) -> None:
+    def _send_to_keeper(self, request: str) -> None:
         if self._keeper.stdin is not None and not self._keeper.stdin.closed:
             with suppress(BrokenPipeError):
                 self._keeper.stdin.write(f"{request}\n".encode())
@@ -92,7 +92,7 @@ async def start_with_keeper(command: EngineCommand, on_line: OnLine) -> KeeperPr
     """Start `command` through a keeper. See spawn.start_process."""
     read_fd, write_fd = os.pipe()
     try:
-        keeper = subprocess.Popen(  # noqa: ASYNC220 -- a spawn of a millisecond; see KeptProcess
+        keeper = subprocess.Popen(  # noqa: ASYNC220 -- a spawn of a millisecond; see KeeperProcess
             (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(write_fd), *command.arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -111,16 +111,16 @@ async def start_with_keeper(command: EngineCommand, on_line: OnLine) -> KeeperPr
     assert keeper.stdout is not None  # noqa: S101 -- started with pipes
     assert keeper.stderr is not None  # noqa: S101
     pipes = _Pipes(keeper)
-    pipes.status = await pipes.reader(os.fdopen(read_fd, "rb", 0))
-    pumps = OutputReaders(await pipes.reader(keeper.stdout), await pipes.reader(keeper.stderr), on_line)
+    pipes.status = await pipes.open_reader(os.fdopen(read_fd, "rb", 0))
+    readers = OutputReaders(await pipes.open_reader(keeper.stdout), await pipes.open_reader(keeper.stderr), on_line)
     words = (await pipes.status.readline()).split()
     if words[:1] != [b"started"]:
-        await pumps.drain()
+        await readers.drain()
         await pipes.close()
         reason = os.strerror(int(words[1])) if words[:1] == [b"failed"] else "its keeper process ended"
         raise start_error(command, reason)
     pid = int(words[1])
-    return KeeperProcess(ProcessId.from_pid(pid) or ProcessId(pid, 0.0), keeper, pipes, pumps)
+    return KeeperProcess(ProcessId.from_pid(pid) or ProcessId(pid, 0.0), keeper, pipes, readers)
 
 
 class _Pipes:
@@ -132,7 +132,7 @@ class _Pipes:
         self._keeper = keeper
         self._transports: list[asyncio.ReadTransport] = []
 
-    async def reader(self, pipe: IO[bytes]) -> asyncio.StreamReader:
+    async def open_reader(self, pipe: IO[bytes]) -> asyncio.StreamReader:
         """Return a stream that reads `pipe`."""
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(

@@ -98,25 +98,25 @@ class _Job:
 class JobProcess:
     """An engine process in a separate Job Object. Implements EngineProcess."""
 
-    def __init__(self, process: asyncio.subprocess.Process, job: _Job, pumps: OutputReaders) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, job: _Job, readers: OutputReaders) -> None:
         self.identity = ProcessId.from_pid(process.pid) or ProcessId(process.pid, 0.0)
         self.exited: asyncio.Future[ProcessExit] = asyncio.get_running_loop().create_future()
         self._process = process
         self._job = job
-        self._pumps = pumps
-        self._watching = asyncio.create_task(self._watch())
+        self._readers = readers
+        self._watch_task = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         code = await self._process.wait()
         self._job.end()
-        await self._pumps.drain()
+        await self._readers.drain()
         self._job.close()  # not earlier: stop() may still end the job
         self.exited.set_result(ProcessExit(code))
 
     async def stop(self, patience_s: tuple[float, float] = STOP_PATIENCE_S) -> ProcessExit:
-        """See EngineProcess.stop. A process without a console gets no signals: send the exit line, then end the job."""
-        if self._watching.cancelled():  # the event loop is shutting down and has cancelled all tasks
-            self._watching = asyncio.create_task(self._watch())
+        """See EngineProcess.stop. Sends the exit line, then ends the job: signals need a console."""
+        if self._watch_task.cancelled():  # the event loop is shutting down and has cancelled all tasks
+            self._watch_task = asyncio.create_task(self._watch())
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.write(_EXIT_LINE)
@@ -142,7 +142,7 @@ async def start_in_job(command: EngineCommand, on_line: OnLine) -> JobProcess:
         raise start_error(command, error.strerror or str(error)) from error
     assert process.stdout is not None  # noqa: S101 -- started with pipes
     assert process.stderr is not None  # noqa: S101
-    try:  # created suspended and resumed inside the job: before that it could start processes outside the job
+    try:  # it is resumed only in the job: a running process could start others outside of the job before that
         job = _Job()
         job.add(process.pid)
         psutil.Process(process.pid).resume()

@@ -24,13 +24,13 @@ from launcher.base.paths import explain_os_error, runtime_dir, state_dir
 from launcher.base.store import KeptFile
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
 
-# Orphaned engines: the launcher of an earlier run was killed together with its keeper.
+# Orphaned engines: they still run because their launcher was killed together with its keeper.
 
 _PATIENCE_S = 0.5
 _log = logging.getLogger(__name__)
 
 
-def command_hash(pid: int) -> str | None:
+def hash_command(pid: int) -> str | None:
     """Return the SHA-256 of a process's command line; None if it cannot be read."""
     try:
         return hashlib.sha256("\0".join(psutil.Process(pid).cmdline()).encode("utf-8", "replace")).hexdigest()
@@ -49,7 +49,7 @@ def end_orphaned_engine(engine: ProcessId, port: int, expected_hash: str | None)
     try:
         process = psutil.Process(engine.pid)
         words = process.cmdline()
-        if str(port) not in words or expected_hash not in (None, command_hash(engine.pid)):
+        if str(port) not in words or expected_hash not in (None, hash_command(engine.pid)):
             return False
         family = [process, *process.children(recursive=True)]
     except psutil.Error:
@@ -79,8 +79,8 @@ LIVE_FIELDS = {
     "health",
     "shared",
 }
-"""Fields of Entry that change while a server runs. Other commands get them over the control socket, because the entry's
-file may not be up to date."""
+"""Fields of Entry that change while a server runs. Other commands get them over the control socket, because the file is
+written in the background and may be out of date."""
 
 
 class Entry(BaseModel):
@@ -143,11 +143,11 @@ class Registration:
         self.entry = self.entry.model_copy(update=changes)
         self._file.write(self.entry.model_dump_json().encode())
 
-    def missing(self) -> bool:
-        """Return whether the entry's file was written and is gone now; False if that is unknown."""
+    def was_deleted(self) -> bool:
+        """Return whether somebody deleted the entry's file after it was written; False if that is unknown."""
         return self._file.was_deleted()
 
-    def settle(self, limit_s: float) -> bool:
+    def wait_written(self, limit_s: float) -> bool:
         """Wait until the file is up to date, for at most `limit_s` seconds; return whether it is."""
         return self._file.wait_written(limit_s)
 
@@ -162,7 +162,7 @@ def register_server(
     """Claim an endpoint and register the server under one lock, so that two starts never get the same port.
 
     A `shared` server listens on all addresses of this computer. If the state folder cannot be written, the server gets
-    a temporary port and key, and a warning is logged. Raises PortBusy or BadOption: see endpoint.claim_endpoint;
+    a temporary port and key, and a warning is logged. Raises PortBusy and BadOption like endpoint.claim_endpoint, and
     HomeUnusable if another program locks the registry for 10 s.
     """
     try:
@@ -181,7 +181,7 @@ def register_server(
 
 
 def _register(port: int | None, *, model: str, engine: str, draft: int, shared: bool) -> tuple[Endpoint, Registration]:
-    with _locked():
+    with _registry_lock():
         endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_running()), shared=shared)
         entry = _make_entry(endpoint, model=model, engine=engine, draft=draft)
         registration = Registration(entry)
@@ -190,14 +190,14 @@ def _register(port: int | None, *, model: str, engine: str, draft: int, shared: 
 
 
 def _make_entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> Entry:
-    us = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
+    launcher = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
     return Entry(
         url=endpoint.url,
         port=endpoint.port,
         api_key=endpoint.api_key,
         shared=endpoint.shared,
-        pid=us.pid,
-        created_s=us.created_s,
+        pid=launcher.pid,
+        created_s=launcher.created_s,
         model=model,
         engine=engine,
         draft=draft,
@@ -222,7 +222,7 @@ def list_running() -> tuple[Entry, ...]:
     """Return the running servers. Entries whose launcher has ended are removed, and their engines ended."""
     if not runtime_dir().is_dir():
         return ()
-    with _locked():
+    with _registry_lock():
         return _read_running()
 
 
@@ -257,7 +257,7 @@ def find_server(url: str | None) -> Entry:
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
+def _registry_lock() -> Iterator[None]:
     make_private_folder(state_dir())
     make_private_folder(runtime_dir())
     with FileLock(runtime_dir() / "lock", timeout=_LOCK_S):

@@ -25,17 +25,18 @@ class SamplingDefaults:
 async def read_sampling_defaults(client: EngineClient) -> SamplingDefaults:
     """Request a server's default sampling parameters; empty if it does not answer."""
     try:
-        told = await client.answer("/props")
+        props = await client.request_json("/props")
     except LauncherError:
         return SamplingDefaults()
-    if not isinstance(told, dict):
+    if not isinstance(props, dict):
         return SamplingDefaults()
-    settings = told.get("default_generation_settings")
-    given = settings.get("params") if isinstance(settings, dict) else None
-    found = {
-        name: round(value, _DIGITS)
-        for name in SAMPLING_PARAMETERS
-        if isinstance(given, dict) and isinstance(value := given.get(name), int | float) and not isinstance(value, bool)
-    }
-    template = told.get("chat_template")
-    return SamplingDefaults(found, "enable_thinking" in template if isinstance(template, str) else None)
+    settings = props.get("default_generation_settings")
+    parameters = settings.get("params") if isinstance(settings, dict) else None
+    values = {}
+    if isinstance(parameters, dict):
+        for name in SAMPLING_PARAMETERS:
+            value = parameters.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                values[name] = round(value, _DIGITS)
+    template = props.get("chat_template")
+    return SamplingDefaults(values, "enable_thinking" in template if isinstance(template, str) else None)

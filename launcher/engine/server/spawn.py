@@ -15,10 +15,10 @@ async def start_process(command: EngineCommand, on_line: OnLine) -> EngineProces
     cancelled, no process remains.
     """
     if sys.platform == "win32":
-        from launcher.engine.server.process_windows import start_in_job as begin
+        from launcher.engine.server.process_windows import start_in_job as start_on_platform
     else:
-        from launcher.engine.server.process_posix import start_with_keeper as begin
-    starting = asyncio.ensure_future(begin(command, on_line))
+        from launcher.engine.server.process_posix import start_with_keeper as start_on_platform
+    starting = asyncio.ensure_future(start_on_platform(command, on_line))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:

@@ -66,10 +66,10 @@ class Notice:
 
 
 ADDRESS_CHANGED = "address_changed"
-"""Notice code: another program uses the usual port, so the server got a different one."""
+"""Notice code: another program uses the preferred port, so the server got a different one."""
 NO_HEAD, KEPT_REPLACED = "no_mtp_head", "kept_settings_replaced"
-"""Notice codes of a start: MTP is off because the model has no MTP head; the user's kept settings do not fit now and
-were replaced."""
+"""Notice codes of a start. NO_HEAD: MTP is off because the model has no MTP head. KEPT_REPLACED: the settings that the
+user has kept for the model do not fit now and were replaced."""
 
 ServerEvent = ServerStatus | LogAdded | EngineStarted | Notice
 Listener = Callable[[ServerEvent], None]

@@ -411,7 +411,7 @@ class Supervisor:
         return message("See its log: {path}", path=self.log.path)
 
     def _lines_of_run(self) -> list[str]:
-        return self.log.last(self._run_line_count)
+        return self.log.last_lines(self._run_line_count)
 
     @property
     def is_changing(self) -> bool:
@@ -579,7 +579,7 @@ class Supervisor:
 
     async def _run_engine(self, launch: Launch) -> None:
         """Start an engine, wait until it has answered a first request, and start its watchdog."""
-        files = await asyncio.to_thread(FilesInUse.of, launch)
+        files = await asyncio.to_thread(FilesInUse.from_launch, launch)
         self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', 200)}")
         self._process = process = await start_process(launch.command, self._on_line)
         self._notify(EngineStarted(*process.identity))
@@ -630,7 +630,7 @@ class Supervisor:
         finally:
             guarding.cancel()
         if process.exited.done():
-            error = files.cause() or self._exit_explainer("serving")(process.exited.result())
+            error = files.find_exit_cause() or self._exit_explainer("serving")(process.exited.result())
         else:
             error = guarding.result()
             await process.stop(_HUNG_PATIENCE_S)

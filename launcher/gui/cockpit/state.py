@@ -218,7 +218,7 @@ async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Pr
     try:
         supervisor = session.supervisor if session else None
         if supervisor is not None:
-            pid, log = supervisor.engine_pid, supervisor.log.last()
+            pid, log = supervisor.engine_pid, supervisor.log.last_lines()
             defaults = await read_sampling_defaults(supervisor.client)
     except LauncherError:
         pass  # the server has just been stopped

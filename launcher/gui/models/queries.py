@@ -259,11 +259,11 @@ async def delete_model(local: LocalModel) -> int:
 
     Raises BadOption for files of other programs, ModelInUse while a server of ours uses the file, and OSError.
     """
-    from launcher.engine.server.in_use import server_using
+    from launcher.engine.server.in_use import find_server_using
     from launcher.models.library import check_removable, remove_model
 
     check_removable(local)
-    server = await asyncio.to_thread(server_using, local.record.paths)
+    server = await asyncio.to_thread(find_server_using, local.record.paths)
     if server is not None:
         raise ModelInUse(tr("The server at {url} uses this file.", url=server.url), tr("Stop it first."))
     return await asyncio.to_thread(remove_model, local)

@@ -232,7 +232,7 @@ async def _prepare_tune(
 
     engine_pid, log = None, list[str]()
     if session is not None and not session.is_idle:
-        engine_pid, log = session.supervisor.engine_pid, session.supervisor.log.last()
+        engine_pid, log = session.supervisor.engine_pid, session.supervisor.log.last_lines()
     if saved is not None:
         return await prepare_tune(
             saved.model,
