@@ -62,8 +62,8 @@ async def run(options: argparse.Namespace) -> Result:
 
     last, starting = await asyncio.to_thread(_find_last_start, options.log, options.url)
     has_input = options.log is not None or options.exit_code is not None
-    if last is not None and last.why is not None and not last.explained_by_log and not has_input:
-        return _make_report(_diagnose_failed_start(last, last.why), last, options)
+    if last is not None and last.error is not None and not last.explained_by_log and not has_input:
+        return _make_report(_diagnose_failed_start(last, last.error), last, options)
     name = options.log if options.log is not None or last is None else str(last.log)
     # A thread that may be left behind, because reading a pipe may never end.
     text = await run_in_thread(lambda: _read_named_log(name), "log")

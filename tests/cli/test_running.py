@@ -101,7 +101,7 @@ def test_status_tells_what_runs_when_the_disk_takes_nothing_any_more() -> None:
         assert run("stop").returncode == 0
         assert process.wait(120) == 0
         assert process.stderr is not None
-        assert process.stderr.read().count("The note on this server cannot be written") == 1
+        assert process.stderr.read().count("The registry entry of this server cannot be written") == 1
 
 
 def test_a_server_whose_folder_was_deleted_is_found_again(home: Path) -> None:

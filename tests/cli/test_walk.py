@@ -215,7 +215,7 @@ def test_a_damaged_note_of_the_last_start_leaves_its_log(home: Path) -> None:
         path.write_text("{")
     told = run("mtp-launcher", "diagnose")
     assert told.stdout.startswith("The engine does not support the flag --warp-speed.\n")
-    assert "The note of the last start was damaged" in told.stderr
+    assert "The record of the last start was damaged" in told.stderr
 
 
 def test_of_two_servers_one_has_to_be_named() -> None:

@@ -132,9 +132,9 @@ def test_a_damaged_note_of_the_last_start_is_restored_from_its_copy(
     path.write_text("{")
     kept = load_last_start()
     assert kept is not None
-    assert kept.why is not None
-    assert (kept.start, kept.why.code, kept.why.title) == (start(), "model_has_no_mtp_head", "No head.")
-    assert "The note of the last start was damaged" in caplog.text
+    assert kept.error is not None
+    assert (kept.start, kept.error.code, kept.error.title) == (start(), "model_has_no_mtp_head", "No head.")
+    assert "The record of the last start was damaged" in caplog.text
     for each in (path, path.with_name("last-start.json.copy")):
         each.write_text("{")
     assert load_last_start() is None

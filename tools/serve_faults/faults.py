@@ -45,7 +45,7 @@ FAULTS = (
     Fault("all folders of the program can only be read", REAL, program.all_read_only, slow=True),
     Fault("the kept settings are damaged", REAL, program.corrupt_settings),
     Fault("the kept ports and keys are damaged", REAL, program.corrupt_endpoints, slow=True),
-    Fault("the note of the last start is damaged", REAL, program.corrupt_last_start),
+    Fault("the record of the last start is damaged", REAL, program.corrupt_last_start),
     Fault("the model file is cut short before it is served", REAL, program.cut_model),
     Fault("the model file is removed while it is served", REAL, surroundings.model_removed),
     Fault("the model file shrinks while it is mapped", REAL, surroundings.model_shrinks),

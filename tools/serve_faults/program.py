@@ -137,7 +137,7 @@ async def corrupt_endpoints(world: World) -> Seen:
 
 
 async def corrupt_last_start(world: World) -> Seen:
-    """Damage the note of the last start, which failed, and ask why it did."""
+    """Damage the record of the last start, which failed, and ask why it did."""
     failed = await _run("serve", "demo", "--", "--warp", "9")
     path = world.home / "state" / "last-start.json"
     path.write_bytes(path.read_bytes()[:-20] + b"\0\0")

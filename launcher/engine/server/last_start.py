@@ -1,5 +1,4 @@
-"""Record of the last server start: its request, the command line that repeats it, the reason of a failure, and the
-models that were used last."""
+"""Saved facts about earlier starts: the last start with its command line and the error, and the models used last."""
 
 import json
 import logging
@@ -37,8 +36,8 @@ class StartRequest:
     """The request of a server start.
 
     `model` is the name or path that the user gave. `chosen` are the attributes of the settings that the user set; the
-    others were chosen by the program. `context` is the launched context in tokens, None if the start failed before
-    that. `port` None leaves the port to the program.
+    program chose the others. `context` is the launched context in tokens, None if the start failed before that. `port`
+    None leaves the port to the program. If `shared`, the server listens on all addresses.
     """
 
     model: str
@@ -49,7 +48,7 @@ class StartRequest:
     shared: bool = False
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         options: ServeOptions,
         *,
@@ -63,17 +62,16 @@ class StartRequest:
         `named` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
         those that differ from the defaults.
         """
-        names = set(ROWS if chosen is None else chosen)
-        usual = ServeOptions(options.model)
-        fields = frozenset(
-            row.attribute
-            for name, row in ROWS.items()
-            if name in names and (chosen is not None or row.value_in(options) != row.value_in(usual))
-        )
+        defaults = ServeOptions(options.model)
+        if chosen is None:
+            rows = [row for row in ROWS.values() if row.value_in(options) != row.value_in(defaults)]
+        else:
+            rows = [row for name, row in ROWS.items() if name in chosen]
+        fields = frozenset(row.attribute for row in rows)
         model = named or (DEMO if options.alias == DEMO else str(options.model.absolute()))
         return cls(model, options, fields, port=port, shared=shared)
 
-    def changed(self, options: ServeOptions) -> "StartRequest":
+    def with_options(self, options: ServeOptions) -> "StartRequest":
         """Return the request with other options; settings that differ count as chosen by the user."""
         differs = {row.attribute for row in ROWS.values() if row.value_in(options) != row.value_in(self.options)}
         return replace(self, options=options, chosen=self.chosen | differs)
@@ -87,7 +85,7 @@ class StartRequest:
     def command_words(self) -> tuple[str, ...]:
         """The words of the command line that repeats this start."""
         given = {name: value for name, value in self.settings.items() if value is not None}
-        kept = load_settings(self.options.model).keys() - given.keys()
+        has_other_saved_settings = bool(load_settings(self.options.model).keys() - given.keys())
         engine = self.options.engine or (BUILT_IN if self.options.built_in and self.model != DEMO else None)
         words = [PROGRAM, "serve", self.model, *(["--engine", str(engine)] if engine else [])]
         for name, value in given.items():
@@ -99,7 +97,7 @@ class StartRequest:
             words += ["--rpc", ",".join(self.options.rpc)]
         words += ["--port", str(self.port)] if self.port is not None else []
         words += ["--lan"] if self.shared else []
-        words += ["--defaults"] if kept else []
+        words += ["--defaults"] if has_other_saved_settings else []
         return (*words, *(("--", *self.options.extra) if self.options.extra else ()))
 
 
@@ -144,7 +142,7 @@ class LastStart:
     """The last start that was tried, with its log and the reason if it failed.
 
     `start` is None if the request named no model. `log` is None if the start failed before an engine ran.
-    `diagnosis` is the code of the cause found in the log. `why` is the error that the user saw, `actions` are its
+    `diagnosis` is the code of the cause found in the log. `error` is the one that the user saw, `actions` are its
     suggested fixes.
     """
 
@@ -153,18 +151,18 @@ class LastStart:
     exit_code: int | None = None
     diagnosis: str | None = None
     actions: tuple[Action, ...] = ()
-    why: LauncherError | None = None
+    error: LauncherError | None = None
 
     @property
     def explained_by_log(self) -> bool:
-        """Whether the log can explain the failure: the engine ended, or its log named the cause."""
-        return self.log is not None and (self.why is None or self.diagnosis is not None or self.exit_code is not None)
+        """Whether the log can explain the failure: the engine ended, or its log names the cause."""
+        return self.log is not None and (self.error is None or self.diagnosis is not None or self.exit_code is not None)
 
 
 def save_last_start(start: StartRequest | None, log: Path | None, error: LauncherError | None = None) -> None:
     """Save the last start and the reason if it failed, for `diagnose`. Logs a warning if it cannot be written."""
     facts: Mapping[str, Any] = error.facts if error else {}
-    kept = _File(
+    content = _File(
         start=start,
         log=log,
         exit_code=facts.get("exit_code"),
@@ -174,11 +172,10 @@ def save_last_start(start: StartRequest | None, log: Path | None, error: Launche
     )
     try:
         make_private_folder(state_dir())
-        _FILE.save(_last_start_file(), kept.model_dump_json().encode("utf-8", "surrogateescape"))
+        _FILE.save(_last_start_file(), content.model_dump_json().encode("utf-8", "surrogateescape"))
     except (OSError, ValueError) as failed:
-        _log.warning(
-            "What was started cannot be kept (%s): %s.", _last_start_file(), getattr(failed, "strerror", None) or failed
-        )
+        reason = getattr(failed, "strerror", None) or failed
+        _log.warning("Cannot save the last start (%s): %s.", _last_start_file(), reason)
 
 
 def load_last_start() -> LastStart | None:
@@ -187,20 +184,21 @@ def load_last_start() -> LastStart | None:
     A damaged file is set aside, and its backup copy is used.
     """
     try:
-        kept = _FILE.load(_last_start_file())
+        content = _FILE.load(_last_start_file())
     except OSError:
         return None
-    if kept is None:
+    if content is None:
         return None
-    actions = tuple(Action(each.kind, each.label, each.parameters) for each in kept.actions)
-    why = LauncherError(kept.why.title, kept.why.hint) if kept.why else None
-    if why is not None and kept.why is not None:
-        why.code = kept.why.code
-    return LastStart(kept.start, kept.log, kept.exit_code, kept.diagnosis, actions, why)
+    actions = tuple(Action(each.kind, each.label, each.parameters) for each in content.actions)
+    error = None
+    if content.why is not None:
+        error = LauncherError(content.why.title, content.why.hint)
+        error.code = content.why.code
+    return LastStart(content.start, content.log, content.exit_code, content.diagnosis, actions, error)
 
 
 _FILE: KeptFile[_File | None] = KeptFile(
-    "The note of the last start", _File.model_validate_json, lambda: None, private=True, copied=True
+    "The record of the last start", _File.model_validate_json, lambda: None, private=True, copied=True
 )
 
 
@@ -222,13 +220,13 @@ def save_last_model(model: str) -> None:
         if load_last_model() != name:
             write_atomically(_last_model_file(), name.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        _log.warning("The last model cannot be kept (%s): %s.", _last_model_file(), error.strerror or error)
+        _log.warning("Cannot save the last model (%s): %s.", _last_model_file(), error.strerror or error)
 
 
 def load_last_model() -> str | None:
     """Return the name of the last served model; None if there was none or it cannot be read."""
     try:
-        return _LAST.load(_last_model_file())
+        return _LAST_MODEL.load(_last_model_file())
     except OSError:
         return None
 
@@ -253,13 +251,13 @@ def save_last_use(model: Path) -> None:
     try:
         write_atomically(_last_uses_file(), json.dumps(kept, indent=1).encode())
     except OSError as error:
-        _log.warning("When models were used cannot be kept (%s): %s.", _last_uses_file(), error.strerror or error)
+        _log.warning("Cannot save when models were used (%s): %s.", _last_uses_file(), error.strerror or error)
 
 
 def load_last_uses() -> dict[str, float]:
     """Return the time of each model file's last use, by path, in seconds since the epoch; {} if none is saved."""
     try:
-        return _USED.load(_last_uses_file())
+        return _LAST_USES.load(_last_uses_file())
     except OSError:
         return {}
 
@@ -267,7 +265,7 @@ def load_last_uses() -> dict[str, float]:
 def _parse_name(data: bytes) -> str | None:
     name = data.decode("utf-8", "surrogateescape")
     if not name or "\0" in name:
-        raise ValueError("it holds no name")
+        raise ValueError("it contains no name")
     return name
 
 
@@ -280,10 +278,10 @@ def _parse_times(data: bytes) -> dict[str, float]:
     return used
 
 
-_LAST: KeptFile[str | None] = KeptFile(
+_LAST_MODEL: KeptFile[str | None] = KeptFile(
     "The name of the last model", _parse_name, lambda: None, then="none is known", most_bytes=_MOST_BYTES
 )
-_USED: KeptFile[dict[str, float]] = KeptFile("The list of when models were used", _parse_times, dict)
+_LAST_USES: KeptFile[dict[str, float]] = KeptFile("The list of model uses", _parse_times, dict)
 
 
 def _last_model_file() -> Path:

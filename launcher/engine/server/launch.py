@@ -40,7 +40,7 @@ class Launch:
     """A server start that is ready to be run.
 
     `options` are the requested settings. `context` (tokens) and `limits` (host memory limits by setting name) are the
-    values chosen for settings that `options` leaves open. `note` is a remark about the settings for the user, or empty.
+    values chosen for settings that `options` leaves open. `note` is a warning about the settings, or empty.
     """
 
     command: EngineCommand
@@ -51,8 +51,8 @@ class Launch:
     note: str = ""
     limits: Mapping[str, Value] = field(default_factory=dict)
 
-    def setting(self, backend: Backend) -> PlanSettings:
-        """Return the input of the memory estimate; the user's extra arguments are not taken into account."""
+    def plan_settings(self, backend: Backend) -> PlanSettings:
+        """Return the settings for a memory estimate of this start. The user's extra arguments are ignored."""
         return plan_settings_of(self.resolved, backend)
 
     @property
@@ -95,8 +95,8 @@ def _cached_header(model: Path, _size: int, _modified_ns: int) -> GgufModel:
 async def choose_build(options: ServeOptions) -> EngineBuild:
     """Probe and return the engine build for a start.
 
-    In this order: the engine in `options`, the one in use, a llama-server on PATH that sees a GPU, the built-in one.
-    Raises EngineMissing if the one in use no longer exists.
+    The first of these: the engine in `options`, the one in use, a llama-server on PATH that sees a GPU, the built-in
+    one. Raises EngineMissing if the one in use no longer exists.
     """
     if options.engine is not None:
         return await probe_engine(options.engine)
@@ -107,7 +107,7 @@ async def choose_build(options: ServeOptions) -> EngineBuild:
         return await probe_engine(chosen.program)
     on_path = find_on_path()
     if on_path is not None:
-        with suppress(LauncherError):  # `doctor` reports an engine on PATH that does not work; the start goes on
+        with suppress(LauncherError):  # an engine on PATH that does not work is skipped here; `doctor` reports it
             build = await probe_engine(on_path)
             if options.no_gpu or any(map(is_gpu, await list_devices(build))):  # listing devices wakes a sleeping GPU
                 return build
@@ -115,7 +115,7 @@ async def choose_build(options: ServeOptions) -> EngineBuild:
 
 
 async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
-    """Return whether a build will use a GPU of this machine, according to the drivers or else to its device list."""
+    """Return whether a build will use a GPU: one that the drivers report, or else one in the build's device list."""
     if build.name == BUILT_IN:
         return False
     if situation_of(machine).backend != "cpu" or any(gpu.asleep for gpu in machine.gpus):
@@ -123,22 +123,22 @@ async def uses_gpu(build: EngineBuild, machine: Machine) -> bool:
     return await _lists_gpu(build)
 
 
-_listed: dict[tuple[str, ...], bool] = {}
+_gpu_listings: dict[tuple[str, ...], bool] = {}
 
 
 async def _lists_gpu(build: EngineBuild) -> bool:
     """Return whether a build lists a GPU. Cached for this run, because listing devices takes as long as a start."""
-    asked = (*build.command, build.version)
-    if asked not in _listed:
+    key = (*build.command, build.version)
+    if key not in _gpu_listings:
         try:
-            _listed[asked] = any(map(is_gpu, await list_devices(build)))
+            _gpu_listings[key] = any(map(is_gpu, await list_devices(build)))
         except LauncherError:  # the start that follows will fail with the same error and report it
             return False
-    return _listed[asked]
+    return _gpu_listings[key]
 
 
 def plan_settings_of(options: ServeOptions, backend: Backend) -> PlanSettings:
-    """Return the input of the memory estimate for `options`; open settings get llama-server's defaults."""
+    """Return the settings for a memory estimate of `options`; open settings get llama-server's defaults."""
     values: dict[str, Any] = {
         row.attribute: row.usual if row.value_in(options) is None else row.value_in(options) for row in ROWS.values()
     }
@@ -178,12 +178,13 @@ def _choose_host_limits(
 
     Returns an empty mapping if the memory of the model or its KV cache type cannot be estimated.
     """
-    open_ = {row.attribute: None for row in ROWS.values() if row.resolved and row.value_in(options) is None}
+    left_open = {row.attribute: None for row in ROWS.values() if row.resolved and row.value_in(options) is None}
     try:
         geometry = read_geometry(header)
-        setting = replace(plan_settings_of(options, backend), **open_)  # type: ignore[arg-type]
-        beside = read_draft_model(options.draft_file) if options.draft else None
-        return choose_host_limits(estimate_memory(geometry, read_weights(header, geometry), setting, beside), host_mib)
+        settings = replace(plan_settings_of(options, backend), **left_open)  # type: ignore[arg-type]
+        draft_model = read_draft_model(options.draft_file) if options.draft else None
+        estimate = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
+        return choose_host_limits(estimate, host_mib)
     except (GeometryUnknown, BadOption):
         return {}
 
@@ -191,8 +192,8 @@ def _choose_host_limits(
 async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib: int = 0) -> Launch:
     """Check everything that can be checked before a process is started, and return the launch.
 
-    `freed_mib` is the host memory of the engine that still runs and will be replaced. Raises a LauncherError with the
-    reason if a check fails; no process or file is left behind.
+    `freed_mib` is the host memory in MiB of the running engine that this one will replace. Raises a LauncherError with
+    the reason if a check fails; no process or file is left behind.
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
@@ -212,21 +213,17 @@ async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib
     environment = engine_environment(api_key=endpoint.api_key, reports_loading=True) | dict(build.environment)
     folder = options.model.absolute().parent
     command = EngineCommand((*build.command, *arguments), environment, folder)
-    of_slot = plan_settings_of(resolved, backend).slot_context
-    notes = [training_warning(header.trained_context, of_slot), _known_fault_note(build) if options.draft else ""]
+    slot_context = plan_settings_of(resolved, backend).slot_context
+    notes = [training_warning(header.trained_context, slot_context), _known_fault_note(build) if options.draft else ""]
     return Launch(command, build, header, context, options, join_messages(*notes), limits)
 
 
 def _known_fault_note(build: EngineBuild) -> str:
     fault = find_known_fault(build_number(build.version))
-    return (
-        message(
-            "This build has a known bug: {reason}. Use b{mended} or newer.",
-            reason=fault.reason,
-            mended=fault.mended,
-        )
-        if fault
-        else ""
+    if fault is None:
+        return ""
+    return message(
+        "This build has a known bug: {reason}. Use b{mended} or newer.", reason=fault.reason, mended=fault.mended
     )
 
 
@@ -247,17 +244,16 @@ def engine_arguments(options: ServeOptions, build: EngineBuild, endpoint: Endpoi
         _check_has_gpus(build)
     files = {name: path.absolute() for name in _FILES if (path := getattr(options, name)) is not None}
     settings = server_arguments(replace(options, **files), build, gpu=gpu)
-    own = settings[: len(settings) - len(options.extra)]
+    without_extra = settings[: len(settings) - len(options.extra)]
     build.require_flags("--host", "--port", "--metrics")
-    run = [
+    run_flags = [
         *("--host", endpoint.host, "--port", str(endpoint.port)),
         *_if_supported(build, "--alias", api_model_name(options)),
         *_if_supported(build, "--log-colors", "off"),
-        *_if_supported(
-            build, "--verbosity", "4"
-        ),  # buffers, layers on the GPU and draft statistics are not printed below 4
+        # Below verbosity 4, buffers, layers on the GPU and draft statistics are not printed.
+        *_if_supported(build, "--verbosity", "4"),
     ]
-    return [*own, *run, *options.extra]
+    return [*without_extra, *run_flags, *options.extra]
 
 
 def _if_supported(build: EngineBuild, flag: str, value: str) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ class Entry(BaseModel):
 
 
 _ENTRY_FILE: KeptFile[Entry | None] = KeptFile(
-    "The note on a running server", Entry.model_validate_json, lambda: None, private=True
+    "The registry entry of a server", Entry.model_validate_json, lambda: None, private=True
 )
 
 
@@ -136,7 +136,7 @@ class Registration:
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self._file = BackgroundFile(_entry_file(entry.port), "The note on this server")
+        self._file = BackgroundFile(_entry_file(entry.port), "The registry entry of this server")
 
     def update(self, **changes: object) -> None:
         """Change fields of the entry; its file is written in the background."""
