@@ -60,7 +60,7 @@ LLAMA_SERVER = EngineBuild(
         }
     ),
 )
-"""A build with the flags of llama-server b11434 to b11669, for plans without an installed build or for another
+"""A stand-in with the flags of llama-server b11434 to b11669, for plans without an installed build or for another
 computer."""
 
 Argument = tuple[str, str | None]
@@ -68,15 +68,15 @@ Argument = tuple[str, str | None]
 
 
 def server_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) -> list[str]:
-    """Return the arguments with which `build` serves `options`, without those of PLUMBING; extra arguments come last.
+    """Return the arguments with which `build` serves `options`, without RUN_FLAGS; extra arguments come last.
 
     `gpu` is whether the engine computes on a GPU. Settings equal to llama-server's default are left out. Raises
     EngineUnsuitable if the build lacks a required flag.
     """
-    needed = [("--model", str(options.model)), *_setting_arguments(options, build, gpu=gpu)]
-    build.require_flags(*(flag for flag, _ in needed))
-    welcome = [(flag, value) for flag, value in SERVER_FLAGS.items() if flag in build.flags]
-    return [word for argument in (*needed, *welcome) for word in argument if word is not None] + [*options.extra]
+    required = [("--model", str(options.model)), *_setting_arguments(options, build, gpu=gpu)]
+    build.require_flags(*(flag for flag, _ in required))
+    optional = [(flag, value) for flag, value in SERVER_FLAGS.items() if flag in build.flags]
+    return [word for argument in (*required, *optional) for word in argument if word is not None] + [*options.extra]
 
 
 def planned_options(setting: PlanSettings, options: ServeOptions) -> ServeOptions:
@@ -110,8 +110,8 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
 
 
 def _drafting_arguments(options: ServeOptions) -> Iterator[Argument]:
-    beside = options.ngram if _differs_from_default(ROWS["ngram"], options.ngram) else None
-    yield "--spec-type", ",".join(filter(None, (options.spec_type, beside)))
+    ngram = options.ngram if _differs_from_default(ROWS["ngram"], options.ngram) else None
+    yield "--spec-type", ",".join(filter(None, (options.spec_type, ngram)))
     if not options.drafts_repeats:  # n-gram drafts have separate length settings
         yield from _row_arguments(ROWS["draft"], options.draft)
     if options.draft_file:

@@ -2,8 +2,8 @@
 
     python -P builtin.py --model FILE [flags of llama-server]
 
-It imports no other module of this program, and prints `--help`, `--version` and `--list-devices` like llama-server, so
-that the same probe works for both.
+It imports no other module of this program. `--help`, `--version` and `--list-devices` print the same as llama-server,
+so that probe.py works for both.
 """
 
 import argparse
@@ -47,12 +47,11 @@ def _enum_setter(path: str, enum: str, prefix: str) -> Setter:
     """Return a function that sets a dotted attribute to the enum member for a flag's value, such as q8_0."""
     assign = _attribute_setter(path)
 
-    def choose(engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
-        assign(
-            engine, params, getattr(getattr(engine, enum), prefix + value.upper().replace("-", "_").replace("+", "_"))
-        )
+    def assign_member(engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+        name = prefix + value.upper().replace("-", "_").replace("+", "_")
+        assign(engine, params, getattr(getattr(engine, enum), name))
 
-    return choose
+    return assign_member
 
 
 def _set_flash_attention(engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
@@ -94,7 +93,7 @@ def _read_chat_template(_engine: Any, params: Any, value: str) -> None:  # noqa:
 def _set_slot_folder(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     if not os.path.isdir(value):  # noqa: PTH112
         raise ValueError(f"not a directory: {value}")
-    params.slot_save_path = os.path.join(value, "")  # noqa: PTH118 -- the engine puts a file's name right behind it
+    params.slot_save_path = os.path.join(value, "")  # noqa: PTH118 -- the engine appends file names without a separator
 
 
 def _set_gpu_layers(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
@@ -105,79 +104,83 @@ def _make_parser() -> _Parser:
     parser = _Parser(prog="llama-server (built-in)", allow_abbrev=False, argument_default=argparse.SUPPRESS)
     on_off = ("on", "off")
 
-    def flag(*names: str, to: str | Setter, **details: Any) -> None:  # noqa: ANN401 -- argparse's own keywords
+    def add_flag(*names: str, to: str | Setter, **details: Any) -> None:  # noqa: ANN401 -- argparse's own keywords
         action = parser.add_argument(*names, **details)
         action.setter = to if callable(to) else _attribute_setter(to)  # type: ignore[attr-defined]
 
-    parser.add_argument("--version", action="store_true", help="print the version and leave")
-    parser.add_argument("--list-devices", action="store_true", help="print the devices and leave")
-    flag("-m", "--model", to="model.path", help="GGUF file")
-    flag("-a", "--alias", to=lambda _e, p, v: setattr(p, "model_alias", {v}), help="name of the model in the API")
-    flag("--host", to=lambda _e, p, v: setattr(p, "hostnames", [v]), help="address to listen on")
-    flag("--port", to="port", type=int, help="port to listen on")
-    flag("--api-key-file", to=_read_api_keys, help="file with one API key a line")
-    flag("--cors-origins", to=_set_cors_origins, help="allowed origins")
-    flag("--ui", to="ui", action="store_true", help="serve the web page")
-    flag("--no-ui", to="ui", action="store_false", dest="ui")
-    flag("--metrics", to="endpoint_metrics", action="store_true", help="serve /metrics")
-    flag("--slots", to="endpoint_slots", action="store_true", help="serve /slots")
-    flag("--no-slots", to="endpoint_slots", action="store_false", dest="slots")
-    flag("-c", "--ctx-size", to="n_ctx", type=int, help="context in tokens, 0: as trained")
-    flag("-n", "--n-predict", to="n_predict", type=int, help="most tokens to generate")
-    flag("-np", "--parallel", to="n_parallel", type=int, help="slots")
-    flag("-kvu", "--kv-unified", to="kv_unified", action="store_true", help="one KV cache for all slots")
-    flag("-no-kvu", "--no-kv-unified", to="kv_unified", action="store_false", dest="kv_unified")
-    flag("-b", "--batch-size", to="n_batch", type=int, help="logical batch in tokens")
-    flag("-ub", "--ubatch-size", to="n_ubatch", type=int, help="physical batch in tokens")
-    flag("-t", "--threads", to="cpuparams.n_threads", type=int, help="threads for generation")
-    flag("-tb", "--threads-batch", to="cpuparams_batch.n_threads", type=int, help="threads for prompts")
-    flag("-ngl", "--gpu-layers", "--n-gpu-layers", to=_set_gpu_layers, help="layers on the GPU")
-    flag("-fa", "--flash-attn", to=_set_flash_attention, choices=(*on_off, "auto"))
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--list-devices", action="store_true", help="print the devices and exit")
+    add_flag("-m", "--model", to="model.path", help="GGUF file")
+    add_flag("-a", "--alias", to=lambda _e, p, v: setattr(p, "model_alias", {v}), help="name of the model in the API")
+    add_flag("--host", to=lambda _e, p, v: setattr(p, "hostnames", [v]), help="address to listen on")
+    add_flag("--port", to="port", type=int, help="port to listen on")
+    add_flag("--api-key-file", to=_read_api_keys, help="file with one API key a line")
+    add_flag("--cors-origins", to=_set_cors_origins, help="allowed origins")
+    add_flag("--ui", to="ui", action="store_true", help="serve the web page")
+    add_flag("--no-ui", to="ui", action="store_false", dest="ui")
+    add_flag("--metrics", to="endpoint_metrics", action="store_true", help="serve /metrics")
+    add_flag("--slots", to="endpoint_slots", action="store_true", help="serve /slots")
+    add_flag("--no-slots", to="endpoint_slots", action="store_false", dest="slots")
+    add_flag("-c", "--ctx-size", to="n_ctx", type=int, help="context in tokens, 0: as trained")
+    add_flag("-n", "--n-predict", to="n_predict", type=int, help="most tokens to generate")
+    add_flag("-np", "--parallel", to="n_parallel", type=int, help="slots")
+    add_flag("-kvu", "--kv-unified", to="kv_unified", action="store_true", help="one KV cache for all slots")
+    add_flag("-no-kvu", "--no-kv-unified", to="kv_unified", action="store_false", dest="kv_unified")
+    add_flag("-b", "--batch-size", to="n_batch", type=int, help="logical batch in tokens")
+    add_flag("-ub", "--ubatch-size", to="n_ubatch", type=int, help="physical batch in tokens")
+    add_flag("-t", "--threads", to="cpuparams.n_threads", type=int, help="threads for generation")
+    add_flag("-tb", "--threads-batch", to="cpuparams_batch.n_threads", type=int, help="threads for prompts")
+    add_flag("-ngl", "--gpu-layers", "--n-gpu-layers", to=_set_gpu_layers, help="layers on the GPU")
+    add_flag("-fa", "--flash-attn", to=_set_flash_attention, choices=(*on_off, "auto"))
     for side in "kv":
         kv = _enum_setter(f"cache_type_{side}", "ggml_type", "GGML_TYPE_")
-        flag(f"-ct{side}", f"--cache-type-{side}", to=kv, choices=_KV_TYPES, help=f"type of the {side.upper()} cache")
+        add_flag(
+            f"-ct{side}", f"--cache-type-{side}", to=kv, choices=_KV_TYPES, help=f"type of the {side.upper()} cache"
+        )
         kv = _enum_setter(f"speculative.draft.cache_type_{side}", "ggml_type", "GGML_TYPE_")
-        flag(f"-ct{side}d", f"--spec-draft-type-{side}", to=kv, choices=_KV_TYPES)
+        add_flag(f"-ct{side}d", f"--spec-draft-type-{side}", to=kv, choices=_KV_TYPES)
     load_mode = _enum_setter("load_mode", "llama_load_mode", "LLAMA_LOAD_MODE_")
-    flag("-lm", "--load-mode", to=load_mode, choices=("auto", "none", "mmap", "mlock", "mmap+mlock"))
-    flag("-fit", "--fit", to=lambda _e, p, v: setattr(p, "fit_params", v == "on"), choices=on_off)
-    flag("-fitt", "--fit-target", to=_set_fit_target, help="margin in MiB")
-    flag("-fitc", "--fit-ctx", to="fit_params_min_ctx", type=int)
-    flag("-cram", "--cache-ram", to="cache_ram_mib", type=int, help="prompt cache in MiB of host memory")
-    flag("-ctxcp", "--ctx-checkpoints", to="n_ctx_checkpoints", type=int)
-    flag("--moe-cache-mib", to=lambda _e, p, v: setattr(p, "moe_cache_size", v << 20), type=int, help="expert cache")
-    flag("-mm", "--mmproj", to="mmproj.path", help="file of the vision projector")
-    flag("--chat-template-file", to=_read_chat_template, help="file with a chat template in place of the model's")
-    flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
-    flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
-    flag("--sleep-idle-seconds", to="sleep_idle_seconds", type=int)
-    flag("--spec-type", to=_set_speculative_types, action="append", help="none, draft-mtp, ngram-mod ...")
-    flag("--spec-draft-n-max", to="speculative.draft.n_max", type=int, help="draft length")
-    flag("--spec-draft-n-min", to="speculative.draft.n_min", type=int)
-    flag("--spec-draft-p-min", to="speculative.draft.p_min", type=float)
+    add_flag("-lm", "--load-mode", to=load_mode, choices=("auto", "none", "mmap", "mlock", "mmap+mlock"))
+    add_flag("-fit", "--fit", to=lambda _e, p, v: setattr(p, "fit_params", v == "on"), choices=on_off)
+    add_flag("-fitt", "--fit-target", to=_set_fit_target, help="margin in MiB")
+    add_flag("-fitc", "--fit-ctx", to="fit_params_min_ctx", type=int)
+    add_flag("-cram", "--cache-ram", to="cache_ram_mib", type=int, help="prompt cache in MiB of host memory")
+    add_flag("-ctxcp", "--ctx-checkpoints", to="n_ctx_checkpoints", type=int)
+    add_flag(
+        "--moe-cache-mib", to=lambda _e, p, v: setattr(p, "moe_cache_size", v << 20), type=int, help="expert cache"
+    )
+    add_flag("-mm", "--mmproj", to="mmproj.path", help="file of the vision projector")
+    add_flag("--chat-template-file", to=_read_chat_template, help="file with a chat template in place of the model's")
+    add_flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
+    add_flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
+    add_flag("--sleep-idle-seconds", to="sleep_idle_seconds", type=int)
+    add_flag("--spec-type", to=_set_speculative_types, action="append", help="none, draft-mtp, ngram-mod ...")
+    add_flag("--spec-draft-n-max", to="speculative.draft.n_max", type=int, help="draft length")
+    add_flag("--spec-draft-n-min", to="speculative.draft.n_min", type=int)
+    add_flag("--spec-draft-p-min", to="speculative.draft.p_min", type=float)
     probabilistic = "speculative.draft.probabilistic"
-    flag(
+    add_flag(
         "--spec-draft-sampling",
         to=lambda e, p, v: _attribute_setter(probabilistic)(e, p, v == "probabilistic"),
         choices=("greedy", "probabilistic"),
     )
     rates = "speculative.synth_rates"
-    flag("--spec-synth-rates", to=lambda e, p, v: _attribute_setter(rates)(e, p, [float(x) for x in v.split(",")]))
-    flag("-lv", "--verbosity", "--log-verbosity", to="verbosity", type=int, help="0 to 5")
-    flag("--log-colors", to=lambda _e, _p, _v: None, choices=(*on_off, "auto"))
+    add_flag("--spec-synth-rates", to=lambda e, p, v: _attribute_setter(rates)(e, p, [float(x) for x in v.split(",")]))
+    add_flag("-lv", "--verbosity", "--log-verbosity", to="verbosity", type=int, help="0 to 5")
+    add_flag("--log-colors", to=lambda _e, _p, _v: None, choices=(*on_off, "auto"))
     return parser
 
 
 def _exit_with_parent() -> None:
     """End this process at the router protocol's exit line on standard input, and at its end of file.
 
-    The engine would also read standard input in a thread, and its shutdown waits for open streams while it holds the
-    GIL. So it gets a pipe instead that never ends.
+    The engine would react to them as well, but its shutdown waits for open streams while it holds the GIL. So this
+    function reads the real standard input, and the engine gets a pipe that never ends in its place.
     """
     control = os.dup(0)
-    silent, kept_open = os.pipe()
+    silent, write_end = os.pipe()
     os.dup2(silent, 0)
-    os.set_inheritable(kept_open, False)
+    os.set_inheritable(write_end, False)  # it stays open, so that the pipe never ends
 
     def read() -> None:
         pending = b""

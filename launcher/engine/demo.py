@@ -56,9 +56,9 @@ def unpack_demo_model() -> Path:
     Raises ModelBroken if the shipped file is damaged.
     """
     folder = shipped_file("resources", "demo")
-    about = _DemoDescription.model_validate_json((folder / "demo.json").read_bytes())
-    path = cache_dir() / "demo" / about.sha256[:16] / about.file
-    if path.is_file() and _sha256(path.read_bytes()) == about.sha256:
+    description = _DemoDescription.model_validate_json((folder / "demo.json").read_bytes())
+    path = cache_dir() / "demo" / description.sha256[:16] / description.file
+    if path.is_file() and _sha256(path.read_bytes()) == description.sha256:
         return path
     try:
         data = lzma.decompress((folder / "demo.gguf.xz").read_bytes())
@@ -67,7 +67,7 @@ def unpack_demo_model() -> Path:
             message("Cannot read the built-in demo model: {error}.", error=error),
             message("Install the program again."),
         ) from error
-    if _sha256(data) != about.sha256:
+    if _sha256(data) != description.sha256:
         raise ModelBroken(
             message("The built-in demo model is damaged: its checksum differs."), message("Install the program again.")
         )

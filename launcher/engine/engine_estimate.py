@@ -1,4 +1,4 @@
-"""Memory estimate by the engine itself: a dry run on a sparse copy of the model, stopped before weights are loaded."""
+"""Memory estimate by the engine itself: a dry run on a sparse copy of the model, which ends before weights are read."""
 
 import asyncio
 import json
@@ -40,12 +40,12 @@ _TABLES_END = "projected to use"
 class MemoryTableRow:
     """One row of a memory table, in whole MiB.
 
-    `name` is a device such as CUDA0, or a kind of host memory if `device` is False. `total` and `free` are the device's
+    `name` is a device such as CUDA0, or a kind of host memory unless `is_device`. `total` and `free` are the device's
     memory, None for the host.
     """
 
     name: str
-    device: bool
+    is_device: bool
     model: int
     context: int
     compute: int
@@ -58,21 +58,24 @@ MemoryTable = tuple[MemoryTableRow, ...]
 
 @dataclass(slots=True)
 class MemoryTableReader:
-    """Collects memory tables from an engine's output lines. `ended` is set after the tables of the first trial."""
+    """Collects memory tables from an engine's output lines.
+
+    llama-server prints tables for each set of settings that it tries; `ended` is True after those of the first set.
+    """
 
     tables: list[MemoryTable] = field(default_factory=list)
     ended: bool = False
     _rows: list[MemoryTableRow] | None = None
     _json: bool = False
 
-    def feed(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Process one line of output."""
         if line.startswith("{"):
-            self._feed_json(line)
+            self._read_json(line)
         else:
-            self._feed_text(line)
+            self._read_text(line)
 
-    def _feed_json(self, line: str) -> None:
+    def _read_json(self, line: str) -> None:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -82,18 +85,18 @@ class MemoryTableReader:
         if record.get("type") == "fit_memory_breakdown":
             data = record.get("data")
             rows = data.get("rows") if isinstance(data, dict) else None
-            table = [_parse_json_row(row) for row in rows] if isinstance(rows, list) else []
-            whole = tuple(row for row in table if row is not None)
-            if table and len(whole) == len(table):
+            parsed = [_parse_json_row(row) for row in rows] if isinstance(rows, list) else []
+            valid = tuple(row for row in parsed if row is not None)
+            if parsed and len(valid) == len(parsed):
                 self._json = True
-                self.tables.append(whole)
+                self.tables.append(valid)
         elif isinstance(record.get("msg"), str):
             if self._json:
                 self.ended |= _TABLES_END in record["msg"]
             else:
-                self._feed_text(record["msg"].rstrip("\n"))
+                self._read_text(record["msg"].rstrip("\n"))
 
-    def _feed_text(self, line: str) -> None:
+    def _read_text(self, line: str) -> None:
         self.ended |= _TABLES_END in line
         if _TABLE_TITLE in line:
             self._finish_table()
@@ -121,10 +124,9 @@ def _parse_json_row(row: object) -> MemoryTableRow | None:
     )
     if model is None or context is None or compute is None:
         return None
-    device = row.get("kind") == "device"
-    return MemoryTableRow(
-        row["name"], device, model, context, compute, total if device else None, free if device else None
-    )
+    if row.get("kind") == "device":
+        return MemoryTableRow(row["name"], True, model, context, compute, total, free)
+    return MemoryTableRow(row["name"], False, model, context, compute)
 
 
 def _parse_text_row(line: str) -> MemoryTableRow | None:
@@ -153,6 +155,7 @@ def _parse_text_row(line: str) -> MemoryTableRow | None:
 # Sparse twin: a file with a model's real header and full size, but holes in place of the weights.
 
 _TRIAL_BYTES = 2**25
+"""Size of the hole with which a new file is tested: a file system without sparse files would fill it with zeroes."""
 _NODE = platform.node() or "localhost"
 _TWIN_FOLDER_NAME = re.compile(re.escape(_NODE) + r"-(\d+)-(\d+\.\d+)-.*")
 """Name of a twin's folder: computer, pid and creation time of the owning process, and a random suffix."""
@@ -176,31 +179,31 @@ def sparse_twin(parts: Sequence[TwinPart], folder: Path | None = None) -> Iterat
     deleted there. Raises TwinImpossible if the file system has no sparse files, no space, or a smaller file size limit,
     and OSError if the cache folder cannot be created.
     """
-    home = (cache_dir() / "twins") if folder is None else folder
+    base = (cache_dir() / "twins") if folder is None else folder
     if folder is None:
         make_folder(cache_dir())
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        _delete_orphaned_twins(home)
+        base.mkdir(parents=True, exist_ok=True)
+        _delete_orphaned_twins(base)
         owner = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), time.time())
-        place = Path(tempfile.mkdtemp(prefix=f"{_NODE}-{owner.pid}-{owner.created_s:.2f}-", dir=home))
+        twin_folder = Path(tempfile.mkdtemp(prefix=f"{_NODE}-{owner.pid}-{owner.created_s:.2f}-", dir=base))
     except OSError as error:
-        raise _twin_impossible(home, str(error.strerror or error)) from error
+        raise _twin_impossible(base, str(error.strerror or error)) from error
     try:
         try:
             for part in parts:
-                _write_twin_file(place / part.name, part)
+                _write_twin_file(twin_folder / part.name, part)
         except OSError as error:
-            raise _twin_impossible(home, str(error.strerror or error)) from error
-        yield place / parts[0].name
+            raise _twin_impossible(base, str(error.strerror or error)) from error
+        yield twin_folder / parts[0].name
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(twin_folder, ignore_errors=True)
 
 
 def _write_twin_file(path: Path, part: TwinPart) -> None:
     with path.open("wb") as file:
         if sys.platform == "win32":
-            _allow_holes(file.fileno())
+            _make_sparse(file.fileno())
         file.write(part.raw_header)
         file.flush()
         file.truncate(min(part.file_bytes, len(part.raw_header) + _TRIAL_BYTES))
@@ -215,7 +218,7 @@ def _disk_bytes(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def _allow_holes(descriptor: int) -> None:
+def _make_sparse(descriptor: int) -> None:
     if sys.platform != "win32":
         return
     import ctypes
@@ -231,12 +234,12 @@ def _allow_holes(descriptor: int) -> None:
         raise OSError(ctypes.get_last_error(), "its file system has no sparse files")
 
 
-def _delete_orphaned_twins(home: Path) -> None:
+def _delete_orphaned_twins(base: Path) -> None:
     """Delete twins whose process no longer runs."""
-    for place in home.iterdir():
-        owner = _TWIN_FOLDER_NAME.fullmatch(place.name)
+    for folder in base.iterdir():
+        owner = _TWIN_FOLDER_NAME.fullmatch(folder.name)
         if owner and not ProcessId(int(owner[1]), float(owner[2])).is_running():
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _twin_impossible(folder: Path, why: str) -> TwinImpossible:
@@ -257,7 +260,9 @@ DRY_RUN_LIMIT_S = 60.0
 """Seconds that an engine may take to print its tables; 0.1 to 0.3 s were measured."""
 _ANOTHER_BUILD_HINT = message("Try another llama.cpp build.")
 _PATIENCE_S = (0.0, 0.0)
+"""The engine is killed at once, because it has nothing to save."""
 _KEPT_LINES = 400
+"""Last lines that are kept to explain an engine that ends without tables."""
 _BACKENDS: tuple[tuple[str, Backend], ...] = (
     ("CUDA", "cuda"),
     ("ROCm", "rocm"),
@@ -271,8 +276,8 @@ _WEIGHTS_BUFFER = re.compile(r"load_tensors:\s+(\w+) model buffer size")
 class EngineEstimate:
     """An engine's memory estimate in whole MiB, on the GPUs, or on the host if it uses none.
 
-    `draft_*` are None without MTP. `host_mib` is the host memory used in addition to a GPU. `free_mib` is the free GPU
-    memory, None if not reported. `seconds` is the duration of the dry run.
+    `draft_*` are None without MTP. `host_mib` is the host memory used besides the GPUs, 0 if there are none. `free_mib`
+    is the free GPU memory, None if not reported. `seconds` is the duration of the dry run.
     """
 
     engine: str
@@ -305,40 +310,39 @@ async def ask_engine(
 ) -> EngineEstimate:
     """Start `build` with `setting` on a sparse twin of a model, read the memory tables it prints, and stop it.
 
-    `gpu` is whether it computes on a GPU, `no_gpu` whether a GPU build must not use one, as for a server.
+    `gpu` is whether the build computes on a GPU, `no_gpu` whether a GPU build must not use one.
 
     Raises TwinImpossible if no sparse file can be created, EngineUnsuitable if the build prints no tables within
     `limit_s` seconds, and the cause in its log if it refuses the model or the settings.
     """
     began_s = time.monotonic()
     with sparse_twin(parts) as model:
-        tables = await _read_memory_tables(
-            dry_run_command(build, model, setting, gpu=gpu, no_gpu=no_gpu), build, setting, limit_s
-        )
-    target = tables[0]
-    devices = tuple(row.name for row in target if row.device)
+        command = dry_run_command(build, model, setting, gpu=gpu, no_gpu=no_gpu)
+        tables = await _read_memory_tables(command, build, setting, limit_s)
+    table = tables[0]
+    devices = tuple(row.name for row in table if row.is_device)
     if devices and setting.n_cpu_moe:
         build.require_flags("--n-cpu-moe")
-    own = [row for row in target if row.device] if devices else list(target)
-    draft = [row for row in tables[1] if row.device or not devices] if len(tables) > 1 else None
-    free = [row.free for row in target if row.device and row.free is not None]
+    counted = [row for row in table if row.is_device or not devices]
+    draft = [row for row in tables[1] if row.is_device or not devices] if len(tables) > 1 else None
+    free = [row.free for row in table if row.is_device and row.free is not None]
     return EngineEstimate(
         engine=f"{build.name} {build.version}",
         backend=_backend_of_devices(devices),
         devices=devices,
-        model_mib=sum(row.model for row in own),
-        context_mib=sum(row.context for row in own),
-        compute_mib=sum(row.compute for row in own),
+        model_mib=sum(row.model for row in counted),
+        context_mib=sum(row.context for row in counted),
+        compute_mib=sum(row.compute for row in counted),
         draft_context_mib=sum(row.context for row in draft) if draft is not None else None,
         draft_compute_mib=sum(row.compute for row in draft) if draft is not None else None,
-        host_mib=sum(row.model + row.context + row.compute for row in target if not row.device) if devices else 0,
+        host_mib=sum(row.model + row.context + row.compute for row in table if not row.is_device) if devices else 0,
         free_mib=sum(free) if free else None,
         seconds=time.monotonic() - began_s,
     )
 
 
 def comparable_parts(estimate: MemoryEstimate) -> dict[str, float]:
-    """Return the parts of a memory estimate in MiB by EngineEstimate's field names, without overhead and projector."""
+    """Return the parts of our estimate in MiB by EngineEstimate's field names, without overhead and projector."""
     parts = estimate.parts
     mib = 2**20
     return {
@@ -351,9 +355,9 @@ def comparable_parts(estimate: MemoryEstimate) -> dict[str, float]:
 
 
 def difference_percent(estimate: MemoryEstimate, engine: EngineEstimate) -> float | None:
-    """Return by how many percent the formula exceeds the engine's estimate, over common parts; None if those are 0."""
-    formula = sum(comparable_parts(estimate).values())
-    return 100 * (formula / engine.total_mib - 1) if engine.total_mib else None
+    """Return by how many percent our estimate exceeds the engine's, over common parts; None if those are 0."""
+    ours = sum(comparable_parts(estimate).values())
+    return 100 * (ours / engine.total_mib - 1) if engine.total_mib else None
 
 
 async def _read_memory_tables(
@@ -368,7 +372,7 @@ async def _read_memory_tables(
     def handle_line(_stream: Stream, line: str) -> None:
         lines.append(line)
         del lines[:-_KEPT_LINES]
-        reader.feed(line)
+        reader.read_line(line)
         if len(reader.tables) >= wanted or reader.ended:
             enough.set()
 
@@ -386,7 +390,7 @@ async def _read_memory_tables(
     if ended_itself and ended.code:
         raise explain_exit(ended, lines, while_doing="judging the memory", hint=_ANOTHER_BUILD_HINT)
     name = f"The engine {build.name} ({build.version})"
-    if not (ended_itself or enough.is_set()):
+    if not ended_itself and not enough.is_set():
         raise EngineUnsuitable(
             message("{name} did not report the model's memory within {limit_s:g} s.", name=name, limit_s=limit_s),
             _ANOTHER_BUILD_HINT,
@@ -405,9 +409,10 @@ def dry_run_command(
     build: EngineBuild, model: Path, setting: PlanSettings, *, gpu: bool, no_gpu: bool = False
 ) -> EngineCommand:
     """Return the command that serves `model` with `setting` on any free port and prints the memory tables."""
-    # A build without the flag may still compute on the CPU, where it has no effect; ask_engine checks GPU builds.
-    asked = replace(setting, n_cpu_moe=0) if "--n-cpu-moe" not in build.flags else setting
-    options = replace(planned_options(asked, ServeOptions(model)), no_gpu=no_gpu)
+    # On the CPU --n-cpu-moe has no effect, so a build without it can do; ask_engine requires it if a GPU is used.
+    if "--n-cpu-moe" not in build.flags:
+        setting = replace(setting, n_cpu_moe=0)
+    options = replace(planned_options(setting, ServeOptions(model)), no_gpu=no_gpu)
     arguments = [*server_arguments(options, build, gpu=gpu), "--host", "127.0.0.1", "--port", "0"]
     for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off")):
         if flag in build.flags:
@@ -417,9 +422,9 @@ def dry_run_command(
 
 def backend_of_log(lines: Iterable[str]) -> Backend:
     """Return the backend that holds the weights of the last model in an engine's log (verbosity 4)."""
-    names = [found[1] for line in lines if (found := _WEIGHTS_BUFFER.search(line))]
-    known = [backend for name in reversed(names) if (backend := _backend_of_devices([name])) != "cpu"]
-    return known[0] if known else "cpu"
+    devices = [found[1] for line in lines if (found := _WEIGHTS_BUFFER.search(line))]
+    gpu_backends = [backend for name in reversed(devices) if (backend := _backend_of_devices([name])) != "cpu"]
+    return gpu_backends[0] if gpu_backends else "cpu"
 
 
 def _backend_of_devices(devices: Sequence[str]) -> Backend:

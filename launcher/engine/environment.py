@@ -1,7 +1,7 @@
 """Environment variables of an engine: the user's environment without llama.cpp's settings and without secrets.
 
-Only listed names are removed, because GPU drivers and runtimes use too many variables for a list of allowed ones. These
-include LD_PRELOAD and LD_LIBRARY_PATH; they are kept, because anyone who can set them already has the user's rights.
+Names are listed to be removed, not to be kept, because GPU drivers and runtimes use too many variables. LD_PRELOAD and
+LD_LIBRARY_PATH are kept: anyone who can set them already has the user's rights.
 """
 
 import atexit
@@ -19,6 +19,7 @@ from launcher.base.paths import cache_dir
 
 _SETTINGS_PREFIXES = ("LLAMA_", "HF_")
 _SETTINGS = frozenset({"MTMD_BACKEND_DEVICE", "AIP_MODE"})
+"""Variables without such a prefix that llama-server reads as settings."""
 _SECRETS = re.compile(
     r"(?:.*_)?(?:TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASS|PASSPHRASE|PAT|CREDENTIALS?|AUTH|COOKIE|DSN)S?(?:_.*)?"
     r"|(?:AWS|AZURE|GOOGLE|GITHUB|GITLAB|GH|CI|OPENAI|ANTHROPIC|VAULT|KUBE|DOCKER)_.*|KUBECONFIG|NETRC"
@@ -38,10 +39,11 @@ def engine_environment(
 ) -> dict[str, str]:
     """Return the environment for an engine process.
 
-    Variables that llama-server reads as settings are removed, and so are secrets; its per-user settings file is looked
-    up in an empty folder of this program. The API key is passed here and not as an argument, because all users of the
-    computer can read a process's arguments. With `reports_loading`, the engine prints its loading progress like a child
-    of llama.cpp's router, and ends when its standard input ends. `inherited` replaces this process's environment.
+    Variables that llama-server reads as settings are removed, and so are secrets. llama-server looks for its per-user
+    settings file in an empty folder of this program. The API key is passed here and not as an argument, because all
+    users of the computer can read a process's arguments. With `reports_loading`, the engine prints its loading progress
+    like a child of llama.cpp's router, and ends when its standard input ends. `inherited` replaces this process's
+    environment.
     """
     inherited = os.environ if inherited is None else inherited
     environment = {
@@ -74,14 +76,14 @@ def _settings_folder() -> Path:
 
 @cache
 def _temporary_settings_folder(folder: Path, why: str) -> Path:
-    made = tempfile.TemporaryDirectory(prefix="mtp-launcher-", ignore_cleanup_errors=True)
-    atexit.register(made.cleanup)
+    temporary = tempfile.TemporaryDirectory(prefix="mtp-launcher-", ignore_cleanup_errors=True)
+    atexit.register(temporary.cleanup)
     _log.warning("%s cannot be made: %s. The engine gets a folder in its place for this run.", folder, why)
-    return Path(made.name)
+    return Path(temporary.name)
 
 
 def system_settings_file() -> Path | None:
-    """Return llama.cpp's system-wide settings file, or None. No environment variable can make an engine ignore it."""
+    """Return llama.cpp's system-wide settings file, None if there is none. No variable makes llama-server ignore it."""
     if sys.platform == "win32":
         path = Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "llama.cpp" / "config.ini"
     else:

@@ -53,8 +53,7 @@ def _quote(word: str) -> str:
 
 
 EXTRA = "extra"
-"""Name of the user's extra engine arguments. They are no row of the settings table, but can be changed like a setting,
-as one line."""
+"""Name of the user's extra engine arguments, which are changed like a setting, as one line, but are no row of ROWS."""
 _MOST_MODELS = 500
 _LOCK_S = 5.0
 _log = logging.getLogger(__name__)
@@ -68,9 +67,11 @@ def parse_settings(written: Mapping[str, str]) -> dict[str, Value]:
 
     Raises BadOption for an unknown name, with the closest known one, and for an invalid value.
     """
-    return {
-        (name := find_setting_name(word, also=(EXTRA,))): _parse_value(name, text) for word, text in written.items()
-    }
+    settings = {}
+    for word, text in written.items():
+        name = find_setting_name(word, also=(EXTRA,))
+        settings[name] = _parse_value(name, text)
+    return settings
 
 
 def _parse_value(name: str, text: str) -> Value:
@@ -90,7 +91,7 @@ def change_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
 
 
 def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, str] | None:
-    """Return the settings, as a user writes them, that turn `running` into `wanted`; None if other things differ."""
+    """Return the changed settings as a user writes them; None if `wanted` differs from `running` in anything else."""
     written = {
         row.spelling: row.format_value(row.value_in(wanted))
         for row in ROWS.values()
@@ -107,8 +108,8 @@ def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, st
 def settings_of(launch: Launch) -> dict[str, object]:
     """Return the settings of a launched server by name; those left to the engine are None."""
     options = launch.options
-    told: dict[str, object] = {name: row.value_in(options) for name, row in ROWS.items()}
-    return told | {"ctx": launch.context, EXTRA: list(options.extra)}
+    settings: dict[str, object] = {name: row.value_in(options) for name, row in ROWS.items()}
+    return settings | {"ctx": launch.context, EXTRA: list(options.extra)}
 
 
 class _StrictModel(BaseModel):
@@ -135,16 +136,17 @@ class _KeptSettings(BaseModel):
 def load_settings(model: Path) -> dict[str, Value]:
     """Return the settings that the user chose when the model was last served; open ones are absent."""
     with suppress(OSError):
-        kept = _FILE.load(_file()).models.get(str(model.absolute()))
+        kept = _FILE.load(_settings_file()).models.get(str(model.absolute()))
         return kept.model_dump(exclude_none=True) if kept else {}
     return {}
 
 
 def save_settings(model: Path, settings: Settings) -> None:
     """Save the settings that the user chose for a model, without the extra arguments. Logs a warning on failure."""
-    path, key = _file(), str(model.absolute())
-    lasting = {name: value for name, value in settings.items() if value is not None and name != EXTRA}
-    chosen = _ModelSettings.model_validate(lasting)
+    path, key = _settings_file(), str(model.absolute())
+    chosen = _ModelSettings.model_validate(
+        {name: value for name, value in settings.items() if value is not None and name != EXTRA}
+    )
     try:
         make_private_folder(path.parent)
         with hold_file_lock(path, _LOCK_S):
@@ -162,7 +164,7 @@ def save_settings(model: Path, settings: Settings) -> None:
         _log.warning("The settings cannot be kept for the next time (%s): %s.", path, why)
 
 
-def _file() -> Path:
+def _settings_file() -> Path:
     return state_dir() / "model-settings.json"
 
 

@@ -53,7 +53,7 @@ RECORD = {
 def read(*lines: str) -> MemoryTableReader:
     reader = MemoryTableReader()
     for line in lines:
-        reader.feed(line)
+        reader.read_line(line)
     return reader
 
 
@@ -70,7 +70,7 @@ def test_a_text_table_with_gpus_and_free_memory_below_nothing() -> None:
     (table,) = read(*CARDS.splitlines()).tables
     assert table[0] == MemoryTableRow("Vulkan0", True, 1_989, 2_176, 332, 12_288, 11_888)
     assert [row.name for row in table] == ["Vulkan0", "Vulkan1", "Host"]
-    assert [row.device for row in table] == [True, True, False]
+    assert [row.is_device for row in table] == [True, True, False]
 
 
 def test_a_table_is_whole_only_when_something_else_follows() -> None:
@@ -85,7 +85,7 @@ def test_json_lines() -> None:
         (MemoryTableRow("Vulkan0", True, 6, 1, 9, 24_105, 23_595), MemoryTableRow("Host", False, 0, 0, 7)),
     ]
     assert not reader.ended
-    reader.feed(json.dumps({"type": "log", "msg": "fit: projected to use 23403 MiB of device memory\n"}))
+    reader.read_line(json.dumps({"type": "log", "msg": "fit: projected to use 23403 MiB of device memory\n"}))
     assert reader.ended
 
 
