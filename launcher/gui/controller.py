@@ -21,7 +21,7 @@ from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 if TYPE_CHECKING:
     from launcher.app.session import Session
     from launcher.app.start_settings import Start
-    from launcher.engine.diagnosis.actions import Action
+    from launcher.base.action import Action
     from launcher.engine.server.client import Delta
     from launcher.engine.server.launch import Launch
     from launcher.models.server_settings import Value

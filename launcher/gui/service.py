@@ -15,7 +15,7 @@ from launcher.gui.translation import render, tr
 if TYPE_CHECKING:
     from launcher.app.session import Session
     from launcher.app.use_counting import UseCounting
-    from launcher.engine.diagnosis.actions import Action
+    from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerEvent
     from launcher.models.server_settings import Value

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import floor, log2
 from statistics import median
 
+from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message, plural_message
-from launcher.engine.diagnosis.actions import Action, ActionKind
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health_event import Code, Finding, FinishedReply, HealthEvent, Latch, Level, Moment, ServerSetup
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from launcher.base.action import Action
 from launcher.base.messages import message
-from launcher.engine.diagnosis.actions import Action
 from launcher.machine.gpu import GpuActivity, Reading
 
 LONGEST_GAP_S = 10.0

@@ -2,9 +2,9 @@
 
 import argparse
 
+from launcher.base.action import Action, ActionKind
 from launcher.cli import status
 from launcher.cli.layout import health_line
-from launcher.engine.diagnosis.actions import Action, ActionKind
 from launcher.engine.server import registry
 from launcher.monitor.health_event import Code, Finding, Level
 

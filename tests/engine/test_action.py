@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import ActionImpossible
-from launcher.engine.diagnosis.actions import Action, ActionKind, Value, apply_action, changes_settings
+from launcher.engine.diagnosis.actions import apply_action, changes_settings
 from launcher.engine.serve_options import ServeOptions
 
 OPTIONS = ServeOptions(

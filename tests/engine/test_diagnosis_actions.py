@@ -6,9 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launcher.base.action import Action, ActionKind
 from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, LauncherError, PortBusy, Refused
 from launcher.engine.builds.probe import probe_engine
-from launcher.engine.diagnosis.actions import Action, ActionKind, apply_action
+from launcher.engine.diagnosis.actions import apply_action
 from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log, explain_refusal
 from launcher.engine.diagnosis.fixes import add_values, attach_fixes, suggest_fixes
 from launcher.engine.serve_options import ServeOptions

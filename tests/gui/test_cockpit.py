@@ -12,9 +12,9 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 
+from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
 from launcher.engine.demo import unpack_demo_model
-from launcher.engine.diagnosis.actions import Action, ActionKind
 from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.labels import Label

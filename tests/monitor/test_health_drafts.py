@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from launcher.engine.diagnosis.actions import ActionKind
+from launcher.base.action import ActionKind
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Code, FinishedReply, Level, Moment, ServerSetup
 from tests.monitor.series import looks, moment, reply, run, told

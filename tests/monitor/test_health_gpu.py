@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.engine.diagnosis.actions import ActionKind
+from launcher.base.action import ActionKind
 from launcher.machine import nvidia
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health import HARDWARE, HOT, POWER, Health

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.engine.diagnosis.actions import ActionKind
+from launcher.base.action import ActionKind
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Code, Moment, ServerSetup
 from tests.monitor.series import moment, reply, run, told

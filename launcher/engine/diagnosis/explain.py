@@ -1,17 +1,17 @@
 """Diagnosis of an engine failure: finds the first cause in its log and returns it with a hint and suggested fixes.
 
-The signatures are texts of llama.cpp (b10605 to b11669) in resources/engine-faults.toml. Only the last run in a log is
-read. Fatal faults come before others. Of several fatal faults the first line counts, because later ones are symptoms.
-Faults before a line that reports a loaded model do not count, because the engine recovered from them.
+The signatures in resources/engine-faults.toml match texts of llama.cpp b10605 to b11669. Only the last run in a log is
+read. A fatal fault takes precedence over others, and of several fatal ones the first, because later ones are symptoms.
+Fatal faults before a line that reports a loaded model do not count, because the engine recovered from them.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed, LauncherError
 from launcher.base.messages import Message, fill_template, join_messages, message
-from launcher.engine.diagnosis.actions import Action, ActionKind
 from launcher.engine.diagnosis.log_reading import (
     FaultMatch,
     extract_last_run,
@@ -30,18 +30,21 @@ _FACT_LENGTH = 200
 _NEAR, _FAR = 3_000, 200_000
 """Characters of the log searched for a fault's context: after its line, and before it."""
 _NARROWING = 4_000
+"""Characters after a fault's line in which a narrower fault is searched: see `_find_narrower`."""
 _LAST_CHARACTERS = 200_000
 _RANKS: tuple[Severity, ...] = ("degraded", "request", "notice")
+"""The severities that are not fatal, worst first."""
 _SYMPTOM = re.compile(
     r"exiting due to|failed to load model|failed to create.context|encountered an error while trying to fit"
     r"|error loading model: *$|Failed to init server|failed to measure the memory"
 )
-_OPTIONAL = re.compile(r"\[[^\[\]]*\]")
-_FIRST = re.compile(r"\[?\{(\w+)\}")
+_OPTIONAL_PART = re.compile(r"\[[^\[\]]*\]")
+_FIRST_PLACEHOLDER = re.compile(r"\[?\{(\w+)\}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _COUNTS = frozenset({"mib", "needed_mib", "free_mib", "tokens", "context"})
+"""Facts that are shown with thousands separators."""
 _CRASHED = "crashed"
-_FAILING_END = ("exiting due to", "Failed to init server")
+_FAILED_TEXTS = ("exiting due to", "Failed to init server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,10 @@ def explain_exit(
     crashed = found is not None and found.code == _CRASHED
     if found is not None and not crashed and (found.severity == "fatal" or found.facts.get("led_to")):
         return found.as_error(ended.code)
-    last = find_error_line(text)
-    said = message("Its last message: {last}", last=last) if last else None
+    error_line = find_error_line(text)
     title = join_messages(
-        message("The engine {ended} while {while_doing}.", ended=ended, while_doing=while_doing), said
+        message("The engine {ended} while {while_doing}.", ended=ended, while_doing=while_doing),
+        message("Its last message: {last}", last=error_line) if error_line else None,
     )
     error = EngineFailed(title, hint, exit_code=ended.code)
     if found is not None and crashed:  # the generic crash adds fixes, but its title says less than while_doing
@@ -116,80 +119,82 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
     `exit_code` is the engine's exit code, negative for a signal, None if unknown or still running.
     """
     run = extract_last_run(text)
-    named = [hit for hit in find_matches(run) if _has_evidence(hit.fault, run)]
-    if exit_code != 0 and (fatal := _find_first_fatal(named, run)):
-        root = next(
-            (hit for hit in named if fatal.fault.code in hit.fault.data.explains and hit.offset < fatal.offset), None
+    hits = [hit for hit in find_matches(run) if _has_evidence(hit.fault, run)]
+    if exit_code != 0 and (fatal := _find_first_fatal(hits, run)):
+        cause = next(
+            (hit for hit in hits if fatal.fault.code in hit.fault.data.explains and hit.offset < fatal.offset), None
         )
-        found = _make_diagnosis(root or fatal, named, run)
-        return found if root is None else replace(found, facts={**found.facts, "led_to": fatal.fault.code})
+        if cause is None:
+            return _make_diagnosis(fatal, hits, run)
+        diagnosis = _make_diagnosis(cause, hits, run)
+        return replace(diagnosis, facts={**diagnosis.facts, "led_to": fatal.fault.code})
     if exit_code:
         by_exit = next((fault for fault in fault_signatures() if exit_code in fault.data.exits), None)
         if by_exit is not None:
-            return _make_diagnosis(FaultMatch(len(run), by_exit, "", {}), named, run)
-    if exit_code or any(mark in run for mark in _FAILING_END):
+            return _make_diagnosis(FaultMatch(len(run), by_exit, "", {}), hits, run)
+    if exit_code or any(ending in run for ending in _FAILED_TEXTS):
         return None  # it failed, but faults that are not fatal cannot be the cause
     loaded = last_loaded_offset(run)
-    lesser = [
+    not_fatal = [
         hit
-        for hit in named
+        for hit in hits
         if hit.fault.data.severity in _RANKS and not (hit.fault.data.until_loaded and hit.offset < loaded)
     ]
-    first = min(
-        lesser, key=lambda hit: (_RANKS.index(hit.fault.data.severity), hit.offset, hit.fault.order), default=None
+    worst = min(
+        not_fatal, key=lambda hit: (_RANKS.index(hit.fault.data.severity), hit.offset, hit.fault.order), default=None
     )
-    return _make_diagnosis(first, named, run) if first else None
+    return _make_diagnosis(worst, hits, run) if worst else None
 
 
 def find_error_line(text: str) -> str | None:
-    """Return the first error line of the last run that is not a mere symptom.
+    """Return the first error line of the last run that is not merely a symptom of another one.
 
     If all are symptoms, return the last of them; without errors, the last line; None for an empty log.
     """
     run = extract_last_run(text)
     lines = [line for raw in run[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw)).text.strip()]
     errors = [line.text for line in lines if line.level == "E" or " E " in line.text or "error" in line.text.lower()]
-    first = next((error for error in errors if not _SYMPTOM.search(error)), errors[-1] if errors else None)
-    first = first or (lines[-1].text if lines else None)
-    return _clean_text(first) if first else None
+    causes = [error for error in errors if not _SYMPTOM.search(error)]
+    if causes:
+        return _clean_text(causes[0])
+    if errors:
+        return _clean_text(errors[-1])
+    return _clean_text(lines[-1].text) if lines else None
 
 
-def _find_first_fatal(named: list[FaultMatch], run: str) -> FaultMatch | None:
+def _find_first_fatal(hits: list[FaultMatch], run: str) -> FaultMatch | None:
     loaded = last_loaded_offset(run)
     fatal = [
         hit
-        for hit in named
+        for hit in hits
         if hit.fault.data.severity == "fatal" and hit.offset > loaded and not is_retried(run, hit.offset)
     ]
-    tried = find_failed_trial(run)
-    return min(fatal, key=lambda hit: (hit.offset in tried, hit.offset, hit.fault.order), default=None)
+    trial = find_failed_trial(run)
+    return min(fatal, key=lambda hit: (hit.offset in trial, hit.offset, hit.fault.order), default=None)
 
 
 def _has_evidence(fault: FaultSignature, run: str) -> bool:
     """Return whether the log contains one of the fault's `evidence` patterns, if any, and none of its `absent` ones."""
-    evident = not fault.evidence or any(each.search(run) for each in fault.evidence)
-    return evident and not any(each.search(run) for each in fault.absent)
+    has_evidence = not fault.evidence or any(each.search(run) for each in fault.evidence)
+    return has_evidence and not any(each.search(run) for each in fault.absent)
 
 
-def _make_diagnosis(hit: FaultMatch, named: list[FaultMatch], run: str) -> Diagnosis:
-    """Make the diagnosis of a hit, with facts from the lines around it and from narrower faults."""
+def _make_diagnosis(hit: FaultMatch, hits: list[FaultMatch], run: str) -> Diagnosis:
+    """Make the diagnosis of a hit, with facts from the lines around it and from a narrower fault among all `hits`."""
     data = hit.fault.data
     facts = _parse_facts(hit.facts)
-    narrower = _find_narrower(hit, named)
+    narrower = _find_narrower(hit, hits)
     if narrower is not None and narrower.fault.data.part:
-        facts |= {"part": fill_template(narrower.fault.data.part, {})} | {
-            name: value for name, value in _parse_facts(narrower.facts).items() if name not in facts
-        }
+        facts = _parse_facts(narrower.facts) | facts
+        facts["part"] = fill_template(narrower.fault.data.part, {})
     if hit.fault.context:
         above, below = text_around(run, hit.offset, _FAR, _NEAR)
         for regex in hit.fault.context:
             nearest = regex.search(below) or next(reversed(list(regex.finditer(above))), None)
-            more = _parse_facts(
-                {name: value for name, value in nearest.groupdict().items() if value} if nearest else {}
-            )
-            facts = more | facts
-    actions = (*(narrower.fault.data.actions if narrower else ()), *data.actions)
-    said = narrower.fault.data if narrower else data
+            if nearest is not None:
+                facts = _parse_facts({name: value for name, value in nearest.groupdict().items() if value}) | facts
+    advice = narrower.fault.data if narrower else data
+    actions = [*advice.actions, *data.actions] if narrower else data.actions
     return Diagnosis(
         data.code,
         data.number,
@@ -197,31 +202,31 @@ def _make_diagnosis(hit: FaultMatch, named: list[FaultMatch], run: str) -> Diagn
         data.error,
         _fill_facts(data.title, facts),
         _fill_facts(data.cause, facts),
-        _fill_facts(said.hint, facts, said.window_hint),
+        _fill_facts(advice.hint, facts, advice.window_hint),
         tuple(_first_of_each_kind(_make_action(each, facts) for each in actions)),
         facts,
         _clean_text(hit.line),
     )
 
 
-def _find_narrower(hit: FaultMatch, named: list[FaultMatch]) -> FaultMatch | None:
+def _find_narrower(hit: FaultMatch, hits: list[FaultMatch]) -> FaultMatch | None:
     """Return a later hit that names which part of the engine a lack of memory affected; None if there is none."""
-    near = [each for each in named if hit.offset <= each.offset <= hit.offset + _NARROWING]
+    near = [each for each in hits if hit.offset <= each.offset <= hit.offset + _NARROWING]
     by_code = {each.fault.code: each for each in reversed(near)}
     return next((by_code[code] for code in reversed(hit.fault.data.narrowed_by) if code in by_code), None)
 
 
-def _parse_facts(found: Mapping[str, str]) -> dict[str, str | int]:
+def _parse_facts(texts: Mapping[str, str]) -> dict[str, str | int]:
     facts: dict[str, str | int] = {}
-    for name, value in found.items():
+    for name, value in texts.items():
         if name == "bytes":
             facts["mib"] = -(-int(value) // _MIB)
         elif name.endswith("mib"):
             facts[name] = round(float(value))
         elif value.isdecimal() and len(value) < 12:
             facts[name] = int(value)
-        elif shown := _clean_text(value).rstrip(" .:"):
-            facts[name] = shown
+        elif text := _clean_text(value).rstrip(" .:"):
+            facts[name] = text
     return facts
 
 
@@ -232,30 +237,35 @@ def _clean_text(text: str) -> str:
 
 
 def _fill_facts(template: str, facts: Mapping[str, str | int], window: str = "") -> Message:
-    """Fill facts into a sentence template. Parts in brackets are dropped if their fact is unknown; otherwise the text
-    "unknown" is filled in."""
+    """Fill facts into a sentence template.
 
-    def value(name: str) -> str | None:
+    A part in brackets is dropped if its fact is unknown. Outside of brackets, an unknown fact becomes "unknown".
+    """
+
+    def format_fact(name: str) -> str | None:
         fact = facts.get(name)
-        return f"{fact:,}" if isinstance(fact, int) and name in _COUNTS else None if fact is None else str(fact)
+        if fact is None:
+            return None
+        return f"{fact:,}" if isinstance(fact, int) and name in _COUNTS else str(fact)
 
-    needed = _PLACEHOLDER.findall(_OPTIONAL.sub("", template))
-    known: dict[str, str | None] = {name: value(name) for name in _PLACEHOLDER.findall(template)}
-    known |= {name: message("unknown") for name in needed if known[name] is None}
-    if begins := _FIRST.match(template):  # the sentence begins with a fact: capitalize it
-        known[begins[1]] = (known[begins[1]] or "")[:1].upper() + (known[begins[1]] or "")[1:] or None
-    return fill_template(template, known, window=window)
+    required = _PLACEHOLDER.findall(_OPTIONAL_PART.sub("", template))
+    texts: dict[str, str | None] = {name: format_fact(name) for name in _PLACEHOLDER.findall(template)}
+    texts |= {name: message("unknown") for name in required if texts[name] is None}
+    if begin := _FIRST_PLACEHOLDER.match(template):  # the sentence begins with a fact: capitalize it
+        first = texts[begin[1]]
+        texts[begin[1]] = first[:1].upper() + first[1:] if first else None
+    return fill_template(template, texts, window=window)
 
 
 def _make_action(data: ActionData, facts: Mapping[str, str | int]) -> Action:
     """Return a suggested fix with facts filled in; values of unknown facts are left out."""
     values: dict[str, str | int] = {}
     for name, value in data.parameters.items():
-        places = _PLACEHOLDER.findall(str(value))
-        if not places:
+        placeholders = _PLACEHOLDER.findall(str(value))
+        if not placeholders:
             values[name] = value
-        elif places[0] in facts:
-            values[name] = facts[places[0]]
+        elif placeholders[0] in facts:
+            values[name] = facts[placeholders[0]]
     return Action(data.kind, _fill_facts(data.label, facts), values)
 
 

@@ -15,7 +15,7 @@ from launcher.fetch.hub_cache import is_in_cache
 from launcher.models.library_index import find_origin
 
 _BACKENDS = {"cuda": "cuda", "vulkan": "vulkan", "hip": "rocm", "sycl": "sycl"}
-"""Names for `engine install --backend` by ggml's names of backends."""
+"""Values of `engine install --backend` by ggml's backend names."""
 
 
 @dataclass(frozen=True, slots=True)

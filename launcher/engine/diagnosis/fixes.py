@@ -1,4 +1,4 @@
-"""Suggested fixes for a failed start, with values that fit it: a shorter context, or more experts on the CPU."""
+"""Suggests fixes for a failed start, with values that fit it, such as the longest context for which there is memory."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def suggest_fixes(exit_code: int | None, lines: Sequence[str], launch: Launch) -
     if found is None:
         return ()
     backend = backend_of_log(lines)
-    told = found.facts.get("free_mib")
-    return add_values(
-        found, launch, backend=backend, free_mib=told if isinstance(told, int) else _find_free_mib(lines, backend)
-    )
+    free_mib = found.facts.get("free_mib")
+    if not isinstance(free_mib, int):
+        free_mib = _find_free_mib(lines, backend)
+    return add_values(found, launch, backend=backend, free_mib=free_mib)
 
 
 def _find_free_mib(lines: Iterable[str], backend: Backend) -> int | None:
-    """Return the free memory in MiB where the weights should go: on all GPUs, from the log, or on the host now."""
+    """Return the free memory in MiB for the weights: that of all GPUs in the log, or that of the host now."""
     if backend == "cpu":
         return int(psutil.virtual_memory().available // _MIB)  # the engine has ended, so its memory is free again
     free = [int(found[1]) for line in lines if (found := _FREE_MEMORY.search(line))]
@@ -127,51 +127,53 @@ def add_values(
 ) -> tuple[Action, ...]:
     """Return the diagnosis's fixes, with values in those that save memory; others stay unchanged.
 
-    `backend` is where the weights are, `free_mib` the free memory there before the start; if unknown, the free memory
-    in the log counts. The context becomes the longest usual one that fits by the memory estimate, or otherwise the next
-    shorter one; as few experts as necessary move to the host. If the memory cannot be estimated, fixes keep no value
-    and `apply_action` halves the setting. A context beyond the trained one is shortened first.
+    `backend` holds the weights, `free_mib` is the free memory there before the start, by default the one in the log. A
+    context gets the longest usual length that fits by the memory estimate, or the next shorter one if nothing is known;
+    as few experts as necessary move to the host. A fix without a value lets `apply_action` choose it. A context beyond
+    the trained one is shortened first.
     """
-    told = diagnosis.facts.get("free_mib")
-    budget = free_mib if free_mib is not None else told if isinstance(told, int) else None
+    logged_mib = diagnosis.facts.get("free_mib")
+    if free_mib is None and isinstance(logged_mib, int):
+        free_mib = logged_mib
     setting = launch.plan_settings(backend)
     trained = launch.header.trained_context or setting.context
     steps = sorted(
         {step for step in (*_CONTEXT_STEPS, trained) if LEAST_CONTEXT <= step < setting.context}, reverse=True
     )
-    if trained < setting.context:
+    beyond_trained = trained < setting.context
+    if beyond_trained:
         steps = [step for step in steps if step <= trained] or steps[-1:]
     try:
         geometry = read_geometry(launch.header)
         weights = read_weights(launch.header, geometry)
     except LauncherError:
         useful = (each for each in diagnosis.actions if _is_useful(each, launch, setting, has_experts=True))
-        return _sort_actions((_set_context(each, steps, None) for each in useful), beyond=trained < setting.context)
+        return _sort_actions((_set_context(each, steps, None) for each in useful), beyond_trained=beyond_trained)
 
     def measure(candidate: PlanSettings) -> MemoryEstimate:
         return estimate_memory(geometry, weights, candidate)
 
-    if budget is not None and measure(setting).needed_bytes <= budget * _MIB:
-        budget = None  # by the estimate it fitted, but it did not: so the budget cannot be relied on
+    if free_mib is not None and measure(setting).needed_bytes <= free_mib * _MIB:
+        free_mib = None  # by the estimate it should have fitted but did not, so the estimate is of no use here
 
     def fits(context: int) -> bool:
-        return budget is not None and measure(replace(setting, context=context)).needed_bytes <= budget * _MIB
+        return free_mib is not None and measure(replace(setting, context=context)).needed_bytes <= free_mib * _MIB
 
-    def sized_one(action: Action) -> Action:
-        if action.kind is ActionKind.MORE_EXPERTS_ON_CPU and budget is not None and geometry.experts:
-            count = fewest_on_host(setting, geometry.layers, budget, measure)
+    def add_value(action: Action) -> Action:
+        if action.kind is ActionKind.MORE_EXPERTS_ON_CPU and free_mib is not None and geometry.experts:
+            count = fewest_on_host(setting, geometry.layers, free_mib, measure)
             return replace(action, parameters={"n_cpu_moe": max(count, setting.n_cpu_moe + 1)})
-        return _set_context(action, steps, None if budget is None else fits)
+        return _set_context(action, steps, None if free_mib is None else fits)
 
     useful = (
         each for each in diagnosis.actions if _is_useful(each, launch, setting, has_experts=bool(geometry.experts))
     )
-    return _sort_actions(map(sized_one, useful), beyond=trained < setting.context)
+    return _sort_actions(map(add_value, useful), beyond_trained=beyond_trained)
 
 
-def _sort_actions(actions: Iterable[Action], *, beyond: bool) -> tuple[Action, ...]:
-    """Return the actions in their order, but with a shorter context first if it is `beyond` the trained one."""
-    return tuple(sorted(actions, key=lambda action: beyond and action.kind is not ActionKind.SMALLER_CONTEXT))
+def _sort_actions(actions: Iterable[Action], *, beyond_trained: bool) -> tuple[Action, ...]:
+    """Return the actions in their order, but a shorter context first if the context is beyond the trained one."""
+    return tuple(sorted(actions, key=lambda action: beyond_trained and action.kind is not ActionKind.SMALLER_CONTEXT))
 
 
 def _is_useful(action: Action, launch: Launch, setting: PlanSettings, *, has_experts: bool) -> bool:

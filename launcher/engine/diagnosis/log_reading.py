@@ -44,7 +44,7 @@ _SAMPLE_CHARACTERS = 65_536
 _MOST_NOISE = 0.2
 """Largest share of control or undecodable characters in a text file; random bytes have over one half."""
 _STAMP = re.compile(r"\b(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) ([EWIDT]) +")
-_WRITTEN = re.compile(r"^\d{4}-\d\d-\d\d[ T][\d:]+(?:[,.]\d+)?Z? ")
+_LAUNCHER_STAMP = re.compile(r"^\d{4}-\d\d-\d\d[ T][\d:]+(?:[,.]\d+)?Z? ")
 _JSON = re.compile(r'\{"type":"log".*')
 _JSON_TIME = re.compile(r'"time":(\d+)')
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -100,10 +100,9 @@ def read_log(source: Path | BinaryIO) -> str:
 
 def is_text(text: str) -> bool:
     """Return whether the content is text, not binary data such as an archive or zeroes."""
-    seen = text[:_SAMPLE_CHARACTERS]
-    return sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\x1b") for char in seen) <= _MOST_NOISE * len(
-        seen
-    )
+    sample = text[:_SAMPLE_CHARACTERS]
+    noise = sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\x1b") for char in sample)
+    return noise <= _MOST_NOISE * len(sample)
 
 
 def parse_line(raw: str) -> ParsedLine:
@@ -117,21 +116,20 @@ def parse_line(raw: str) -> ParsedLine:
             pass
     if stamp := _STAMP.search(raw):
         return ParsedLine(raw[stamp.end() :], stamp[5])
-    return ParsedLine(_WRITTEN.sub("", raw))
+    return ParsedLine(_LAUNCHER_STAMP.sub("", raw))
 
 
 def extract_last_run(text: str) -> str:
     """Return the part of a log that belongs to the engine's last run."""
     text = text[text.rfind(STARTED) + 1 :]
-    begins = max(map(text.rfind, _BEGIN_TEXTS))
-    begin = _preamble_start(text, text.rfind("\n", 0, begins) + 1) if begins >= 0 else 0
+    initializing = max(map(text.rfind, _BEGIN_TEXTS))
+    begin = _preamble_start(text, text.rfind("\n", 0, initializing) + 1) if initializing >= 0 else 0
     # Some faults stop the engine before it prints its "initializing" line. If such a fault comes after the line of an
     # earlier run, it belongs to a later run that begins there.
-    early = [
-        hit.offset for hit in find_matches(text[begin:], [fault for fault in fault_signatures() if fault.data.at_start])
-    ]
-    if early and any(mark in text[begin : begin + early[-1]] for mark in _BEGIN_TEXTS):
-        return text[_preamble_start(text, begin + early[-1]) :]
+    faults_at_start = [fault for fault in fault_signatures() if fault.data.at_start]
+    offsets = [begin + hit.offset for hit in find_matches(text[begin:], faults_at_start)]
+    if offsets and any(line in text[begin : offsets[-1]] for line in _BEGIN_TEXTS):
+        return text[_preamble_start(text, offsets[-1]) :]
     return text[begin:]
 
 
@@ -158,8 +156,7 @@ def is_retried(text: str, offset: int) -> bool:
 def _parse_time(line: str) -> int | None:
     """Return the time in a line's prefix, to compare lines of one run; None if it has none."""
     if stamp := _STAMP.search(line):
-        minutes, *rest = (int(part) for part in stamp.groups()[:4])
-        seconds, millis, micros = rest
+        minutes, seconds, millis, micros = map(int, stamp.groups()[:4])
         return ((minutes * 60 + seconds) * 1_000 + millis) * 1_000 + micros
     found = _JSON_TIME.search(line)
     return int(found[1]) if found else None
@@ -170,18 +167,17 @@ def _preamble_start(text: str, begin: int) -> int:
 
     Backends print lines before it while they are loaded.
     """
-    own = _parse_time(text[begin : begin + _MOST_LINE_CHARACTERS].split("\n")[0])
+    run_time = _parse_time(text[begin : begin + _MOST_LINE_CHARACTERS].split("\n")[0])
     for _ in range(_PREAMBLE_LINES):
-        before = text.rfind("\n", 0, begin - 1) + 1 if begin > 0 else 0
-        line = text[before : min(begin - 1, before + _MOST_LINE_CHARACTERS)]
-        time = _parse_time(line)
-        if (
-            begin == 0
-            or any(mark in line for mark in _ENDED_TEXTS)
-            or (time is not None and (own is None or time > own))
-        ):
+        if begin == 0:
             break
-        begin = before
+        previous = text.rfind("\n", 0, begin - 1) + 1
+        line = text[previous : min(begin - 1, previous + _MOST_LINE_CHARACTERS)]
+        line_time = _parse_time(line)
+        later = line_time is not None and (run_time is None or line_time > run_time)
+        if later or any(ended in line for ended in _ENDED_TEXTS):  # the line belongs to the run before
+            break
+        begin = previous
     return begin
 
 
@@ -190,13 +186,13 @@ def find_matches(text: str, known: Sequence[FaultSignature] | None = None) -> li
 
     For speed at most `_MOST_HITS` lines are tried for each needle.
     """
-    places: dict[str, list[int]] = {}
+    starts: dict[str, list[int]] = {}
     found: dict[tuple[int, int], FaultMatch] = {}
     for fault in fault_signatures() if known is None else known:
         for pattern in fault.patterns:
-            if pattern.needle not in places:
-                places[pattern.needle] = list(_line_starts(text, pattern.needle))
-            for start in places[pattern.needle]:
+            if pattern.needle not in starts:
+                starts[pattern.needle] = list(_line_starts(text, pattern.needle))
+            for start in starts[pattern.needle]:
                 key = (start, fault.order)
                 if key not in found and (hit := _match_line(text, start, fault, pattern)):
                     found[key] = hit
@@ -204,13 +200,13 @@ def find_matches(text: str, known: Sequence[FaultSignature] | None = None) -> li
 
 
 def _line_starts(text: str, needle: str) -> Iterator[int]:
-    at = text.find(needle)
+    position = text.find(needle)
     for _ in range(_MOST_HITS):
-        if at < 0:
+        if position < 0:
             return
-        yield text.rfind("\n", 0, at) + 1
-        end = text.find("\n", at)
-        at = text.find(needle, end) if end >= 0 else -1
+        yield text.rfind("\n", 0, position) + 1
+        end = text.find("\n", position)
+        position = text.find(needle, end) if end >= 0 else -1
 
 
 def _match_line(text: str, start: int, fault: FaultSignature, pattern: LinePattern) -> FaultMatch | None:

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from launcher.base.action import ActionKind
 from launcher.base.errors import LauncherError
 from launcher.base.paths import shipped_file
-from launcher.engine.diagnosis.actions import ActionKind
 
 Severity = Literal["fatal", "degraded", "request", "notice"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -35,14 +35,14 @@ class ActionData(_StrictModel):
 class SignatureData(_StrictModel):
     """One entry of the file.
 
-    `patterns` are regular expressions for the line that names the fault; named groups are facts. `error` is the code of
-    the error class to raise. `title`, `cause` and `hint` are sentences with {placeholders} for facts; `source` is where
-    the text stands in llama.cpp.
+    `patterns` are regular expressions for the line that names the fault; their named groups are facts. `error` is the
+    code of the error class to raise. `title`, `cause` and `hint` are sentences with {placeholders} for facts. `source`
+    is the place of the text in llama.cpp.
 
-    `at_start` means that it is printed before the engine's "initializing" line. `until_loaded` faults do not count once
-    the model is loaded. `exits` are exit codes that identify the fault without a log line. `context` are patterns for
-    further facts in lines nearby. `evidence` are patterns of which one must be in the log, `absent` are patterns that
-    must not be. `narrowed_by` are codes of faults that name the affected part, which for them is `part`. `explains` are
+    With `at_start`, the line is printed before the engine's "initializing" line. With `until_loaded`, the fault does
+    not count once the model is loaded. `exits` are exit codes that identify the fault without a log line. `context` are
+    patterns for further facts in lines nearby. Of the `evidence` patterns one must be in the log, of the `absent` ones
+    none. `narrowed_by` are codes of faults that name the affected part of the engine in their `part`. `explains` are
     codes of later fatal faults that this one causes.
     """
 
@@ -70,19 +70,19 @@ class SignatureData(_StrictModel):
 
     @field_validator("error")
     @classmethod
-    def _known_error(cls, value: str) -> str:
+    def _check_error_code(cls, value: str) -> str:
         if value not in error_types():
             raise ValueError(f"no error has the code {value}")
         return value
 
     @model_validator(mode="after")
-    def _places_are_facts(self) -> Self:
+    def _check_placeholders(self) -> Self:
         known = {"mib", "part"} | {
             name for pattern in (*self.patterns, *self.context) for name in re.compile(pattern).groupindex
         }
         values = [str(value) for action in self.actions for value in (action.label, *action.parameters.values())]
-        places = set(_PLACEHOLDER.findall(" ".join((self.title, self.cause, self.hint, self.window_hint, *values))))
-        if unknown := places - known:
+        used = set(_PLACEHOLDER.findall(" ".join((self.title, self.cause, self.hint, self.window_hint, *values))))
+        if unknown := used - known:
             raise ValueError(f"{self.code}: no pattern finds {', '.join(sorted(unknown))}")
         return self
 
@@ -137,12 +137,13 @@ def fault_signatures() -> tuple[FaultSignature, ...]:
 def error_types() -> Mapping[str, type[LauncherError]]:
     """Return all error classes of the program by their codes."""
 
-    def below(kind: type[LauncherError]) -> Iterator[type[LauncherError]]:
+    def with_subclasses(kind: type[LauncherError]) -> Iterator[type[LauncherError]]:
         yield kind
         for child in kind.__subclasses__():
-            yield from below(child)
+            yield from with_subclasses(child)
 
-    return {kind.code: kind for kind in reversed(list(below(LauncherError)))}
+    # Reversed, so that a class takes precedence over subclasses that inherit its code.
+    return {kind.code: kind for kind in reversed(list(with_subclasses(LauncherError)))}
 
 
 _ESCAPED = re.compile(r"\\([^\w\s])")
@@ -150,12 +151,13 @@ _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _GROUP = re.compile(r"\((\?(?:P<\w+>|:|!|=|<!|<=))?([^()]*)\)([?*+]|\{\d*,?\d*\})?")
 _VARIABLE = re.compile(r"\\[a-zA-Z](?:[?*+]|\{\d*,?\d*\})?\??|.(?:[?*]|\{\d*,?\d*\})\??|[.^$+\"\n]", re.DOTALL)
 _PRIVATE = 0xE000
+"""First code point of Unicode's private use area, which stands for escaped characters while a pattern is parsed."""
 
 
 def find_needle(pattern: str) -> str:
     """Return the longest literal text that every match of `pattern` contains.
 
-    It contains no quotation marks, because JSON logs escape them. Raises ValueError if it has fewer than four
+    Quotation marks never belong to it, because JSON logs escape them. Raises ValueError if it has fewer than four
     characters.
     """
     flat = _ESCAPED.sub(lambda found: chr(_PRIVATE + ord(found[1])), pattern)
@@ -165,12 +167,12 @@ def find_needle(pattern: str) -> str:
     pieces = [] if "|" in flat else _VARIABLE.sub("\n", flat).split("\n")
     needle = max(("".join(map(_unescape, piece)) for piece in pieces), key=len, default="")
     if len(needle) < _LEAST_NEEDLE:
-        raise ValueError(f"{pattern} holds no text to look for")
+        raise ValueError(f"{pattern} contains no literal text of {_LEAST_NEEDLE} characters")
     return needle
 
 
 def _group_content(group: re.Match[str]) -> str:
-    """Return the text that a regex group always matches; a line end stands for variable parts."""
+    """Return the literal text of a regex group, with line ends in place of variable parts."""
     kind, content, times = group.groups()
     varies = "|" in content or times or kind in ("?!", "?=", "?<!", "?<=")
     return "\n" if varies else f"\n{content}\n" if _VARIABLE.search(content) else content
