@@ -1,6 +1,6 @@
 """Safe unpacking of untrusted archives: nothing is written outside the target folder or beyond size limits.
 
-Each entry is written here under a checked name; the extraction functions of zipfile and tarfile are not used. Links are
+Names are checked before entries are written; the extraction functions of zipfile and tarfile are not used. Links are
 created last, so that no entry can be written through a link.
 """
 
@@ -25,7 +25,7 @@ from launcher.base.messages import message
 from launcher.engine.builds.install_errors import ArchiveRefused
 from launcher.fetch.names import is_local_name
 
-_COPY, _BLOCK = 2**20, 2**16
+_COPY_BYTES, _TAR_BUFFER_BYTES = 2**20, 2**16
 _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -35,7 +35,7 @@ _DAMAGED = (
     gzip.BadGzipFile,
     ValueError,  # a file name that is not valid in its declared encoding
 )
-_HEADERS = 2**20
+_MOST_HEADER_BYTES = 2**20
 """Maximum bytes of headers between two entries of a tar archive; headers hold names, not content."""
 
 
@@ -74,15 +74,15 @@ def unpack_archive(
     links to its own files, or was `cancelled`. The caller deletes what was written until then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    most = min(limits.bytes, max(limits.grace_bytes, archive.stat().st_size * limits.ratio))
-    entries = _zip_entries if archive.suffix == ".zip" else _tar_entries
+    most_bytes = min(limits.bytes, max(limits.grace_bytes, archive.stat().st_size * limits.ratio))
+    entries = _zip_entries(archive) if archive.suffix == ".zip" else _tar_entries(archive)
     try:
-        _Unpacker(archive, folder, limits, most, cancelled or threading.Event()).unpack_entries(entries(archive))
+        _Unpacker(archive, folder, limits, most_bytes, cancelled or threading.Event()).unpack_entries(entries)
     except _DAMAGED as error:
-        raise _damaged(archive, error) from error
+        raise _damaged_error(archive, error) from error
     except OSError as error:
         if error.errno == errno.EINVAL:  # an offset in the archive points before the start of the file
-            raise _damaged(archive, error) from error
+            raise _damaged_error(archive, error) from error
         raise
     except RuntimeError as error:  # zipfile: an unsupported compression method, or a password
         raise ArchiveRefused(
@@ -96,17 +96,18 @@ class _Unpacker:
     """Unpacks one archive: checks names, counts bytes, and collects links for the end."""
 
     def __init__(
-        self, archive: Path, folder: Path, limits: UnpackLimits, most: int, cancelled: threading.Event
+        self, archive: Path, folder: Path, limits: UnpackLimits, most_bytes: int, cancelled: threading.Event
     ) -> None:
         self._archive, self._folder, self._limits = archive, folder, limits
-        self._left, self._cancelled = most, cancelled
-        self._seen: dict[str, str] = {}
+        self._left_bytes, self._cancelled = most_bytes, cancelled
+        self._kinds: dict[str, str] = {}
+        """The kinds of the entries so far by their case-folded names."""
 
     def unpack_entries(self, entries: Iterator[_Entry]) -> None:
         links: list[tuple[PurePosixPath, PurePosixPath]] = []
         for count, entry in enumerate(entries):
             if count == self._limits.entries:
-                raise self._refused(f"it has more than {self._limits.entries:,} entries")
+                raise self._refusal(f"it has more than {self._limits.entries:,} entries")
             path = self._check_name(entry.name)
             if path is None:
                 continue
@@ -128,34 +129,34 @@ class _Unpacker:
         """Return an entry's name as a relative path; None for the folder itself. Raises ArchiveRefused if unsafe."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise self._refused(f"{name[:80]!r} lies outside of its folder")
+            raise self._refusal(f"{name[:80]!r} lies outside of its folder")
         if len(name) > self._limits.name_characters:
-            raise self._refused(f"the name {name[:40]!r}... is too long")
+            raise self._refusal(f"the name {name[:40]!r}... is too long")
         for part in path.parts:
             if not is_local_name(part) or not part.isprintable():
-                raise self._refused(f"{name[:80]!r} is no name for a file on every system")
+                raise self._refusal(f"{name[:80]!r} is no name for a file on every system")
         return path if path.parts else None
 
     def _claim_name(self, path: PurePosixPath, kind: str) -> None:
         """Refuse a duplicate name, ignoring case as Windows and macOS do, and an entry below a file or link."""
-        for above in list(path.parents)[:-1]:
-            if self._seen.setdefault(str(above).casefold(), "folder") != "folder":
-                raise self._refused(f"{str(path)!r} lies in something that is no folder")
+        for parent in list(path.parents)[:-1]:
+            if self._kinds.setdefault(str(parent).casefold(), "folder") != "folder":
+                raise self._refusal(f"{str(path)!r} lies in something that is no folder")
         key = str(path).casefold()
-        if key in self._seen and (self._seen[key], kind) != ("folder", "folder"):
-            raise self._refused(f"{str(path)!r} is there twice")
-        self._seen[key] = kind
+        if key in self._kinds and (self._kinds[key], kind) != ("folder", "folder"):
+            raise self._refusal(f"{str(path)!r} is there twice")
+        self._kinds[key] = kind
 
     def _write_file(self, place: Path, entry: _Entry) -> None:
         if entry.content is None:
-            raise self._refused(f"{entry.name!r} has no content")
+            raise self._refusal(f"{entry.name!r} has no content")
         with entry.content, place.open("xb") as file:
-            while data := entry.content.read(_COPY):
-                self._left -= len(data)
-                if self._left < 0:
-                    raise self._refused("it unpacks to more than such an archive can hold")
+            while data := entry.content.read(_COPY_BYTES):
+                self._left_bytes -= len(data)
+                if self._left_bytes < 0:
+                    raise self._refusal("it unpacks to more than such an archive can hold")
                 if self._cancelled.is_set():
-                    raise self._refused("it was cancelled")
+                    raise self._refusal("it was cancelled")
                 file.write(data)
             file.flush()
             os.fsync(file.fileno())  # so that an engine that was put in use is complete even after a power cut
@@ -164,7 +165,7 @@ class _Unpacker:
     def _link_target(self, entry: _Entry, parent: PurePosixPath) -> PurePosixPath:
         path = self._check_name(entry.target)
         if path is None:
-            raise self._refused(f"the link {entry.name!r} leads nowhere")
+            raise self._refusal(f"the link {entry.name!r} leads nowhere")
         return parent / path
 
     def _make_links(self, links: list[tuple[PurePosixPath, PurePosixPath]]) -> None:
@@ -172,26 +173,26 @@ class _Unpacker:
         targets = dict(links)
         for path, target in links:
             end, steps = target, 0
-            while end in targets and steps <= len(links):
+            while end in targets and steps <= len(links):  # follow links to links; the limit ends a loop of links
                 end, steps = targets[end], steps + 1
             content = self._folder / end
-            if self._seen.get(str(end).casefold()) != "file" or not content.is_file():
-                raise self._refused(f"the link {str(path)!r} leads to {str(target)!r}, which is no file of it")
+            if self._kinds.get(str(end).casefold()) != "file" or not content.is_file():
+                raise self._refusal(f"the link {str(path)!r} leads to {str(target)!r}, which is no file of it")
             place = self._folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
             if sys.platform == "win32":
-                self._left -= content.stat().st_size
-                if self._left < 0:
-                    raise self._refused("it unpacks to more than such an archive can hold")
+                self._left_bytes -= content.stat().st_size
+                if self._left_bytes < 0:
+                    raise self._refusal("it unpacks to more than such an archive can hold")
                 shutil.copyfile(content, place)
             else:
                 place.symlink_to(os.path.relpath(content, place.parent))
 
-    def _refused(self, why: str) -> ArchiveRefused:
-        return _refused(self._archive, why)
+    def _refusal(self, why: str) -> ArchiveRefused:
+        return _refusal(self._archive, why)
 
 
-def _refused(archive: Path, why: str) -> ArchiveRefused:
+def _refusal(archive: Path, why: str) -> ArchiveRefused:
     return ArchiveRefused(
         message("{name} was not unpacked: {why}.", name=archive.name, why=why),
         message("It does not look like a llama.cpp archive. No file of it was kept."),
@@ -199,7 +200,7 @@ def _refused(archive: Path, why: str) -> ArchiveRefused:
     )
 
 
-def _damaged(archive: Path, error: Exception) -> ArchiveRefused:
+def _damaged_error(archive: Path, error: Exception) -> ArchiveRefused:
     kind = "ZIP" if archive.suffix == ".zip" else "tar.gz"
     return ArchiveRefused(
         message("{name} is damaged or not a {kind} archive.", name=archive.name, kind=kind),
@@ -213,10 +214,10 @@ def _zip_entries(archive: Path) -> Iterator[_Entry]:
     with zipfile.ZipFile(archive) as opened:
         for info in opened.infolist():
             if not info.filename:
-                raise _refused(archive, "an entry has no name")
+                raise _refusal(archive, "an entry has no name")
             mode = info.external_attr >> 16
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _refused(archive, f"{info.filename[:80]!r} is neither a file nor a folder")
+                raise _refusal(archive, f"{info.filename[:80]!r} is neither a file nor a folder")
             if info.is_dir():
                 yield _Entry("folder", info.orig_filename)
             else:
@@ -226,13 +227,13 @@ def _zip_entries(archive: Path) -> Iterator[_Entry]:
 def _tar_entries(archive: Path) -> Iterator[_Entry]:
     with gzip.open(archive) as unpacked:
         counted = _CountedStream(unpacked)
-        with tarfile.open(fileobj=counted, mode="r|", bufsize=_BLOCK) as opened:
+        with tarfile.open(fileobj=counted, mode="r|", bufsize=_TAR_BUFFER_BYTES) as opened:
             while True:
-                counted.allow(_HEADERS)
+                counted.allow(_MOST_HEADER_BYTES)
                 member = opened.next()
                 if member is None:
                     return
-                counted.allow(sys.maxsize)  # the bytes of a file's content are counted in _write
+                counted.allow(sys.maxsize)  # the bytes of a file's content are counted in _write_file
                 yield _tar_entry(archive, opened, member)
 
 
@@ -245,34 +246,34 @@ def _tar_entry(archive: Path, opened: tarfile.TarFile, member: tarfile.TarInfo) 
         return _Entry("hard link", member.name, target=member.linkname)
     if member.isreg() and not member.issparse():
         return _Entry("file", member.name, bool(member.mode & 0o111), content=opened.extractfile(member))
-    raise _refused(archive, f"{member.name[:80]!r} is neither a file, a folder nor a link")
+    raise _refusal(archive, f"{member.name[:80]!r} is neither a file, a folder nor a link")
 
 
 class _CountedStream(io.RawIOBase):
-    """A stream that raises tarfile.ReadError once more bytes are read than allowed (tar headers of unlimited size)."""
+    """A stream that raises tarfile.ReadError if more bytes are read than allowed; tar headers have no limit."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
-        self._left = _HEADERS
+        self._allowed_bytes = _MOST_HEADER_BYTES
 
     def allow(self, count: int) -> None:
-        self._left = count
+        self._allowed_bytes = count
 
     def read(self, size: int = -1, /) -> bytes:
         data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self._allowed_bytes -= len(data)
+        if self._allowed_bytes < 0:
             raise tarfile.ReadError("its headers hold more than names")
         return data
 
 
 def _drop_top_folder(folder: Path) -> None:
     """If `folder` contains only one folder, move its content up and remove it."""
-    inside = list(folder.iterdir())
-    if len(inside) != 1 or inside[0].is_symlink() or not inside[0].is_dir():
+    content = list(folder.iterdir())
+    if len(content) != 1 or content[0].is_symlink() or not content[0].is_dir():
         return
-    top = folder / f".{inside[0].name}"[:100]
-    inside[0].rename(top)  # rename it first: an entry inside may have the same name
+    top = folder / f".{content[0].name}"[:100]
+    content[0].rename(top)  # rename it first: an entry inside may have the same name
     for each in list(top.iterdir()):
         each.rename(folder / each.name)
     top.rmdir()

@@ -6,7 +6,7 @@ Source of names and requirements: llama.cpp's .github/workflows/release.yml at b
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,7 +26,7 @@ _NAME = re.compile(
 _SYSTEMS: dict[str, System] = {"win": "windows", "ubuntu": "linux", "macos": "darwin"}
 _ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _OLD_GLIBC, _NEW_GLIBC = (2, 35), (2, 39)
-"""glibc versions of the Linux build hosts: Ubuntu 22.04 for x64 without a toolkit, otherwise Ubuntu 24.04."""
+"""glibc versions that Linux builds need: x64 builds without a toolkit are made on Ubuntu 22.04, others on 24.04."""
 _VENDORS: dict[str, Vendor] = {"cuda": "nvidia", "rocm": "amd", "sycl": "intel", "openvino": "intel"}
 """GPU vendor required by a backend; backends not listed here run on GPUs of any vendor."""
 _SYSTEM_WORDS = {"linux": "Linux", "windows": "Windows", "darwin": "macOS", "other": "this system"}
@@ -50,14 +50,15 @@ class BuildName:
         if found is None:
             return None
         system, arch = _SYSTEMS[found["system"]], found["arch"]
-        bare = "metal" if (system, arch) == ("darwin", "arm64") else "cpu"
+        unnamed = "metal" if (system, arch) == ("darwin", "arm64") else "cpu"
+        backend = found["versioned"] or found["plain"] or unnamed
         toolkit = tuple(map(int, found["toolkit"].split("."))) if found["toolkit"] else None
-        return cls(name, found["tag"], system, found["versioned"] or found["plain"] or bare, toolkit, arch)
+        return cls(name, found["tag"], system, backend, toolkit, arch)
 
     @property
     def label(self) -> str:
         """Backend with version, such as cuda-13.4 or vulkan."""
-        return self.backend + (f"-{'.'.join(map(str, self.toolkit))}" if self.toolkit else "")
+        return f"{self.backend}-{_format_version(self.toolkit)}" if self.toolkit else self.backend
 
     @property
     def folder(self) -> str:
@@ -141,9 +142,10 @@ def choose_builds(
             message("Build llama.cpp yourself, then `mtp-launcher engine add PATH`."),
         )
     gpu = target.gpus[0] if target.gpus else None
-    wanted = (
-        [build for build in builds if build.matches_backend(backend)] if backend else list(_by_preference(builds, gpu))
-    )
+    if backend:
+        wanted = _newest_toolkit_first(build for build in builds if build.matches_backend(backend))
+    else:
+        wanted = list(_by_preference(builds, gpu))
     if not wanted:
         others = ", ".join(sorted(build.label for build in builds))
         what = f"{backend} build" if backend else "build without a GPU's backend"
@@ -151,27 +153,27 @@ def choose_builds(
             message("The release has no {what} for {target}.", what=what, target=target),
             message("Available: {others}.", others=others),
         )
-    passed: list[str] = []
-    found: list[BuildChoice] = []
-    for build in sorted(wanted, key=lambda build: build.toolkit or (), reverse=True) if backend else wanted:
-        its = gpu_for(build.backend, target.gpus)
-        obstacle = _find_obstacle(build, its, target, names)
+    obstacles: list[str] = []
+    choices: list[BuildChoice] = []
+    for build in wanted:
+        usable_gpu = gpu_for(build.backend, target.gpus)
+        obstacle = _find_obstacle(build, usable_gpu, target, names)
         if obstacle:
-            passed.append(obstacle)
+            obstacles.append(obstacle)
         else:
-            found.append(BuildChoice(build, its, (*passed, _choice_reason(build, its or gpu))))
-            passed = []
-    if not found:
+            choices.append(BuildChoice(build, usable_gpu, (*obstacles, _choice_reason(build, usable_gpu or gpu))))
+            obstacles = []
+    if not choices:
         raise EngineUnfit(
             join_messages(
                 message("None of the[ {backend}] builds of this release run on this computer.", backend=backend),
-                *passed,
+                *obstacles,
             ),
             message("Omit --backend to choose automatically.")
             if backend
             else message("Build llama.cpp yourself: `engine add PATH`."),
         )
-    return tuple(found)
+    return tuple(choices)
 
 
 def gpu_for(backend: str, gpus: Sequence[Gpu]) -> Gpu | None:
@@ -191,14 +193,17 @@ def _matches_computer(build: BuildName, target: TargetComputer) -> bool:
     return build.system == target.system and build.arch == target.arch
 
 
+def _newest_toolkit_first(builds: Iterable[BuildName]) -> list[BuildName]:
+    return sorted(builds, key=lambda build: build.toolkit or (), reverse=True)
+
+
 def _by_preference(builds: Sequence[BuildName], gpu: Gpu | None) -> Iterator[BuildName]:
     """Yield the builds to try, best first, when the user named no backend.
 
     ROCm, SYCL and OpenVINO are left out: they need installed libraries besides the driver.
     """
     if gpu is not None and gpu.vendor == "nvidia":
-        cuda = [build for build in builds if build.backend == "cuda"]
-        yield from sorted(cuda, key=lambda build: build.toolkit or (), reverse=True)
+        yield from _newest_toolkit_first(build for build in builds if build.backend == "cuda")
     for backend in ("metal", "vulkan", "cpu") if gpu is not None else ("metal", "cpu"):
         yield from (build for build in builds if build.backend == backend)
 

@@ -56,7 +56,7 @@ class Flag:
 
     @property
     def kind(self) -> Kind:
-        """The type of its value, guessed from the placeholder and the default."""
+        """The type of its value, guessed from the placeholder and the default value."""
         if self.value is None:
             return "switch"
         if self.choices:
@@ -68,7 +68,7 @@ class Flag:
             return "whole"
         return "number" if re.fullmatch(r"[+-]?\d+\.\d+", default) else "text"
 
-    def check(self, value: str) -> None:
+    def check_value(self, value: str) -> None:
         """Check a value against the choices or the number format. Raises BadOption if it does not fit."""
         if self.choices and value not in self.choices:
             raise BadOption(
@@ -91,8 +91,8 @@ class Flag:
 
     def matches(self, text: str) -> bool:
         """Return whether all words of `text` occur in its names or description, ignoring case."""
-        told = f"{' '.join(self.names)} {self.description}".casefold()
-        return all(word in told for word in text.casefold().split())
+        searched = f"{' '.join(self.names)} {self.description}".casefold()
+        return all(word in searched for word in text.casefold().split())
 
     def value_in(self, extra: Sequence[str]) -> str | None:
         """Return the flag's value in a list of arguments, "on" or "off" for a switch; None if it is absent.
@@ -100,30 +100,35 @@ class Flag:
         The last occurrence counts, as it does for llama-server.
         """
         found = None
-        for place, word in enumerate(extra):
+        for index, word in enumerate(extra):
             name, equals, value = word.partition("=")
             if self.off is not None and name == self.off:
                 found = "off"
-            elif name in self.names:
-                following = extra[place + 1] if place + 1 < len(extra) else ""
-                found = "on" if self.value is None else value if equals else following
+            elif name not in self.names:
+                continue
+            elif self.value is None:
+                found = "on"
+            elif equals:
+                found = value
+            else:
+                found = extra[index + 1] if index + 1 < len(extra) else ""
         return found
 
     def set_in(self, extra: Sequence[str], value: str | None) -> tuple[str, ...]:
         """Return `extra` with the flag set to `value` ("on" or "off" for a switch), or removed if `value` is None."""
-        left: list[str] = []
+        other_words: list[str] = []
         words = iter(extra)
         for word in words:
             name, equals, _ = word.partition("=")
             if name not in self.names and name != self.off:
-                left.append(word)
+                other_words.append(word)
             elif self.value is not None and not equals:
-                next(words, None)
+                next(words, None)  # skip the flag's value
         if value is None:
-            return tuple(left)
+            return tuple(other_words)
         if self.value is None:
-            return (*left, self.name if value == "on" else self.off or self.name)
-        return (*left, self.name, value)
+            return (*other_words, self.name if value == "on" else self.off or self.name)
+        return (*other_words, self.name, value)
 
 
 async def read_flags(build: EngineBuild) -> tuple[Flag, ...]:
@@ -140,42 +145,51 @@ def parse_flags(text: str) -> tuple[Flag, ...]:
 
 def _parse_entries(lines: Sequence[str]) -> Iterator[Flag]:
     """Yield the flags of a help text. An entry begins at a line with at most two leading spaces."""
-    section, spec, said = "", "", list[str]()
+    section, spec, description = "", "", list[str]()
     for line in (*lines, "--- end ---"):
         heading, begin = _SECTION.fullmatch(line.strip()), _BEGIN.fullmatch(line)
         if heading or begin or (line and not line[0].isspace()):
-            yield from _parse_entry(spec, " ".join(said), section)
-            spec, said = "", []
+            yield from _parse_entry(spec, " ".join(description), section)
+            spec, description = "", []
         if heading:
             section = heading[1]
         elif begin:
             spec, _, first = re.sub(r",\s+", ", ", begin[1]).partition("  ")
-            said = [first.strip()] if first.strip() else []
+            description = [first.strip()] if first.strip() else []
         elif spec and line.strip():
-            said.append(line.strip())
+            description.append(line.strip())
 
 
-def _parse_entry(spec: str, said: str, section: str) -> Iterator[Flag]:
+def _parse_entry(spec: str, description: str, section: str) -> Iterator[Flag]:
     """Yield the flag of one help entry, or nothing for flags that were removed or do not start a server."""
-    if not spec or _REMOVED in said:
+    if not spec or _REMOVED in description:
         return
-    found = [each for part in spec.split(", ") if (each := _NAME.fullmatch(part.strip()))]
-    names = [each[1] for each in found]
-    value = next((each[2] for each in reversed(found) if each[2]), None)
+    spellings = [match for part in spec.split(", ") if (match := _NAME.fullmatch(part.strip()))]
+    names = [match[1] for match in spellings]
+    value = next((match[2] for match in reversed(spellings) if match[2]), None)
     off = next((name for name in names if name.startswith("--no-")), None)
     on = [name for name in names if name != off] or names
-    told = _ALLOWED.search(said)
-    choices = _parse_choices(value, told[1] if told else "") if value else ()
-    default = _DEFAULT.search(said)
-    if on and _PRINT_AND_EXIT.isdisjoint(on):
-        on.sort(key=lambda name: (not name.startswith("--"), -len(name)))
-        text = _VARIABLE.sub("", said).strip()
-        usual = default[1].strip() if default else None
-        yield Flag(tuple(on), value, choices, usual, text, section, off if off not in on else None)
+    if not on or not _PRINT_AND_EXIT.isdisjoint(on):
+        return
+    on.sort(key=lambda name: (not name.startswith("--"), -len(name)))
+    allowed = _ALLOWED.search(description)
+    choices = _parse_choices(value, allowed[1] if allowed else "") if value else ()
+    default = _DEFAULT.search(description)
+    yield Flag(
+        tuple(on),
+        value,
+        choices,
+        default[1].strip() if default else None,
+        _VARIABLE.sub("", description).strip(),
+        section,
+        off if off not in on else None,
+    )
 
 
 def _parse_choices(value: str, allowed: str) -> tuple[str, ...]:
     """Return the allowed values, from the placeholder (`[on|off|auto]`) or from "allowed values: ..." in the text."""
-    listed = _CHOICES.fullmatch(value)
-    words = re.split(r"[|,]", listed[1]) if listed else re.split(r",\s*", allowed.strip()) if allowed else []
+    if listed := _CHOICES.fullmatch(value):
+        words = re.split(r"[|,]", listed[1])
+    else:
+        words = re.split(r",\s*", allowed.strip())
     return tuple(word.strip() for word in words) if len(words) > 1 else ()

@@ -74,18 +74,22 @@ class FoundEngine:
 
 
 async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
-    """Return all engines and the store. Each engine is probed once (the answer is cached); failures are recorded."""
+    """Return all engines and the store. Each engine is probed, or its cached probe used; failures are recorded."""
     store = read_store()
     limit = asyncio.Semaphore(_PARALLEL_PROBES)
 
-    async def probe_one(name: str, origin: Origin, program: Path | None, engine: InstalledEngine | None) -> FoundEngine:
+    async def probe_candidate(
+        name: str, origin: Origin, program: Path | None, engine: InstalledEngine | None
+    ) -> FoundEngine:
         build, error = None, None
         try:
             async with limit:
                 build = await probe_engine(program)
         except LauncherError as failure:
             error = failure
-        number = build_number(build.version) if build else engine.number if engine else None
+        number = engine.number if engine else None
+        if build is not None:
+            number = build_number(build.version)
         current = name == store.current
         return FoundEngine(
             name,
@@ -101,17 +105,17 @@ async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
             engine,
         )
 
-    known: list[tuple[str, Origin, Path | None, InstalledEngine | None]] = [
+    candidates: list[tuple[str, Origin, Path | None, InstalledEngine | None]] = [
         (engine.name, "installed" if engine.manifest else "yours", engine.program, engine) for engine in store.engines
     ]
-    taken = {engine.program.resolve() for engine in store.engines}
+    seen = {engine.program.resolve() for engine in store.engines}
     for origin, program in find_programs():
-        real = program.resolve()
-        if real not in taken:
-            taken.add(real)
-            known.append((str(program), origin, program, None))
-    known.append((BUILT_IN_NAME, "built-in", None, None))
-    return tuple(await asyncio.gather(*(probe_one(*each) for each in known))), store
+        resolved = program.resolve()
+        if resolved not in seen:
+            seen.add(resolved)
+            candidates.append((str(program), origin, program, None))
+    candidates.append((BUILT_IN_NAME, "built-in", None, None))
+    return tuple(await asyncio.gather(*(probe_candidate(*each) for each in candidates))), store
 
 
 def find_programs(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Origin, Path]]:
@@ -120,22 +124,22 @@ def find_programs(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Or
     for folder in environ.get("PATH", "").split(os.pathsep):
         if folder and _is_executable(expand_user(folder) / PROGRAM):
             yield "PATH", expand_user(folder).absolute() / PROGRAM
-    usual = {"win32": _WINDOWS_FOLDERS, "darwin": (*_MAC_FOLDERS, *_HOME_FOLDERS)}.get(
+    patterns = {"win32": _WINDOWS_FOLDERS, "darwin": (*_MAC_FOLDERS, *_HOME_FOLDERS)}.get(
         sys.platform, (*_LINUX_FOLDERS, *_HOME_FOLDERS)
     )
-    for place in usual:
-        for folder_path in _expand_folders(place, environ):
-            if _is_executable(folder_path / PROGRAM):
-                yield "found", folder_path / PROGRAM
+    for pattern in patterns:
+        for matching in _expand_folders(pattern, environ):
+            if _is_executable(matching / PROGRAM):
+                yield "found", matching / PROGRAM
 
 
-def _expand_folders(place: str, environ: Mapping[str, str]) -> list[Path]:
+def _expand_folders(pattern: str, environ: Mapping[str, str]) -> list[Path]:
     """Expand variables, ~ and a trailing * in a folder pattern and return the folders it matches."""
-    for name in re.findall(r"%(\w+)%", place):
+    for name in re.findall(r"%(\w+)%", pattern):
         if not environ.get(name):
             return []
-        place = place.replace(f"%{name}%", environ[name])
-    path = expand_user(place)
+        pattern = pattern.replace(f"%{name}%", environ[name])
+    path = expand_user(pattern)
     if "*" not in path.name:
         return [path]
     try:

@@ -45,9 +45,9 @@ _ABANDONED_S = 86_400.0
 
 
 OnProgress = Callable[[Progress], None]
-"""Called with the progress of the download, over all its files, and with each step after it (Phase.WORKING)."""
+"""Called with the progress of the download of all files together, and with each other step (Phase.WORKING)."""
 OnNote = Callable[[str], None]
-"""Called with remarks that should stay visible."""
+"""Called with notes for the user that should stay visible."""
 
 
 async def install_build(
@@ -84,7 +84,10 @@ async def list_available_builds(
     releases: ReleaseClient | None = None,
     count: int = 10,
 ) -> tuple[Offer, ...]:
-    """Return the offers of the newest `count` builds for this computer or `target`. Raises the errors of Releases."""
+    """Return the offers of the newest `count` builds for `target`, by default this computer.
+
+    Raises the errors of ReleaseClient.
+    """
     target = target or await _read_computer()
     releases = releases or ReleaseClient()
     return await asyncio.to_thread(lambda: list_offers(releases.fetch_builds(), target, backend, count))
@@ -128,15 +131,15 @@ class _Installation:
             choices = choose_builds(target, release.ready, backend)
             # A private folder: no other user may change an archive between its verification and its unpacking.
             downloads = make_private_folder(_downloads_folder(tag, backend))
-            for place, choice in enumerate(choices):
+            for index, choice in enumerate(choices):
                 for reason in choice.reasons:
                     self._on_note(reason)
                 try:
-                    engine = await self._install_choice(release, choice, folder / str(place), downloads)
+                    engine = await self._install_choice(release, choice, folder / str(index), downloads)
                     break
                 except _TestFailed as failed:
-                    following = choices[place + 1] if place + 1 < len(choices) and backend is None else None
-                    if following is None or not failed.another_may_pass or self._is_step_down(following):
+                    fallback = choices[index + 1] if index + 1 < len(choices) and backend is None else None
+                    if fallback is None or not failed.another_may_pass or self._is_step_down(fallback):
                         self._on_note(message("No change: {in_use} stays in use.", in_use=_name_in_use()))
                         raise failed.reason from failed
                     self._on_note(
@@ -144,7 +147,7 @@ class _Installation:
                             "{label} failed its test: {reason}", label=choice.build.label, reason=failed.reason.title
                         )
                     )
-                    self._on_note(message("Trying {label}.", label=following.build.label))
+                    self._on_note(message("Trying {label}.", label=fallback.build.label))
             if not switch_after_install(engine.name):
                 pinned = read_store().current
                 self._on_note(
@@ -160,24 +163,22 @@ class _Installation:
             return engine
 
     def _newer_in_use(self, release: Release) -> InstalledEngine | None:
-        found = _engine_in_use()
-        return found if found and found.number and found.number > int(release.tag[1:]) else None
+        engine = _engine_in_use()
+        return engine if engine and engine.number and engine.number > int(release.tag[1:]) else None
 
     def _is_step_down(self, choice: BuildChoice) -> bool:
         """Return whether the engine in use has a faster backend than `choice`, so that keeping it is better."""
-        found = _engine_in_use()
-        if (
-            found is None
-            or found.manifest is None
-            or fallback_rank(found.manifest.backend) >= fallback_rank(choice.build.backend)
-        ):
+        engine = _engine_in_use()
+        if engine is None or engine.manifest is None:
+            return False
+        if fallback_rank(engine.manifest.backend) >= fallback_rank(choice.build.backend):
             return False
         label = choice.build.label
         self._on_note(
             message(
                 "{label} would be slower than {name}, which is in use; `--backend {label}` takes it.",
                 label=label,
-                name=found.name,
+                name=engine.name,
             )
         )
         return True
@@ -187,12 +188,12 @@ class _Installation:
     ) -> InstalledEngine:
         """Install and test the chosen build, and return it. A build that is already installed is only tested."""
         build, number = choice.build, int(release.tag[1:])
-        there = next((engine for engine in read_store().engines if engine.name == build.folder), None)
-        if there is not None and there.program.is_file():
-            self._on_note(message("{name} is installed already.", name=there.name))
+        installed = next((engine for engine in read_store().engines if engine.name == build.folder), None)
+        if installed is not None and installed.program.is_file():
+            self._on_note(message("{name} is installed already.", name=installed.name))
             try:
-                await self._run_test(there.program, number, choice)
-                return there
+                await self._run_test(installed.program, number, choice)
+                return installed
             except _TestFailed as failed:
                 if isinstance(failed.reason, GpuUnseen | LibraryMissing | DraftsInert):
                     raise  # the same files would fail in the same way
@@ -208,23 +209,23 @@ class _Installation:
                 message("Choose another release."),
             )
         try:
-            passed = await self._run_test(folder / PROGRAM, number, choice)
+            result = await self._run_test(folder / PROGRAM, number, choice)
         except _TestFailed as failed:
             _remove_folder_name(folder, failed.reason)
             raise
-        return put_in_place(folder, build.folder, _make_manifest(release, choice, passed))
+        return put_in_place(folder, build.folder, _make_manifest(release, choice, result))
 
     async def _run_test(self, program: Path, number: int, choice: BuildChoice) -> SelfTestResult:
         backend = choice.build.backend
         try:
-            passed = await run_self_test(
+            result = await run_self_test(
                 program, number=number, backend=backend, gpu=choice.gpu, on_step=self._report_step
             )
         except LauncherError as error:
             raise _TestFailed(error) from error
-        for note in passed.notes:
+        for note in result.notes:
             self._on_note(note)
-        return passed
+        return result
 
     async def _download_archives(self, release: Release, choice: BuildChoice, folder: Path) -> list[Path]:
         """Download the archives and verify each by the size and the SHA-256 checksum from GitHub."""
@@ -238,24 +239,30 @@ class _Installation:
                         "`mtp-launcher engine add PATH`."
                     ),
                 )
-        total, before, paths = sum(asset.bytes for asset in assets), 0, []
+        total_bytes, done_bytes, paths = sum(asset.bytes for asset in assets), 0, []
         for asset in assets:
             path = folder / asset.name
             source = DownloadSource(asset.url, asset.bytes, asset.sha256, name=asset.name)
             await download_file(
-                source, path, settings=self._settings, on_progress=self._transfer_callback(asset, before, total)
+                source,
+                path,
+                settings=self._settings,
+                on_progress=self._transfer_callback(asset, done_bytes, total_bytes),
             )
-            before += asset.bytes
+            done_bytes += asset.bytes
             paths.append(path)
         return paths
 
-    def _transfer_callback(self, asset: Asset, before: int, total: int) -> OnProgress:
+    def _transfer_callback(self, asset: Asset, earlier_bytes: int, total_bytes: int) -> OnProgress:
         """Return a callback that reports the transfer of one of several files as the progress of all."""
 
         def report(progress: Progress) -> None:
-            left_s = progress.seconds_left if progress.bytes == total else None  # of this file only
-            done = before + progress.done_bytes
-            self._on_progress(replace(progress, done_bytes=done, bytes=total, seconds_left=left_s, item=asset.name))
+            done = earlier_bytes + progress.done_bytes
+            # The seconds left are those of this file, so they are reported only if it is the only one.
+            left_s = progress.seconds_left if progress.bytes == total_bytes else None
+            self._on_progress(
+                replace(progress, done_bytes=done, bytes=total_bytes, seconds_left=left_s, item=asset.name)
+            )
 
         return report
 
@@ -263,15 +270,16 @@ class _Installation:
         """Unpack the build, and the CUDA runtime into the same folder. Cancelling stops the writing thread, too."""
         cancelled = threading.Event()
 
-        def work() -> None:
-            for number, archive in enumerate(archives):
-                place = folder if not number else folder.with_name(f"{folder.name}-runtime")
-                unpack_archive(archive, place, cancelled=cancelled)
-                for each in place.iterdir() if number else ():
+        def unpack() -> None:
+            unpack_archive(archives[0], folder, cancelled=cancelled)
+            for archive in archives[1:]:
+                runtime = folder.with_name(f"{folder.name}-runtime")
+                unpack_archive(archive, runtime, cancelled=cancelled)
+                for each in runtime.iterdir():
                     if not (folder / each.name).exists():  # the build's own copy of a library takes precedence
                         each.rename(folder / each.name)
 
-        working = asyncio.ensure_future(asyncio.to_thread(work))
+        working = asyncio.ensure_future(asyncio.to_thread(unpack))
         try:
             await asyncio.shield(working)
         except asyncio.CancelledError:
@@ -316,18 +324,18 @@ async def _read_computer() -> TargetComputer:
     return describe_computer(await asyncio.to_thread(lambda: read_machine(wake=True)))
 
 
-def _make_manifest(release: Release, choice: BuildChoice, passed: SelfTestResult) -> Manifest:
+def _make_manifest(release: Release, choice: BuildChoice, result: SelfTestResult) -> Manifest:
     return Manifest(
         tag=release.tag,
         backend=choice.build.label,
         arch=choice.build.arch,
         archives={asset.name: asset.sha256 or "" for asset in archives_of(release, choice)},
-        version=passed.build.version,
+        version=result.build.version,
         installed_s=time.time(),
-        devices=[f"{device.name}: {device.description}" for device in passed.devices],
-        drafted=passed.drafted,
-        accepted=passed.accepted,
-        tokens_per_second=passed.tokens_per_second,
+        devices=[f"{device.name}: {device.description}" for device in result.devices],
+        drafted=result.drafted,
+        accepted=result.accepted,
+        tokens_per_second=result.tokens_per_second,
     )
 
 

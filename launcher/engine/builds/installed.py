@@ -2,9 +2,9 @@
 
     engines/engines.json                the engine in use, the previous one, and the paths of engines added by the user
     engines/b11434-cuda-13.4-x64/       one complete official build, with its manifest and test result in installed.json
-    engines/.new-..., engines/.old-...  an installation or removal in progress, or an interrupted one
+    engines/.new-..., engines/.old-...  an installation or removal that is in progress or was interrupted
 
-The installed builds are found by their installed.json, so a lost or damaged engines.json loses no engine.
+The installed builds are found by their installed.json, so that no engine is lost with a damaged engines.json.
 """
 
 import re
@@ -29,8 +29,8 @@ from launcher.base.store import KeptFile
 from launcher.engine.builds.install_errors import EngineInUse
 from launcher.engine.server import registry
 
-# Folders of the store. A new engine is prepared in a temporary folder and renamed when complete; a removed one is
-# renamed first and then deleted. So an engine's folder is either complete or absent.
+# Folders of the store. A new engine is prepared in a temporary folder, which is renamed when complete; the folder of a
+# removed engine is renamed and then deleted. So an engine's folder is either complete or absent.
 
 _RENAME_RETRY_S = 2.0
 """Seconds to retry while a virus scanner holds new files open (Windows)."""
@@ -61,8 +61,8 @@ def installation_folder() -> Iterator[Path]:
             message("Another program is installing an engine."), message("Wait until it is done.")
         ) from None
     try:
-        for left in (*store_dir().glob(".new-*"), *store_dir().glob(".old-*")):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in (*store_dir().glob(".new-*"), *store_dir().glob(".old-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
         folder = store_dir() / f".new-{secrets.token_hex(4)}"
         folder.mkdir()
         try:
@@ -101,8 +101,8 @@ def rename_folder(folder: Path, target: Path) -> None:
 
 
 AUTOMATIC, BUILT_IN_NAME = "auto", "built-in"
-"""Values of the engine in use that are not engines of the store: automatic choice (a llama-server on PATH that sees a
-GPU, otherwise the built-in engine), or always the built-in engine."""
+"""Values of the engine in use that are not engines of the store. AUTOMATIC: a llama-server on PATH that sees a GPU,
+otherwise the built-in engine. BUILT_IN_NAME: always the built-in engine."""
 MANIFEST = "installed.json"
 PROGRAM = "llama-server.exe" if sys.platform == "win32" else "llama-server"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}", re.ASCII)
@@ -336,7 +336,7 @@ def add_engine(path: Path, name: str | None = None) -> InstalledEngine:
 def remove_engine(name: str) -> tuple[InstalledEngine, int]:
     """Remove an engine from the store; return it and the freed bytes. Files of a user's own engine are kept.
 
-    Raises EngineMissing, EngineKept if it is in use or built in, and EngineBusy if it is running.
+    Raises EngineMissing, EngineInUse if it is in use or built in, and EngineBusy if it is running.
     """
     if name == BUILT_IN_NAME:
         raise EngineInUse(
@@ -356,7 +356,7 @@ def remove_engine(name: str) -> tuple[InstalledEngine, int]:
         if engine.manifest is None:
             state.own = [own for own in state.own if own.name != engine.name]
         else:
-            _refuse_running(engine)
+            _check_not_running(engine)
             freed = sum(file.lstat().st_size for file in engine.folder.rglob("*") if not file.is_dir())
             discard_folder(engine.folder)
         if state.previous == engine.name:
@@ -373,7 +373,7 @@ def put_in_place(prepared: Path, name: str, manifest: Manifest) -> InstalledEngi
     target = store_dir() / name
     engine = InstalledEngine(name, target / PROGRAM, manifest)
     if target.exists():
-        _refuse_running(engine)
+        _check_not_running(engine)
         discard_folder(target)
     rename_folder(prepared, target)
     return engine
@@ -406,10 +406,10 @@ def _list_installed_builds() -> list[InstalledEngine]:
 
 def find_program(path: Path) -> Path:
     """Return the llama-server at `path`, which may be the program or a folder with it. Raises EngineMissing."""
-    for inside in _PROGRAM_FOLDERS if path.is_dir() else ():
-        if (path / inside / PROGRAM).is_file():
-            return path / inside / PROGRAM
     if path.is_dir():
+        for subfolder in _PROGRAM_FOLDERS:
+            if (path / subfolder / PROGRAM).is_file():
+                return path / subfolder / PROGRAM
         raise EngineMissing(
             message("{path} contains no {program}.", program=PROGRAM, path=path),
             message("Specify the path of the program itself."),
@@ -426,7 +426,7 @@ def _default_name(program: Path) -> str:
     return re.sub(r"[^\w.+-]+", "-", folder.name, flags=re.ASCII).strip("-.") if folder else ""
 
 
-def _refuse_running(engine: InstalledEngine) -> None:
+def _check_not_running(engine: InstalledEngine) -> None:
     if user := _find_user_of(engine):
         raise EngineBusy(
             message("{name} is running ({user}), so it was kept.", name=engine.name, user=user),

@@ -65,20 +65,20 @@ def list_offers(
 ) -> tuple[Offer, ...]:
     """Evaluate up to `count` releases, newest first.
 
-    GitHub adds files to a release one by one, so a new release that lacks the build an older one has counts as still
+    Files are added to a release one by one. So a release that lacks the build that an older one has counts as still
     being published.
     """
-    found = [evaluate_release(release, target, backend) for release in islice(releases, count)]
-    return tuple(_unless_still_coming(offer, found[place + 1 :]) for place, offer in enumerate(found))
+    offers = [evaluate_release(release, target, backend) for release in islice(releases, count)]
+    return tuple(_unless_unfinished(offer, offers[index + 1 :]) for index, offer in enumerate(offers))
 
 
-def newest_usable(found: Sequence[Offer]) -> Offer:
+def newest_usable(offers: Sequence[Offer]) -> Offer:
     """Return the newest offer that can be installed and is not known-bad. Raises ReleaseMissing or EngineUnfit."""
-    for offer in found:
+    for offer in offers:
         if offer.choice is not None and offer.fault is None:
             return offer
     raise next(
-        (offer.obstacle for offer in found if isinstance(offer.obstacle, EngineUnfit)),
+        (offer.obstacle for offer in offers if isinstance(offer.obstacle, EngineUnfit)),
         ReleaseMissing(message("None of the newest releases is complete."), message("Try again later.")),
     )
 
@@ -88,8 +88,8 @@ async def find_offer(
 ) -> Offer:
     """Return the offer for a tag or channel; None means the stable channel.
 
-    Raises KnownBad for a known-bad build, unless `anyway` is set and `tag` is exactly that build; ReleaseMissing,
-    EngineUnfit, and the errors of Releases.
+    Raises KnownBadBuild for a known-bad build, unless `anyway` is set and `tag` is exactly that build; ReleaseMissing,
+    EngineUnfit, and the errors of ReleaseClient.
     """
     if tag == NIGHTLY:
         return newest_usable(await asyncio.to_thread(lambda: list_offers(releases.fetch_builds(), target, backend)))
@@ -111,7 +111,7 @@ async def find_offer(
     return offer
 
 
-def _unless_still_coming(offer: Offer, older: Sequence[Offer]) -> Offer:
+def _unless_unfinished(offer: Offer, older: Sequence[Offer]) -> Offer:
     """Return `offer`, or an unfinished offer if an older release has a faster backend that this one lacks."""
     best = min((other for other in older if other.choice), key=_offer_rank, default=None)
     if best is None or best.choice is None or isinstance(offer.obstacle, ReleaseMissing):

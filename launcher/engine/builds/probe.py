@@ -80,11 +80,11 @@ def _read_profile(path: Path) -> EngineProfile:
         raise _bad_profile(path, "kv_types must be a list of the fork's own KV cache types")
     if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
         raise _bad_profile(path, "environment must be a table of texts")
-    for name in environment:  # exports write the names into shell scripts and systemd units without quoting
-        if not _VARIABLE.fullmatch(name):
-            raise _bad_profile(path, f"{name!r} is no name of a variable")
-    told = {name: str(data.get(name, "")) for name in ("note", "source")}
-    return EngineProfile(str(data.get("name", path.stem)), tuple(kv_types), environment, **told)
+    for variable in environment:  # exports write the names into shell scripts and systemd units without quoting
+        if not _VARIABLE.fullmatch(variable):
+            raise _bad_profile(path, f"{variable!r} is no name of a variable")
+    name = str(data.get("name", path.stem))
+    return EngineProfile(name, tuple(kv_types), environment, str(data.get("note", "")), str(data.get("source", "")))
 
 
 def _bad_profile(path: Path, why: str) -> BadProfile:
@@ -116,11 +116,11 @@ class _Probe(BaseModel):
 
 
 _FILE: KeptFile[_Probe | None] = KeptFile(
-    "The kept answer of an engine",
+    "The cached probe of an engine",
     _Probe.model_validate_json,
     lambda: None,
     cached=True,
-    then="the engine is asked again",
+    then="the engine is probed again",
 )
 
 
@@ -166,7 +166,7 @@ def check_built_in_engine(host: Host | None = None) -> None:
 def find_on_path() -> Path | None:
     """Return the llama-server on PATH, or None.
 
-    One in the current folder is ignored, although Windows searches there first: it may have come with a download.
+    On Windows, one in the current folder is found first, but ignored: it may be part of a download.
     """
     found = shutil.which("llama-server")
     return Path(found) if found and Path(found).is_absolute() else None
@@ -176,7 +176,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_S) -> E
     """Run an engine with --version and --help and return its capabilities, cached until its file changes.
 
     `engine` is a path, a program on PATH, or the name of an engine in the store; None is the built-in engine. Each of
-    its replies may take `timeout_s` seconds.
+    the two runs may take `timeout_s` seconds.
 
     Raises EngineMissing, EngineUnsuitable, CpuUnsupported or LibraryMissing.
     """
@@ -189,13 +189,13 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_S) -> E
     else:
         path = _find_executable(engine)
         name, command, identity = installed_name_of(path) or path.name, [str(path)], _file_identity(path)
-    known = _load_cached_probe(identity)
-    if known is None:
+    probe = _load_cached_probe(identity)
+    if probe is None:
         version_text = await _run_and_read(command, "--version", timeout_s=timeout_s)
         help_text = await _run_and_read(command, "--help", timeout_s=timeout_s)
-        found = _VERSION.search(version_text)
+        version_line = _VERSION.search(version_text)
         flags = sorted(set(_FLAG.findall(help_text)))
-        if found is None or "--model" not in flags:
+        if version_line is None or "--model" not in flags:
             raise EngineUnsuitable(
                 message("{command} is not a llama-server.", command=command[-1]),
                 message("Choose the llama-server program of a llama.cpp build."),
@@ -203,23 +203,23 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_S) -> E
             )
         kv_types = _KV_TYPES.search(help_text)
         offered = re.split(r"[,\s]+", (kv_types[1] or kv_types[2]).strip()) if kv_types else []
-        known = _Probe(
+        probe = _Probe(
             identity=identity,
-            version=found[1].strip(),
+            version=version_line[1].strip(),
             flags=flags,
             kv_types=offered,
             offers_mtp="draft-mtp" in help_text,
         )
-        _save_probe(known)
-    profile = profile_for(known.kv_types)
+        _save_probe(probe)
+    profile = profile_for(probe.kv_types)
     return EngineBuild(
         name,
         tuple(command),
-        known.version,
-        flags=frozenset(known.flags),
-        kv_types=frozenset(known.kv_types),
+        probe.version,
+        flags=frozenset(probe.flags),
+        kv_types=frozenset(probe.kv_types),
         environment=profile.environment if profile else {},
-        offers_mtp=known.offers_mtp,
+        offers_mtp=probe.offers_mtp,
     )
 
 
@@ -241,8 +241,8 @@ async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Dev
 
 def _find_executable(engine: Path) -> Path:
     found = shutil.which(str(engine))
-    named = None if found else find_installed(engine)
-    path = named.program if named else expand_user(found or engine).absolute()
+    installed = None if found else find_installed(engine)
+    path = installed.program if installed else expand_user(found or engine).absolute()
     if path.is_dir():
         raise EngineMissing(
             message("{path} is a folder.", path=path), message("Choose the llama-server program inside it.")
@@ -293,13 +293,13 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
     """
     flag = arguments[-1]
     lines: list[str] = []
-    room = _MOST_CHARACTERS
+    characters_left = _MOST_CHARACTERS
     too_much = asyncio.Event()
 
     def handle_line(_stream: str, line: str) -> None:
-        nonlocal room
-        room -= len(line) + 1
-        if room > 0:
+        nonlocal characters_left
+        characters_left -= len(line) + 1
+        if characters_left > 0:
             lines.append(line)
         else:
             too_much.set()
@@ -342,14 +342,14 @@ def _probe_file(identity: list[str | int]) -> Path:
 
 def _load_cached_probe(identity: list[str | int]) -> _Probe | None:
     try:
-        known = _FILE.load(_probe_file(identity))
+        probe = _FILE.load(_probe_file(identity))
     except OSError:
         return None
-    return known if known is not None and known.identity == identity else None
+    return probe if probe is not None and probe.identity == identity else None
 
 
-def _save_probe(known: _Probe) -> None:
+def _save_probe(probe: _Probe) -> None:
     try:
-        write_atomically(_probe_file(known.identity), known.model_dump_json().encode())
+        write_atomically(_probe_file(probe.identity), probe.model_dump_json().encode())
     except OSError:
         return  # the engine is probed again next time

@@ -2,7 +2,7 @@
 
 Contract: https://docs.github.com/en/rest/releases (media type, version header, `digest` and `state` of an asset), and
 "Rate limits for the REST API" and "Best practices" there: a reply is cached with its ETag, so a conditional request is
-free while it is unchanged, and after a rate limit error no request is sent until the time that GitHub gives.
+free while it is unchanged, and after a rate limit error no request is sent until the time that GitHub names.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _HEADERS = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "20
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NEXT = re.compile(r'<([^<>]+)>\s*;[^,]*\brel="next"')
 _TOKEN = re.compile(r"[!-~]+")
-_PAGE, _PAGES = 10, 5
+_PAGE_RELEASES, _MOST_PAGES = 10, 5
 STABLE, NIGHTLY = "stable", "nightly"
 """The two channels: the newest release with a version number, and the newest build."""
 BUILD_TAG = re.compile(r"b[1-9]\d{0,8}")
@@ -77,8 +77,8 @@ class Release:
         return frozenset(asset.name for asset in self.assets.values() if asset.uploaded)
 
 
-def _check_address(url: str) -> str:
-    if not _is_address(url):
+def _check_web_address(url: str) -> str:
+    if not _is_web_address(url):
         raise ValueError("no web address")
     return url
 
@@ -87,7 +87,7 @@ class _Asset(BaseModel):
     name: str
     size: int = Field(ge=0)
     digest: str | None = None
-    browser_download_url: Annotated[str, AfterValidator(_check_address)]
+    browser_download_url: Annotated[str, AfterValidator(_check_web_address)]
     state: str
 
 
@@ -98,7 +98,7 @@ class _Release(BaseModel):
     assets: list[_Asset] = []
 
 
-class _Kept(BaseModel):
+class _CachedReply(BaseModel):
     """A cached reply of the API. `asked_s` is its time (seconds since the epoch), `following` the next page's URL."""
 
     url: str
@@ -108,8 +108,8 @@ class _Kept(BaseModel):
     data: Any
 
 
-class _Refusal(BaseModel):
-    """A rate limit of a server that lasts until `until_s` (seconds since the epoch).
+class _RateLimit(BaseModel):
+    """A rate limit of the server `api` that lasts until `until_s` (seconds since the epoch).
 
     Requests with a token have a separate limit, so it is recorded whether one was sent.
     """
@@ -119,20 +119,24 @@ class _Refusal(BaseModel):
     token: bool
 
 
-_ANSWER: KeptFile[_Kept | None] = KeptFile(
-    "A kept answer about releases", _Kept.model_validate_json, lambda: None, cached=True, then="it is asked anew"
-)
-_REFUSAL: KeptFile[_Refusal | None] = KeptFile(
-    "The note of when releases may be asked for again",
-    _Refusal.model_validate_json,
+_REPLY_FILE: KeptFile[_CachedReply | None] = KeptFile(
+    "A cached reply about releases",
+    _CachedReply.model_validate_json,
     lambda: None,
     cached=True,
-    then="they are asked for now",
+    then="it is requested again",
+)
+_RATE_LIMIT_FILE: KeptFile[_RateLimit | None] = KeptFile(
+    "The record of GitHub's rate limit",
+    _RateLimit.model_validate_json,
+    lambda: None,
+    cached=True,
+    then="releases are requested now",
 )
 
 
 class ReleaseClient:
-    """Client for llama.cpp's releases. `notes` are messages about replies that came from the cache, with the reason.
+    """Client for llama.cpp's releases. If a reply comes from the cache, `notes` gets a message with the reason.
 
     Every method raises Unreachable, RateLimited or Refused if GitHub does not answer and no reply is cached.
     """
@@ -141,7 +145,7 @@ class ReleaseClient:
         self.notes: list[str] = []
         self._now = now
 
-    async def build_tag(self, tag: str) -> str:
+    async def resolve_tag(self, tag: str) -> str:
         """Return the tag of the numbered build for b11434, v0.7.0 or `stable`.
 
         Raises BadOption for anything else, ReleaseMissing if there is no such release.
@@ -158,31 +162,32 @@ class ReleaseClient:
             tag=tag,
         )
 
-    def release(self, tag: str) -> Release:
+    def fetch_release(self, tag: str) -> Release:
         """Return the release with this tag. Raises ReleaseMissing if there is none."""
-        kept = self._request(f"{_repository()}/releases/tags/{quote(tag)}", f"release {tag}")
-        release = _parse_release(kept.data)
+        reply = self._request(f"{_repository()}/releases/tags/{quote(tag)}", f"release {tag}")
+        release = _parse_release(reply.data)
         if release.tag != tag:
             raise _malformed_reply()
         return release
 
-    def builds(self) -> Iterator[Release]:
+    def fetch_builds(self) -> Iterator[Release]:
         """Yield the numbered builds, newest first, and fetch pages as needed (at most 50 releases)."""
-        url: str | None = f"{_repository()}/releases?per_page={_PAGE}"
-        for _ in range(_PAGES):
+        url: str | None = f"{_repository()}/releases?per_page={_PAGE_RELEASES}"
+        for _ in range(_MOST_PAGES):
             if url is None:
                 return
-            kept = self._request(url, "list of releases")
-            if not isinstance(kept.data, list):
+            reply = self._request(url, "list of releases")
+            if not isinstance(reply.data, list):
                 raise _malformed_reply()
-            yield from (release for release in map(_parse_release, kept.data) if release.is_build and release.published)
-            url = kept.following
+            releases = map(_parse_release, reply.data)
+            yield from (release for release in releases if release.is_build and release.published)
+            url = reply.following
 
-    async def _read_pointer(self, which: str) -> str:
-        """Return the build tag of a version release, read from its pointer file."""
-        named = "stable release" if which == "latest" else f"release {which.removeprefix('tags/')}"
-        kept = await asyncio.to_thread(self._request, f"{_repository()}/releases/{which}", named)
-        release = _parse_release(kept.data)
+    async def _read_pointer(self, path: str) -> str:
+        """Return the build tag of the version release at an API path, "latest" or "tags/TAG", from its pointer file."""
+        description = "stable release" if path == "latest" else f"release {path.removeprefix('tags/')}"
+        reply = await asyncio.to_thread(self._request, f"{_repository()}/releases/{path}", description)
+        release = _parse_release(reply.data)
         if release.is_build:
             return release.tag
         pointer = release.assets.get(_POINTER)
@@ -205,34 +210,37 @@ class ReleaseClient:
             )
         return text
 
-    def _request(self, url: str, what: str) -> _Kept:
-        """Return the reply for a URL: a new one, or the cached one if it is unchanged or the server does not answer."""
-        kept = _load_reply(url)
+    def _request(self, url: str, what: str) -> _CachedReply:
+        """Return the reply for a URL: a new one, or the cached one if it is unchanged or the server does not answer.
+
+        `what` is requested, for error messages.
+        """
+        cached = _load_reply(url)
         try:
             self._check_rate_limit(url)
-            page = next(fetch_json_pages(url, token=_token_for(url), headers=_headers(kept)))
-            if page.head.status == 304 and kept is not None:
-                kept = kept.model_copy(update={"asked_s": self._now()})
+            page = next(fetch_json_pages(url, token=_token_for(url), headers=_headers(cached)))
+            if page.head.status == 304 and cached is not None:
+                reply = cached.model_copy(update={"asked_s": self._now()})
             else:
-                kept = self._parse_reply(url, page, what)
+                reply = self._parse_reply(url, page, what)
         except (RateLimited, Unreachable) as error:
-            if kept is None:
+            if cached is None:
                 raise
             self.notes.append(
                 message(
                     "{title} The list below was loaded {ago}.",
                     title=error.title,
-                    ago=_format_age(self._now() - kept.asked_s),
+                    ago=_format_age(self._now() - cached.asked_s),
                 )
             )
-            return kept
-        _save_reply(kept)
-        return kept
+            return cached
+        _save_reply(reply)
+        return reply
 
-    def _parse_reply(self, url: str, page: JsonPage, what: str) -> _Kept:
+    def _parse_reply(self, url: str, page: JsonPage, what: str) -> _CachedReply:
         status, headers = page.head.status, page.head.headers
-        if status in (403, 429) and (limited := self._find_rate_limit(page.head)):
-            raise limited
+        if status in (403, 429) and (error := self._find_rate_limit(page.head)):
+            raise error
         if status == 404:
             raise ReleaseMissing(
                 message("{host} has no {what}.", what=what, host=_host()),
@@ -253,9 +261,9 @@ class ReleaseClient:
         if not 200 <= status < 300:
             raise error_for_status(url, page.head)
         following = _NEXT.search(headers.get("link", ""))
-        if following and not _is_address(following[1]):
+        if following and not _is_web_address(following[1]):
             raise _malformed_reply()
-        return _Kept(
+        return _CachedReply(
             url=url,
             etag=headers.get("etag", ""),
             asked_s=self._now(),
@@ -265,32 +273,32 @@ class ReleaseClient:
 
     def _find_rate_limit(self, answer: ResponseHead) -> RateLimited | None:
         """Return the error if a refusal is a rate limit, and save when it ends; None for other refusals."""
-        wait, left = answer.headers.get("retry-after", ""), answer.headers.get("x-ratelimit-remaining")
-        reset = answer.headers.get("x-ratelimit-reset", "")
-        if wait.isdecimal():
-            until_s = self._now() + float(wait)
-        elif left == "0" and reset.isdecimal():
-            until_s = float(reset)
-        elif answer.status == 429 or left == "0":
+        wait_s = answer.headers.get("retry-after", "")
+        used_up = answer.headers.get("x-ratelimit-remaining") == "0"
+        reset_s = answer.headers.get("x-ratelimit-reset", "")
+        if wait_s.isdecimal():
+            until_s = self._now() + float(wait_s)
+        elif used_up and reset_s.isdecimal():
+            until_s = float(reset_s)
+        elif used_up or answer.status == 429:
             until_s = self._now() + _MINUTE_S  # GitHub's advice for replies that name no time
         else:
             return None
         until_s = min(until_s, self._now() + _DAY_S)
-        refusal = _Refusal(api=_api(), until_s=until_s, token=_token_for(_api()) is not None)
+        limit = _RateLimit(api=_api(), until_s=until_s, token=_token_for(_api()) is not None)
         with suppress(OSError):
-            write_atomically(_rate_limit_file(), refusal.model_dump_json().encode())
+            write_atomically(_rate_limit_file(), limit.model_dump_json().encode())
         return self._rate_limit_error(until_s)
 
     def _check_rate_limit(self, url: str) -> None:
         try:
-            refusal = _REFUSAL.load(_rate_limit_file())
+            limit = _RATE_LIMIT_FILE.load(_rate_limit_file())
         except OSError:
             return
-        if refusal is None:
+        if limit is None or limit.api != _api() or limit.token != (_token_for(url) is not None):
             return
-        same = refusal.api == _api() and refusal.token == (_token_for(url) is not None)
-        if same and 0 < refusal.until_s - self._now() <= _DAY_S:
-            raise self._rate_limit_error(refusal.until_s)
+        if 0 < limit.until_s - self._now() <= _DAY_S:
+            raise self._rate_limit_error(limit.until_s)
 
     def _rate_limit_error(self, until_s: float) -> RateLimited:
         minutes = max(1, round((until_s - self._now()) / 60))
@@ -314,17 +322,17 @@ def _format_age(seconds: float) -> str:
 
 def _parse_release(data: Any) -> Release:  # noqa: ANN401 -- what the server sent
     try:
-        told = _Release.model_validate(data)
+        parsed = _Release.model_validate(data)
     except ValidationError as error:
         raise _malformed_reply() from error
     assets = {}
-    for each in told.assets:
+    for each in parsed.assets:
         digest = _DIGEST.fullmatch(each.digest or "")
         sha256 = digest[1] if digest else None
         assets[each.name] = Asset(
             each.name, each.browser_download_url, each.size, sha256, each.state == "uploaded" and each.size > 0
         )
-    return Release(told.tag_name, None if told.draft else told.published_at, assets)
+    return Release(parsed.tag_name, None if parsed.draft else parsed.published_at, assets)
 
 
 def _malformed_reply() -> Refused:
@@ -336,7 +344,7 @@ def _malformed_reply() -> Refused:
 
 def _api() -> str:
     url = os.environ.get(API_VARIABLE, "").strip().rstrip("/") or _API
-    if not _is_address(url):
+    if not _is_web_address(url):
         raise BadOption(
             message("{api_variable} is not a web address.", api_variable=API_VARIABLE),
             message("Unset it, or set it to {api}.", api=_API),
@@ -344,7 +352,7 @@ def _api() -> str:
     return url
 
 
-def _is_address(url: str) -> bool:
+def _is_web_address(url: str) -> bool:
     try:
         return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
     except ValueError:
@@ -367,8 +375,8 @@ def _token_for(url: str) -> str | None:
     return found if found and _TOKEN.fullmatch(found) else None
 
 
-def _headers(kept: _Kept | None) -> dict[str, str]:
-    return _HEADERS | ({"If-None-Match": kept.etag} if kept and kept.etag else {})
+def _headers(cached: _CachedReply | None) -> dict[str, str]:
+    return _HEADERS | ({"If-None-Match": cached.etag} if cached and cached.etag else {})
 
 
 def _cache_folder() -> Path:
@@ -383,14 +391,14 @@ def _reply_file(url: str) -> Path:
     return _cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
 
 
-def _load_reply(url: str) -> _Kept | None:
+def _load_reply(url: str) -> _CachedReply | None:
     try:
-        kept = _ANSWER.load(_reply_file(url))
+        reply = _REPLY_FILE.load(_reply_file(url))
     except OSError:
         return None
-    return kept if kept is not None and kept.url == url else None
+    return reply if reply is not None and reply.url == url else None
 
 
-def _save_reply(kept: _Kept) -> None:
+def _save_reply(reply: _CachedReply) -> None:
     with suppress(OSError):  # without a cache the request is sent again next time
-        write_atomically(_reply_file(kept.url), kept.model_dump_json().encode())
+        write_atomically(_reply_file(reply.url), reply.model_dump_json().encode())

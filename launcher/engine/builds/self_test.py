@@ -125,30 +125,31 @@ async def check_engine(name: str | None = None, *, on_step: OnStep = lambda _: N
     An official GPU build must list this computer's GPU. Raises EngineMissing and the errors of `run_self_test`.
     """
     store = read_store()
-    wanted = name or store.current
-    if wanted == AUTOMATIC:
-        wanted = str(find_on_path() or BUILT_IN_NAME)
-    if wanted == BUILT_IN_NAME:
-        return wanted, await run_self_test(None, on_step=on_step)
-    if os.sep in wanted or "/" in wanted:  # Windows accepts "/" in paths, too
-        return wanted, await run_self_test(expand_user(wanted), on_step=on_step)
-    engine = store.find_engine(wanted)
+    name = name or store.current
+    if name == AUTOMATIC:
+        name = str(find_on_path() or BUILT_IN_NAME)
+    if name == BUILT_IN_NAME:
+        return name, await run_self_test(None, on_step=on_step)
+    if os.sep in name or "/" in name:  # Windows accepts "/" in paths, too
+        return name, await run_self_test(expand_user(name), on_step=on_step)
+    engine = store.find_engine(name)
     if engine.manifest is None:
         return engine.name, await run_self_test(engine.program, on_step=on_step)
     backend = engine.manifest.backend.partition("-")[0]
     gpus = (await asyncio.to_thread(lambda: read_machine(wake=True))).gpus if backend != "cpu" else ()
     gpu = gpu_for(backend, gpus)
-    passed = await run_self_test(engine.program, number=engine.number, backend=backend, gpu=gpu, on_step=on_step)
-    return engine.name, passed
+    result = await run_self_test(engine.program, number=engine.number, backend=backend, gpu=gpu, on_step=on_step)
+    return engine.name, result
 
 
 def _check_gpu(devices: Sequence[Device], backend: str | None, gpu: Gpu | None) -> tuple[str, ...]:
     """Check that `backend` lists a GPU and, if given, `gpu`; return notes for the user. Raises GpuUnseen otherwise."""
     if backend is None or backend == "cpu":
         return ()
-    own = [device for device in devices if is_gpu(device) and device.name.startswith(_DEVICE_PREFIXES.get(backend, ""))]
-    missed = gpu is not None and any(each.kind in ("missing", "hidden") for each in find_disagreements([gpu], own))
-    if own and not missed:
+    prefixes = _DEVICE_PREFIXES.get(backend, "")
+    of_backend = [device for device in devices if is_gpu(device) and device.name.startswith(prefixes)]
+    disagreements = find_disagreements([gpu], of_backend) if gpu is not None else ()
+    if of_backend and not any(each.kind in ("missing", "hidden") for each in disagreements):
         return ()
     variable = find_hidden_gpus([gpu], backend, os.environ).get(gpu.id) if gpu is not None else None
     if gpu is not None and variable is not None:
@@ -158,7 +159,7 @@ def _check_gpu(devices: Sequence[Device], backend: str | None, gpu: Gpu | None) 
             environ=os.environ[variable],
             name=gpu.name,
         )
-        if own:
+        if of_backend:
             return (message("{hidden} Another one was tested.", hidden=hidden),)
         raise GpuUnseen(hidden, message("Unset {variable}, or name this GPU in it.", variable=variable), hidden=True)
     if backend == "vulkan" and any(library.soname.startswith("libvulkan") for library in missing_libraries("official")):

@@ -196,7 +196,7 @@ class AdvancedFields(QWidget):
 
         try:
             if value and flag.value is not None:
-                flag.check(value)
+                flag.check_value(value)
         except LauncherError as error:
             self._flag_error.setText(render(error.message))
             self._flag_error.show()
