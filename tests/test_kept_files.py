@@ -106,7 +106,7 @@ def made_manifest(_: Circumstances) -> None:
 
 
 def tags(_: Circumstances) -> object:
-    return [release.tag for release in ReleaseClient().builds()]
+    return [release.tag for release in ReleaseClient().fetch_builds()]
 
 
 KINDS = {
