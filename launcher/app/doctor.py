@@ -203,7 +203,7 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding
         findings.append(
             Finding(
                 title,
-                message("Install build b{mended} or newer ({source}).", mended=fault.mended, source=fault.source),
+                message("Install build b{fixed_in} or newer ({source}).", fixed_in=fault.fixed_in, source=fault.source),
                 "MTP",
             )
         )

@@ -54,7 +54,7 @@ def test_a_release_tells_its_files(releases: ReleaseServer) -> None:
     assert asset.sha256
     assert len(asset.sha256) == 64
     assert asset.url == f"{releases.api}/download/b11434/{name}"
-    assert release.ready == {name}
+    assert release.uploaded_names == {name}
     assert release.assets["llama-b11434-bin-ubuntu-vulkan-x64.tar.gz"].sha256 is None
 
 

@@ -32,7 +32,7 @@ async def test_the_built_in_engine_passes_and_tells_what_it_did() -> None:
     passed = await run_self_test(None, on_step=steps.append)
     assert passed.build.name == "built-in"
     assert 0 < passed.accepted <= passed.drafted
-    assert passed.drafts.startswith(f"{passed.accepted} of {passed.drafted} drafted tokens accepted (")
+    assert passed.acceptance_text.startswith(f"{passed.accepted} of {passed.drafted} drafted tokens accepted (")
     assert steps == ["Reading its version and flags", "Reading its GPUs", "Running the demo model with MTP"]
 
 

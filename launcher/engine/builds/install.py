@@ -128,7 +128,7 @@ class _Installation:
                     )
                 )
                 return newer
-            choices = choose_builds(target, release.ready, backend)
+            choices = choose_builds(target, release.uploaded_names, backend)
             # A private folder: no other user may change an archive between its verification and its unpacking.
             downloads = make_private_folder(_downloads_folder(tag, backend))
             for index, choice in enumerate(choices):

@@ -15,13 +15,13 @@ _BUILD = re.compile(r"\bbuild (\d+)|^(\d+) \(")
 class KnownFault:
     """A known fault of the builds `first` to `last`, inclusive.
 
-    `reason` is a clause that can follow "because", `mended` the first build without the fault, `source` a link.
+    `reason` is a clause that can follow "because", `fixed_in` the first build without the fault, `source` a link.
     """
 
     first: int
     last: int
     reason: str
-    mended: int
+    fixed_in: int
     source: str
 
 

@@ -45,7 +45,7 @@ def evaluate_release(release: Release, target: TargetComputer, backend: str | No
     """Evaluate one release for a computer. A release that is still being published has no choice yet."""
     fault = find_known_fault(int(release.tag[1:]))
     try:
-        first = choose_builds(target, release.ready, backend)[0]
+        first = choose_builds(target, release.uploaded_names, backend)[0]
     except EngineUnfit as error:
         pending = _pending_files(release)
         return Offer(release, None, _unfinished_error(release.tag, pending) if pending else error, fault)
@@ -99,8 +99,8 @@ async def find_offer(
         raise KnownBadBuild(
             message("{build} has a known bug: {reason}.", build=build, reason=fault.reason),
             message(
-                "Use b{mended} or newer. To install it anyway: `mtp-launcher engine install {build} --anyway`.",
-                mended=fault.mended,
+                "Use b{fixed_in} or newer. To install it anyway: `mtp-launcher engine install {build} --anyway`.",
+                fixed_in=fault.fixed_in,
                 build=build,
             ),
             source=fault.source,
@@ -127,7 +127,7 @@ def _offer_rank(offer: Offer) -> int:
 
 
 def _pending_files(release: Release) -> list[str]:
-    return sorted(release.assets.keys() - release.ready)
+    return sorted(release.assets.keys() - release.uploaded_names)
 
 
 def _unfinished_error(tag: str, names: Sequence[str]) -> ReleaseMissing:

@@ -72,7 +72,7 @@ class Release:
         return BUILD_TAG.fullmatch(self.tag) is not None
 
     @property
-    def ready(self) -> frozenset[str]:
+    def uploaded_names(self) -> frozenset[str]:
         """Names of the files that can be downloaded."""
         return frozenset(asset.name for asset in self.assets.values() if asset.uploaded)
 

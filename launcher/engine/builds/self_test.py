@@ -67,7 +67,7 @@ class SelfTestResult:
     notes: tuple[str, ...]
 
     @property
-    def drafts(self) -> str:
+    def acceptance_text(self) -> str:
         """Draft acceptance as text for a reader."""
         share = format_percent(self.accepted / self.drafted)
         return f"{self.accepted} of {self.drafted} drafted tokens accepted ({share})"

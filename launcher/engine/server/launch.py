@@ -223,7 +223,7 @@ def _known_fault_note(build: EngineBuild) -> str:
     if fault is None:
         return ""
     return message(
-        "This build has a known bug: {reason}. Use b{mended} or newer.", reason=fault.reason, mended=fault.mended
+        "This build has a known bug: {reason}. Use b{fixed_in} or newer.", reason=fault.reason, fixed_in=fault.fixed_in
     )
 
 
