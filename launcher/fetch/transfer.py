@@ -521,7 +521,7 @@ class Transfer:
         self._with_range = self._with_condition = True
         self._mixed = self._unsure = False
         self._failures = self._restarts = 0
-        self._received_before = 0
+        self._received_at_last_failure = 0
 
     async def run(self) -> DownloadedFile:
         """Fetch the missing data, verify the file, and rename it to its final name."""
@@ -545,13 +545,13 @@ class Transfer:
             threading.Thread(target=self._sync_regularly, args=(ended,), name="sync", daemon=True).start()
             while True:
                 await self._receive()
-                received = await self._verify()
-                if sha256 in (None, received):
+                actual_sha256 = await self._verify()
+                if sha256 in (None, actual_sha256):
                     break
-                reason = self._wrong_hash_message(received)
+                reason = self._wrong_hash_message(actual_sha256)
                 if not self._mixed:
                     part.close()
-                    raise keep_as_bad(self._target, reason, sha256=received, expected_sha256=sha256)
+                    raise keep_as_bad(self._target, reason, sha256=actual_sha256, expected_sha256=sha256)
                 self._mixed = False
                 self._start_over(DownloadBroken(reason, message("Try again.")))
             part.close()
@@ -559,7 +559,7 @@ class Transfer:
             size = part.size or 0
             self._report_progress(Phase.VERIFYING, size, size, part.resumed_bytes, force=True)
             seconds = time.monotonic() - self._began_s
-            return DownloadedFile(self._target, size, received, seconds, part.resumed_bytes, part.received_bytes)
+            return DownloadedFile(self._target, size, actual_sha256, seconds, part.resumed_bytes, part.received_bytes)
         except OSError as error:
             needed = (part.size or 0) - part.done_bytes
             raise write_error(error, self._target, needed) from error
@@ -705,9 +705,9 @@ class Transfer:
     async def _wait_for_retry(self, trouble: ConnectionTrouble) -> None:
         """Wait before a retry, longer each time. Raises the error after the last attempt."""
         settings, part = self._settings, self._part
-        if part.received_bytes > self._received_before:
+        if part.received_bytes > self._received_at_last_failure:
             self._failures = 0
-        self._received_before = part.received_bytes
+        self._received_at_last_failure = part.received_bytes
         self._failures += 1
         if self._failures >= settings.attempts:
             raise self._with_resume_hint(trouble.error)
