@@ -78,7 +78,7 @@ def _settings_folder() -> Path:
 def _temporary_settings_folder(folder: Path, why: str) -> Path:
     temporary = tempfile.TemporaryDirectory(prefix="mtp-launcher-", ignore_cleanup_errors=True)
     atexit.register(temporary.cleanup)
-    _log.warning("%s cannot be made: %s. The engine gets a folder in its place for this run.", folder, why)
+    _log.warning("Cannot create %s: %s. The engine gets a temporary folder for this run.", folder, why)
     return Path(temporary.name)
 
 
