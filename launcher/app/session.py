@@ -287,7 +287,7 @@ class Session:
         if launch is not None:
             await asyncio.to_thread(save_last_use, launch.options.model)
         if self._presence is not None:  # other commands must find the server as soon as it is ready
-            await asyncio.to_thread(self._presence.registration.settle, _PUBLISH_TIMEOUT_S)
+            await asyncio.to_thread(self._presence.registration.wait_written, _PUBLISH_TIMEOUT_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):

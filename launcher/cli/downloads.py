@@ -257,12 +257,12 @@ async def run(options: argparse.Namespace) -> Result | int:
     if action == "list":
         return await asyncio.to_thread(_list_downloads, downloads)
     if action == "clear":
-        count = await asyncio.to_thread(downloads.clear, failed=options.failed)
+        count = await asyncio.to_thread(downloads.clear_ended, failed=options.failed)
         return Result(
             {"cleared": count}, [f"Removed {count} from the list." if count else "There was nothing to remove."]
         )
     if action == "move":
-        await asyncio.to_thread(downloads.move, options.id, options.place)
+        await asyncio.to_thread(downloads.move_job, options.id, options.place)
         return await asyncio.to_thread(_list_downloads, downloads)
     return await _request_state(downloads, options)
 
