@@ -10,7 +10,7 @@ from launcher.app import settings_file
 from launcher.app.saved_tunes import load_tunes
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.builds import installed
-from launcher.engine.server import endpoint, started
+from launcher.engine.server import endpoint, last_start
 from launcher.engine.settings import load_settings, save_settings
 from launcher.fetch.queue import DownloadQueue
 from launcher.models import library_index, load_history
@@ -26,9 +26,9 @@ READ: dict[str, tuple[Callable[[], object], object]] = {
         lambda: [(each.port, each.api_key) for each in endpoint.saved_endpoints()],
         [(23_456, "an-example-of-a-key")],
     ),
-    "last start": (lambda: started.load_last_start().log, MODEL),
-    "last model": (started.load_last_model, "demo"),
-    "last used": (lambda: sorted(started.load_last_uses()), [str(MODEL)]),
+    "last start": (lambda: last_start.load_last_start().log, MODEL),
+    "last model": (last_start.load_last_model, "demo"),
+    "last used": (lambda: sorted(last_start.load_last_uses()), [str(MODEL)]),
     "measured loads": (lambda: load_history.read_excess_mib("gpu", "cuda"), 100),
     "tuned settings": (lambda: [each.model.name for each in machine_preset.load_presets()], ["Qwen3.6-35B-A3B"]),
     "engines": (

@@ -20,7 +20,7 @@ from launcher.engine.builds import installed
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server import endpoint, load_times, registry, started
+from launcher.engine.server import endpoint, last_start, load_times, registry
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.fetch.queue import DownloadQueue
 from launcher.models import header_summary, hub_figures, library_index, load_history
@@ -127,7 +127,9 @@ KINDS = {
         lambda _: [each.port for each in endpoint.saved_endpoints()],
     ),
     "last start": Kind(
-        "state/last-start.json", lambda _: started.save_last_start(None, MODEL), lambda _: started.load_last_start()
+        "state/last-start.json",
+        lambda _: last_start.save_last_start(None, MODEL),
+        lambda _: last_start.load_last_start(),
     ),
     "machine presets": Kind(
         "data/history/tuned-settings.json",
@@ -136,12 +138,12 @@ KINDS = {
     ),
     "last model": Kind(
         "state/last-model",
-        lambda _: started.save_last_model("demo"),
-        lambda _: started.load_last_model(),
+        lambda _: last_start.save_last_model("demo"),
+        lambda _: last_start.load_last_model(),
         frozenset({"cut", "of another type"}),  # any short text is a name
     ),
     "last used": Kind(
-        "state/last-used.json", lambda _: started.save_last_use(MODEL), lambda _: sorted(started.load_last_uses())
+        "state/last-used.json", lambda _: last_start.save_last_use(MODEL), lambda _: sorted(last_start.load_last_uses())
     ),
     "load times": Kind(
         "state/load-times.json",
