@@ -77,7 +77,7 @@ def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
 @pytest.mark.parametrize(("name", "value"), [("-fa", "maybe"), ("--ctx-size", "8K"), ("--temp", "hot")])
 def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
     with pytest.raises(BadOption, match=named(name).name):
-        named(name).check(value)
+        named(name).check_value(value)
     named("-fa").check("auto")
     named("--ctx-size").check("-1")
     named("--temp").check(".5")

@@ -65,8 +65,8 @@ def test_another_start_begins_a_new_row() -> None:
 
 @pytest.mark.parametrize("error", [ModelBroken("Broken."), CpuUnsupported("No AVX2.")])
 def test_what_a_restart_would_meet_again_is_not_tried(error: EngineFailed) -> None:
-    assert CrashCounter(RestartPolicy(), Hands()).judge(error) is error
+    assert CrashCounter(RestartPolicy(), Hands()).judge_crash(error) is error
 
 
 def test_never_means_never() -> None:
-    assert CrashCounter(NO_RESTARTS, Hands()).judge(CRASH) is CRASH
+    assert CrashCounter(NO_RESTARTS, Hands()).judge_crash(CRASH) is CRASH
