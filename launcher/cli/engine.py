@@ -195,7 +195,7 @@ def _describe_test(name: str, result: SelfTestResult) -> Iterator[str]:
     yield f"{name} works."
     yield wrap_text(result.build.version, "  version  ")
     yield wrap_text(devices, "  GPUs     ")
-    yield wrap_text(f"{result.drafts} on the demo model{rate}, in {result.seconds:.1f} s", "  MTP      ")
+    yield wrap_text(f"{result.acceptance_text} on the demo model{rate}, in {result.seconds:.1f} s", "  MTP      ")
     for note in result.notes:
         yield wrap_text(note, "  note     ")
 

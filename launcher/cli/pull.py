@@ -71,7 +71,7 @@ async def run(options: argparse.Namespace) -> int:
     def show_waiting(note: str) -> None:
         reporter.show_event({"event": "waiting", "note": note}, [Note(f"Waiting: {note}")])
 
-    target = await ask_again_later(find_target, settings, show_waiting)
+    target = await call_with_retries(find_target, settings, show_waiting)
     reporter.show_event(_target_json(target, choice), _describe_target(target, choice, options))
     total = target.bytes
 

@@ -78,9 +78,9 @@ def test_values_are_found_among_arguments_put_there_and_taken_out() -> None:
 def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
     with pytest.raises(BadOption, match=named(name).name):
         named(name).check_value(value)
-    named("-fa").check("auto")
-    named("--ctx-size").check("-1")
-    named("--temp").check(".5")
+    named("-fa").check_value("auto")
+    named("--ctx-size").check_value("-1")
+    named("--temp").check_value(".5")
 
 
 def test_a_search_needs_all_its_words() -> None:
