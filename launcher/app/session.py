@@ -376,7 +376,7 @@ class Session:
             served = self._serving[0] if self._serving else tried
             options = supervisor.options or tried.options
             restores_previous = served.options == options != tried.options
-            started = replace(served if restores_previous else tried.changed(options), context=launch.context)
+            started = replace(served if restores_previous else tried.with_options(options), context=launch.context)
             if options == tried.options:
                 self._tried = started
             save_last_start(started, supervisor.log.path)
