@@ -145,7 +145,8 @@ def _describe_sweep(sweep: Sweep) -> str:
     points = sweep.rounds * sum(len(start.places) for start in sweep.starts)
     return (
         f"{one_line(sweep.model.named)}, {series}: {sweep.axis.value} {', '.join(f'{place:,}' for place in places)};"
-        f" {points} points in {sweep.rounds} rounds, replies of {sweep.prompt.tokens} tokens."
+        f" {points} points in {sweep.rounds} round{'' if sweep.rounds == 1 else 's'},"
+        f" replies of {sweep.prompt.tokens} tokens."
     )
 
 
