@@ -64,7 +64,7 @@ def parse_card(text: str) -> str:
     try:
         find_card(text)
     except BadOption as error:
-        raise argparse.ArgumentTypeError(f"{error} {error.hint}") from error
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 
