@@ -260,9 +260,9 @@ def plan_environment(engine: PlannedEngine) -> dict[str, str]:
     """Return the environment variables that are added for a plan's engine, without its API key."""
     if engine.build is None:
         return {}
-    from launcher.engine.environment import settings_environment
+    from launcher.engine.environment import added_environment
 
-    return {**settings_environment(), **engine.build.environment}
+    return {**added_environment(), **engine.build.environment}
 
 
 def _companion_path(plan: Plan, companion: CompanionFile | None) -> Path | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from launcher.base.files import make_folder
 from launcher.base.paths import cache_dir
+from launcher.machine.sysfs import ROOT, has_amd_gpu
 
 _SETTINGS_PREFIXES = ("LLAMA_", "HF_")
 _SETTINGS = frozenset({"MTMD_BACKEND_DEVICE", "AIP_MODE"})
@@ -31,6 +32,8 @@ _SECRETS = re.compile(
 needs them."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
 _API_KEY = "LLAMA_API_KEY"
+_RADV_FLAGS, _NO_SPILL = "RADV_PERFTEST", "nogttspill"
+"""A variable of Mesa's driver for AMD, which others ignore, and the flag that keeps GPU memory in place."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +54,7 @@ def engine_environment(
         for name, value in inherited.items()
         if not name.startswith(_SETTINGS_PREFIXES) and name not in _SETTINGS and not _SECRETS.fullmatch(name)
     }
-    environment |= settings_environment()
+    environment |= added_environment(inherited)
     if api_key:
         environment[_API_KEY] = api_key
     if reports_loading:
@@ -59,9 +62,20 @@ def engine_environment(
     return environment
 
 
-def settings_environment() -> dict[str, str]:
-    """Return the variable that makes an engine look for its settings file in an empty folder of this program."""
-    return {"APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME": str(_settings_folder())}
+def added_environment(inherited: Mapping[str, str] | None = None, *, root: Path = ROOT) -> dict[str, str]:
+    """Return the variables that are set for an engine, besides its API key.
+
+    One makes it look for its settings file in an empty folder of this program. On Linux with a GPU of AMD, another
+    keeps Mesa from moving GPU memory to the host when little is free: with that, a prompt of 1,361 tokens was read at
+    136 instead of 51 to 60 tokens/s on an RX 7900 XTX (llama.cpp #24066). `inherited` and `root` replace this process's
+    environment and the root folder.
+    """
+    inherited = os.environ if inherited is None else inherited
+    environment = {"APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME": str(_settings_folder())}
+    if sys.platform == "linux" and has_amd_gpu(root):
+        flags = [flag for flag in inherited.get(_RADV_FLAGS, "").split(",") if flag]
+        environment[_RADV_FLAGS] = ",".join(dict.fromkeys([*flags, _NO_SPILL]))
+    return environment
 
 
 def _settings_folder() -> Path:

@@ -11,7 +11,8 @@ from pathlib import Path
 from launcher.machine.gpu import ASLEEP, Gpu, Reading, Vendor
 
 ROOT = Path("/")
-_VENDORS: dict[int, Vendor] = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
+_AMD = 0x1002
+_VENDORS: dict[int, Vendor] = {0x10DE: "nvidia", _AMD: "amd", 0x8086: "intel"}
 _MAKERS: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _DISPLAY_CONTROLLER, _ACCELERATOR = 0x03, 0x12
 """PCI base classes. AMD's Instinct cards are accelerators; no GPU of the other vendors is in that class."""
@@ -91,6 +92,11 @@ def list_pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
     folders = [folder for folder in _list_devices(root) if _is_gpu(folder)]
     database = _read_pci_ids(root) if folders else b""
     return tuple(_card(folder, database) for folder in folders)
+
+
+def has_amd_gpu(root: Path = ROOT) -> bool:
+    """Return whether a graphics card of AMD is in `root`/sys."""
+    return any(_is_gpu(folder) and read_number(folder / "vendor") == _AMD for folder in _list_devices(root))
 
 
 def _list_devices(root: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """What is checked before a process is started, and the command that comes out."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -21,13 +22,14 @@ from launcher.base.errors import (
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import read_demo_preset, unpack_demo_model
 from launcher.engine.diagnosis.explain import explain_exit
-from launcher.engine.environment import engine_environment
+from launcher.engine.environment import added_environment, engine_environment
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.process import ProcessExit
 from launcher.machine.machine import read_machine
 from launcher.models.plan import PlanCriteria, check_criteria
+from tests.machine.conftest import pci_card
 
 ENDPOINT = Endpoint(20_001, "a-secret-that-must-not-show")
 
@@ -154,6 +156,19 @@ def test_the_engines_environment_is_the_users_less_its_settings() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == "0"
     assert environment["LLAMA_API_KEY"] == "k"
     assert not {"LLAMA_ARG_CTX_SIZE", "HF_TOKEN", "AIP_MODE"} & environment.keys()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Mesa's driver is Linux's")
+@pytest.mark.parametrize(
+    ("set_by_user", "flags"), [(None, "nogttspill"), ("sam,nogttspill", "sam,nogttspill"), ("sam", "sam,nogttspill")]
+)
+def test_mesa_is_kept_from_moving_gpu_memory_to_the_host(tmp_path: Path, set_by_user: str | None, flags: str) -> None:
+    inherited = {} if set_by_user is None else {"RADV_PERFTEST": set_by_user}
+    assert "RADV_PERFTEST" not in added_environment(inherited, root=tmp_path)
+    pci_card(tmp_path, "0000:01:00.0", (0x10DE, 0x2204), "nvidia")
+    assert "RADV_PERFTEST" not in added_environment(inherited, root=tmp_path)
+    pci_card(tmp_path, "0000:03:00.0", (0x1002, 0x744C), "amdgpu")
+    assert added_environment(inherited, root=tmp_path)["RADV_PERFTEST"] == flags
 
 
 def test_the_demo_model_is_unpacked_once_and_again_when_it_was_damaged(home: Path) -> None:
