@@ -144,7 +144,7 @@ def cockpit_memory(window: Window) -> dict[str, int]:
     """Return what the Cockpit's memory bar is drawn from, read when the page is shown."""
     window.show_page("cockpit")
     state = window.page("cockpit").state
-    wait_until(lambda: state.preview is not None and state._reading is None, "the Cockpit's memory")
+    wait_until(lambda: state.preview is not None and state._reading_launch is None, "the Cockpit's memory")
     basis = state.preview.basis
     return {"total": basis.total_mib, "others": basis.others_mib, "available": basis.available_mib}
 

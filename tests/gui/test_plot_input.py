@@ -48,7 +48,7 @@ def panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[
 
 class TestMarks:
     def test_what_the_controller_tells_becomes_marks(self, panel: PlotPanel, controller: Controller) -> None:
-        model, marks = controller._model, panel.marks
+        model, marks = controller._view_model, panel.marks
         controller.inputs  # noqa: B018 -- nothing ran yet
         for state in (ServerState.PREPARING, ServerState.LOADING, ServerState.WARMING_UP, ServerState.READY):
             model.update(status=ServerStatus(state), settings="8K context · draft 2")
@@ -241,7 +241,7 @@ class TestExport:
         assert first["VRAM, this server [GiB]"] == "20.000"
         assert first["Position 2 [%]"] == "72.00"
         assert last["marks"] == "'=a notice, with a comma"
-        assert "Saved: " in panel.head._words.text()
+        assert "Saved: " in panel.head._text.text()
 
     def test_the_picture_is_of_the_plots(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
@@ -258,7 +258,7 @@ class TestExport:
     def test_a_folder_that_is_not_there_is_said_in_place(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
         panel.export_csv(tmp_path / "missing")
-        qtbot.waitUntil(lambda: "could not be written" in panel.head._words.text(), timeout=60_000)
+        qtbot.waitUntil(lambda: "could not be written" in panel.head._text.text(), timeout=60_000)
 
     def test_two_exports_in_one_second_have_two_names(self, panel: PlotPanel, qtbot: QtBot, tmp_path: Path) -> None:
         fill(panel)
@@ -269,7 +269,7 @@ class TestExport:
 
     def test_without_samples_there_is_nothing(self, panel: PlotPanel, tmp_path: Path) -> None:
         panel.export_csv(tmp_path)
-        assert panel.head._words.text() == "There is nothing to export yet."
+        assert panel.head._text.text() == "There is nothing to export yet."
 
     def test_every_name_is_exported_once(self) -> None:
         titles = [(quantity.title.format(n=quantity.step), quantity.unit) for quantity in exported_quantities()]

@@ -222,11 +222,11 @@ def test_when_nothing_runs_no_number_looks_like_now(
     fill(panel)
     panel.references.set_limit(Reading(250.0))
     drawn(panel)
-    assert panel.head._words.text() == "Live"
+    assert panel.head._text.text() == "Live"
     controller.bridge.drained.emit([status])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])  # one that was on its way
     drawn(panel)
-    assert panel.head._words.text() == "Nothing is running."
+    assert panel.head._text.text() == "Nothing is running."
     for card in panel.cards.values():
         assert [read_out.value.text() for read_out in card.read_outs.values()] == [DASH] * len(card.read_outs)
         assert card.aside == ""
@@ -235,7 +235,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     controller.bridge.drained.emit([ServerStatus(ServerState.LOADING)])
     panel.add_samples([sampled(kept(panel).newest_s + 0.1)])
     drawn(panel)
-    assert panel.head._words.text() == "Live"
+    assert panel.head._text.text() == "Live"
     assert said(panel.cards["gpu"])[0].startswith("Temperature: 71 °C")
 
 
