@@ -11,13 +11,8 @@ from pathlib import Path
 
 from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
-from launcher.fetch.part import free_bytes
-from launcher.fetch.transfer import (
-    DownloadSource,
-    TransferSettings,
-    count_unfinished_bytes,
-    download_file,
-)
+from launcher.fetch.part import count_unfinished_bytes, free_bytes
+from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from tools.fault_matrix.server import serving
 
 DISK = Path(sys.argv[1])

@@ -366,10 +366,10 @@ def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: 
     qtbot.waitUntil(lambda: plots.drawings > 1, timeout=60_000)
     session = demo.controller._service.session
     assert session is not None
-    assert session.monitor._seen
+    assert session.monitor._visible
     demo.showMinimized()
     qtbot.waitUntil(demo.isMinimized, timeout=60_000)
-    qtbot.waitUntil(lambda: not session.monitor._seen, timeout=60_000)
+    qtbot.waitUntil(lambda: not session.monitor._visible, timeout=60_000)
     drawn = plots.drawings
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         demo.controller.request_reply([{"role": "user", "content": "What is a draft?"}])
@@ -379,5 +379,5 @@ def test_minimised_nothing_is_drawn_and_back_again_all_that_came_is_there(demo: 
     assert plots.drawings == drawn
     with qtbot.waitSignal(demo.page_shown, timeout=60_000):
         demo.showNormal()
-    qtbot.waitUntil(lambda: session.monitor._seen, timeout=60_000)
+    qtbot.waitUntil(lambda: session.monitor._visible, timeout=60_000)
     qtbot.waitUntil(lambda: plots.drawings > drawn, timeout=60_000)
