@@ -686,18 +686,19 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
         else:
             if entry is not None and its is not None and describe_mismatch(entry, its, paths):  # another under its name
                 new = new.model_copy(update={"model": None, "sha256": ()})
-            problem = _OLLAMAS_OWN if sha256 and _is_ollamas_own(model) else None
+            problem = _OLLAMAS_OWN if is_ollamas_own(model) else None
             kind = _kind(path.name, model)
             yield new.model_copy(update={"kind": kind, "head": model.mtp_head.value, "problem": problem})
 
 
-def _is_ollamas_own(model: GgufModel) -> bool:
+def is_ollamas_own(model: GgufModel) -> bool:
     """Return whether a model is in Ollama's format, with encoders or a head under names that llama.cpp does not know.
 
     Ollama changes such files while it loads them (llama/compat/README.md); llama.cpp refuses tensors that it has no use
     for.
     """
-    return any(tensor.name.startswith(_OLLAMAS_TENSORS) for tensor in model.tensors)
+    is_blob = model.path.name.startswith("sha256-")
+    return is_blob and any(tensor.name.startswith(_OLLAMAS_TENSORS) for tensor in model.tensors)
 
 
 def _walk_files(places: _Places) -> Iterator[tuple[Path, str | None, str | None, str | None]]:

@@ -22,6 +22,7 @@ from launcher.models.library import (
     find_local_model,
     find_misnamed,
     find_stored,
+    is_ollamas_own,
 )
 
 _SHOWN = 12
@@ -224,18 +225,25 @@ def select_model(text: str, catalogue: Catalogue) -> ModelSelection:
 def select_file(path: Path, catalogue: Catalogue, name: str | None = None) -> ModelSelection:
     """Return the model of a file: that of the catalogue, else one described by its header, called `name` if given.
 
-    Raises ModelMissing or ModelBroken, and ModelUnexpected for a file that only goes with a model.
+    Raises ModelMissing or ModelBroken, and ModelUnexpected for a file that only goes with a model, or that only Ollama
+    loads.
     """
     found = find_entry(catalogue, path)
     if found is not None:
         return ModelSelection(catalogue, *found, path)
     model = read_model(path)
-    _refuse_side_file(model)
+    _refuse_unusable(model, name or model.name)
     entry = describe_file(model, name)
     return ModelSelection(Catalogue((entry,)), entry, entry.files[0], path)
 
 
-def _refuse_side_file(model: GgufModel) -> None:
+def _refuse_unusable(model: GgufModel, name: str) -> None:
+    if is_ollamas_own(model):
+        raise ModelUnexpected(
+            message("{name} is in a format of Ollama's own, which llama.cpp does not load.", name=name),
+            message("Get the same model from Hugging Face, for example with `mtp-launcher pull`."),
+            path=str(model.path),
+        )
     if model.architecture == "clip":
         what = message("a vision projector")
     elif is_head_alone(model) or model.architecture.endswith("-assistant"):

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -32,6 +32,11 @@ _OLLAMA_SERVICE = (
 """Where Ollama's installer, distributions and the snap keep the models of the system's service."""
 _OLLAMA_UNITS = ("/etc/systemd/system/ollama.service", "/etc/systemd/system/ollama.service.d/override.conf")
 _UNIT_MODELS = re.compile(r'OLLAMA_MODELS=([^"\s]+)')
+_VARIABLES = (
+    *("OLLAMA_MODELS", "JAN_DATA_FOLDER", "LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "APPDATA", "LOCALAPPDATA"),
+)
+"""Environment variables that the programs' folders depend on."""
 _OLLAMA_HOST, _OLLAMA_LIBRARY = "registry.ollama.ai", "library"
 _HUB_HOSTS = ("hf.co", "huggingface.co")
 _OLLAMA_PART = re.compile(r"\w[\w.:-]*", re.ASCII)
@@ -120,19 +125,67 @@ def find_store_folders(
     A usual folder need not exist.
     """
     environ = os.environ if environ is None else environ
-    llama_cache = expand_user(environ["LLAMA_CACHE"]) if environ.get("LLAMA_CACHE") else None
-    found = [
-        *_ollama_folders(environ, platform),
-        *_lm_studio_folders(environ, platform),
-        *_jan_folders(environ, platform),
-        StoreFolder(Store.LLAMA_CPP, flat_cache_root(environ, platform), named=llama_cache is not None),
-        *(StoreFolder(Store.HUB, root) for root in cache_roots(environ) if root != llama_cache),
-        *(folder for place in added if (folder := recognise_store(place))),
-    ]
-    unique: dict[str, StoreFolder] = {}
-    for each in found:
-        unique.setdefault(os.path.realpath(each.path), each)
+    known = _Surroundings(
+        tuple((name, value) for name in _VARIABLES if (value := environ.get(name))),
+        platform,
+        str(expand_user("~")),
+        (_read_text(expand_user("~/.lmstudio-home-pointer")) or "").strip(),
+        (*_OLLAMA_SERVICE, *_OLLAMA_UNITS),
+    )
+    usual = _find_usual_folders(known, tuple(map(_stamp, _list_settings(known))))
+    old_jan = expand_user("~/jan")  # of 2024, and a name that a user's own folder may have
+    if _recognise_layout(old_jan) is Store.JAN:
+        usual = (*usual, StoreFolder(Store.JAN, old_jan))
+    unique: dict[Path, StoreFolder] = {}
+    for each in (*usual, *(folder for place in added if (folder := recognise_store(place)))):
+        unique.setdefault(each.path, each)
     return tuple(unique.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """All that the folders depend on, but for the content of settings: `environment` as (name, value)."""
+
+    environment: tuple[tuple[str, str], ...]
+    platform: str
+    home: str
+    lm_studio_home: str
+    constants: tuple[str, ...]
+
+
+@lru_cache(maxsize=4)
+def _list_settings(known: _Surroundings) -> tuple[Path, ...]:
+    """Return the settings files of the programs that may name a folder."""
+    homes, folders = _lm_studio_homes(known), _config_folders(dict(known.environment), known.platform)
+    return (
+        *(home / "settings.json" for home in homes),
+        *(folder / "LM Studio" / "settings.json" for folder in folders),
+        *(home / "settings.json" for home in _jan_homes(folders)),
+        *(Path(unit) for unit in _OLLAMA_UNITS if known.platform.startswith("linux")),
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return the size and modification time of a file, None if there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=4)
+def _find_usual_folders(known: _Surroundings, _stamps: tuple[object, ...]) -> tuple[StoreFolder, ...]:
+    """Return the folders that do not depend on the user's list. Cached, for plans ask it for each of their files."""
+    environ = dict(known.environment)
+    llama_cache = expand_user(environ["LLAMA_CACHE"]) if environ.get("LLAMA_CACHE") else None
+    return (
+        *_ollama_folders(environ, known.platform),
+        *_lm_studio_folders(known),
+        *_jan_folders(environ, known.platform),
+        StoreFolder(Store.LLAMA_CPP, flat_cache_root(environ, known.platform), named=llama_cache is not None),
+        *(StoreFolder(Store.HUB, root) for root in cache_roots(environ) if root != llama_cache),
+    )
 
 
 def recognise_store(folder: Path) -> StoreFolder | None:
@@ -175,9 +228,12 @@ def scan_stores(folders: tuple[StoreFolder, ...]) -> StoreScan:
     }
     models: dict[Path, StoredModel] = {}
     problems: list[StoreProblem] = []
+    scanned: set[str] = set()
     for folder in folders:
-        if not _is_there(folder, problems):
+        real = os.path.realpath(folder.path)
+        if real in scanned or not _is_there(folder, problems):
             continue
+        scanned.add(real)
         for model in scanners[folder.store](folder.path, problems):
             parts = part_names(model.path.name)
             if parts is None or parts[0] == model.path.name:
@@ -313,13 +369,18 @@ def _half_written(store: Store, path: Path, name: str, command: str) -> StorePro
 # LM Studio.
 
 
-def _lm_studio_folders(environ: Mapping[str, str], platform: str) -> Iterator[StoreFolder]:
-    pointer = (_read_text(expand_user("~/.lmstudio-home-pointer")) or "").strip()
-    homes = [expand_user(each) for each in (pointer, "~/.lmstudio", "~/.cache/lm-studio") if each]
-    settings = [home / "settings.json" for home in homes]
-    settings += [each / "LM Studio" / "settings.json" for each in _config_folders(environ, platform)]
-    for path in settings:
-        chosen = _read_settings(path).get("downloadsFolder")
+def _lm_studio_homes(known: _Surroundings) -> list[Path]:
+    return [expand_user(each) for each in (known.lm_studio_home, "~/.lmstudio", "~/.cache/lm-studio") if each]
+
+
+def _lm_studio_folders(known: _Surroundings) -> Iterator[StoreFolder]:
+    homes = _lm_studio_homes(known)
+    folders = _config_folders(dict(known.environment), known.platform)
+    for path in (
+        *(each / "settings.json" for each in homes),
+        *(each / "LM Studio" / "settings.json" for each in folders),
+    ):
+        chosen = _read_json(path).get("downloadsFolder")
         if isinstance(chosen, str) and chosen.strip():
             yield StoreFolder(Store.LM_STUDIO, expand_user(chosen), named=True)
     yield from (StoreFolder(Store.LM_STUDIO, home / "models") for home in homes)
@@ -336,18 +397,19 @@ def _scan_lm_studio(root: Path, problems: list[StoreProblem]) -> Iterator[Stored
 # Jan.
 
 
+def _jan_homes(folders: Iterable[Path]) -> list[Path]:
+    return [folder / name for folder in folders for name in ("Jan", "jan.ai.app")]
+
+
 def _jan_folders(environ: Mapping[str, str], platform: str) -> Iterator[StoreFolder]:
     if chosen := environ.get("JAN_DATA_FOLDER"):
         yield StoreFolder(Store.JAN, expand_user(chosen), named=True)
-    homes = [each / name for each in _config_folders(environ, platform) for name in ("Jan", "jan.ai.app")]
+    homes = _jan_homes(_config_folders(environ, platform))
     for home in homes:
-        chosen = _read_settings(home / "settings.json").get("data_folder")
+        chosen = _read_json(home / "settings.json").get("data_folder")
         if isinstance(chosen, str) and chosen.strip():
             yield StoreFolder(Store.JAN, expand_user(chosen), named=True)
     yield from (StoreFolder(Store.JAN, home / "data") for home in homes)
-    home = expand_user("~/jan")
-    if _recognise_layout(home) is Store.JAN:  # of 2024, and a name that a user's own folder may have
-        yield StoreFolder(Store.JAN, home)
 
 
 def _scan_jan(root: Path, problems: list[StoreProblem]) -> Iterator[StoredModel]:
@@ -504,20 +566,6 @@ def _read_text(path: Path) -> str | None:
             return file.read(_MOST_BYTES).decode("utf-8-sig", "replace")
     except (OSError, ValueError):
         return None
-
-
-def _read_settings(path: Path) -> Mapping[str, Any]:
-    """Return the object in another program's settings file, which is read anew when it has changed."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return {}
-    return _read_settings_once(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _read_settings_once(path: Path, _size: int, _modified_ns: int) -> Mapping[str, Any]:
-    return _read_json(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

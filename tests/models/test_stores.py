@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.base.errors import BadOption, ModelUnknown
+from launcher.base.errors import BadOption, ModelUnexpected, ModelUnknown
 from launcher.models.added_places import add_place, read_added_places
 from launcher.models.catalogue import Catalogue, ModelFile
 from launcher.models.catalogue_load import shipped_models
@@ -29,6 +29,9 @@ from launcher.models.library import (
 from launcher.models.library_index import read_index
 from launcher.models.locate import find_named, select_model
 from launcher.models.stores import Store, StoredModel, find_store_folders, recognise_store
+from tools.sparse_models.models import Model
+from tools.sparse_models.models import model as made
+from tools.sparse_models.write import write
 
 NOTHING = Catalogue(())
 DEMO = next(model for model in shipped_models() if model.id == "demo")
@@ -155,6 +158,16 @@ class TestOllama:
             "Ollama's cut:1b is incomplete. `ollama pull cut:1b` completes it.",
             "Ollama's lost:1b is incomplete. `ollama pull lost:1b` completes it.",
         ]
+
+    def test_a_file_that_only_ollama_loads_is_refused_in_a_sentence(self, ollama: Path) -> None:
+        whole = made("llama-8b-q4_k")
+        tensors = {**whole.tensors, "v.patch_embd.weight": ((14, 14, 3, 8), "F32")}
+        write(ollama_blob(ollama, "a"), "Seeing", Model(whole.architecture, whole.metadata, tensors))
+        local = next(each for each in listed() if each.label == "qwen3.5:9b")
+        assert local.record.problem is not None
+        assert "a format of Ollama's own" in local.record.problem
+        with pytest.raises(ModelUnexpected, match=r"qwen3\.5:9b is in a format of Ollama's own"):
+            select_model("qwen3.5:9b", NOTHING)
 
     def test_the_variable_goes_first(self, user: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
         root = user / "disk" / "ollama"
