@@ -15,10 +15,10 @@ from math import log2
 from launcher.base.messages import message
 from launcher.machine.cards import Card
 from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.file_size import bits_per_weight
 from launcher.models.geometry import Geometry
 from launcher.models.memory import PlanSettings, kv_bytes
 from launcher.models.preset import Measurement
-from launcher.models.quants import bits_per_weight
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
 
@@ -214,12 +214,12 @@ class GenerationFactors:
 
 
 GENERATIONS = {
-    "blackwell": GenerationFactors(0.841, 52.6, 0.257),
-    "ada": GenerationFactors(0.901, 86.5, 0.261),
-    "ampere": GenerationFactors(0.856, 84.2, 0.220),
-    "turing": GenerationFactors(0.860, 120.6, 0.272),
-    "rdna": GenerationFactors(0.919, 247.2, 0.166),
-    "shared": GenerationFactors(0.798, 117.7, 0.168),
+    "blackwell": GenerationFactors(0.849, 57.5, 0.326),
+    "ada": GenerationFactors(0.849, 78.6, 0.303),
+    "ampere": GenerationFactors(0.865, 84.2, 0.216),
+    "turing": GenerationFactors(0.908, 118.0, 0.260),
+    "rdna": GenerationFactors(0.956, 228.5, 0.175),
+    "shared": GenerationFactors(0.802, 120.6, 0.170),
 }
 _LIKE = {
     "hopper": "ampere",
@@ -248,13 +248,13 @@ class CommonFactors:
     the rate at which experts in host memory are read.
     """
 
-    few_bits: float = 1.200
-    experts_us: float = 1.225
-    more_experts: float = 0.758
-    mixture_us: float = 11.176
-    vulkan: float = 0.885
-    watts: float = 0.611
-    watts_compute: float = 0.632
+    few_bits: float = 1.248
+    experts_us: float = 1.304
+    more_experts: float = 0.726
+    mixture_us: float = 10.399
+    vulkan: float = 0.898
+    watts: float = 0.574
+    watts_compute: float = 0.614
     host_gb_s: float = 40.000
 
 
@@ -262,7 +262,7 @@ COMMON = CommonFactors()
 _USUAL_FILE_BITS = 4.85
 ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
 """Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
-RANGE = (0.78, 1.22)
+RANGE = (0.80, 1.18)
 """Where four of five published runs lie, as shares of their forecast; measured by leaving out a run's source."""
 WIDE_RANGE = (0.6, 1.6)
 """The same where no run is near: experts in host memory, or a card or generation without published runs."""
@@ -286,7 +286,7 @@ def forecast_speed(
     file: ModelFile, geometry: Geometry, weights: Weights, setting: PlanSettings, situation: Situation
 ) -> SpeedForecast | None:
     """Return the forecast for a plan, or None if the cards are not known or the model runs on the processor."""
-    cards, work = situation.cards, measure_work(file.quant, geometry, weights, setting.n_cpu_moe)
+    cards, work = situation.cards, measure_work(file, geometry, weights, setting.n_cpu_moe)
     if not cards or situation.backend == "cpu":
         return None
 
@@ -329,9 +329,9 @@ class PassWork:
     mixture: bool
 
 
-def measure_work(quant: str, geometry: Geometry, weights: Weights, n_cpu_moe: int) -> PassWork:
+def measure_work(file: ModelFile, geometry: Geometry, weights: Weights, n_cpu_moe: int) -> PassWork:
     """Return the work of one pass. A quantisation of unknown name is taken to have the usual bits."""
-    bits = bits_per_weight(quant) or _USUAL_FILE_BITS
+    bits = (bits_per_weight(file) or (_USUAL_FILE_BITS,) * 3)[1]
     used = geometry.experts_used / geometry.experts if geometry.experts else 0.0
     experts = sum(block.experts for block in weights.blocks[n_cpu_moe:]) * used
     host = sum(block.experts for block in weights.blocks[:n_cpu_moe]) * used
@@ -344,7 +344,7 @@ def measure_work(quant: str, geometry: Geometry, weights: Weights, n_cpu_moe: in
         head_bytes=head,
         weights=(rest + experts + host) * 8 / bits,
         layers=geometry.layers,
-        few_bits=bits < 3.75 or "IQ" in quant.upper(),
+        few_bits=bits < 3.75 or "IQ" in file.quant.upper(),
         mixture=bool(geometry.experts),
     )
 

@@ -51,7 +51,7 @@ def test_drafts_gain_on_a_fast_card_and_long_ones_lose_on_an_old_one() -> None:
     # V100, PR 51 of sudoingX/qwen38-mtp: 33.6 off, 47.9 with draft 2, 35.0 with draft 6.
     old = card("V100-SXM2-32GB")
     two, six = (forecast("qwen3.8-27b", "UD-Q4_K_XL", old, draft) for draft in (2, 6))
-    assert two.tokens_per_second > 1.3 * two.without_mtp
+    assert two.tokens_per_second > 1.25 * two.without_mtp
     assert six.tokens_per_second < two.tokens_per_second
 
 

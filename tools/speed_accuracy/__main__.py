@@ -21,8 +21,8 @@ from launcher.machine.cards import Card, find_card
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.evidence import count_gpus, family_key, read_rows
+from launcher.models.file_size import expect_size
 from launcher.models.memory import KV_TYPES, PlanSettings, estimate_memory
-from launcher.models.quants import bits_per_weight
 from launcher.models.speed import (
     COMMON,
     GENERATIONS,
@@ -186,7 +186,7 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
     setting = PlanSettings(int(row["ctx"] or 4_096), kv, draft, backend="cuda")
     if estimate_memory(entry.geometry, weights, setting).needed_bytes > card.memory_gb * 2**30:
         return "larger than the card, with its context"
-    work = measure_work(file.quant, entry.geometry, weights, 0)
+    work = measure_work(file, entry.geometry, weights, 0)
     power = float(row["power_w"]) if row["power_w"] else None
     vulkan = "vulkan" in row["backend"].casefold()
     return Run(row, work, draft, card, float(row["tokens_per_second"]), vulkan, power)
@@ -195,16 +195,13 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
 def _file_of(entry: ModelEntry, row: dict[str, str]) -> ModelFile | None:
     """Return the model file of a row: of the size that it tells, else the catalogue's, else by the bits of its name."""
     quant = row["quant"].partition(" ")[0]
-    known, size = entry.file(quant), int(row["file_bytes"]) if row["file_bytes"] else None
-    like = next((file for file in entry.files if file.size_bytes and bits_per_weight(file.quant)), None)
-    if size is None and known is not None:
-        size = known.size_bytes
-    if size is None and like is not None and like.size_bytes and (bits := bits_per_weight(quant)):
-        size = round(like.size_bytes * bits / (bits_per_weight(like.quant) or bits))
-    if size is None:
-        return None
-    has_head = row["speculation"] != "none" or entry.speculation == "mtp"
-    return ModelFile(quant=quant, file=f"{quant}.gguf", size_bytes=size, has_head=has_head)
+    told = ModelFile(
+        quant=quant, file=f"{quant}.gguf", has_head=row["speculation"] != "none" or entry.speculation == "mtp"
+    )
+    expected = expect_size(entry, entry.file(quant) or told)
+    if row["file_bytes"]:
+        return replace(told, size_bytes=int(row["file_bytes"]))
+    return replace(told, size_bytes=expected.size_bytes) if expected else None
 
 
 def fit_factors(runs: Sequence[Run], begin: Factors, *, rounds: int = 6) -> Factors:
