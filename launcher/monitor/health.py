@@ -29,7 +29,7 @@ _LEAST_TOKENS = 32
 class AcceptanceLow:
     """Detects a draft acceptance that collapsed, or that is far below the published values for the model.
 
-    Acceptance depends strongly on the text: published results for one model are between 0.5 and 0.95. So it takes
+    Acceptance depends strongly on the text: published results for one model are from about 0.5 to 0.95. So it takes
     hundreds of drafts over several replies, and a drop to about half.
     """
 

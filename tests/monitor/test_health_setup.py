@@ -108,5 +108,5 @@ def test_the_built_in_engine_is_for_the_processor(tmp_path: Path) -> None:
 
 
 def test_the_lowest_published_acceptance_belongs_to_the_models_file() -> None:
-    assert published_acceptance(Path("/models/Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf")) == 0.5
+    assert published_acceptance(Path("/models/Qwen3.6-35B-A3B-UD-Q3_K_XL.gguf")) == 0.47
     assert published_acceptance(Path("/models/nobody-knows.gguf")) is None
