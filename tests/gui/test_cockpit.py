@@ -39,7 +39,19 @@ def shown(page: CockpitPage, text: str) -> QPushButton:
     return found
 
 
-def test_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
+def test_one_server_through_all_that_changes_nothing(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+    """These share a window and a server, which take more than a second to start."""
+    check_that_the_sliders_stand_where_the_server_is(page)
+    check_that_a_slider_changes_nothing_but_what_it_shows(page, qtbot, demo)
+    check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page, qtbot)
+    check_that_what_runs_is_shown_as_text_before_it_is_copied(page, qtbot, demo)
+    check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page, demo)
+    check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page, qtbot)
+    check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page)
+    check_that_on_a_small_gpu_the_box_says_what_is_missing(page)
+
+
+def check_that_the_sliders_stand_where_the_server_is(page: CockpitPage) -> None:
     fields = page.controls.restart.fields
     values = {name: field.value for name, field in fields.items()}
     assert values == {
@@ -74,7 +86,7 @@ def test_what_a_tune_of_this_machine_found_is_said_in_place_of_the_usual_note(
     assert page.note.isVisible()
 
 
-def test_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+def check_that_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     session = demo.controller.session
     assert session is not None
     engine = session.supervisor.engine_pid
@@ -189,7 +201,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     assert page.state.changes == 0
 
 
-def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
+def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
     from launcher.engine.server.sampling import SamplingDefaults
 
     page.state.defaults = SamplingDefaults({"temperature": 0.63, "max_tokens": -1}, thinks=False)
@@ -202,7 +214,7 @@ def test_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: Cockpit
     assert "server default: 0.63" in fields["temperature"].slider.accessibleDescription()
 
 
-def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
+def check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced
     qtbot.waitUntil(lambda: advanced.list.count() > 20, timeout=60_000)
@@ -226,9 +238,10 @@ def test_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: Cockpi
     page.state.revert()
     page.controls.mode.button("advanced").click()
     assert advanced.raw.text() == ""
+    page.controls.mode.button("simple").click()
 
 
-def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: QtBot) -> None:
+def check_that_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage) -> None:
     from launcher.app.preview import Previewer
 
     page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
@@ -243,7 +256,7 @@ def test_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage, qtbot: Q
     assert "restart about 9 s" in page.controls.changes._title.text()
 
 
-def test_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
+def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     clipboard = QGuiApplication.clipboard()
     panel = page.copy_panel
     panel.show_kind("curl")
@@ -265,9 +278,7 @@ def test_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage, qtbot
     assert key not in page.notices.done.text.text()
 
 
-def test_a_finding_stands_in_a_line_with_its_button_until_it_is_over(
-    page: CockpitPage, qtbot: QtBot, demo: Window
-) -> None:
+def check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page: CockpitPage, demo: Window) -> None:
     action = Action(ActionKind.SHORTER_DRAFT, "Draft 1 token", {"draft": 1})
     finding = Finding(Code.ACCEPTANCE_LOW, "Few drafts are accepted.", {"share": 0.2}, action)
     demo.controller.health_changed.emit((finding,))
@@ -327,7 +338,7 @@ def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
     assert "It did not start." in page.notices.problem.text.text()
 
 
-def test_the_text_of_an_earlier_choice_is_never_shown_under_another(page: CockpitPage, qtbot: QtBot) -> None:
+def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: CockpitPage, qtbot: QtBot) -> None:
     panel, seen = page.copy_panel, list[str]()
     panel.text.textChanged.connect(lambda: seen.append(panel.text.toPlainText()))
     panel.show_kind("systemd")
