@@ -43,9 +43,9 @@ def test_one_server_through_all_that_changes_nothing(page: CockpitPage, qtbot: Q
     """These share a window and a server, which take more than a second to start."""
     check_that_the_sliders_stand_where_the_server_is(page)
     check_that_a_slider_changes_nothing_but_what_it_shows(page, qtbot, demo)
+    check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page, demo)
     check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page, qtbot)
     check_that_what_runs_is_shown_as_text_before_it_is_copied(page, qtbot, demo)
-    check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page, demo)
     check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page, qtbot)
     check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page)
     check_that_on_a_small_gpu_the_box_says_what_is_missing(page)
