@@ -104,7 +104,7 @@ def test_they_are_not_removed(ollama: Path) -> None:
 
 def test_adding_such_a_folder_says_what_it_is(ollama: Path, tmp_path: Path) -> None:
     told = run("models", "folders", "add", str(ollama)).stdout
-    assert "looked at already." in told
+    assert "searched already." in told
     assert "It is Ollama's: its model is used in place and never changed." in told
     moved = tmp_path / "disk"
     ollama.rename(moved)

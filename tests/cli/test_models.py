@@ -162,8 +162,8 @@ class TestRefresh:
         assert f"  known now  {self.LEARNED}: 13,100,000,000 bytes, SHA-256 000000000000" in lines
         (differs,) = (line for line in lines if line.startswith("  differs"))
         assert self.REPLACED in differs
-        assert "17,923,394,624 bytes there" in differs
-        assert "catalogue's 17,559,178,144 bytes stay" in differs
+        assert "17,923,394,624 bytes on the hub now" in differs
+        assert "the catalogue keeps 17,559,178,144 bytes" in differs
         assert f"  not there  {self.GONE}" in lines
         assert run("qwen3.8-27b", "--refresh").stdout.count("known now") == 0
 
