@@ -31,10 +31,11 @@ class Run:
     size_bytes: int | None = None
 
     def estimate(self) -> MemoryEstimate | None:
-        """Return what the formula says, None while the file's size is unknown."""
+        """Return what the formula says, None while the file's size is unknown: an estimated size proves nothing."""
         entry = shipped().find(self.model)
         file = entry.file(self.quant) or ModelFile(quant=self.quant, file=self.quant)
-        return _estimate(entry, replace(file, size_bytes=self.size_bytes or file.size_bytes), self.setting)
+        sized = replace(file, size_bytes=self.size_bytes or file.size_bytes)
+        return _estimate(entry, sized, self.setting) if sized.size_bytes else None
 
     def total_mib(self) -> float:
         """Return the formula's total in MiB. Raises ValueError when the file's size is unknown."""
@@ -158,6 +159,8 @@ LOGS = (
     ),
 )
 _XYZ = 15_064_569_440  # Q4-XYZ-v2: sweeps/rtx-4060-ti.md
+_FIRST = 17_923_394_624
+"""Size in bytes of UD-Q4_K_XL of Qwen3.8-27B as first uploaded, until 2026-08-19."""
 _EMBEDDING = "types of embedding and head"
 _5060_TI, _4060_TI = f"{_QM}, sweeps/rtx-5060-ti.md", f"{_QM}, sweeps/rtx-4060-ti.md"
 _5090, _RADEON = f"{_QM}, sweeps/rtx-5090.md", f"{_QM}, sweeps/radeon.md"
@@ -177,13 +180,19 @@ TOTALS = (
     ),
     Total("RTX 5060 Ti", _dense("IQ4_XS", 32_768, 0), 15_188, _5060_TI, f"the context; {_EMBEDDING}"),
     *(
-        Total("RTX 5090", _dense("UD-Q4_K_XL", 131_072, draft), measured, _5090, f"{_EMBEDDING}; a desktop's share")
+        Total(
+            "RTX 5090",
+            _dense("UD-Q4_K_XL", 131_072, draft, _FIRST),
+            measured,
+            _5090,
+            f"{_EMBEDDING}; a desktop's share",
+        )
         for draft, measured in ((0, 19_926), (2, 21_218), (4, 21_518), (6, 21_816))
     ),
     *(
         Total(
             "Radeon AI PRO R9700 (Vulkan)",
-            _dense("UD-Q4_K_XL", 262_144, draft, backend="vulkan"),
+            _dense("UD-Q4_K_XL", 262_144, draft, _FIRST, backend="vulkan"),
             measured_gb * 1e9 / _MIB,
             f"{_RADEON}, PR #8",
             f"{_EMBEDDING}; GB read as 10^9 bytes",
