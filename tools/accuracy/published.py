@@ -159,8 +159,7 @@ LOGS = (
     ),
 )
 _XYZ = 15_064_569_440  # Q4-XYZ-v2: sweeps/rtx-4060-ti.md
-_FIRST = 17_923_394_624
-"""Size in bytes of UD-Q4_K_XL of Qwen3.8-27B as first uploaded, until 2026-08-19."""
+_FIRST = 17_923_394_624  # UD-Q4_K_XL of Qwen3.8-27B as first uploaded, until 2026-08-19
 _EMBEDDING = "types of embedding and head"
 _5060_TI, _4060_TI = f"{_QM}, sweeps/rtx-5060-ti.md", f"{_QM}, sweeps/rtx-4060-ti.md"
 _5090, _RADEON = f"{_QM}, sweeps/rtx-5090.md", f"{_QM}, sweeps/radeon.md"
