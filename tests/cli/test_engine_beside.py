@@ -47,5 +47,5 @@ def test_drafts_of_repeats_have_no_length(home: Path) -> None:
     plan = told("plan", "--model", "qwen3.6-35b-a3b", "--gpu-memory", "16", "--ctx", "32768", "--draft", "3")
     assert "drafts from repeats, ubatch" in plan
     assert "--spec-type ngram-mod" in plan
-    assert "draft 3" not in plan
+    assert "draft 3" not in plan.partition(" why ")[0]
     assert "--spec-draft-n-max" not in plan

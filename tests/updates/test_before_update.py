@@ -30,7 +30,12 @@ def noted(home: Path) -> str:
 
 def test_they_are_the_files_that_the_program_keeps() -> None:
     others = {settings_file.settings_path(), presets_file(), index_path()}
-    assert set(list_copied_files()) == {model_settings._file(), installed._state_file(), added_places._file(), *others}
+    assert set(list_copied_files()) == {
+        model_settings._settings_file(),
+        installed._state_file(),
+        added_places._file(),
+        *others,
+    }
 
 
 def test_another_version_copies_what_was_written_before(home: Path) -> None:
