@@ -56,7 +56,8 @@ def nearest_measurements(
 
 def comparable_rate(result: Measurement, setting: PlanSettings) -> float | None:
     """Return the tokens per second of a result that compare with a plan: its baseline for a plan without drafts."""
-    if bool(setting.draft) == (result.draft != 0):
+    drafts = setting.draft > 0 and not setting.ngrams  # how often text repeats is not published
+    if drafts == (result.draft != 0):
         return result.tokens_per_second
     return result.baseline if result.draft != 0 else None
 
@@ -302,7 +303,7 @@ def forecast_speed(
 
     near = not setting.n_cpu_moe and len(cards) == 1 and cards[0].generation in _MEASURED
     low, high = RANGE if near else WIDE_RANGE
-    found = rate(setting.draft)
+    found = rate(0 if setting.ngrams else setting.draft)
     return SpeedForecast(found, found * low, found * high, rate(0), near)
 
 
