@@ -352,9 +352,9 @@ class TestCutShort:
 class TestWithoutAFormula:
     @pytest.fixture
     def strange(self, tmp_path: Path) -> Path:
-        """A model that shares caches among its layers, which no formula knows and the engine does."""
+        """A model whose header tells of a cache that no formula knows; the engine ignores that key for this model."""
         path, made = tmp_path / "strange.gguf", model("gemma3-12b-q4_k")
-        write(path, "strange", replace(made, metadata=made.metadata | {"attention.shared_kv_layers": 20}))
+        write(path, "strange", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
         return path
 
     def test_it_is_refused_with_what_to_do(self, strange: Path) -> None:

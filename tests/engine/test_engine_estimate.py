@@ -104,7 +104,7 @@ class TestTheRealEngine:
     def test_a_model_without_a_formula_is_told_by_the_engine_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "model.gguf"
         made = model("gemma3-12b-q4_k")
-        write(path, "model", replace(made, metadata=made.metadata | {"attention.shared_kv_layers": 20}))
+        write(path, "model", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
         source = read_source(str(path))
         with pytest.raises(GeometryUnknown):
             estimate_by_formula(source, PlanSettings(4_096, draft=0))
