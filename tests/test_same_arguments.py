@@ -29,13 +29,15 @@ from tools.sparse_models.write import write
 
 MODELS = (
     "qwen35moe-35b-iq3_s",
+    "qwen35moe-35b-q4_k_m",
+    "qwen35-27b-q4_k_s",
     "qwen35-27b-q4_k_m",
     "qwen35-9b-q4_k_m",
     "llama-8b-q4_k",
     "qwen3moe-30b-q4_k",
     "gemma3-12b-q4_k",
 )
-SETTINGS_EACH = 17
+SETTINGS_EACH = 25
 ENDPOINT = Endpoint(20_001, "a-key")
 CARD = """#!/bin/sh
 case "$*" in
