@@ -13,9 +13,9 @@ _log = logging.getLogger(__name__)
 class BackgroundFile:
     """A small file whose newest content is written atomically, with retries until a write succeeds.
 
-    A daemon thread runs while something is pending; the program does not wait for it at exit. A write error is logged
-    once until a write succeeds again: `what` begins that sentence, such as "The registry entry of this server".
-    `retry_s` seconds pass between two attempts.
+    A daemon thread runs while something is pending; the program does not wait for it at exit. Of a series of
+    failed writes only the first is logged; `what` is the subject of that warning, such as "The registry entry of this
+    server". `retry_s` seconds pass between two attempts.
     """
 
     def __init__(self, path: Path, what: str, *, retry_s: float = 1.0) -> None:

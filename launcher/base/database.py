@@ -133,16 +133,16 @@ def _migrate(db: sqlite3.Connection, place: str, migrations: Sequence[str], what
 def _copy_database(path: Path, version: int) -> None:
     """Copy a database including its write-ahead log. The caller's transaction keeps others from changing it."""
     copy = copy_path(path, f"v{version}")
-    draft = copy.with_name(f"{copy.name}.draft")
-    draft.unlink(missing_ok=True)
+    temporary = copy.with_name(f"{copy.name}.draft")
+    temporary.unlink(missing_ok=True)
     try:
-        os.close(open_private_file(draft, os.O_RDWR | os.O_CREAT))
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(draft)) as target:
+        os.close(open_private_file(temporary, os.O_RDWR | os.O_CREAT))
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(temporary)) as target:
             source.backup(target)
             target.execute("PRAGMA journal_mode = DELETE")  # so that the copy is a single file
-        replace_file(draft, copy)
+        replace_file(temporary, copy)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     delete_other_copies(copy, path)
 

@@ -16,13 +16,13 @@ from typing import TypeVar
 from launcher.base.errors import FolderNotOurs
 from launcher.base.messages import message
 
-Parsed = TypeVar("Parsed")
+Outcome = TypeVar("Outcome")
 
 MAX_FILE_BYTES = 64 * 2**20
 """Upper limit for files that this program keeps, in bytes."""
-_DRAFT = ".draft"
+_TEMPORARY_SUFFIX = ".draft"
 _ABANDONED_S = 3600.0
-"""Age in seconds at which a draft counts as left over from a killed process."""
+"""Age in seconds at which a temporary file counts as left over from a killed process."""
 _OPEN_RETRY_S = 1.0
 """Seconds to retry while another process holds a file open (Windows)."""
 _log = logging.getLogger(__name__)
@@ -33,34 +33,35 @@ _warned_paths: set[Path] = set()
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write a file so that readers see either the old or the new content.
 
-    The data goes to a draft in the same folder, which is flushed to disk and renamed to `path`. Raises OSError, and
-    then leaves `path` unchanged and no draft. A killed process leaves its draft, which a later write deletes.
+    The data goes to a temporary file in the same folder, which is flushed to disk and renamed to `path`. Raises
+    OSError, and then leaves `path` unchanged and no temporary file. A killed process leaves one, which a later write
+    deletes.
     """
     make_folder(path.parent)
     with suppress(OSError):
-        for abandoned in path.parent.glob(f".{glob.escape(path.name)}.*{_DRAFT}"):
+        for abandoned in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY_SUFFIX}"):
             if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
                 abandoned.unlink()
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
-    draft = Path(name)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY_SUFFIX)
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        draft.chmod(mode)
-        replace_file(draft, path)
+        temporary.chmod(mode)
+        replace_file(temporary, path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def replace_file(draft: Path, path: Path) -> None:
-    """Rename `draft` to `path`, replacing an existing file. Raises OSError."""
-    retry_while_open(lambda: draft.replace(path))
+def replace_file(source: Path, path: Path) -> None:
+    """Rename `source` to `path`, replacing an existing file. Raises OSError."""
+    retry_while_open(lambda: source.replace(path))
 
 
-def retry_while_open(work: Callable[[], Parsed]) -> Parsed:
+def retry_while_open(work: Callable[[], Outcome]) -> Outcome:
     """Call `work`, and retry it on Windows while another process has the file open, for up to 1 s.
 
     Windows refuses to replace a file that is open, and to open one that is being replaced.
@@ -135,14 +136,15 @@ def read_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 def read_private_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Read a private file. If others can read it, restrict it and log a warning. See `read_file`."""
-    data = read_file(path, most_bytes)  # before the permissions are changed: a folder in its place keeps them
+    # Read first: this raises if `path` is a folder, whose permissions then stay as they are.
+    data = read_file(path, most_bytes)
     if sys.platform != "win32":
         _restrict_permissions(path, path.stat().st_mode, 0o600, "read")
     return data
 
 
 def _restrict_permissions(path: Path, mode: int, wanted: int, verb: str) -> None:
-    """Change the mode of a file or folder that others have access to, with a warning. `verb` is what they can do."""
+    """Change a mode that gives others access to `wanted`, with a warning. `verb` is what they can do."""
     if not mode & 0o077 or path in _warned_paths:
         return
     with suppress(OSError):

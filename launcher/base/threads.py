@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 async def wait_to_end(future: asyncio.Future[T]) -> T:
-    """Return a future's result. Waits for it even when cancelled, so that its work is over when this returns."""
+    """Return a future's result.
+
+    If the calling task is cancelled, still waits until the future is done before it raises CancelledError.
+    """
     try:
         await asyncio.wait([future])
     finally:

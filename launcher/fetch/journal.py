@@ -126,24 +126,24 @@ def format_head(identity: DownloadIdentity) -> bytes:
 def create_journal(path: Path, identity: DownloadIdentity, stretches: list[Stretch]) -> bytes:
     """Write a journal, replacing an existing one, and return its first line. Raises OSError.
 
-    The draft has a fixed name, so that one left by a killed process is reused by the next run.
+    The temporary file has a fixed name, so that one left by a killed process is reused by the next run.
     """
-    first, draft = format_head(identity), _draft_path(path)
-    with draft.open("wb") as file:
+    first, temporary = format_head(identity), _temporary_path(path)
+    with temporary.open("wb") as file:
         file.write(first + b"".join(map(format_line, stretches)))
         file.flush()
         os.fsync(file.fileno())
-    replace_file(draft, path)
+    replace_file(temporary, path)
     return first
 
 
 def remove_journal(path: Path) -> None:
-    """Delete a journal and its unfinished draft. Raises OSError."""
+    """Delete a journal and its temporary file. Raises OSError."""
     path.unlink(missing_ok=True)
-    _draft_path(path).unlink(missing_ok=True)
+    _temporary_path(path).unlink(missing_ok=True)
 
 
-def _draft_path(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.new")
 
 

@@ -63,7 +63,7 @@ class EngineDevice(Protocol):
 class Disagreement:
     """A difference between the drivers and the engine, and what to do about it."""
 
-    kind: Literal["missing", "hidden", "memory", "processor"]
+    kind: Literal["missing", "hidden", "memory", "software_renderer"]
     title: str
     hint: str
 
@@ -96,7 +96,7 @@ def find_disagreements(
     A GPU that shares the host's memory counts as missing only if the engine lists no GPU at all.
     """
     renderers = [device for device in devices if _SOFTWARE_RENDERER.search(device.description)]
-    found = [_processor_disagreement(device) for device in renderers]
+    found = [_renderer_disagreement(device) for device in renderers]
     real = [device for device in devices if is_gpu(device)]
     seen: dict[int, EngineDevice] = {}
     for group in _group_by_backend(real):
@@ -109,9 +109,9 @@ def find_disagreements(
     return tuple(found)
 
 
-def _processor_disagreement(device: EngineDevice) -> Disagreement:
+def _renderer_disagreement(device: EngineDevice) -> Disagreement:
     return Disagreement(
-        "processor",
+        "software_renderer",
         message(
             "The engine treats the CPU as a GPU: {name} is {description}.",
             name=device.name,
@@ -186,8 +186,10 @@ def _backend_name(device: EngineDevice) -> str:
 
 
 def _match_devices(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[int, EngineDevice]:
-    """Return the device for each GPU, by the GPU's index. Devices of the vendor with the same name go first, then those
-    with the most similar memory.
+    """Return the device for each GPU, by the GPU's index.
+
+    Only devices of the GPU's vendor can match: those with the same name first, and among equals the one with the most
+    similar memory.
     """
     candidates = sorted(
         (_plain_name(gpu.name) != _plain_name(device.description), _memory_distance(gpu, device), index, order)

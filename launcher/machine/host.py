@@ -13,7 +13,7 @@ from typing import Any, Literal
 import psutil
 
 from launcher.base.messages import message
-from launcher.machine.surroundings import container_name, is_on_battery, read_memory_limit, wsl_version
+from launcher.machine.surroundings import container_name, read_memory_limit, read_on_battery, wsl_version
 from launcher.machine.sysfs import ROOT
 
 System = Literal["linux", "windows", "darwin", "other"]
@@ -39,9 +39,10 @@ _WINDOWS_FEATURES = {38: "sse4_2", 39: "avx", 40: "avx2", 41: "avx512f"}
 class Host:
     """This computer. Unknown values are None; `absent` has the reason by field name.
 
-    `memory_bytes` and `available_bytes` are at most what a container allows; `memory_limit_bytes` is that limit, None
-    without one. `wsl` is WSL's version, 1 or 2, and None outside WSL. `wsl_gpu` is True if WSL provides a GPU.
-    `cpu_features` are those that matter to an engine. `on_battery` is True if it runs on battery power.
+    `system` is the operating system's name and version, `machine` the CPU architecture, such as x86_64. `cpu_features`
+    are those that matter to an engine. `memory_bytes` and `available_bytes` are at most what a container allows;
+    `memory_limit_bytes` is that limit, None without one. `wsl` is WSL's version, 1 or 2, and None outside WSL.
+    `wsl_gpu` is True if WSL provides a GPU. `on_battery` is True if the computer runs on battery power.
     """
 
     kind: System
@@ -73,19 +74,19 @@ class Host:
         return tuple(name for name in BUILT_IN_ENGINE_NEEDS if name not in self.cpu_features)
 
     @property
-    def runs_built_in_engine(self) -> bool:
-        """True if the CPU has all features that the built-in engine requires."""
+    def can_run_built_in_engine(self) -> bool:
+        """True unless the CPU is known to lack a feature that the built-in engine requires."""
         return not self.missing_features
 
 
 def read_host(root: Path = ROOT) -> Host:
-    """Read the host's facts once; `root` is the root of the Linux file systems (for tests)."""
+    """Read the host's facts. `root` is the root of the Linux file systems (for tests)."""
     name, flags = _read_cpu_info(root)
     features = _list_features(flags)
     cores = psutil.cpu_count(logical=False)
     memory = psutil.virtual_memory()
     limit = read_memory_limit(root)
-    battery, battery_absent = is_on_battery(root)
+    battery, battery_absent = read_on_battery(root)
     absent = {
         "cpu": None if name else message("The system does not report the CPU name."),
         "physical_cores": None if cores else message("The system does not report the number of CPU cores."),

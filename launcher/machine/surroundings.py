@@ -93,7 +93,7 @@ def _read_group_limit(group: Path, *, version: int) -> MemoryLimit | None:
     return MemoryLimit(limit, max(0, limit - max(0, usage)))
 
 
-def is_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:
+def read_on_battery(root: Path = ROOT) -> tuple[bool | None, str | None]:
     """Return whether the computer runs on battery, and None; if that is unknown, None and the reason."""
     if sys.platform != "linux":
         battery = psutil.sensors_battery()

@@ -14,7 +14,7 @@ from launcher.engine.server.logs import LogBook
 from launcher.machine.gpu import READINGS, GpuActivity, Reading
 from launcher.machine.gpus import GpuSensors, GpuSnapshot
 from launcher.machine.sensors import OtherProgramsLoad
-from launcher.machine.surroundings import is_on_battery
+from launcher.machine.surroundings import read_on_battery
 from launcher.models.catalogue_load import load_catalogue
 from launcher.monitor.health import Health
 from launcher.monitor.health_event import Finding, FinishedReply, HealthEvent, Moment, ServerSetup
@@ -230,7 +230,7 @@ class HealthWatch:
             if launch and log:
                 setup = read_setup(launch, engine_pid, log.last_lines(), snapshot)
         power_limited = "power limit" in (snapshot.activity.throttled_by or ())
-        on_battery = is_on_battery()[0] if power_limited else None
+        on_battery = read_on_battery()[0] if power_limited else None
         return CheckInput(snapshot, self._others.read_percent(engine_pid), on_battery, setup)
 
     def check(self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series]) -> None:

@@ -77,7 +77,7 @@ def test_another_mode_can_be_asked_for(old: Path) -> None:
     assert stat.S_IMODE(old.stat().st_mode) == 0o755
 
 
-def test_a_full_disk_leaves_the_old_content_and_no_draft(old: Path) -> None:
+def test_a_full_disk_leaves_the_old_content_and_no_temporary_file(old: Path) -> None:
     assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, old, 4096) == ""
     assert old.read_bytes() == b"n" * 4096
     assert write_elsewhere(ON_A_DISK_THAT_IS_FULL_AFTER_4_KIB, old, 4097) == "OSError"
@@ -109,16 +109,16 @@ def test_a_file_in_the_folders_place_is_left_alone(old: Path) -> None:
     assert old.read_bytes() == b"old"
 
 
-def test_a_draft_that_the_program_was_killed_over_is_deleted_later(old: Path) -> None:
+def test_a_temporary_file_that_the_program_was_killed_over_is_deleted_later(old: Path) -> None:
     killed = (
         "import os, sys, launcher.base.files as files; files.replace_file = lambda *_: os._exit(9); "
         "files.write_atomically(files.Path(sys.argv[1]), b'new')"
     )
     assert subprocess.run([sys.executable, "-c", killed, str(old)], check=False, timeout=120).returncode == 9
-    (draft,) = [path for path in old.parent.iterdir() if path != old]
+    (temporary,) = [path for path in old.parent.iterdir() if path != old]
     write_atomically(old, b"another")
-    assert draft.exists()  # it may be one that another process is writing just now
-    os.utime(draft, (0, 0))
+    assert temporary.exists()  # it may be one that another process is writing just now
+    os.utime(temporary, (0, 0))
     write_atomically(old, b"a third")
     assert names_in(old.parent) == [old.name]
 

@@ -115,13 +115,13 @@ def test_being_killed_over_a_new_journal_leaves_the_old_one_and_nothing_for_long
     target = tmp_path / "model.gguf"
     path = journal_path(target)
     journal.create_journal(path, IDENTITY, STRETCHES)
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_bytes(b"half of a jour")
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_bytes(b"half of a jour")
     record = journal.read_journal(path)
     assert record
     assert record.stretches == STRETCHES
     journal.create_journal(path, IDENTITY, STRETCHES)
-    assert not draft.exists()
-    draft.write_bytes(b"half of a jour")
+    assert not temporary.exists()
+    temporary.write_bytes(b"half of a jour")
     journal.remove_journal(path)
     assert list(tmp_path.iterdir()) == []

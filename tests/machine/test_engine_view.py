@@ -125,10 +125,10 @@ class TestDisagreement:
 
     def test_the_processor_is_no_gpu(self) -> None:
         (found,) = find_disagreements([], [LLVMPIPE], {})
-        assert found.kind == "processor"
+        assert found.kind == "software_renderer"
         assert "Vulkan0 is llvmpipe" in found.title
         kinds = [each.kind for each in find_disagreements([RTX_4090], [LLVMPIPE], {})]
-        assert kinds == ["processor", "missing"]
+        assert kinds == ["software_renderer", "missing"]
 
     def test_what_is_a_gpu(self) -> None:
         devices = [CUDA_4090, LLVMPIPE, BLAS, REMOTE, Device("MTL0", "Apple M3 Max", 49152, 49000)]

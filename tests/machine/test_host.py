@@ -63,26 +63,26 @@ class TestProcessor:
         host = read_host(proc.parent)
         assert (host.cpu, host.avx2) == ("AMD Ryzen 7 5800X 8-Core Processor", True)
         assert host.cpu_features == ("sse4_2", "avx", "avx2", "fma", "f16c", "bmi2")
-        assert host.runs_built_in_engine
+        assert host.can_run_built_in_engine
 
     def test_avx_alone_is_not_avx2(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
         host = read_host(proc.parent)
         assert host.avx2 is False
         assert host.missing_features == ("avx2", "fma", "bmi2")
-        assert not host.runs_built_in_engine
+        assert not host.can_run_built_in_engine
 
     def test_a_virtual_processor_may_lack_what_goes_with_avx2(self, proc: Path) -> None:
         (proc / "cpuinfo").write_text(DESKTOP.replace(" fma", ""))
         host = read_host(proc.parent)
-        assert (host.avx2, host.missing_features, host.runs_built_in_engine) == (True, ("fma",), False)
+        assert (host.avx2, host.missing_features, host.can_run_built_in_engine) == (True, ("fma",), False)
 
     def test_without_cpuinfo_nothing_is_claimed(self, proc: Path) -> None:
         host = read_host(proc.parent)
         assert host.avx2 is None
         assert host.absent["cpu_features"] == "The system does not list them."
         assert host.cpu == (platform.processor() or None)
-        assert host.runs_built_in_engine
+        assert host.can_run_built_in_engine
 
     @pytest.mark.parametrize("content", ["", "\n\n", "no colon here", BOARD])
     def test_a_cpuinfo_without_flags_claims_nothing(self, proc: Path, content: str) -> None:
@@ -99,7 +99,7 @@ class TestProcessor:
         (proc / "cpuinfo").write_text(OLD_DESKTOP)
         host = read_host(proc.parent)
         assert host.avx2 is None
-        assert host.runs_built_in_engine
+        assert host.can_run_built_in_engine
 
 
 class TestWindowsSubsystem:

@@ -143,7 +143,7 @@ def check_built_in_engine(host: Host | None = None) -> None:
             message("Choose a llama-server with --engine.", window="Choose a llama-server under Engine in Settings."),
         )
     host = host or read_host()
-    if not host.runs_built_in_engine:
+    if not host.can_run_built_in_engine:
         raise CpuUnsupported(
             message(
                 "This CPU lacks {lacks}, which the built-in engine needs.",
