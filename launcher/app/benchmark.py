@@ -42,13 +42,14 @@ _BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRequest:
-    """Request for a benchmark: a workload in `runs` rounds, or until it is precise enough (see tuning.measured_speed).
+    """Request for a benchmark: a workload and how to measure it.
 
+    `rounds` is the number of rounds, None to measure until the mean is precise enough (see tuning.measured_speed).
     `width` is the largest half width of the interval as a share of the mean, `budget_s` the time limit in seconds.
     """
 
     workload: Workload
-    runs: int | None = None
+    rounds: int | None = None
     width: float = WIDTH
     budget_s: float = float("inf")
 
@@ -201,8 +202,8 @@ async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_r
     work = request.workload
     prompts = await fill_prompts(work.prompts, target.server)
     minimum, most, width = LEAST_ROUNDS, MOST_ROUNDS, request.width
-    if request.runs:
-        minimum, most, width = request.runs, request.runs, 0.0
+    if request.rounds:
+        minimum, most, width = request.rounds, request.rounds, 0.0
     async with _record_targets([target], work) as records:
         record = records.get(target.url)
 

@@ -54,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--within",
         type=_parse_share,
         metavar="PERCENT",
-        help="measure until half of the mean's 95 %% interval is no more than this"
-        f" (default {_DEFAULT_PRECISION_PERCENT:g})",
+        help="measure until the mean is known to within ± this percentage"
+        f" (95 %% interval; default {_DEFAULT_PRECISION_PERCENT:g})",
     )
     parser.add_argument(
         "--budget",
@@ -137,7 +137,7 @@ async def _measure_target(
     prices = read_prices(options)
     if not options.against:
         request = _make_request(options, workload)
-        benchmark = await run_benchmark(target, request, partial(reporter.show_round, rounds=request.runs))
+        benchmark = await run_benchmark(target, request, partial(reporter.show_round, rounds=request.rounds))
         speed = benchmark.measured
         cost, cost_text = cost_of_runs(speed.answered, prices)
         return Result(
@@ -167,9 +167,9 @@ async def _measure_target(
 def _make_request(options: argparse.Namespace, workload: Workload) -> BenchmarkRequest:
     from launcher.app.benchmark import BenchmarkRequest
 
-    runs = options.runs or (workload.runs if options.within is None else None)
-    budget_min = options.budget or (float("inf") if runs else _DEFAULT_BUDGET_MIN)
-    return BenchmarkRequest(workload, runs, options.within or _DEFAULT_PRECISION_PERCENT / 100, 60 * budget_min)
+    rounds = options.runs or (workload.rounds if options.within is None else None)
+    budget_min = options.budget or (float("inf") if rounds else _DEFAULT_BUDGET_MIN)
+    return BenchmarkRequest(workload, rounds, options.within or _DEFAULT_PRECISION_PERCENT / 100, 60 * budget_min)
 
 
 def _check_comparison(options: argparse.Namespace) -> None:
@@ -234,7 +234,7 @@ def _workload_json(workload: Workload) -> dict[str, Any]:
         "version": workload.version,
         "prompts": len(workload.prompts),
         "reply_tokens": workload.reply_tokens,
-        "runs": workload.runs,
+        "runs": workload.rounds,
     }
 
 
@@ -275,7 +275,7 @@ def _describe_decode(speed: MeasuredSpeed) -> str:
     decode, interval = speed.decode, speed.interval
     if decode is None:
         return _UNKNOWN
-    clock = "" if speed.clock == "engine" else ", by the clock here"
+    clock = "" if speed.clock == "engine" else ", timed by this program, not by the server"
     text = f"{decode.mean:.1f} tokens/s"
     if interval is not None and interval.n > 1:
         spread = plus_minus(interval)
@@ -300,7 +300,7 @@ def _describe_drafts(speed: MeasuredSpeed) -> str:
         return "none"
     by_position = ", ".join(format_percent(share) for share in drafts.rates_by_position)
     total = f"{format_percent(drafts.rate)} accepted ({drafts.accepted:,} of {drafts.drafted:,}"
-    step = f"each step of the engine writes {drafts.mean_length:.2f} tokens, without MTP 1"
+    step = f"each step of the engine writes {drafts.mean_length:.2f} tokens (1 without MTP)"
     return f"{total}; by position {by_position}); {step}"
 
 
@@ -322,7 +322,7 @@ def _describe_end(speed: MeasuredSpeed) -> str:
 
     if speed.ended is EndReason.BUDGET and speed.interval is not None:
         share = speed.interval.half_width / speed.interval.estimate
-        precision = f"to {100 * share:.1f} %" if speed.interval.n > 1 else "from one round only"
+        precision = f"to within ± {100 * share:.1f} %" if speed.interval.n > 1 else "from one round only"
         return f"The time was up: the mean is known {precision}. "
     return "The server failed before the end. " if speed.ended is EndReason.FAILED else ""
 
@@ -371,8 +371,8 @@ def format_standings(
     """Yield a table of servers, each compared with the first. `costs` are sentences, empty without a price."""
     by_url = {target.url: target for target in targets}
     clock = next(each.measured.clock for each in standings if each.measured)
-    timings = "the servers' own timings" if clock == "engine" else "the clock here: one of them gives no timings"
-    yield wrap_text(f"{workload.title} (version {workload.version}), asked in turns, by {timings}.")
+    timer = "the servers themselves" if clock == "engine" else "this program: one of the servers gives no timings"
+    yield wrap_text(f"{workload.title} (version {workload.version}), asked in turns, timed by {timer}.")
     head = ("SERVER", "MODEL", "TOKENS/S", "FIRST TOKEN", "ACCEPTED", "AGAINST THE FIRST")
     rows = [_standing_cells(each, by_url[each.name], first=each is standings[0]) for each in standings]
     yield from format_table([head, *rows], right=(2, 3, 4))
@@ -381,8 +381,8 @@ def format_standings(
     yield from (wrap_text(f"{each.name}: {cost}") for each, cost in zip(standings, costs, strict=True) if cost)
 
 
-def _standing_cells(each: ServerStanding, target: BenchmarkTarget, *, first: bool) -> tuple[str, ...]:
-    speed = each.measured
+def _standing_cells(standing: ServerStanding, target: BenchmarkTarget, *, first: bool) -> tuple[str, ...]:
+    speed = standing.measured
     decode, interval = (speed.decode, speed.interval) if speed else (None, None)
     spread = plus_minus(interval) if interval else ""
     first_token = speed.first_token if speed else None
@@ -391,29 +391,29 @@ def _standing_cells(each: ServerStanding, target: BenchmarkTarget, *, first: boo
     else:
         acceptance = _UNKNOWN if speed and speed.clock == "wall" else "no drafts"
     return (
-        f"{each.name} ({target.environment.engine})",
+        f"{standing.name} ({target.environment.engine})",
         one_line(target.environment.model.label_with_quant),
         f"{decode.mean:.1f}{spread}" if decode else _UNKNOWN,
         f"{first_token.mean:.3f} s" if first_token else _UNKNOWN,
         acceptance,
-        "" if first else _describe_ratio(each),
+        "" if first else _describe_ratio(standing),
     )
 
 
-def _describe_ratio(each: ServerStanding) -> str:
-    ratio = each.ratio
+def _describe_ratio(standing: ServerStanding) -> str:
+    ratio = standing.ratio
     if ratio is None:
-        return "" if each.error else "unknown: at least 3 rounds are needed (--runs)"
+        return "" if standing.error else "unknown: at least 3 rounds are needed (--runs)"
     figures = f"{ratio.estimate:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f})"
     return figures if ratio.low > 1 or ratio.high < 1 else f"not distinguishable: {figures}"
 
 
-def standing_json(each: ServerStanding, target: BenchmarkTarget) -> dict[str, Any]:
+def standing_json(standing: ServerStanding, target: BenchmarkTarget) -> dict[str, Any]:
     """Return one server's result as JSON."""
-    speed = each.measured
+    speed = standing.measured
     drafts = speed.acceptance if speed else None
     return {
-        "url": each.name,
+        "url": standing.name,
         "engine": {"name": target.environment.engine, "version": target.environment.engine_version},
         "model": target.environment.model.name,
         "clock": speed.clock if speed else None,
@@ -422,7 +422,7 @@ def standing_json(each: ServerStanding, target: BenchmarkTarget) -> dict[str, An
         "prefill": round_figure(speed.prefill.mean, 3) if speed and speed.prefill else None,
         "first_token_s": round_figure(speed.first_token.mean, 4) if speed and speed.first_token else None,
         "acceptance": round_figure(drafts.rate, 4) if drafts else None,
-        "ratio": each.ratio and {name: round_figure(value, 4) for name, value in each.ratio.as_json().items()},
-        "error": each.error,
+        "ratio": standing.ratio and {name: round_figure(value, 4) for name, value in standing.ratio.as_json().items()},
+        "error": standing.error,
         "runs": [_run_json(run) for run in speed.runs] if speed else [],
     }

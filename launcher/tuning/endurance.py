@@ -1,7 +1,7 @@
 """Sustained load: send requests without a pause for minutes, and judge whether the speed holds.
 
-The speed is judged in verification steps per second, which do not depend on the text, as tokens per second do through
-draft acceptance.
+The speed is judged in verification steps per second. Unlike tokens per second, which vary with the text through draft
+acceptance, they do not depend on the text.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from launcher.tuning.statistics import CONFIDENCE, Interval, mean_of_known, rati
 ALPHA = 0.01
 """Significance level: a change counts when chance alone would produce it with at most this probability."""
 SHORTEST = 5
-"""Least values in a stretch."""
+"""Least number of values in a stretch."""
 _MOST_VALUES = 120
 """Longer series are averaged down to this many values, which lowers autocorrelation and bounds the work."""
 _PERMUTATIONS = 999
@@ -70,7 +70,10 @@ def find_levels(values: Sequence[float], alpha: float = ALPHA) -> list[Level]:
 
 
 def _find_cuts(values: _Values, offset: int, alpha: float) -> Iterator[int]:
-    """Yield the indices at which the level changes, plus `offset`: those of `values`, then those between them."""
+    """Yield the indices at which the level changes.
+
+    First the cuts of `values` as a whole, then, recursively, those inside the pieces; each plus `offset`.
+    """
     found = find_change(values)
     if found is None or found.chance > alpha:
         return
@@ -84,13 +87,13 @@ def find_change(values: Sequence[float] | _Values) -> ChangedStretch | None:
     """Return the stretch that differs most from everything before and after it. None with too few values.
 
     Circular binary segmentation (A. B. Olshen, E. S. Venkatraman et al., Biostatistics 5, 2004): of all stretches, take
-    the one with the largest sum of squares between inside and outside. It may begin or end with the series, so steps
-    are found as well as dips. Ranks replace values, so that a few outliers do not matter. The chance is from a
-    permutation test: how many of 999 random orders have a sum as large anywhere.
+    the one with the largest sum of squares between inside and outside. It may begin or end with the series, so a
+    lasting change is found as well as a dip. Ranks replace values, so that a few outliers do not matter. The chance is
+    from a permutation test: how many of 999 random orders have a sum as large anywhere.
 
     If slow drift makes neighbours similar, not all orders are equally likely. So the sum of squares is first divided by
     (1 + r) / (1 - r), the factor by which the variance of a mean grows, with r the correlation of neighbours. False
-    alarms, simulated: 1 % of series of independent values, 5 to 10 % where r is 0.3 to 0.6. A step of three standard
+    alarms, simulated: 1 % of series of independent values, 5 to 10 % where r is 0.3 to 0.6. A change of three standard
     deviations is found in 60 % of series of 20 values, 90 % of 40 and 98 % of 100.
     """
     array = np.asarray(values, dtype=float)
@@ -139,10 +142,10 @@ def _ranks(values: _Values) -> _Values:
 def _neighbour_correlation(values: _Values) -> float:
     """Return the correlation r of neighbours, 0 to 0.95, independent of changes of level.
 
-    In a first-order autoregression, differences over one step have the variance 2 s² (1 - r), those over two steps 2 s²
+    In a first-order autoregression, differences at lag 1 have the variance 2 s² (1 - r), those at lag 2 have 2 s²
     (1 - r²), so their ratio is 1 + r. The range from the first to the last decile replaces the variance, because only
-    few differences cross a step. The result is lowered by 1 / sqrt(number of values), about its standard error, so that
-    it is rarely above 0 without correlation.
+    few differences span a change of level. The result is lowered by 1 / sqrt(number of values), about its standard
+    error, so that it is rarely above 0 without correlation.
     """
     one, two = (np.subtract(*np.quantile(values[lag:] - values[:-lag], (0.9, 0.1))) for lag in (1, 2))
     if not one:
@@ -161,8 +164,9 @@ _LEAST_HEATING_C = 3.0
 def explain_slowdown(before: Sequence[Run], after: Sequence[Run], fall: float) -> str:
     """Return "because ..." from the differences between earlier and later runs.
 
-    `fall` is the share of the speed that was lost. Named are, in this order: a clock that fell by at least half of
-    that share, findings of the monitor, and power that fell although the clock did not.
+    `fall` is the share of the speed that was lost. The first of these that applies is the cause: a clock that fell by
+    at least half of that share (disturbances are added in brackets), disturbances that became frequent, and power that
+    fell although the clock did not.
     """
     disturbances = _new_disturbances(before, after)
     heat = _heat_text(before, after)
@@ -218,16 +222,18 @@ LEAST_FALL = 0.02
 _HOLDS_WITHIN = 0.05
 """The speed holds if the last third is slower than the first by at most this share, with 95 % confidence."""
 FEWEST_REPLIES = 20
-"""Least replies for a verdict; among fewer, a step of 1.5 standard deviations is hardly ever found."""
+"""Least number of replies for a verdict; among fewer, a change of 1.5 standard deviations is hardly ever found."""
 _ERRORS_IN_A_ROW = 3
 _FIRM_VERDICT_S = 180.0
-"""Least load in seconds for a firm verdict: heat builds up over minutes, and brief disturbances weigh more."""
+"""Shortest load, in seconds, for a firm verdict: heat builds up over minutes, and in a shorter load brief disturbances
+weigh more.
+"""
 _REPLY_S = 3.0
 """Seconds that a reply should take."""
 _MIN_TOKENS, _MAX_TOKENS = 64, 1_024
 """Limits of the reply length."""
 _BLOCKS = 10
-"""Most blocks into which a third of the runs is divided."""
+"""Largest number of blocks into which a third of the runs is divided."""
 
 Answer = Literal["holds", "falls", "undecided", "ended"]
 OnRun = Callable[[Run], None]
@@ -246,9 +252,9 @@ async def sustain_load(
     """Serve `settings` and send the same prompt again and again for `seconds` by the bench's clock.
 
     `on_run` gets each run except the first, which warms up. Its speed determines the length of the others: as many
-    tokens as take 3 s or a fortieth of the time, whichever is less, but no more than the prompt's own limit. After an
-    error the server is started again if it ended; three errors in a row end the load. Raises NothingMeasured when the
-    first request fails, and what Bench.become raises.
+    tokens as take 3 s or a fortieth of the time, whichever is less, but 64 to 1,024, and no more than the prompt's own
+    limit. After an error the server is started again if it ended; three errors in a row end the load. Raises
+    NothingMeasured when the first request fails, and what Bench.become raises.
     """
     await bench.become(settings)
     warm = await warm_up(bench, prompt, seed, _MIN_TOKENS)
@@ -294,10 +300,10 @@ class EnduranceRow:
 
 @dataclass(frozen=True, slots=True)
 class EnduranceVerdict:
-    """Verdict of a sustained load. All seconds count from the first reply.
+    """Verdict of a sustained load. Times are in seconds from the beginning of the first measured request.
 
-    `fall` is the share of the speed that was lost, `because` the cause in words, and `after_s` the time of the fall,
-    None if the speed fell gradually. `thirds` is the speed ratio of the last third to the first.
+    `fall` is the share of the speed that was lost, `because` the cause in words, and `after_s` the time at which the
+    fastest stretch ended, None if the speed fell gradually. `thirds` is the speed ratio of the last third to the first.
     """
 
     answer: Answer
@@ -344,8 +350,8 @@ def judge_endurance(runs: Sequence[Run]) -> EnduranceVerdict:
 
     Changes are found by the permutation test of `find_change`. The speed falls when the last stretch is at least 2 %
     slower than the fastest before it, or, if no change is found, when the last third is slower than the first by 2 %
-    with 95 % confidence. Otherwise it holds if the last third is not slower by 5 % with 95 % confidence, else it is
-    undecided.
+    with 95 % confidence. Otherwise it holds if, with 95 % confidence, the last third is less than 5 % slower, else it
+    is undecided.
     """
     used = [(run, rate) for run in runs if (rate := steps_rate(run)) is not None]
     origin_s = runs[0].began_s if runs else 0.0
@@ -457,7 +463,7 @@ def _dip_sentence(levels: Sequence[Level], stretches: Sequence[SpeedStretch]) ->
 
 
 def _rows(runs: Sequence[Run], origin_s: float, seconds: float) -> tuple[EnduranceRow, ...]:
-    """Return at most 15 rows, each of some whole minutes, or for a short load of some times 10 s or 1 s."""
+    """Return at most 15 rows, each a multiple of 1 minute long, or of 10 s or 1 s for a short load."""
     unit = 60.0
     if seconds <= 300:
         unit = 10.0 if seconds > 30 else 1.0

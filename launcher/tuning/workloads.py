@@ -121,7 +121,7 @@ class Workload:
     """Prompts for one kind of work.
 
     `version` rises with each change that affects measurements. `source` is the author of the prompts, `about` their
-    purpose. `runs` is how often to send each, None for as often as the precision needs.
+    purpose. `rounds` is how often to send each, None for as often as the precision needs.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Workload:
     prompts: tuple[Prompt, ...]
     source: str
     about: str = ""
-    runs: int | None = None
+    rounds: int | None = None
 
     @property
     def reply_tokens(self) -> int:

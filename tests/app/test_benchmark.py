@@ -47,7 +47,7 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
         before = parse_counters(await client.read_metrics())
         async with running_target(registry.find_server(None)) as target:
             made = await run_benchmark(
-                target, BenchmarkRequest(WORK, runs=3), lambda run, number: told.append((number, run))
+                target, BenchmarkRequest(WORK, rounds=3), lambda run, number: told.append((number, run))
             )
         counted = measure_traffic(before, parse_counters(await client.read_metrics()))
     finally:
@@ -87,10 +87,10 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
             await serve_target(session, options, "demo", work=long)
         target = await serve_target(session, options, "demo")
         with pytest.raises(NothingMeasured, match="context"):
-            await run_benchmark(target, BenchmarkRequest(long, runs=1), lambda *_: None)
+            await run_benchmark(target, BenchmarkRequest(long, rounds=1), lambda *_: None)
         small = Workload("small", "Small", 1, (Prompt("small", (("user", "What?"),), 8, size=2),), "this test")
         with pytest.raises(BadOption, match="shortest prompt has"):
-            await run_benchmark(target, BenchmarkRequest(small, runs=1), lambda *_: None)
+            await run_benchmark(target, BenchmarkRequest(small, rounds=1), lambda *_: None)
     finally:
         await session.stop()
     with History() as history:
@@ -110,7 +110,7 @@ async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model
         work = Workload("test", "Test", 1, PROMPTS[:1], "this test")
         with pytest.raises(NothingMeasured, match="300 MiB lie in host memory"):
             async with running_target(registry.find_server(None)) as target:
-                await run_benchmark(target, BenchmarkRequest(work, runs=1), lambda *_: None)
+                await run_benchmark(target, BenchmarkRequest(work, rounds=1), lambda *_: None)
     finally:
         await session.stop()
 

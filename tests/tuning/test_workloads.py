@@ -65,7 +65,7 @@ def test_prompts_change_only_with_their_version() -> None:
 def test_the_published_run_has_the_published_figures() -> None:
     run = load_workload("published")
     (prompt,) = run.prompts
-    assert (run.runs, prompt.tokens) == (10, 2_000)
+    assert (run.rounds, prompt.tokens) == (10, 2_000)
     assert dict(prompt.sampling) == {"temperature": 0.6, "top_k": 20, "min_p": 0.0}
     assert prompt.thinking is False
 
@@ -84,7 +84,7 @@ def test_a_file_of_text_is_one_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("First,\nof two lines.\n\nSecond.")
     found = load_workload(str(path))
-    assert (found.name, found.runs) == ("mine", None)
+    assert (found.name, found.rounds) == ("mine", None)
     assert [prompt.messages[0][1] for prompt in found.prompts] == ["First,\nof two lines.", "Second."]
     assert not any(prompt.sampling for prompt in found.prompts)
     assert len({prompt.name for prompt in found.prompts}) == 2
