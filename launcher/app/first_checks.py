@@ -44,18 +44,19 @@ _UNPACKED_FACTOR = 3
 
 @dataclass(frozen=True, slots=True)
 class FirstStartRequest:
-    """A model to start, named as for `serve`, with the setting of its plan (None: chosen automatically).
+    """A model to start, named as for `serve`, with the server settings of its plan (None: chosen automatically).
 
-    `kept` are the values in the setting that the user chose for the model, `replaced` the user's choices that do not
-    fit, and `applied` those that a tune also found. `needed_mib` is the memory in MiB that must be free. Without a
-    setting, `intent` is the preference for choosing one, and `use_tuned` whether tuned settings are used.
+    `kept` are those of `plan_settings` that the user chose earlier, `replaced` the user's choices that do not fit, and
+    `same_as_tuned` the user's choices that equal the tune's. `needed_mib` is the memory in MiB that must be free.
+    Without `plan_settings`, `intent` is the preference for choosing them, and `use_tuned` whether tuned settings are
+    used.
     """
 
     model: str
-    setting: PlanSettings | None = None
+    plan_settings: PlanSettings | None = None
     kept: Settings = field(default_factory=dict)
     replaced: Settings = field(default_factory=dict)
-    applied: Settings = field(default_factory=dict)
+    same_as_tuned: Settings = field(default_factory=dict)
     needed_mib: int = 0
     intent: Intent = "balanced"
     use_tuned: bool = True
@@ -68,19 +69,19 @@ class FirstStartRequest:
     @property
     def vision(self) -> bool:
         """True if the model's vision projector is loaded."""
-        return self.setting is not None and self.setting.mmproj_bytes > 0
+        return self.plan_settings is not None and self.plan_settings.mmproj_bytes > 0
 
     @property
     def on_gpu(self) -> bool:
         """True if an engine with a GPU backend is needed."""
-        return self.setting is not None and self.setting.backend != "cpu"
+        return self.plan_settings is not None and self.plan_settings.backend != "cpu"
 
 
 def make_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstStartRequest:
     """Return the request that starts a plan. `kept` has the user's own settings for its file.
 
-    The request includes them only if `plan` is the plan with them, or if there is no such plan because none of them
-    fits: otherwise the user preferred the plan without them.
+    They are included if `plan` is the variant with them, or if that variant does not exist (none of them fits). If it
+    exists and `plan` is the other one, the user decided against them.
     """
     if plan.entry.id == DEMO:
         return FirstStartRequest(DEMO)
@@ -88,7 +89,7 @@ def make_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstStartRe
     request = FirstStartRequest(model, plan.setting, needed_mib=plan.needed_mib)
     if kept is None:
         return request
-    request = replace(request, applied=kept.applied)
+    request = replace(request, same_as_tuned=kept.same_as_tuned)
     if kept.is_kept_plan(plan) or kept.kept_plan is None:
         request = replace(request, kept=kept.kept, replaced=kept.replaced)
     return request
@@ -105,7 +106,10 @@ class LocalEngine:
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Local files of a model. `path` is the first file once complete, else None. Sizes are in bytes."""
+    """Local files of a model. `path` is the first file once all are complete, else None.
+
+    `bytes` is the size of all files, None if unknown; `done_bytes` of them are here.
+    """
 
     name: str
     path: Path | None
@@ -147,8 +151,8 @@ class EngineToFetch:
 async def check_other_servers(request: FirstStartRequest) -> None:
     """Raise NothingFits if a plan fits only after other programs of this user have stopped their servers.
 
-    A plan counts the memory of all our servers as free, because usually a start replaces the only one. But a start
-    replaces only the server of its own process.
+    A plan counts the memory of all our servers as free, as if the start replaced them. It replaces only the server of
+    this process; servers of other processes keep their memory.
     """
     servers = registry.list_running() if request.on_gpu else ()
     ending = {each.engine_pid for each in servers if each.launcher.pid == os.getpid() and each.engine_pid}
@@ -182,7 +186,7 @@ async def survey_start(request: FirstStartRequest) -> StartSurvey:
 async def _find_local_engine(request: FirstStartRequest) -> LocalEngine | None:
     """Return the engine that a start would use if it answers, supports MTP, and has a GPU backend if needed; else None.
 
-    An engine that the user pinned, or added and chose, is always used.
+    An engine that the user pinned, or added and chose, need only answer.
     """
     try:
         if request.is_demo or is_built_in_chosen():
@@ -285,9 +289,11 @@ def check_disk_space(model: ModelToFetch | None, engine: EngineToFetch | None) -
         if free is not None and need + reserve > free:
             raise DiskFull(
                 message(
-                    "The download needs {need:.1f} GB more, but the disk of {folder} has only {free:.1f} GB free.",
-                    need=need / 1e9,
+                    "The download needs {need:.1f} GB of free space on the disk of {folder}, including {reserve:.1f} GB"
+                    " that must stay free. It has {free:.1f} GB.",
+                    need=(need + reserve) / 1e9,
                     folder=folder,
+                    reserve=reserve / 1e9,
                     free=free / 1e9,
                 ),
                 message(

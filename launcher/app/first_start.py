@@ -301,12 +301,12 @@ def _engine_detail(engine: LocalEngine) -> StepDetail:
 
 
 async def resolve_requested_start(request: FirstStartRequest) -> Start:
-    """Return the requested start: with the setting of its plan, or without one as `serve` resolves it.
+    """Return the requested start: with the server settings of its plan, or without a plan as `serve` resolves it.
 
     Raises what `resolve_start` raises.
     """
-    setting = request.setting
-    if request.is_demo or setting is None:
+    plan_settings = request.plan_settings
+    if request.is_demo or plan_settings is None:
         return await resolve_start(request.model, intent=request.intent, use_tuned=request.use_tuned)
 
     def with_projector(path: Path) -> ServeOptions:
@@ -315,10 +315,10 @@ async def resolve_requested_start(request: FirstStartRequest) -> Start:
     return await asyncio.to_thread(
         start_planned,
         request.model,
-        setting,
+        plan_settings,
         kept=request.kept,
         replaced=request.replaced,
-        applied=request.applied,
+        same_as_tuned=request.same_as_tuned,
         make_options=with_projector,
     )
 

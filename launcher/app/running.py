@@ -96,13 +96,13 @@ async def _read_status(entry: Entry) -> RegisteredServer:
 
 
 def _with_reported_values(entry: Entry, reply: Mapping[str, Any]) -> Entry:
-    """Return an entry with newer values from the server's program, which cannot write its entry if the disk is full."""
-    note = reply.get("note")
-    if not isinstance(note, dict):  # its program is an older version
+    """Return an entry with newer values from its server's launcher, which cannot write them if the disk is full."""
+    entry_fields = reply.get("note")
+    if not isinstance(entry_fields, dict):  # the launcher is an older version
         return entry
     try:
         return Entry.model_validate(
-            entry.model_dump() | {name: note[name] for name in registry.LIVE_FIELDS & note.keys()}
+            entry.model_dump() | {name: entry_fields[name] for name in registry.LIVE_FIELDS & entry_fields.keys()}
         )
     except ValidationError:
         return entry
@@ -135,7 +135,7 @@ def _resume_hint(pid: int) -> str:
 
 
 async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
-    """Return why a server's reply broke off, as far as its program knows; otherwise return `error` unchanged."""
+    """Return why a server's reply broke off, as far as its launcher knows; otherwise return `error` unchanged."""
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         return suspended
     if entry.control_address is None:
@@ -154,10 +154,10 @@ async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
 async def stop_server(url: str | None, *, drain_s: float = 0.0) -> Entry:
     """Stop the only running server, or the one at `url`, and return its entry.
 
-    The server's program is asked over the control socket; if it is a window, it stays open. A suspended program is
-    resumed first, so that it can clean up. A program that does not answer gets SIGTERM (on Windows it is terminated,
+    The server's launcher is asked over the control socket; if it is a window, it stays open. A suspended launcher is
+    resumed first, so that it can clean up. A launcher that does not answer gets SIGTERM (on Windows it is terminated,
     which ends the engine's job). Requests in progress may finish for up to `drain_s` seconds. Raises ServerNotFound,
-    SeveralServers, or EngineFailed if a debugger holds the program or the server still runs after 12 s.
+    SeveralServers, or EngineFailed if a debugger holds the launcher or the server still runs after 12 s.
     """
     entry = await asyncio.to_thread(registry.find_server, url)
     if entry.launcher.is_suspended():
@@ -215,7 +215,7 @@ async def restart_server(
     """Restart the only running server, or the one at `url`, with other settings, and return its status.
 
     `changes` are settings as users write them. Raises BadOption for an invalid one, SettingsFailed when the server runs
-    with the old ones again, ServerNotFound, SeveralServers, or Unreachable when its program does not answer.
+    with the old ones again, ServerNotFound, SeveralServers, or Unreachable when its launcher does not answer.
     """
     parse_settings(changes)  # raise for wrong settings before contacting the server
     entry = await asyncio.to_thread(registry.find_server, url)
@@ -240,9 +240,9 @@ async def preview_restart(url: str | None, changes: Mapping[str, str]) -> Mappin
 async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncIterator[str]:
     """Yield the last `lines` lines of a running server's log, or of the last server's if none runs, with their times.
 
-    With `follow` it continues with new lines until the server's program ends. Raises SeveralServers, Unreachable if the
-    server's program does not answer, and ServerNotFound if no server runs (at `url`) and `url` or `follow` is given, or
-    there is no log.
+    With `follow` it continues with new lines until the server's launcher ends. Raises SeveralServers, Unreachable if
+    the server's launcher does not answer, and ServerNotFound if no server runs and a `url` or `follow` was given, or if
+    no server runs and no log exists either.
     """
     try:
         entry = await asyncio.to_thread(registry.find_server, url)
@@ -253,7 +253,7 @@ async def follow_log(url: str | None, *, lines: int, follow: bool) -> AsyncItera
             yield text
         return
     address = await _find_control_address(entry)
-    with suppress(Unreachable):  # the program has ended, so the log has, too
+    with suppress(Unreachable):  # the launcher has ended, so the log has, too
         async for reply in send_request(address, "logs", lines=lines, follow=follow):
             for time_s, text in reply["lines"]:
                 yield str(LogLine(float(time_s), str(text)))
@@ -270,7 +270,7 @@ def _read_last_log(lines: int) -> list[str]:
 
 
 async def _find_control_address(entry: Entry) -> ControlAddress:
-    """Return the address of the control socket of a server's program. Raises Unreachable unless it answers."""
+    """Return the address of the control socket of a server's launcher. Raises Unreachable unless it answers."""
     if entry.control_address is None:
         raise Unreachable(
             message("The launcher of the server at {url} cannot be reached.", url=entry.url),

@@ -48,14 +48,14 @@ class Origin(Enum):
 class OwnSettings:
     """Settings of this machine for a model file: the user's choices of the last time, and those that a tune found.
 
-    `preset` is the tune's result, used or not. `applied` are choices of the user that equal those of a verified tune;
-    they count as tuned, not as `kept`.
+    `preset` is the tune's result, used or not. `same_as_tuned` are choices of the user that equal those of a verified
+    tune; they count as tuned, not as `kept`.
     """
 
     kept: Settings = field(default_factory=dict)
     tuned: Settings = field(default_factory=dict)
     preset: PresetMatch | None = None
-    applied: Settings = field(default_factory=dict)
+    same_as_tuned: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ class KeptPlan:
 
     `planned` is the plan without them. `kept_plan` has those that fit (`kept`) but not those that no longer fit
     (`replaced`); it is None if none fits. `settings` are the user's settings that differ from `planned`, and
-    `planned_settings` the values of `planned` for the same names. `applied` are those that a tune also found.
+    `planned_settings` the values of `planned` for the same names. `same_as_tuned` are the user's choices that equal the
+    tune's.
     """
 
     planned: Plan
@@ -87,7 +88,7 @@ class KeptPlan:
     replaced: Settings
     settings: Settings
     planned_settings: Settings
-    applied: Settings = field(default_factory=dict)
+    same_as_tuned: Settings = field(default_factory=dict)
 
     def is_kept_plan(self, plan: Plan) -> bool:
         """Return whether `plan` is the one with the user's settings."""
@@ -212,9 +213,9 @@ async def read_own_settings(
         return OwnSettings(kept)
     tuned = {name: value for name, value in preset.preset.settings.items() if name in ROWS and name != "ctx"}
     verified = preset.preset.verified
-    applied = {name: value for name, value in kept.items() if verified and name in tuned and tuned[name] == value}
+    same_as_tuned = {name: value for name, value in kept.items() if verified and name in tuned and tuned[name] == value}
     used = tuned if preset.used and use_tuned else {}
-    return OwnSettings(_without(kept, applied), used, preset if use_tuned else None, applied)
+    return OwnSettings(_without(kept, same_as_tuned), used, preset if use_tuned else None, same_as_tuned)
 
 
 async def apply_own_settings(
@@ -248,7 +249,7 @@ async def apply_own_settings(
         file_criteria = replace(criteria, model=plan.entry.id, quant=plan.file.quant)
         tuned = await asyncio.to_thread(_apply_tuned, plan, catalogue, situation, file_criteria, own)
         tuned_plans.append(tuned)
-        if own.kept or own.applied:
+        if own.kept or own.same_as_tuned:
             kept_plans.append(await asyncio.to_thread(_apply_kept, tuned, catalogue, situation, file_criteria, own))
     return tuple(tuned_plans), tuple(kept_plans)
 
@@ -302,7 +303,7 @@ def _apply_kept(
         replaced=resolved.replaced if kept_plan else own.kept,
         settings=different,
         planned_settings={name: planned[name] for name in different},
-        applied=own.applied,
+        same_as_tuned=own.same_as_tuned,
     )
 
 
@@ -375,7 +376,7 @@ async def resolve_start(
         plan=resolved.plan,
         origins=_find_origins(options, asked, resolved.kept, tuned),
         chosen=chosen,
-        set_aside={**_without(unused_kept, chosen), **_without(own.applied, chosen), **unusable, **replaced},
+        set_aside={**_without(unused_kept, chosen), **_without(own.same_as_tuned, chosen), **unusable, **replaced},
         preset=own.preset,
         notices=tuple(notices),
     )
@@ -387,14 +388,14 @@ def start_planned(
     *,
     kept: Settings,
     replaced: Settings,
-    applied: Settings,
+    same_as_tuned: Settings,
     make_options: Callable[[Path], ServeOptions],
 ) -> Start:
     """Return the start of a plan that the user saw, with exactly its settings.
 
     `kept` are the user's choices among them; only they are kept for the next start, not the recommended values.
-    `replaced` and `applied` are choices that stay kept: those that do not fit now, and those that a tune also found.
-    Raises what resolve_start raises for the model.
+    `replaced` and `same_as_tuned` are choices that stay kept: those that do not fit now, and those that equal the
+    tune's. Raises what resolve_start raises for the model.
     """
     _, base = _select_named_model(model, make_options)
     options = _start_options(base, setting, kept, None)
@@ -403,7 +404,7 @@ def start_planned(
         options=options,
         origins=_find_origins(options, {}, kept, {}),
         chosen=kept,
-        set_aside={**applied, **replaced},
+        set_aside={**same_as_tuned, **replaced},
         notices=(_replaced_notice(replaced, options),) if replaced else (),
     )
 
