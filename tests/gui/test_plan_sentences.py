@@ -33,6 +33,8 @@ def test_no_part_of_a_reason_stays_english(backend: str) -> None:
     for gib in (4, 8, 16, 24, 48):
         here = describe_machine(gib, host_gib=16, backend=backend)  # type: ignore[arg-type]
         for entry in catalogue.models:
+            if not entry.presets and gib != 8:  # their reasons differ by model more than by size
+                continue
             quoted |= {f"{note.text} Source: {note.source}." for note in entry.quality}
             for wish in (
                 PlanCriteria(entry.id),
