@@ -10,29 +10,29 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.app import settings_file
 from launcher.app.settings_declared import (
     APPLY,
     AT_LOGIN,
     CONNECTIONS,
-    FINISH,
+    DOWNLOAD_LIMIT,
     LANGUAGE,
-    LIMIT,
     MAX_TOKENS,
     MIN_P,
-    NONE,
-    OFF,
-    ON,
     SETTINGS,
-    SYSTEM,
     TEMPERATURE,
     TEXT_SCALE,
     THEME,
     THINKING,
     TOP_K,
     TOP_P,
+    VALUE_FINISH,
+    VALUE_NONE,
+    VALUE_OFF,
+    VALUE_ON,
+    VALUE_SYSTEM,
     Setting,
 )
 from launcher.app.settings_file import Value
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from launcher.fetch.transfer import TransferSettings
 
 DRAIN_S = 120.0
-"""Most seconds for running replies to finish before a restart, with the setting "finish"."""
+"""The longest time that running replies get to finish before a restart, if the setting APPLY is "finish"."""
 SAMPLING = {
     TEMPERATURE: "temperature",
     TOP_K: "top_k",
@@ -169,29 +169,32 @@ def read_app_settings() -> SettingsSnapshot:
     return SettingsSnapshot(settings_file.settings_path(), states, tuple(notices))
 
 
-def current_value(name: str) -> Value:
-    """Return the current value of a setting in the file; the default where the file cannot be used."""
-    return _current_values(name)[name]
+def stored_value(name: str) -> Value:
+    """Return a setting's value from the file, without overrides by environment variables.
+
+    Returns its default if the file has no valid value.
+    """
+    return _stored_values(name)[name]
 
 
 def transfer_settings() -> "TransferSettings":
     """Return the settings of downloads."""
     from launcher.fetch.transfer import TransferSettings
 
-    values = _current_values(LIMIT, CONNECTIONS)
-    limit = None if values[LIMIT] == NONE else int(values[LIMIT]) * 10**6
+    values = _stored_values(DOWNLOAD_LIMIT, CONNECTIONS)
+    limit = None if values[DOWNLOAD_LIMIT] == VALUE_NONE else int(values[DOWNLOAD_LIMIT]) * 10**6
     return TransferSettings(connections=int(values[CONNECTIONS]), bytes_per_second=limit)
 
 
 def restart_drain_s() -> float:
     """Return how many seconds running replies may continue before the window restarts the server."""
-    return DRAIN_S if current_value(APPLY) == FINISH else 0.0
+    return DRAIN_S if stored_value(APPLY) == VALUE_FINISH else 0.0
 
 
 def chat_sampling() -> dict[str, float | bool]:
     """Return the sampling settings of a chat, by their names in requests. Those left to the server are omitted."""
     sampling = {}
-    for name, value in _current_values(*SAMPLING).items():
+    for name, value in _stored_values(*SAMPLING).items():
         parameter = request_value(value)
         if parameter is not None:
             sampling[SAMPLING[name]] = parameter
@@ -200,10 +203,10 @@ def chat_sampling() -> dict[str, float | bool]:
 
 def request_value(value: Value) -> float | bool | None:
     """Return a setting's value for a request. None leaves it to the server."""
-    return {ON: True, OFF: False}.get(value) if isinstance(value, str) else value
+    return {VALUE_ON: True, VALUE_OFF: False}.get(value) if isinstance(value, str) else value
 
 
-def _current_values(*names: str) -> dict[str, Value]:
+def _stored_values(*names: str) -> dict[str, Value]:
     try:
         stored: Mapping[str, Value] = settings_file.read_settings_file().values
     except OSError:
@@ -229,12 +232,12 @@ def change_setting(name: str, value: Value) -> SettingState:
             setting=name,
         )
     if not declared.stored:
-        _SYSTEM_SETTINGS[declared.name][1](value)
+        _SYSTEM_SETTINGS[declared.name].write(value)
     else:
         if declared.kind == "folder":
             from launcher.models.folders import make_download_folder
 
-            make_download_folder(Path(str(value)), named=f"`mtp-launcher settings set {declared.name}`")
+            make_download_folder(Path(str(value)), given_by=f"`mtp-launcher settings set {declared.name}`")
         settings_file.write_setting(declared.name, None if value == default_value(declared) else value)
     return _apply_change(declared)
 
@@ -245,7 +248,7 @@ def reset_setting(name: str) -> SettingState:
     if declared.stored:
         settings_file.write_setting(declared.name, None)
     else:
-        _SYSTEM_SETTINGS[declared.name][1](declared.default)
+        _SYSTEM_SETTINGS[declared.name].write(declared.default)
     return _apply_change(declared)
 
 
@@ -281,7 +284,7 @@ def fill_options(options: "argparse.Namespace") -> None:
         elif value is not None:
             chosen[declared.name] = value
     for name, option in _OPTIONS.items():
-        if name in chosen and getattr(options, option, "") is None and chosen[name] != SYSTEM:
+        if name in chosen and getattr(options, option, "") is None and chosen[name] != VALUE_SYSTEM:
             setattr(options, option, chosen[name])
     for declared in SETTINGS:
         if declared.variable and declared.name in chosen:
@@ -318,7 +321,7 @@ def _apply_change(declared: Setting) -> SettingState:
 
 def _read_state(declared: Setting, stored: Mapping[str, Value]) -> SettingState:
     if not declared.stored:
-        value, note = _SYSTEM_SETTINGS[declared.name][0]()
+        value, note = _SYSTEM_SETTINGS[declared.name].read()
         return SettingState(declared, value, "system" if value != declared.default else "default", note)
     if declared.variable and _is_set_by_user(declared):
         value = str(expand_user(os.environ[declared.variable]).absolute())
@@ -332,19 +335,19 @@ def _find_problem(declared: Setting, value: Value) -> str:
     """Return why a value is invalid for a setting. Empty when it is valid."""
     match declared.kind:
         case "switch":
-            return "" if isinstance(value, bool) else "it is on or off"
+            return "" if isinstance(value, bool) else "it must be on or off"
         case "number":
             kinds = int if declared.whole else int | float
             fits = isinstance(value, kinds) and not isinstance(value, bool) and declared.least <= value <= declared.most
-            return "" if fits or value in [each for each, _ in declared.choices] else f"it is {declared.limits}"
+            return "" if fits or value in [each for each, _ in declared.choices] else f"it must be {declared.limits}"
         case "text":
             fits = isinstance(value, str) and len(value) <= declared.most
-            return "" if fits else f"it is {declared.limits}"
+            return "" if fits else f"it must be {declared.limits}"
         case "choice":
-            return "" if value in [each for each, _ in declared.choices] else f"it is {declared.limits}"
+            return "" if value in [each for each, _ in declared.choices] else f"it must be {declared.limits}"
         case "folder":
             fits = isinstance(value, str) and expand_user(value).is_absolute()
-            return "" if fits else "it is the whole path of a folder"
+            return "" if fits else "it must be the absolute path of a folder"
 
 
 def _parse_number(declared: Setting, word: str) -> int | float | None:
@@ -380,7 +383,11 @@ def _write_login(value: Value) -> None:
         os.environ.update(removed)
 
 
-_SYSTEM_SETTINGS: Mapping[str, tuple[Callable[[], tuple[Value, str]], Callable[[Value], None]]] = {
-    AT_LOGIN: (_read_login, _write_login)
-}
-"""Functions that read (with a note) and write the settings that the system stores."""
+class _SystemAccess(NamedTuple):
+    """Access to a setting that the system stores. `read` returns its value and a note about it."""
+
+    read: Callable[[], tuple[Value, str]]
+    write: Callable[[Value], None]
+
+
+_SYSTEM_SETTINGS = {AT_LOGIN: _SystemAccess(_read_login, _write_login)}

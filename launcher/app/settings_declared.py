@@ -56,17 +56,17 @@ class Setting:
 
 LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
 MOTION, CLOSE = "window.motion", "window.close"
-NOTIFICATIONS, LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
+NOTIFICATIONS, DOWNLOAD_LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
 ADVICE = "server.advice"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
 MAX_TOKENS, THINKING, SYSTEM_PROMPT = "chat.max_tokens", "chat.thinking", "chat.system_prompt"
 KEEP = "chat.keep"
 WEEKLY_CHECK = "updates.weekly"
-SYSTEM, SERVER, NONE, ON, OFF = "system", "server", "none", "on", "off"
-ASK, TRAY, QUIT = "ask", "tray", "quit"
-FINISH, CANCEL = "finish", "cancel"
-_AS_SERVER = (SERVER, mark("Server default"))
+VALUE_SYSTEM, VALUE_SERVER, VALUE_NONE, VALUE_ON, VALUE_OFF = "system", "server", "none", "on", "off"
+VALUE_ASK, VALUE_TRAY, VALUE_QUIT = "ask", "tray", "quit"
+VALUE_FINISH, VALUE_CANCEL = "finish", "cancel"
+_AS_SERVER = (VALUE_SERVER, mark("Server default"))
 
 SETTINGS = (
     Setting(
@@ -75,9 +75,9 @@ SETTINGS = (
         mark("Language"),
         mark("Language of the window. Untranslated texts appear in English."),
         "choice",
-        SYSTEM,
+        VALUE_SYSTEM,
         "next window",
-        ((SYSTEM, mark("Same as system")), *LANGUAGES.items()),
+        ((VALUE_SYSTEM, mark("Same as system")), *LANGUAGES.items()),
     ),
     Setting(
         THEME,
@@ -85,9 +85,9 @@ SETTINGS = (
         mark("Theme"),
         mark("Light, dark, or the same as the desktop."),
         "choice",
-        SYSTEM,
+        VALUE_SYSTEM,
         "now",
-        ((SYSTEM, mark("Same as system")), ("light", mark("Light")), ("dark", mark("Dark"))),
+        ((VALUE_SYSTEM, mark("Same as system")), ("light", mark("Light")), ("dark", mark("Dark"))),
     ),
     Setting(
         TEXT_SCALE,
@@ -108,9 +108,9 @@ SETTINGS = (
         mark("Motion"),
         mark("Off stops all animations and the blinking text cursor."),
         "choice",
-        SYSTEM,
+        VALUE_SYSTEM,
         "now",
-        ((SYSTEM, mark("Same as system")), (OFF, mark("Off"))),
+        ((VALUE_SYSTEM, mark("Same as system")), (VALUE_OFF, mark("Off"))),
     ),
     Setting(
         CLOSE,
@@ -118,9 +118,13 @@ SETTINGS = (
         mark("Closing the window"),
         mark("Quitting stops the server. On a system without a tray, closing the window always quits."),
         "choice",
-        ASK,
+        VALUE_ASK,
         "now",
-        ((ASK, mark("Ask while a server is running")), (TRAY, mark("Keep running in the tray")), (QUIT, mark("Quit"))),
+        (
+            (VALUE_ASK, mark("Ask while a server is running")),
+            (VALUE_TRAY, mark("Keep running in the tray")),
+            (VALUE_QUIT, mark("Quit")),
+        ),
     ),
     Setting(
         NOTIFICATIONS,
@@ -141,14 +145,14 @@ SETTINGS = (
         variable=MODELS_VARIABLE,
     ),
     Setting(
-        LIMIT,
+        DOWNLOAD_LIMIT,
         mark("Downloads"),
         mark("Download speed limit"),
         mark("The most that one download may use."),
         "number",
-        NONE,
+        VALUE_NONE,
         "next download",
-        ((NONE, mark("No limit")),),
+        ((VALUE_NONE, mark("No limit")),),
         least=1,
         most=10_000,
         unit="MB/s",
@@ -180,9 +184,9 @@ SETTINGS = (
         mark("When settings change"),
         mark("Before a restart, wait up to 2 minutes for running replies, or cancel them."),
         "choice",
-        FINISH,
+        VALUE_FINISH,
         "now",
-        ((FINISH, mark("Finish replies first")), (CANCEL, mark("Cancel replies"))),
+        ((VALUE_FINISH, mark("Finish replies first")), (VALUE_CANCEL, mark("Cancel replies"))),
     ),
     Setting(
         ADVICE,
@@ -201,7 +205,7 @@ SETTINGS = (
         mark("Temperature"),
         mark("Randomness of replies. 0 always picks the most likely token."),
         "number",
-        SERVER,
+        VALUE_SERVER,
         "now",
         (_AS_SERVER,),
         most=2.0,
@@ -213,7 +217,7 @@ SETTINGS = (
         mark("Top-k"),
         mark("Samples from this many of the most likely tokens. 0 means all."),
         "number",
-        SERVER,
+        VALUE_SERVER,
         "now",
         (_AS_SERVER,),
         most=1_000,
@@ -224,7 +228,7 @@ SETTINGS = (
         mark("Top-p"),
         mark("Samples from the most likely tokens that together reach this probability."),
         "number",
-        SERVER,
+        VALUE_SERVER,
         "now",
         (_AS_SERVER,),
         most=1.0,
@@ -236,7 +240,7 @@ SETTINGS = (
         mark("Min-p"),
         mark("Drops tokens below this share of the top token's probability."),
         "number",
-        SERVER,
+        VALUE_SERVER,
         "now",
         (_AS_SERVER,),
         most=1.0,
@@ -248,7 +252,7 @@ SETTINGS = (
         mark("Token limit"),
         mark("Longest reply, in tokens."),
         "number",
-        SERVER,
+        VALUE_SERVER,
         "now",
         (_AS_SERVER,),
         least=1,
@@ -260,9 +264,9 @@ SETTINGS = (
         mark("Thinking"),
         mark("Lets the model think before it replies. Only for models whose chat template supports it."),
         "choice",
-        SERVER,
+        VALUE_SERVER,
         "now",
-        (_AS_SERVER, (ON, mark("On")), (OFF, mark("Off"))),
+        (_AS_SERVER, (VALUE_ON, mark("On")), (VALUE_OFF, mark("Off"))),
     ),
     Setting(
         SYSTEM_PROMPT,

@@ -78,7 +78,7 @@ def find_advice(launch: Launch) -> Advice | None:
     Blocks while it reads files, so call it in a worker thread.
     """
     with suppress(LauncherError, OSError):
-        if not settings.current_value(ADVICE):
+        if not settings.stored_value(ADVICE):
             return None
         environment = Environment.for_launch(launch)
         settings_in_use = used_settings(launch)
@@ -96,7 +96,7 @@ def find_advice(launch: Launch) -> Advice | None:
 
 def _save_counts(counts: list[tuple[Launch, UseCounts]]) -> None:
     try:
-        if not settings.current_value(ADVICE):
+        if not settings.stored_value(ADVICE):
             return
         with History() as history:
             for launch, each in counts:

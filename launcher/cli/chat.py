@@ -52,7 +52,7 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app.settings_declared import SYSTEM_PROMPT
     from launcher.engine.server.client import ChatRequest, Delta
 
-    system = options.system or str(settings.current_value(SYSTEM_PROMPT)).strip()
+    system = options.system or str(settings.stored_value(SYSTEM_PROMPT)).strip()
     messages = [{"role": "system", "content": system}] if system else []
     given = {"max_tokens": options.max_tokens, "temperature": options.temperature, "thinking": options.think}
     sampling: dict[str, Any] = settings.chat_sampling() | {

@@ -14,7 +14,7 @@ from PySide6.QtCore import QEvent, QLibraryInfo, QLocale, QObject, QSocketNotifi
 from PySide6.QtWidgets import QApplication
 
 from launcher.app import settings
-from launcher.app.settings_declared import MOTION, SYSTEM
+from launcher.app.settings_declared import MOTION, VALUE_SYSTEM
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder
 from launcher.base.paths import check_writable, state_dir
@@ -59,7 +59,7 @@ def run_window(options: argparse.Namespace) -> int:
     translation.choose_language(options.language)
     _translate_qt(application)
     theme.set_scale(options.scale or 100)
-    theme.set_motion(None if settings.current_value(MOTION) == SYSTEM else False)
+    theme.set_motion(None if settings.stored_value(MOTION) == VALUE_SYSTEM else False)
     theme.choose(options.theme)
     theme.apply(application, theme.current())
     application.setWindowIcon(make_icon())

@@ -93,7 +93,7 @@ class Tray(QObject):
     @Slot(str, str)
     def notify(self, title: str, text: str) -> None:
         """Show a desktop notification, unless the window is in front or the user turned them off."""
-        if settings.current_value(NOTIFICATIONS) and not self._is_in_front():
+        if settings.stored_value(NOTIFICATIONS) and not self._is_in_front():
             self.icon.showMessage(title, text[:_LONGEST_NOTIFICATION], self.icon.icon())
 
     def _add_action(self, text: str, triggered: Callable[[], object] | None) -> QAction:

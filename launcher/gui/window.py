@@ -20,7 +20,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFileDialog, QGridLayout, QMainWindow, QPushButton, QScrollArea, QStackedWidget, QWidget
 
 from launcher.app import settings
-from launcher.app.settings_declared import ASK, CLOSE, QUIT, TRAY
+from launcher.app.settings_declared import CLOSE, VALUE_ASK, VALUE_QUIT, VALUE_TRAY
 from launcher.base.text import one_line
 from launcher.engine.server.state import ADDRESS_CHANGED, KEPT_REPLACED, NO_HEAD, Notice
 from launcher.gui.controller import Controller
@@ -311,12 +311,12 @@ class Window(QMainWindow):
         event.ignore()
         self._save_geometry()
         if not self._quitting:
-            choice = self._chosen_close or settings.current_value(CLOSE)
-            asks = choice == ASK or (choice == TRAY and self.tray is None)
+            choice = self._chosen_close or settings.stored_value(CLOSE)
+            asks = choice == VALUE_ASK or (choice == VALUE_TRAY and self.tray is None)
             if asks and not self._asking_to_close and not self.controller.view.resting:
                 self._ask_how_to_close()
                 return
-            if choice == TRAY and self.tray is not None:
+            if choice == VALUE_TRAY and self.tray is not None:
                 self.hide()
                 return
         self.setEnabled(False)
@@ -345,7 +345,7 @@ class Window(QMainWindow):
     def _close_as_chosen(self, *, keeps: bool) -> None:
         self._asking_to_close = False
         self.notice.clear()
-        self._chosen_close = TRAY if keeps else QUIT
+        self._chosen_close = VALUE_TRAY if keeps else VALUE_QUIT
         self.controller.change_setting(CLOSE, self._chosen_close)
         self.close()
 

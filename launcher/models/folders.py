@@ -11,12 +11,12 @@ MOUNT_POINTS = (Path("/mnt"), Path("/media"), Path("/run/media"))
 """Mount points of other disks (Filesystem Hierarchy Standard 3.0, 3.11 and 3.12; udisks)."""
 
 
-def make_download_folder(folder: Path, *, named: str, mount_points: Sequence[Path] = MOUNT_POINTS) -> None:
-    """Create a download folder and its parents. `named` is the option that set it, such as "--to", for the hint.
+def make_download_folder(folder: Path, *, given_by: str, mount_points: Sequence[Path] = MOUNT_POINTS) -> None:
+    """Create a download folder and its parents. `given_by` is the option that set it, such as "--to", for the hint.
 
     Raises TargetUnusable if it cannot be created, or if it lies below one of `mount_points` without a mounted disk.
     """
-    hint = message("Set {named} to another folder.", named=named)
+    hint = message("Set {named} to another folder.", named=given_by)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         raise TargetUnusable(message("{there} is a file, not a folder.", there=there), hint, path=str(there))

@@ -368,7 +368,7 @@ class _Download:
                 message("{words} is not on this computer.", words=known.piece.label), message("Download it first.")
             )
         target = self._target(known)
-        await asyncio.to_thread(make_download_folder, target.parent, named="--to" if self._to else MODELS_VARIABLE)
+        await asyncio.to_thread(make_download_folder, target.parent, given_by="--to" if self._to else MODELS_VARIABLE)
         self._check_disk_space()
         source = DownloadSource(
             url=known.url,

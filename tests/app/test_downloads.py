@@ -12,7 +12,7 @@ import pytest
 
 from launcher.app import settings
 from launcher.app.downloads import _report_pull, add_engine, add_pull, download_queue
-from launcher.app.settings_declared import LIMIT
+from launcher.app.settings_declared import DOWNLOAD_LIMIT
 from launcher.base.errors import BadOption, LauncherError, ModelUnknown
 from launcher.base.paths import models_dir
 from launcher.base.progress import Phase, Progress
@@ -77,7 +77,7 @@ async def test_a_model_is_pulled_into_the_library(repo: str, demo_model: Path) -
 
 
 async def test_it_is_no_faster_than_the_settings_say(server: FileServer, demo_model: Path, tmp_path: Path) -> None:
-    settings.change_setting(LIMIT, 8)
+    settings.change_setting(DOWNLOAD_LIMIT, 8)
     await add_pull(server.url("limited", "", "demo.gguf"), sha256=sha256(demo_model), to=tmp_path)
     began_s = time.monotonic()
     await work()

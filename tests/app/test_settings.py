@@ -159,10 +159,10 @@ def test_a_damaged_file_is_set_aside_with_a_notice(file: Path, caplog: pytest.Lo
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('theme = "pink"', "it is one of system, light, dark"),
-        ("text_scale = 500", "it is a whole number from 80 to 200"),
-        ("text_scale = true", "it is a whole number from 80 to 200"),
-        ("text_scale = 1979-05-27", "it is a whole number from 80 to 200"),
+        ('theme = "pink"', "it must be one of system, light, dark"),
+        ("text_scale = 500", "it must be a whole number from 80 to 200"),
+        ("text_scale = true", "it must be a whole number from 80 to 200"),
+        ("text_scale = 1979-05-27", "it must be a whole number from 80 to 200"),
     ],
 )
 def test_a_value_that_cannot_be_is_said_and_not_used(file: Path, line: str, said: str) -> None:

@@ -66,7 +66,7 @@ def test_one_is_set_got_and_reset(home: Path) -> None:
 def test_what_cannot_be_is_explained(home: Path) -> None:
     told = run("set", "theme", "pink")
     assert told.returncode == 1
-    assert "window.theme cannot be pink: it is one of system, light, dark." in told.stderr
+    assert "window.theme cannot be pink: it must be one of system, light, dark." in told.stderr
     assert answer("get", "window.colour")["error"]["code"] == "bad_option"
     assert not (home / "config" / "settings.toml").exists()
 

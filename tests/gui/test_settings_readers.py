@@ -11,18 +11,18 @@ from pytestqt.qtbot import QtBot
 from launcher.app import settings
 from launcher.app.settings_declared import (
     APPLY,
-    CANCEL,
     CLOSE,
-    FINISH,
     KEEP,
     MAX_TOKENS,
     MOTION,
-    OFF,
-    QUIT,
     SYSTEM_PROMPT,
     TEMPERATURE,
     THINKING,
-    TRAY,
+    VALUE_CANCEL,
+    VALUE_FINISH,
+    VALUE_OFF,
+    VALUE_QUIT,
+    VALUE_TRAY,
 )
 from launcher.conversations.store import conversations_path
 from launcher.engine.server.state import ServerState
@@ -43,10 +43,10 @@ def chosen(home: Path) -> None:
     """What was chosen before the window opens."""
     settings.change_setting(MAX_TOKENS, 5)
     settings.change_setting(TEMPERATURE, 0)
-    settings.change_setting(THINKING, OFF)
+    settings.change_setting(THINKING, VALUE_OFF)
     settings.change_setting(SYSTEM_PROMPT, " Be brief.\n")
     settings.change_setting(KEEP, False)
-    settings.change_setting(APPLY, CANCEL)
+    settings.change_setting(APPLY, VALUE_CANCEL)
 
 
 def on_page(window: Window, qtbot: QtBot) -> SettingsPage:
@@ -97,7 +97,7 @@ def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot
     qtbot.waitUntil(lambda: can_send(cockpit.chat) and cockpit.state.previewer is not None, timeout=60_000)
     page = on_page(demo, qtbot)
     page.change(MAX_TOKENS, 4)
-    page.change(THINKING, OFF)
+    page.change(THINKING, VALUE_OFF)
     qtbot.waitUntil(lambda: demo.controller.sampling == {"max_tokens": 4, "thinking": False})
     assert cockpit.controls.sampling.fields["max_tokens"].value == 4
     assert " 4 tokens" in ask(cockpit.chat, qtbot, "Hello")
@@ -110,15 +110,15 @@ def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: 
     changes = demo.page("cockpit").controls.changes
     assert changes.drain_s == settings.DRAIN_S
     page = on_page(demo, qtbot)
-    page.change(APPLY, CANCEL)
+    page.change(APPLY, VALUE_CANCEL)
     qtbot.waitUntil(lambda: changes.drain_s == 0)
-    changes.drain.setCurrentIndex(changes.drain.findData(FINISH))
+    changes.drain.setCurrentIndex(changes.drain.findData(VALUE_FINISH))
     changes.drain.activated.emit(changes.drain.currentIndex())
-    qtbot.waitUntil(lambda: settings.current_value(APPLY) == FINISH)
-    qtbot.waitUntil(lambda: page.rows[APPLY].control.box.currentData() == FINISH)
+    qtbot.waitUntil(lambda: settings.stored_value(APPLY) == VALUE_FINISH)
+    qtbot.waitUntil(lambda: page.rows[APPLY].control.box.currentData() == VALUE_FINISH)
 
 
-@pytest.mark.parametrize("way", [TRAY, QUIT])
+@pytest.mark.parametrize("way", [VALUE_TRAY, VALUE_QUIT])
 def test_the_window_closes_as_was_chosen_without_a_question(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str
 ) -> None:
@@ -126,8 +126,8 @@ def test_the_window_closes_as_was_chosen_without_a_question(
     window.start_demo()
     wait_for(ServerState.READY)
     on_page(window, qtbot).change(CLOSE, way)
-    qtbot.waitUntil(lambda: settings.current_value(CLOSE) == way)
-    if way == QUIT:
+    qtbot.waitUntil(lambda: settings.stored_value(CLOSE) == way)
+    if way == VALUE_QUIT:
         with qtbot.waitSignal(window.shut_down, timeout=60_000):
             window.close()
     else:
@@ -143,12 +143,12 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
     wait_for(ServerState.READY)
     window.close()
     qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: settings.current_value(CLOSE) == TRAY)
+    qtbot.waitUntil(lambda: settings.stored_value(CLOSE) == VALUE_TRAY)
     window.bring_to_front()
     page = on_page(window, qtbot)
-    qtbot.waitUntil(lambda: page.rows[CLOSE].control.box.currentData() == TRAY)
+    qtbot.waitUntil(lambda: page.rows[CLOSE].control.box.currentData() == VALUE_TRAY)
     page.reset(CLOSE)
-    qtbot.waitUntil(lambda: settings.current_value(CLOSE) == "ask")
+    qtbot.waitUntil(lambda: settings.stored_value(CLOSE) == "ask")
     window.close()
     assert window.notice.isVisible()
 
@@ -165,7 +165,7 @@ def test_with_motion_off_nothing_moves(
     theme.apply(qapp, theme.current())
     qapp.setEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page = on_page(window, qtbot)
-    page.change(MOTION, OFF)
+    page.change(MOTION, VALUE_OFF)
     qtbot.waitUntil(lambda: qapp.cursorFlashTime() == 0)
     assert duration_ms() == 0
     assert not qapp.isEffectEnabled(Qt.UIEffect.UI_AnimateCombo)

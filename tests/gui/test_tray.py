@@ -8,7 +8,7 @@ from PySide6.QtGui import QAction, QGuiApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.settings_declared import ASK, CLOSE, NOTIFICATIONS, TRAY
+from launcher.app.settings_declared import CLOSE, NOTIFICATIONS, VALUE_ASK, VALUE_TRAY
 from launcher.engine.server.state import ServerState
 from launcher.gui.tray import Tray, make_icon
 from launcher.gui.window import Window
@@ -112,7 +112,7 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
     assert window.controller.view.word == "Stopped"
 
 
-@pytest.mark.parametrize("way", [ASK, TRAY])
+@pytest.mark.parametrize("way", [VALUE_ASK, VALUE_TRAY])
 def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     window: Window, wait_for: Wait, qtbot: QtBot, way: str
 ) -> None:

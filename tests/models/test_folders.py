@@ -15,7 +15,7 @@ from tests.models.pulling import FILE, catalogue, get
 
 def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
     for _ in range(2):
-        make_download_folder(tmp_path / "a" / "b", named="--to")
+        make_download_folder(tmp_path / "a" / "b", given_by="--to")
         assert (tmp_path / "a" / "b").is_dir()
 
 
@@ -23,16 +23,16 @@ def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
 def test_it_is_not_made_where_a_disk_is_away(below: str, tmp_path: Path) -> None:
     (tmp_path / "user").mkdir()
     with pytest.raises(TargetUnusable, match=r"Is the disk connected\?"):
-        make_download_folder(tmp_path / below, named="--to", mount_points=(tmp_path,))
+        make_download_folder(tmp_path / below, given_by="--to", mount_points=(tmp_path,))
     assert list(tmp_path.iterdir()) == [tmp_path / "user"]
     (tmp_path / below).mkdir(parents=True)
-    make_download_folder(tmp_path / below, named="--to", mount_points=(tmp_path,))
+    make_download_folder(tmp_path / below, given_by="--to", mount_points=(tmp_path,))
 
 
 def test_it_is_made_on_a_disk_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "disk")
-    make_download_folder(tmp_path / "disk" / "models", named="--to", mount_points=(tmp_path,))
+    make_download_folder(tmp_path / "disk" / "models", given_by="--to", mount_points=(tmp_path,))
     assert (tmp_path / "disk" / "models").is_dir()
 
 
@@ -43,7 +43,7 @@ def test_mounts_of_every_linux_are_known() -> None:
         Path("/run/media/nobody/no-such-disk"),
     ):
         with pytest.raises(TargetUnusable, match="no disk is mounted there"):
-            make_download_folder(folder, named="--to")
+            make_download_folder(folder, given_by="--to")
         assert not folder.exists()
 
 

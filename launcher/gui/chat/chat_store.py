@@ -40,7 +40,7 @@ class ChatStore(QObject):
 
         self._call_on_gui_thread = request_call  # refers to the signal only: the thread may outlive this object
         writer = ConversationWriter(
-            lambda error: request_call(lambda: failed.emit(error)), in_memory=not settings.current_value(KEEP)
+            lambda error: request_call(lambda: failed.emit(error)), in_memory=not settings.stored_value(KEEP)
         )
         self._writer = writer
         self._notice_requested = False

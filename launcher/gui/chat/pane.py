@@ -124,7 +124,7 @@ class ChatPane(ChatFrame):
         self._editing_at: int | None = None
         self._comparison: SettingsComparison | None = None
         self._can_ask = self._replying = False
-        self.conversation.system = str(settings.current_value(SYSTEM_PROMPT)).strip()
+        self.conversation.system = str(settings.stored_value(SYSTEM_PROMPT)).strip()
         self.system.show_text(self.conversation.system)
         self._connect_signals()
         self._show_view(controller.view)

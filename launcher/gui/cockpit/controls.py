@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 
 from launcher.app import settings
 from launcher.app.settings import DRAIN_S
-from launcher.app.settings_declared import APPLY, CANCEL, FINISH
+from launcher.app.settings_declared import APPLY, VALUE_CANCEL, VALUE_FINISH
 from launcher.base.errors import LauncherError
 from launcher.gui import theme
 from launcher.gui.cockpit.panes import load_choice, save_choice
@@ -256,12 +256,12 @@ class ChangesBox(QFrame):
         self._problem.setWordWrap(True)
         self.drain = ComboBox()
         self.drain.setAccessibleName(tr("Running replies"))
-        self.drain.addItem(tr("finish replies first"), FINISH)
-        self.drain.addItem(tr("cancel replies"), CANCEL)
+        self.drain.addItem(tr("finish replies first"), VALUE_FINISH)
+        self.drain.addItem(tr("cancel replies"), VALUE_CANCEL)
         self.drain.setToolTip(
             tr("Before a restart, wait up to {seconds:.0f} s for running replies, or cancel them", seconds=DRAIN_S)
         )
-        self.drain.setCurrentIndex(self.drain.findData(settings.current_value(APPLY)))
+        self.drain.setCurrentIndex(self.drain.findData(settings.stored_value(APPLY)))
         self.drain.activated.connect(lambda _at: controller.change_setting(APPLY, self.drain.currentData()))
         controller.setting_changed.connect(self._handle_setting)
         self.apply = QPushButton(tr("Apply"))
@@ -294,7 +294,7 @@ class ChangesBox(QFrame):
     @property
     def drain_s(self) -> float:
         """Seconds for which running replies may finish before a restart."""
-        return DRAIN_S if self.drain.currentData() == FINISH else 0.0
+        return DRAIN_S if self.drain.currentData() == VALUE_FINISH else 0.0
 
     @Slot(str, object)
     def _handle_setting(self, name: str, value: object) -> None:

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QLineEdit, QScr
 
 from launcher.app import settings
 from launcher.app.settings import SettingsSnapshot, SettingState
-from launcher.app.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, SYSTEM, THEME, Setting
+from launcher.app.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, THEME, VALUE_SYSTEM, Setting
 from launcher.app.settings_file import Value
 from launcher.base.errors import LauncherError
 from launcher.base.paths import explain_os_error
@@ -126,9 +126,9 @@ class SettingsPage(QWidget):
         self._show_state(state)
         name, value = state.setting.name, state.value
         if name == THEME:
-            theme.choose(None if value == SYSTEM else str(value))
+            theme.choose(None if value == VALUE_SYSTEM else str(value))
         elif name == MOTION:
-            theme.set_motion(None if value == SYSTEM else False)
+            theme.set_motion(None if value == VALUE_SYSTEM else False)
         if name in (THEME, MOTION):
             _apply_theme()
         self._controller.apply_setting(name, value)

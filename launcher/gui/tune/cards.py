@@ -176,7 +176,7 @@ async def _read_state(session: Session | None, model: str) -> TunedState:
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
     advice = await asyncio.to_thread(find_advice, launch) if launch is not None else None
-    counts = bool(await asyncio.to_thread(settings.current_value, ADVICE))
+    counts = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
     return TunedState(await find_preset(options, wake=False), advice, counts)
 
 
