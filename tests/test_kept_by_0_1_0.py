@@ -37,7 +37,7 @@ READ: dict[str, tuple[Callable[[], object], object]] = {
     ),
     "downloads": (lambda: [each.title for each in DownloadQueue({}).read_snapshot().jobs.jobs], ["some"]),
     "models": (lambda: [each.path for each in library_index.read_index()[0].records], [MODEL]),
-    "a tune": (lambda: [each.session for each in load_tunes()], ["session"]),
+    "a tune": (lambda: [each.record_id for each in load_tunes()], ["session"]),
 }
 
 

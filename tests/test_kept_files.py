@@ -198,7 +198,7 @@ KINDS = {
         lambda _: header_summary.load_summary(SHA256),
     ),
     "newer versions": Kind("state/updates.json", made_check, lambda _: asyncio.run(check_weekly())),
-    "a tune": Kind("state/tune-*.json", made_tune, lambda _: [each.session for each in load_tunes()]),
+    "a tune": Kind("state/tune-*.json", made_tune, lambda _: [each.record_id for each in load_tunes()]),
 }
 
 

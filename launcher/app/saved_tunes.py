@@ -36,7 +36,7 @@ class TuneUnderWay(LauncherError):
 class SavedTune:
     """A saved tune. `verdict` is as in Verdict.as_json, None while the tune can be continued.
 
-    `session` is its id in the history, and `changed_s` the time of saving in seconds since the epoch.
+    `record_id` is its id in the history, and `changed_s` the time of saving in seconds since the epoch.
     """
 
     model: str
@@ -46,7 +46,7 @@ class SavedTune:
     budget_s: float
     space: Space
     state: TuneState
-    session: str
+    record_id: str
     verdict: Mapping[str, Any] | None = None
     changed_s: float = 0.0
 
@@ -82,7 +82,7 @@ def save_tune(tune: SavedTune) -> None:
         budget_s=tune.budget_s,
         space=tune.space.as_json(),
         state=tune.state.as_json(),
-        session=tune.session,
+        session=tune.record_id,
         verdict=None if tune.verdict is None else add_message_data(dict(tune.verdict)),
         changed_s=time.time(),
     )

@@ -46,10 +46,10 @@ async def run_tune(
     history. Raises TuneUnderWay while another program tunes, and what `tuning.tuner.tune` raises. After Superseded the
     previous model is not served again, because another operation uses the server.
     """
-    with hold_tune_lock(), session.monitor.uncounted():
+    with hold_tune_lock(), session.monitor.pause_traffic_reports():
         previous = None if session.is_idle else session.supervisor.options
         try:
-            verdict = await _tune_workload(
+            verdict = await _tune_and_record(
                 SessionBench(session, prepared.options, named=prepared.model), prepared, on_event, resume
             )
         except Superseded:
@@ -73,14 +73,14 @@ async def serve_winner(session: Session, model: str, options: ServeOptions, sett
 def save_winner(options: ServeOptions, settings: Settings) -> None:
     """Keep the recommended settings for the model's next start.
 
-    Those of the last tune also become the tuned settings of this machine.
+    If they are also the result of the model's last tune, they become this machine's tuned settings.
     """
     save_settings(options.model, load_settings(options.model) | select_server_settings(settings))
     tune = load_tune(options.model)
     if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
         return
     try:
-        save_tuned_preset(tune.session, options.model)
+        save_tuned_preset(tune.record_id, options.model)
     except (LauncherError, OSError) as error:
         _log.warning("The tuned settings cannot be saved: %s.", error)
 
@@ -99,14 +99,14 @@ def find_rate_without_mtp(launch: Launch) -> float | None:
             tuned_facts, engine = tuned.environment.model, tuned.environment.engine
             if (tuned_facts.name, tuned_facts.quant, engine) != (facts.name, facts.quant, launch.build.name):
                 continue
-            baseline = dict(tuned.settings)  # without MTP: see _tune_workload
-            rates = [run.decode_rate for run in tuned.runs if run.counts and dict(run.settings) == baseline]
+            baseline = dict(tuned.settings)  # a tune's record has its baseline's settings, which are without MTP
+            rates = [run.decode_rate for run in tuned.runs if run.is_counted and dict(run.settings) == baseline]
             if rates:
                 return fmean(rate for rate in rates if rate is not None)
     return None
 
 
-def is_decided(verdict: Mapping[str, Any]) -> bool:
+def recommends_settings(verdict: Mapping[str, Any]) -> bool:
     """Return whether a verdict (as Verdict.as_json) recommends anything: MTP on, MTP off, or other settings."""
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
 
@@ -116,15 +116,15 @@ def select_server_settings(settings: Settings) -> dict[str, Value]:
     return {name: value for name, value in settings.items() if name in ROWS}
 
 
-async def _tune_workload(
+async def _tune_and_record(
     bench: SessionBench, prepared: PreparedTune, on_event: OnEvent, resume: SavedTune | None
 ) -> Verdict:
     workload = resume.workload if resume else await _fill_workload(bench, prepared)
     environment = await asyncio.to_thread(Environment.for_launch, prepared.launch)
     state = resume.state if resume else None
-    baseline, reopened = prepared.space.baseline_settings(), resume.session if resume else None
-    async with record_session("tune", environment, baseline, workload=workload.name, reopened=reopened) as session:
-        recorder = _TuneRecorder(session, prepared, workload, resume)
+    baseline, reopened = prepared.space.baseline_settings(), resume.record_id if resume else None
+    async with record_session("tune", environment, baseline, workload=workload.name, reopened=reopened) as record:
+        recorder = _TuneRecorder(record, prepared, workload, resume)
 
         def record_event(event: TuneEvent) -> None:
             recorder.add_event(event)
@@ -168,9 +168,9 @@ class _TuneRecorder:
     """
 
     def __init__(
-        self, session: SessionRecord, prepared: PreparedTune, workload: Workload, resume: SavedTune | None
+        self, record: SessionRecord, prepared: PreparedTune, workload: Workload, resume: SavedTune | None
     ) -> None:
-        self._session = session
+        self._record = record
         self._saved_before = frozenset(map(id, resume.state.trials)) if resume else frozenset[int]()
         self._saved = SavedTune(
             model=prepared.model,
@@ -180,22 +180,22 @@ class _TuneRecorder:
             budget_s=prepared.budget_s,
             space=prepared.space,
             state=resume.state if resume else TuneState({}, 0, ()),
-            session=session.id,
+            record_id=record.id,
         )
 
     def add_event(self, event: TuneEvent) -> None:
         """Save a new trial. Trials that a continued tune reports again are skipped."""
         if isinstance(event, TrialMeasured | TrialFailed) and id(event.trial) not in self._saved_before:
             for run in event.trial.runs:
-                self._session.add(run)
+                self._record.add(run)
             self._save_tune(event.state)
         elif isinstance(event, Paused):
-            self._session.finish({"sentence": PAUSED})
+            self._record.finish({"sentence": PAUSED})
 
     def save_verdict(self, verdict: Verdict) -> None:
         """Save the verdict."""
         result = verdict.as_json()
-        self._session.finish({**result, "goal": self._saved.goal.aim.value})
+        self._record.finish({**result, "goal": self._saved.goal.aim.value})
         self._save_tune(replace(self._saved.state, trials=verdict.trials), result)
 
     def _save_tune(self, state: TuneState, verdict: Mapping[str, object] | None = None) -> None:

@@ -111,7 +111,7 @@ async def run(options: argparse.Namespace) -> int:
         curve = build_curve(sweep.axis, [*sweep.gaps, *points])
         costs = {point: describe_cost(groups, prices) for point, groups in _group_runs(curve, points).items()}
         data, lines = _curve_json(curve, points, costs, prices), _format_curve(curve, costs, prices)
-        return Result(data, lines, exit_code=0 if any(each.counts for each in points) else 1)
+        return Result(data, lines, exit_code=0 if any(each.is_counted for each in points) else 1)
 
     reporter.show_event(None, [Note(wrap_text(_describe_sweep(sweep)))])
     return await measure_subject(
@@ -174,7 +174,7 @@ def _group_runs(curve: Curve, points: list[RoundPoint]) -> dict[tuple[str, int],
         (point.series, point.place): [] for point in curve.points
     }
     for point in points:
-        if point.counts and (point.series, point.place) in groups:
+        if point.is_counted and (point.series, point.place) in groups:
             groups[point.series, point.place].append((point.runs, point.span_s))
     return groups
 

@@ -105,7 +105,7 @@ def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> 
 
 
 def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
-    from launcher.app.tuner import is_decided
+    from launcher.app.tuner import recommends_settings
     from launcher.tuning.verdict import tabulate_trials
 
     goal = prepared.goal
@@ -124,7 +124,7 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     yield from _describe_confidence(verdict.as_json())
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
-    yield _describe_what_next(prepared.model, applied=applied, decided=is_decided(verdict.as_json()))
+    yield _describe_what_next(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
 
 
 def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def describe_next_step(model: str, *, applied: bool) -> str:
     return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
 
 
-def _describe_what_next(model: str, *, applied: bool, decided: bool) -> str:
-    return describe_next_step(model, applied=applied) if decided else describe_more_time(model)
+def _describe_what_next(model: str, *, applied: bool, recommends: bool) -> str:
+    return describe_next_step(model, applied=applied) if recommends else describe_more_time(model)
 
 
 def _quote_model(model: str) -> str:
@@ -283,7 +283,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.saved_tunes import check_no_tune
     from launcher.app.session import Session
-    from launcher.app.tuner import is_decided, run_tune, save_winner
+    from launcher.app.tuner import recommends_settings, run_tune, save_winner
 
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
     if saved is not None and saved.verdict is not None and not _has_more_time(saved, options):
@@ -304,7 +304,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         raise
     finally:
         await session.stop()
-    applied = options.apply and is_decided(verdict.as_json())
+    applied = options.apply and recommends_settings(verdict.as_json())
     if applied:
         await asyncio.to_thread(save_winner, prepared.options, verdict.settings)
     return _make_result(verdict, prepared, applied=applied)
@@ -318,7 +318,7 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     """
     from launcher.app.saved_tunes import load_tune, load_tunes
     from launcher.app.start_settings import options_for
-    from launcher.app.tuner import is_decided
+    from launcher.app.tuner import recommends_settings
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
 
@@ -343,7 +343,7 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
                 f"Begin one: `mtp-launcher tune {_quote_model(options.model)}`.",
             )
         return saved
-    if options.apply and tunes[0].verdict is not None and is_decided(tunes[0].verdict):
+    if options.apply and tunes[0].verdict is not None and recommends_settings(tunes[0].verdict):
         return tunes[0]
     return next((each for each in tunes if each.verdict is None or _has_more_time(each, options)), tunes[0])
 
@@ -356,15 +356,15 @@ def _has_more_time(saved: SavedTune, options: argparse.Namespace) -> bool:
 
 def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
     """Return the verdict of a tune that has ended; with --apply save its recommended settings."""
-    from launcher.app.tuner import is_decided, save_winner
+    from launcher.app.tuner import recommends_settings, save_winner
 
     verdict = dict(saved.verdict or {})
-    applied = options.apply and is_decided(verdict)
+    applied = options.apply and recommends_settings(verdict)
     if applied:
         save_winner(saved.options, verdict["settings"])
     trials = [_trial_json(trial, saved.goal) for trial in saved.state.trials]
     lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict)]
-    lines.append(_describe_what_next(saved.model, applied=applied, decided=is_decided(verdict)))
+    lines.append(_describe_what_next(saved.model, applied=applied, recommends=recommends_settings(verdict)))
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 

@@ -107,8 +107,8 @@ class Monitor:
         self.series: dict[str, Series] = {}
         self.samples = 0
         self.on_traffic: Callable[[Traffic], None] | None = None
-        """Called with the traffic of all requests, our own and others', except during measurements (`uncounted`)."""
-        self._uncounted = 0
+        """Called with the traffic of all requests, our own and others', except during `pause_traffic_reports`."""
+        self._traffic_pauses = 0
         self.traffic: Traffic | None = None
         self._traffic_s = 0.0
         self._listener = listener
@@ -127,13 +127,13 @@ class Monitor:
         self._visible = True
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Do not report traffic while the block runs: requests of a measurement are not usage."""
-        self._uncounted += 1
+    def pause_traffic_reports(self) -> Iterator[None]:
+        """Do not call `on_traffic` while the block runs, because requests of a measurement are not usage."""
+        self._traffic_pauses += 1
         try:
             yield
         finally:
-            self._uncounted -= 1
+            self._traffic_pauses -= 1
 
     def watch_server(self, supervisor: MonitoredServer) -> None:
         """Start sampling `supervisor` and the machine, unless already started."""
@@ -311,7 +311,7 @@ class Monitor:
             traffic = measure_traffic(self._counters, counters)
             if traffic is not None:
                 self.traffic, self._traffic_s = traffic, self._clock()
-                if self.on_traffic is not None and not self._uncounted:
+                if self.on_traffic is not None and not self._traffic_pauses:
                     self.on_traffic(traffic)
         self._counters = counters
 

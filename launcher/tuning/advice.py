@@ -70,7 +70,7 @@ def advise_draft_length(used: UseCounts, runs: Sequence[Run]) -> Advice | None:
     current = draft_of(used.settings)
     if not current or used.steps < FEWEST_STEPS or len(used.accepted) < current or used.settings.get("extra"):
         return None
-    comparable = [run for run in runs if run.counts and _differ_by_draft_only(run.settings, used.settings)]
+    comparable = [run for run in runs if run.is_counted and _differ_by_draft_only(run.settings, used.settings)]
     times = _step_times(comparable)
     current_times, real_step_s = times.get(current, []), used.step_s
     if len(current_times) < _FEWEST_RUNS or real_step_s is None:

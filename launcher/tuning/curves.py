@@ -48,9 +48,9 @@ class RoundPoint:
     error: str | None = None
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the point is usable: no error, and no reply failed or was disturbed."""
-        return self.error is None and bool(self.runs) and all(run.counts for run in self.runs)
+        return self.error is None and bool(self.runs) and all(run.is_counted for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +372,7 @@ def build_curve(axis: CurveAxis, measured: Sequence[RoundPoint]) -> Curve:
 
 def rate_of_point(axis: CurveAxis, point: RoundPoint) -> float | None:
     """Return the rate of a point in one round, in tokens/s. None when it does not count."""
-    if not point.counts:
+    if not point.is_counted:
         return None
     if axis is CurveAxis.STREAMS:
         return sum(run.reply_tokens for run in point.runs) / point.span_s if point.span_s else None
@@ -407,7 +407,7 @@ def _ratio_json(ratio: CurveRatio) -> dict[str, Any]:
 def _summarize_point(axis: CurveAxis, measured: Sequence[RoundPoint], series: str, place: int) -> CurvePoint:
     """Return the values of one point over all its rounds."""
     rates = [rate for each in measured if (rate := rate_of_point(axis, each)) is not None]
-    runs = [run for each in measured if each.counts for run in each.runs]
+    runs = [run for each in measured if each.is_counted for run in each.runs]
     spoilt = sum(run.spoilt is not None for each in measured for run in (*each.discarded, *each.runs))
     acceptance = [run.acceptance for run in runs if run.acceptance is not None]
     errors = [each.error for each in measured if each.error]

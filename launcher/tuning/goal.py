@@ -36,7 +36,7 @@ class Goal:
 
     def value(self, run: Run) -> float | None:
         """Return tokens/s of generation, seconds to the whole answer, or tokens per joule. None if unknown."""
-        if not run.counts or not run.decode_rate or not run.reply_tokens:
+        if not run.is_counted or not run.decode_rate or not run.reply_tokens:
             return None
         match self.aim:
             case Aim.SPEED:

@@ -227,7 +227,7 @@ def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
     together = len(sessions) == 1
     by_settings: dict[Key, list[ServerStart]] = {}
     for number, session in enumerate(sessions):
-        for starts in group_starts(run for run in session.runs if run.counts):
+        for starts in group_starts(run for run in session.runs if run.is_counted):
             renumbered = [replace(start, number=start.number + number * _SESSION_OFFSET) for start in starts]
             by_settings.setdefault(settings_key(starts[0].runs[0].settings), []).extend(renumbered)
     own: list[ServerStart] = []

@@ -54,7 +54,7 @@ class MeasuredSpeed:
     @property
     def counted(self) -> tuple[Run, ...]:
         """The usable runs."""
-        return tuple(run for run in self.runs if run.counts)
+        return tuple(run for run in self.runs if run.is_counted)
 
     @property
     def decode(self) -> Figure | None:
@@ -152,7 +152,7 @@ async def measure_speed(
 
 def round_rate(runs: Sequence[Run], prompts: Sequence[Prompt]) -> float | None:
     """Return the mean decode rate of a round in tokens/s. None unless every prompt has a usable run."""
-    rates = {run.prompt: run.decode_rate for run in runs if run.counts and run.decode_rate is not None}
+    rates = {run.prompt: run.decode_rate for run in runs if run.is_counted and run.decode_rate is not None}
     return statistics.fmean(rates.values()) if len(rates) == len(prompts) else None
 
 

@@ -260,7 +260,7 @@ class StepYields:
     def add(self, runs: Sequence[Run]) -> None:
         """Add the acceptance counts of runs with drafts."""
         for run in runs:
-            if run.counts and run.steps and draft_of(run.settings):
+            if run.is_counted and run.steps and draft_of(run.settings):
                 key, counts = self.drafting_key(run.settings), count_positions(run.steps, run.acceptance)
                 self._counts.setdefault((key, run.prompt), []).append(counts)
                 tokens, steps = self._longer_drafts.get(key, (0, 0))

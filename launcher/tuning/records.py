@@ -58,7 +58,7 @@ class Run:
     clock: Literal["engine", "wall"] = "engine"
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the run is usable."""
         return self.spoilt is None and self.error is None and self.decode_rate is not None
 

@@ -65,7 +65,7 @@ class ServerStart:
     @property
     def rate(self) -> float | None:
         """Typical speed in tokens/s: the geometric mean over usable runs. None without any."""
-        logs = [math.log(run.decode_rate) for run in self.runs if run.counts and run.decode_rate]
+        logs = [math.log(run.decode_rate) for run in self.runs if run.is_counted and run.decode_rate]
         return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
     @property
@@ -189,7 +189,7 @@ def _rates(runs: Sequence[Run]) -> dict[str, list[float]]:
     """Return the speeds by prompt."""
     rates: dict[str, list[float]] = {}
     for run in runs:
-        if run.counts and run.decode_rate:
+        if run.is_counted and run.decode_rate:
             rates.setdefault(run.prompt, []).append(run.decode_rate)
     return rates
 
@@ -286,7 +286,7 @@ def figures_by_prompt(runs: Sequence[Run]) -> tuple[tuple[str, tuple[Figure | No
     cells: list[dict[str, list[float | None]]] = [{} for _ in groups]
     for cell, group in zip(cells, groups, strict=True):
         for run in group:
-            if run.counts:
+            if run.is_counted:
                 cell.setdefault(run.prompt, []).append(run.decode_rate)
     return tuple((prompt, tuple(Figure.from_values(cell.get(prompt, [])) for cell in cells)) for prompt in prompts)
 
@@ -343,8 +343,8 @@ def figure_data(figure: Figure | None) -> dict[str, float | int | None] | None:
 
 def _row(starts: Sequence[ServerStart], base: Sequence[ServerStart], *, by_start: bool) -> Row:
     runs = [run for start in starts for run in start.runs]
-    counted = [run for run in runs if run.counts]
-    others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.counts]
+    counted = [run for run in runs if run.is_counted]
+    others = [run.error or run.spoilt or "the speed is unknown" for run in runs if not run.is_counted]
     drafts = [run.acceptance for run in counted if run.acceptance is not None and run.acceptance.drafted]
 
     def figure(value: Callable[[Run], float | None]) -> Figure | None:

@@ -91,7 +91,8 @@ def _compare_decode_rates(done: Rounds, first: str, other: str) -> Interval | No
     pairs = []
     for each in done:
         first_rates, other_rates = (
-            {run.prompt: run.decode_rate or 0 for run in each.get(name, ()) if run.counts} for name in (first, other)
+            {run.prompt: run.decode_rate or 0 for run in each.get(name, ()) if run.is_counted}
+            for name in (first, other)
         )
         shared = sorted(first_rates.keys() & other_rates.keys())
         if shared:

@@ -136,7 +136,7 @@ async def run_trial(
     def build_trial(start_s: float, runs: Sequence[Run], error: str | None = None, fault: Fault = Fault.NONE) -> Trial:
         seconds = bench.now_s() - began_s
         if error is not None:
-            runs = [replace(run, spoilt=error) if run.counts else run for run in runs]
+            runs = [replace(run, spoilt=error) if run.is_counted else run for run in runs]
         return Trial(number, stage, dict(settings), began_s, seconds, start_s, tuple(runs), error, fault)
 
     try:

@@ -246,7 +246,7 @@ def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Setti
 
 def _step_figures(trials: Sequence[Trial]) -> tuple[float, float] | None:
     """Return tokens per step and seconds per step. None without usable runs."""
-    runs = [run for trial in trials for run in trial.runs if run.counts and run.steps and run.decode_rate]
+    runs = [run for trial in trials for run in trial.runs if run.is_counted and run.steps and run.decode_rate]
     steps = sum(run.steps or 0 for run in runs)
     if not steps:
         return None

@@ -56,7 +56,7 @@ async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench
     counted = measure_traffic(before, parse_counters(await client.read_metrics()))
     assert counted is not None
     for run in runs:
-        assert run.counts
+        assert run.is_counted
         assert run.settings == {"draft": 2}
         assert run.prompt == "story"
         assert run.reply_tokens == 48
@@ -75,7 +75,7 @@ async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench
     off = await bench.become({"draft": 0})
     assert off > 0
     run = await bench.run(PROMPT, seed=1)
-    assert run.counts
+    assert run.is_counted
     assert run.acceptance is None
     assert run.steps == 48
 
@@ -86,7 +86,7 @@ async def test_the_same_seed_gives_the_same_reply(bench: SessionBench) -> None:
     first, second, other = [await bench.run(warm, seed=seed) for seed in (5, 5, 6)]
     assert first.acceptance == second.acceptance
     assert first.acceptance is not None
-    assert other.counts
+    assert other.is_counted
 
 
 async def test_what_cannot_be_served_leaves_nothing_and_the_next_is_a_start_of_its_own(
@@ -98,9 +98,9 @@ async def test_what_cannot_be_served_leaves_nothing_and_the_next_is_a_start_of_i
     assert bench.session.is_idle
     run = await bench.run(PROMPT, seed=1)
     assert run.error is not None
-    assert not run.counts
+    assert not run.is_counted
     assert await bench.become({"draft": 0}) > 0
-    assert (await bench.run(PROMPT, seed=1)).counts
+    assert (await bench.run(PROMPT, seed=1)).is_counted
 
 
 async def test_a_model_without_a_head_is_measured_without_drafts_only(headless_model: Path) -> None:
@@ -121,9 +121,9 @@ async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> No
     await process.stop((0.0, 0.0))
     run = await asking
     assert run.error
-    assert not run.counts
+    assert not run.is_counted
     assert await bench.become({"draft": 0}) >= 0
-    assert (await bench.run(PROMPT, seed=1)).counts
+    assert (await bench.run(PROMPT, seed=1)).is_counted
 
 
 async def asked_by_others(bench: SessionBench, tokens: int, begun: asyncio.Event | None = None) -> None:
@@ -260,4 +260,4 @@ async def test_arguments_reach_the_engine(bench: SessionBench) -> None:
     assert launch is not None
     assert "--spec" not in " ".join(launch.command.arguments)
     await bench.become({"draft": 2})
-    assert (await bench.run(PROMPT, seed=1)).counts
+    assert (await bench.run(PROMPT, seed=1)).is_counted

@@ -205,7 +205,7 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
         id_ = history.add_session("tune", environment, {"draft": 0}, workload="code")
         history.finish(id_, RESULT)
     options = ServeOptions(demo_model, built_in=True)
-    tune = SimpleNamespace(options=options, verdict=RESULT, session=id_)
+    tune = SimpleNamespace(options=options, verdict=RESULT, record_id=id_)
     monkeypatch.setattr(tuner, "load_tune", lambda _model: tune)
     if named == "by a link":
         (tmp_path / demo_model.name).symlink_to(demo_model)

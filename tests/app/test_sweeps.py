@@ -152,7 +152,8 @@ async def test_an_engine_that_ends_is_a_result_and_started_again(session: Sessio
 
     await run_sweep(session, plan_sweep(CurveAxis.FILL, subject, WORK, (0, 300, 500), rounds=1), take)
     assert [each.place for each in found] == [0, 300, 500, 0, 300, 500]
-    assert [each.counts for each in found][2:] == [True] * 4  # at the second the end may be noticed before it is asked
+    # At the second the end may be noticed before it is asked.
+    assert [each.is_counted for each in found][2:] == [True] * 4
 
     runs: list[Run] = []
 
@@ -163,7 +164,7 @@ async def test_an_engine_that_ends_is_a_result_and_started_again(session: Sessio
 
     await run_endurance(session, subject, 0, WORK, 3.0, keep)
     assert sum(run.error is not None for run in runs) in (1, 2)
-    assert runs[-1].counts
+    assert runs[-1].is_counted
     assert judge_endurance(runs).answer != "ended"
 
 
@@ -175,7 +176,7 @@ async def test_sustained_load_asks_without_a_pause_until_its_time(session: Sessi
     assert time.monotonic() - began_s >= 2.0
     told = judge_endurance(runs)
     assert told.replies == len(runs) >= 1
-    assert all(run.counts and run.acceptance for run in runs)
+    assert all(run.is_counted and run.acceptance for run in runs)
     assert len({(run.acceptance, run.reply_tokens) for run in runs}) == 1  # the same each time, so the same steps
     with History() as history:
         kept = history.load(ids[0])

@@ -20,7 +20,7 @@ from launcher.app.saved_tunes import (
     save_tune,
 )
 from launcher.app.session import Session
-from launcher.app.tuner import PAUSED, find_rate_without_mtp, is_decided, run_tune, save_winner, serve_winner
+from launcher.app.tuner import PAUSED, find_rate_without_mtp, recommends_settings, run_tune, save_winner, serve_winner
 from launcher.app.tuner_space import PreparedTune, prepare_tune
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir
@@ -191,8 +191,8 @@ async def test_the_winner_is_served_and_kept(options: ServeOptions, session: Ses
     served = session.supervisor.options
     assert served is not None
     assert (served.draft, served.p_min, served.extra) == (2, 0.0, ())
-    assert is_decided({"mtp": "off", "gain": None})
-    assert not is_decided({"mtp": "undecided", "gain": None})
+    assert recommends_settings({"mtp": "off", "gain": None})
+    assert not recommends_settings({"mtp": "undecided", "gain": None})
 
 
 async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Session) -> None:
@@ -211,7 +211,7 @@ async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Ses
 async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: Session) -> None:
     long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
     verdict = await run_tune(session, await prepared(options, workload=long), Told())
-    runs = [run for trial in verdict.trials for run in trial.runs if run.counts]
+    runs = [run for trial in verdict.trials for run in trial.runs if run.is_counted]
     assert {run.prompt_tokens for run in runs} == {200}
     kept = load_tune()
     assert kept is not None

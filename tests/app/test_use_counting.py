@@ -62,7 +62,7 @@ async def test_what_is_counted_is_what_the_engine_counts(session: Session) -> No
     own = parse_counters(await session.supervisor.client.read_metrics())
     launch = session.supervisor.launch
     assert launch is not None
-    with session.monitor.uncounted():
+    with session.monitor.pause_traffic_reports():
         await asked(session, after)
     await session.stop()
     await counting.close()

@@ -191,7 +191,7 @@ async def test_a_server_that_ends_at_a_place_is_started_again_for_the_next() -> 
 
     bench = Ending(by_depth)
     curve, found, _ = await fill_curve(bench, rounds=2)
-    assert [(each.place, each.counts) for each in found[:3]] == [(0, True), (10_000, False), (40_000, True)]
+    assert [(each.place, each.is_counted) for each in found[:3]] == [(0, True), (10_000, False), (40_000, True)]
     gone = curve.point_at(NO_MTP, 10_000)
     assert gone
     assert gone.why == "The engine ended: out of memory."

@@ -217,7 +217,7 @@ async def test_what_was_spoilt_is_measured_again() -> None:
     assert whole
     for trial in whole:
         assert sum(run.spoilt is not None for run in trial.runs) == 1
-        assert {run.prompt for run in trial.runs if run.counts} == {prompt.name for prompt in WORK.prompts}
+        assert {run.prompt for run in trial.runs if run.is_counted} == {prompt.name for prompt in WORK.prompts}
 
 
 class Throttles(SimulatedBench):
@@ -274,7 +274,7 @@ async def test_of_a_trial_that_is_given_up_no_reply_counts_in_the_history_either
     verdict = await tune(FailsLater(machine, 1), machine.space(), WORK, Goal(), HOUR_S, seed=1)
     given_up = [trial for trial in verdict.trials if trial.error is not None]
     assert any(len(trial.runs) > 1 for trial in given_up)
-    assert not any(run.counts for trial in given_up for run in trial.runs)
+    assert not any(run.is_counted for trial in given_up for run in trial.runs)
     assert any(run.spoilt == trial.error for trial in given_up for run in trial.runs)  # and it says why
 
 

@@ -249,7 +249,7 @@ class TunePage(QWidget):
 
     def _show_found(self, saved: "SavedTune | None") -> None:
         """Show the last tune, unless its verdict is already shown."""
-        self._session = saved.session if saved else ""
+        self._session = saved.record_id if saved else ""
         self.export.setEnabled(bool(self._session))
         if saved is None:
             self._view = None

@@ -219,7 +219,7 @@ def machine_text(view: TuneView) -> str:
 
 def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | None, *, best: bool) -> TrialRow:
     trials = [trial for trial in view.trials if settings_key(trial.settings) == settings_key(tried.settings)]
-    runs = [run for trial in trials for run in trial.runs if run.counts]
+    runs = [run for trial in trials for run in trial.runs if run.is_counted]
     drafts = sum_acceptance([run.acceptance for run in runs if run.acceptance is not None])
     origin = ntr("measured, 1 start", "measured, {n} starts", tried.starts)
     return TrialRow(
@@ -245,7 +245,7 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
     for trial in view.trials:
         if trial.error is None and _has_other_settings(trial.settings, view):
             for run in trial.runs:
-                if run.counts and run.steps and run.decode_rate:
+                if run.is_counted and run.steps and run.decode_rate:
                     ms = 1_000 * run.reply_tokens / run.decode_rate / run.steps
                     by_draft.setdefault(draft_of(trial.settings), []).append((ms, run.reply_tokens / run.steps))
     return {
