@@ -297,7 +297,7 @@ class _FirstStart:
 def _engine_detail(engine: LocalEngine) -> StepDetail:
     if engine.built_in:
         return StepDetail.BUILT_IN
-    return StepDetail.TESTED if engine.tested else StepDetail.FOUND
+    return StepDetail.INSTALLED_AND_TESTED if engine.tested else StepDetail.FOUND
 
 
 async def resolve_requested_start(request: FirstStartRequest) -> Start:

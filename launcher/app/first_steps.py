@@ -29,9 +29,13 @@ class Stage(StrEnum):
 
 
 class StepDetail(StrEnum):
-    """Detail of a step that its stage does not tell."""
+    """Detail of a step that its stage does not tell.
 
-    TESTED = "installed, self-test passed"
+    ENGINE has INSTALLED_AND_TESTED, FOUND, BUILT_IN; MODEL has HERE, RECEIVED; VERIFY has VERIFIED, WITHOUT_SUM; LOAD
+    and WARM_UP have SERVED; SELF_TEST has ANSWERED. ASKING and ELSEWHERE belong to a download of MODEL or ENGINE.
+    """
+
+    INSTALLED_AND_TESTED = "installed, self-test passed"
     FOUND = "installed"
     BUILT_IN = "built in"
     ASKING = "checking size and access"
@@ -48,8 +52,8 @@ class StepDetail(StrEnum):
 class StepProgress:
     """A step and its progress. None where unknown or not applicable.
 
-    `subject` is the name of the engine or model, `progress` that of a download or installation, `percent` (0 to 100)
-    that of loading, `error` the reason for a failure. `drafted` and `accepted` count the self-test's draft tokens.
+    `subject` is the name of the engine or model. `progress` belongs to a download or an installation, `percent` (0 to
+    100) to loading. `error` is the reason for a failure. `drafted` and `accepted` count the self-test's draft tokens.
     """
 
     step: Step

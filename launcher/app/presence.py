@@ -34,7 +34,9 @@ from launcher.models.server_settings import ROWS, Value
 
 _LOG_LINES = 200
 _LINES_AT_ONCE = 4
-r"""Log lines in one message. The longest ones, with each character as \uXXXX\uXXXX, stay below control's 1 MiB."""
+r"""Log lines in one message. Even a message of the longest lines, with every character escaped as \uXXXX\uXXXX, is
+smaller than the 1 MiB that base/control.py allows.
+"""
 _LOG_PERIOD_S = 0.2
 
 
@@ -68,7 +70,10 @@ class RemoteControl:
     """
 
     def __init__(self, session: Controlled, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
-        """`entry_fields` returns the registry entry, sent with "status" because a full disk may keep it unwritten."""
+        """`entry_fields` returns the changing fields of the registry entry.
+
+        "status" sends them too, because on a full disk the entry's file may be out of date.
+        """
         self._session = session
         self._entry_fields = entry_fields
         self._server = ControlServer(self._handle_request)
@@ -85,6 +90,7 @@ class RemoteControl:
     async def _handle_request(self, verb: str, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         match verb:
             case "status":
+                # The entry's fields are called "note" because programs of older versions look for that.
                 yield status_data(self._session.supervisor) | {"note": self._entry_fields()}
             case "stop":
                 async for each in self._run_and_report(partial(self._session.stop, drain_s=_drain_seconds(fields))):
@@ -134,7 +140,8 @@ class RemoteControl:
         """Return a fix for failed settings as JSON data.
 
         If the server still runs and the fix changes settings, `set` has the settings for another restart ({}: the
-        server already has them). Otherwise `command` or `link` applies the fix.
+        server already has them). Otherwise `command` or `link` applies the fix. All three are None if the fix cannot be
+        applied to these settings.
         """
         running, launch = supervisor.options, supervisor.launch
         is_serving = supervisor.status.state in SERVING
@@ -190,7 +197,7 @@ def status_data(supervisor: Supervisor) -> dict[str, object]:
         "state": status.state.value,
         "percent": status.percent,
         "error": str(status.error) if status.error else None,
-        "pid": supervisor.engine_pid,
+        "pid": supervisor.engine_pid,  # the name that `serve --json` and `status --json` use for it
         "launcher_pid": os.getpid(),
         "engine_pid": supervisor.engine_pid,
         "url": supervisor.endpoint.url,
@@ -207,7 +214,7 @@ def _parse_changes(fields: Mapping[str, Any]) -> dict[str, Value]:
 
 
 async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: int | None) -> Settings:
-    """Return `chosen`; if it resets the context to its default, with the context that a new start would choose."""
+    """Return `chosen`. If it resets the context to the default, that becomes the one a new start would choose."""
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
     options = change_settings(options, chosen)
@@ -308,7 +315,7 @@ class PublishedServer:
         await self._remote.close()
 
     async def _watch_entry(self) -> None:
-        """Open the control socket, and again whenever the socket or the registry entry has been deleted."""
+        """Open the control socket, and again whenever that failed or the socket or registry entry has been deleted."""
         await self._open_socket()
         while True:
             with suppress(TimeoutError):
@@ -316,11 +323,11 @@ class PublishedServer:
                     await self._ending.wait()
             if self._ending.is_set():
                 return
-            if await asyncio.to_thread(self._is_lost):
+            if await asyncio.to_thread(self._must_open_socket):
                 await self._open_socket()
 
     async def _open_socket(self) -> None:
-        """Open the control socket and publish it. If that fails, other programs can only send signals."""
+        """Open the control socket and publish it. Until that succeeds, other programs can only send signals."""
         place = token = None
         with suppress(OSError, LauncherError):
             address = await self._remote.listen(self.registration.entry.port)
@@ -328,7 +335,7 @@ class PublishedServer:
         if place != self.registration.entry.control or self.registration.was_deleted():
             self.registration.update(control=place, control_token=token)
 
-    def _is_lost(self) -> bool:
+    def _must_open_socket(self) -> bool:
         place = self.registration.entry.control
         if place is None or self.registration.was_deleted():
             return True

@@ -35,7 +35,7 @@ def find_speed_limit(launch: Launch) -> Reading:
 
 
 def limit_on_gpus(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
-    """Return the limit if the server runs on `gpus`."""
+    """Return the limit of a server that runs on these `gpus`."""
     from launcher.models.geometry import read_geometry
     from launcher.models.memory import PlanSettings
     from launcher.models.speed import bytes_per_token
@@ -43,7 +43,7 @@ def limit_on_gpus(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
 
     cards = [gpu for gpu in gpus if gpu.unified is not True] or list(gpus[:1])
     if not cards:
-        return Reading.unknown(message("No GPU driver here reports its memory bandwidth."))
+        return Reading.unknown(message("No driver here reports a GPU, so the memory bandwidth is unknown."))
     if len(cards) > 1:
         return Reading.unknown(message("There are several GPUs, and the split of the model between them is unknown."))
     gpu = cards[0]

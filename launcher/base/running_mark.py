@@ -19,7 +19,7 @@ APP_ID = "MTPLauncher.MTPLauncher"
 """ID of the installed shortcut. A window with this ID is pinned to the taskbar as that shortcut, not as Python."""
 
 UNINSTALLER = "Uninstall MTP Launcher.exe"
-"""Name of the uninstaller, which setup puts into the folder above the program's."""
+"""Name of the uninstaller, which setup puts into the folder above the one with the program and pythonw.exe."""
 
 END_TIMEOUT_MS = 15_000
 """Milliseconds for an orderly end. After that the process exits at once, and its engine ends with it."""

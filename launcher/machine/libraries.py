@@ -64,7 +64,10 @@ def missing_libraries_report() -> str:
 
 
 def find_missing_dependency(plugin: Path) -> Library | None:
-    """Return the missing library that keeps a plugin, such as Qt's display plugin, from loading; None if it loads."""
+    """Return the missing library that keeps a plugin, such as Qt's display plugin, from loading.
+
+    None if no library is missing, or the plugin is not there.
+    """
     found = _LOAD_ERROR.search(_linker_error(str(plugin)) if plugin.exists() else "")
     if found is None:
         return None

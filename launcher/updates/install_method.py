@@ -15,16 +15,21 @@ _UV_RECEIPT = "uv-receipt.toml"
 
 
 class InstallMethod(Enum):
-    """An installation method; the value is the name, or its suffix, of the release file for it."""
+    """An installation method. The value is the name, or its suffix, of the release file for it.
+
+    TOOL and SOURCE have no release file: theirs is just a word.
+    """
 
     SETUP = "-setup.exe"
-    """The Windows installer. Sign: its uninstaller lies in the program's folder or in the one above."""
+    """The Windows installer. Recognised by: its uninstaller lies in the folder above `prefix`."""
     DEB = ".deb"
-    """The Debian package. Sign: the package's list of files has our data folder."""
+    """The Debian package. Recognised by: the package's list of files has our data folder."""
     SCRIPT = "install.ps1" if sys.platform == "win32" else "install.sh"
-    """The install script. Sign: the script lies in FOLDER, and the program in FOLDER/VERSION/tools/mtp-launcher."""
+    """The install script. Recognised by: `prefix` is FOLDER/VERSION/tools/mtp-launcher, has uv's receipt, and the
+    script lies in FOLDER.
+    """
     TOOL = "uv tool"
-    """The user's own `uv tool install`."""
+    """The user's own `uv tool install`. Recognised by: uv's receipt without the install script."""
     SOURCE = "source"
     """A checkout, or an environment that the user made."""
 
@@ -38,7 +43,7 @@ def find_install_method(prefix: Path | None = None, data: Path | None = None, dp
     if (prefix / _UV_RECEIPT).is_file():
         script = prefix.parents[2] / InstallMethod.SCRIPT.value
         return InstallMethod.SCRIPT if script.is_file() else InstallMethod.TOOL
-    if any((folder / UNINSTALLER).is_file() for folder in (prefix, prefix.parent)):
+    if (prefix.parent / UNINSTALLER).is_file():
         return InstallMethod.SETUP
     try:
         listed = (dpkg / f"{_PACKAGE}.list").read_text("utf-8", "replace").splitlines()

@@ -192,7 +192,11 @@ async def test_an_engine_for_the_gpu_is_installed_first(
     assert told.began()[0] is not Step.LOAD
     assert told.all.index(told.last(Step.ENGINE)) < [each.step for each in told.all].index(Step.LOAD, 7)
     engine = told.last(Step.ENGINE)
-    assert (engine.stage, engine.subject, engine.detail) == (Stage.DONE, "b11400-cuda-13.4-x64", StepDetail.TESTED)
+    assert (engine.stage, engine.subject, engine.detail) == (
+        Stage.DONE,
+        "b11400-cuda-13.4-x64",
+        StepDetail.INSTALLED_AND_TESTED,
+    )
     assert any(told.subject == "llama.cpp b11400, cuda-13.4" and told.progress.bytes for told in told.all)
     assert session.supervisor.launch is not None
     assert session.supervisor.launch.build.name == "b11400-cuda-13.4-x64"

@@ -44,7 +44,7 @@ def test_a_gpu_that_shares_memory_is_left_out_beside_one_of_its_own(demo_model: 
 @pytest.mark.parametrize(
     ("gpus", "reason"),
     [
-        ([], "No GPU driver"),
+        ([], "No driver here reports a GPU"),
         ([CARD, CARD], "several GPUs"),
         ([replace(CARD, memory_bandwidth_gb_s=None, absent={"memory_bandwidth_gb_s": "It hides it."})], "It hides it."),
         ([replace(CARD, memory_bytes=2**20)], "larger than the GPU's memory"),

@@ -176,7 +176,7 @@ def test_a_plan_in_words_and_parts() -> None:
     ("told", "subject", "state"),
     [
         (
-            StepProgress(Step.ENGINE, Stage.DONE, "b1-cpu-x64", StepDetail.TESTED),
+            StepProgress(Step.ENGINE, Stage.DONE, "b1-cpu-x64", StepDetail.INSTALLED_AND_TESTED),
             "b1-cpu-x64",
             "installed, self-test passed",
         ),

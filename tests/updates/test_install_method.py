@@ -13,7 +13,6 @@ from launcher.updates.install_method import InstallMethod, find_install_method
         (["0.1.0/tools/python/uv-receipt.toml"], InstallMethod.TOOL),
         (["0.1.0/tools/python/uv-receipt.toml", "install.sh"], InstallMethod.SCRIPT),
         (["install.sh"], InstallMethod.SOURCE),
-        (["python/Uninstall MTP Launcher.exe"], InstallMethod.SETUP),
         (["Uninstall MTP Launcher.exe"], InstallMethod.SETUP),
         (["dpkg/mtp-launcher.list"], InstallMethod.DEB),
         (["dpkg/other.list"], InstallMethod.SOURCE),

@@ -253,7 +253,7 @@ def _method_text(how: StepDetail | None) -> str:
     if how is None:
         return ""
     return {
-        StepDetail.TESTED: tr("installed, self-test passed"),
+        StepDetail.INSTALLED_AND_TESTED: tr("installed, self-test passed"),
         StepDetail.FOUND: tr("installed"),
         StepDetail.BUILT_IN: tr("part of this program"),
         StepDetail.ASKING: tr("checking size and access"),
