@@ -86,7 +86,7 @@ def save_tune(tune: SavedTune) -> None:
         verdict=None if tune.verdict is None else add_message_data(dict(tune.verdict)),
         changed_s=time.time(),
     )
-    write_atomically(_tune_path(tune.options.model), file.model_dump_json().encode())
+    write_atomically(_tune_path(tune.options.model), file.model_dump_json(by_alias=True).encode())
 
 
 def load_tunes() -> list[SavedTune]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -130,7 +130,7 @@ class Workload:
     prompts: tuple[Prompt, ...]
     source: str
     about: str = ""
-    rounds: int | None = None
+    rounds: Annotated[int | None, Field(alias="runs")] = None  # as saved tunes and files of prompts call it
 
     @property
     def reply_tokens(self) -> int:
