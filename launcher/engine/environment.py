@@ -72,7 +72,7 @@ def added_environment(inherited: Mapping[str, str] | None = None, *, root: Path 
     """
     inherited = os.environ if inherited is None else inherited
     environment = {"APPDATA" if sys.platform == "win32" else "XDG_CONFIG_HOME": str(_settings_folder())}
-    if sys.platform == "linux" and has_amd_gpu(root):
+    if has_amd_gpu(root):  # only Linux lists its GPUs there
         flags = [flag for flag in inherited.get(_RADV_FLAGS, "").split(",") if flag]
         environment[_RADV_FLAGS] = ",".join(dict.fromkeys([*flags, _NO_SPILL]))
     return environment

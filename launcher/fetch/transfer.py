@@ -486,7 +486,7 @@ TICK_S = 0.1
 """Interval in seconds at which connections are checked and progress is reported."""
 _SPACE_CHECK_S = 1.0
 _MOST_RESTARTS = 3
-"""How often a transfer starts over from the first byte before it fails."""
+"""Number of times that a transfer restarts from the first byte before it fails."""
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 2**25, 2**28
 """Limits in bytes of the range that one of several connections fetches."""
 _GOOD_CONNECTION_BYTES = 2**20

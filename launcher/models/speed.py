@@ -264,7 +264,7 @@ _USUAL_FILE_BITS = 4.85
 ACCEPTED = (0.885, 0.79, 0.725, 0.645, 0.59, 0.535, 0.49, 0.46)
 """Usual share of accepted drafts by draft length, from 1: the medians of published runs of Qwen3.6 and 3.8."""
 RANGE = (0.80, 1.18)
-"""Where four of five published runs lie, as shares of their forecast; measured by leaving out a run's source."""
+"""Four of five published runs lie between these shares of their forecast, made without the run's own source."""
 WIDE_RANGE = (0.6, 1.6)
 """The same where no run is near: experts in host memory, or a card or generation without published runs."""
 

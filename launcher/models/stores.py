@@ -29,7 +29,7 @@ _OLLAMA_SERVICE = (
     "/var/lib/ollama/.ollama/models",
     "/var/snap/ollama/common/models",
 )
-"""Where Ollama's installer, distributions and the snap keep the models of the system's service."""
+"""Folders of models when Ollama runs as a system service: of its installer, of distributions and of the snap."""
 _OLLAMA_UNITS = ("/etc/systemd/system/ollama.service", "/etc/systemd/system/ollama.service.d/override.conf")
 _UNIT_MODELS = re.compile(r'OLLAMA_MODELS=([^"\s]+)')
 _VARIABLES = (
