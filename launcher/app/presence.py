@@ -328,19 +328,19 @@ class PublishedServer:
 
     async def _open_socket(self) -> None:
         """Open the control socket and publish it. Until that succeeds, other programs can only send signals."""
-        place = token = None
+        path = token = None
         with suppress(OSError, LauncherError):
             address = await self._remote.listen(self.registration.entry.port)
-            place, token = address.place, address.token
-        if place != self.registration.entry.control or self.registration.was_deleted():
-            self.registration.update(control=place, control_token=token)
+            path, token = address.path, address.token
+        if path != self.registration.entry.control or self.registration.was_deleted():
+            self.registration.update(control=path, control_token=token)
 
     def _must_open_socket(self) -> bool:
-        place = self.registration.entry.control
-        if place is None or self.registration.was_deleted():
+        path = self.registration.entry.control
+        if path is None or self.registration.was_deleted():
             return True
         try:
-            return sys.platform != "win32" and not Path(place).exists()
+            return sys.platform != "win32" and not Path(path).exists()
         except OSError:
             return False
 

@@ -132,7 +132,7 @@ def _parse(data: bytes) -> SavedTune:
 
 
 _KEPT_FILE: KeptFile[SavedTune | None] = KeptFile(
-    "The tune that was begun", _parse, lambda: None, then="it cannot be continued"
+    "The tune that was begun", _parse, lambda: None, consequence="it cannot be continued"
 )
 
 

@@ -53,7 +53,7 @@ def read_settings_file() -> FileContents:
     else:
         remains = message("It could not be renamed and is still {file}.", file=damage.path)
     notice = join_messages(
-        message("The settings file was damaged ({error}), so the defaults are used.", error=damage.why), remains
+        message("The settings file was damaged ({error}), so the defaults are used.", error=damage.reason), remains
     )
     damage_notices.append(notice)
     return FileContents(values, (notice,))
@@ -108,7 +108,7 @@ def _flatten_tables(tables: Mapping[str, object], prefix: str = "") -> dict[str,
 
 
 _KEPT_FILE: KeptFile[Mapping[str, Value]] = KeptFile(
-    "The settings file", _parse_file, dict, then="the defaults are used", most_bytes=_MAX_BYTES
+    "The settings file", _parse_file, dict, consequence="the defaults are used", most_bytes=_MAX_BYTES
 )
 
 

@@ -14,12 +14,12 @@ class BackgroundFile:
     """A small file whose newest content is written atomically, with retries until a write succeeds.
 
     A daemon thread runs while something is pending; the program does not wait for it at exit. Of a series of
-    failed writes only the first is logged; `what` is the subject of that warning, such as "The registry entry of this
-    server". `retry_s` seconds pass between two attempts.
+    failed writes only the first is logged; `label` begins that warning, such as "The registry entry of this server".
+    `retry_s` seconds pass between two attempts.
     """
 
-    def __init__(self, path: Path, what: str, *, retry_s: float = 1.0) -> None:
-        self._path, self._what, self._retry_s = path, what, retry_s
+    def __init__(self, path: Path, label: str, *, retry_s: float = 1.0) -> None:
+        self._path, self._label, self._retry_s = path, label, retry_s
         self._warned = False
         self._content: bytes | None = None
         """The content to write, None to remove the file."""
@@ -83,7 +83,7 @@ class BackgroundFile:
             except OSError as error:
                 if not self._warned and data is not None:
                     self._warned = True
-                    _log.warning("%s cannot be written (%s): %s.", self._what, self._path, error.strerror or error)
+                    _log.warning("%s cannot be written (%s): %s.", self._label, self._path, error.strerror or error)
                 with self._changed:
                     if not self._pending:
                         self._pending = True

@@ -29,15 +29,17 @@ from launcher.base.files import make_private_folder
 from launcher.base.messages import add_message_data, message, restore_messages
 
 Handler = Callable[[str, Mapping[str, Any]], AsyncIterator[Any]]
-"""Answers a request, given its verb and its other fields, with JSON values. LauncherErrors are sent to the client."""
+"""Yields the JSON values of the reply to a request, given its verb and its other fields. LauncherErrors are sent to the
+client."""
 
 _LINE_BYTES = 2**20
 _MAX_SILENT_CONNECTIONS = 32
 """The most connections that have not sent a request yet. One more replaces the oldest of them."""
 _MAX_RUNNING_REQUESTS = 64
-_REQUEST_S = 5.0
-_CONNECT_S = 5.0
+_REQUEST_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
 _PIPE = "\\\\.\\pipe\\"
+"""Windows requires this beginning of the path of a pipe."""
 _log = logging.getLogger(__name__)
 _connection: ContextVar[asyncio.Task[None] | None] = ContextVar("connection", default=None)
 """The connection that the current task serves; tasks that it starts inherit it."""
@@ -45,9 +47,9 @@ _connection: ContextVar[asyncio.Task[None] | None] = ContextVar("connection", de
 
 @dataclass(frozen=True, slots=True)
 class ControlAddress:
-    """The address of a control server, a socket path or the name of a pipe, and the token that it requires."""
+    """The path of a control server's socket, or of its pipe on Windows, and the token that it requires."""
 
-    place: str
+    path: str
     token: str = field(repr=False)
 
 
@@ -63,18 +65,18 @@ class ControlServer:
         self._close: Callable[[], None] = lambda: None
 
     async def listen(self, folder: Path, name: str) -> ControlAddress:
-        """Start to listen, on Linux at `folder`/`name`, and stop listening at the previous address. Raises OSError."""
+        """Listen at a new address, on Linux `folder`/`name`, instead of the previous one. Raises OSError."""
         with suppress(OSError):
             self._close()
         if sys.platform == "win32":
-            place = f"{_PIPE}mtp-launcher-{secrets.token_hex(16)}"
+            pipe_path = f"{_PIPE}mtp-launcher-{secrets.token_hex(16)}"
             loop = asyncio.get_running_loop()
             assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
-            (pipe,) = await loop.start_serving_pipe(self._protocol, place)
+            (pipe,) = await loop.start_serving_pipe(self._make_protocol, pipe_path)
             self._close = pipe.close
-            return ControlAddress(place, self._token)
+            return ControlAddress(pipe_path, self._token)
         path = folder / name
-        server = await asyncio.start_unix_server(self._connected, sock=_bind_socket(path), limit=_LINE_BYTES)
+        server = await asyncio.start_unix_server(self._serve_connection, sock=_bind_socket(path), limit=_LINE_BYTES)
 
         def close() -> None:
             server.close()
@@ -94,12 +96,12 @@ class ControlServer:
         if others:
             await asyncio.wait(others)
 
-    def _protocol(self) -> asyncio.StreamReaderProtocol:
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=_LINE_BYTES), self._connected)
+    def _make_protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=_LINE_BYTES), self._serve_connection)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = _current_task()
-        if not _same_user(writer):
+        if not _is_same_user(writer):
             writer.close()
             return
         # A real client sends its request at once, so the oldest silent one is dropped.
@@ -109,7 +111,7 @@ class ControlServer:
         self._silent[task] = None
         _connection.set(task)
         try:
-            await self._answer(reader, writer)
+            await self._handle_request(reader, writer)
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client has left, or we are closing; nobody else awaits this task
         finally:
@@ -117,9 +119,9 @@ class ControlServer:
             self._silent.pop(task, None)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_REQUEST_S):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 request = json.loads(await reader.readline())
             if len(self._tasks) - len(self._silent) >= _MAX_RUNNING_REQUESTS:
                 return
@@ -156,7 +158,7 @@ class ControlServer:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 -- sent to the client; the server goes on
-            _log.exception("A request over the control line failed: %s", verb)
+            _log.exception("A control request failed: %s", verb)
             await _send_line(writer, {"error": {"code": "error", "message": f"{type(error).__name__}: {error}"}})
         else:
             await _send_line(writer, {"end": True})
@@ -176,8 +178,8 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
     """
     unreachable = Unreachable(message("The launcher of the server does not respond."), message("Is it still running?"))
     try:
-        async with asyncio.timeout(_CONNECT_S):
-            reader, writer = await _connect(address.place)
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            reader, writer = await _connect(address.path)
     except (OSError, TimeoutError) as error:
         raise unreachable from error
     try:
@@ -198,14 +200,14 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
             await writer.wait_closed()
 
 
-async def _connect(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if sys.platform == "win32":
         loop = asyncio.get_running_loop()
         assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
-        transport, protocol = await loop.create_pipe_connection(lambda: asyncio.StreamReaderProtocol(reader), place)
+        transport, protocol = await loop.create_pipe_connection(lambda: asyncio.StreamReaderProtocol(reader), path)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-    with _short_socket_path(Path(place)) as short:
+    with _short_socket_path(Path(path)) as short:
         return await asyncio.open_unix_connection(short, limit=_LINE_BYTES)
 
 
@@ -262,7 +264,7 @@ def _short_socket_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _same_user(writer: asyncio.StreamWriter) -> bool:
+def _is_same_user(writer: asyncio.StreamWriter) -> bool:
     """Return True if the kernel confirms that the peer is this user. On Windows the pipe's permissions ensure that."""
     if sys.platform != "linux":
         return True

@@ -10,45 +10,54 @@ from pathlib import Path
 from launcher.base.errors import WrittenByNewer
 from launcher.base.files import make_private_folder, open_private_file, replace_file
 from launcher.base.messages import join_messages, message
-from launcher.base.store import copy_path, delete_other_copies, find_readable_copy, restore_instructions, set_aside
+from launcher.base.store import (
+    delete_other_version_copies,
+    find_readable_version_copy,
+    restore_instructions,
+    set_aside,
+    version_copy_path,
+)
 
 _BUSY_S = 5.0
 _MEMORY = ":memory:"
-Ready = Callable[[sqlite3.Connection], object]
+Prepare = Callable[[sqlite3.Connection], object]
+"""Work on a database that was just opened and migrated."""
 _DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedDatabase:
-    """An open database in autocommit mode. `notice` tells the user about a damaged file; empty if there was none."""
+    """An open database in autocommit mode, and a notice for the user if its file was damaged, else ""."""
 
     db: sqlite3.Connection
     notice: str = ""
 
 
-def open_database(path: Path, migrations: Sequence[str], what: str, ready: Ready = lambda _: None) -> OpenedDatabase:
+def open_database(
+    path: Path, migrations: Sequence[str], label: str, prepare: Prepare = lambda _: None
+) -> OpenedDatabase:
     """Open a database in WAL mode, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
 
     `migrations` are the scripts that lead from one schema version to the next; `user_version` counts those that were
-    run. An existing file is copied before it is migrated (base/store.py). `what` begins a sentence about the file, such
-    as "The history of measurements". `ready` is called last with the connection; if it raises an error of damage, the
-    file is replaced as well. Raises sqlite3.Error and OSError if the system refuses, WrittenByNewer for a file of a
-    newer version of this program.
+    run. An existing file is copied before it is migrated (base/store.py). `label` begins a sentence about the file,
+    such as "The history of measurements". If `prepare` raises an error for which `is_damage` is True, the file is
+    replaced as well. Raises sqlite3.Error and OSError if the system refuses, WrittenByNewer for a file of a newer
+    version of this program.
     """
     try:
-        return OpenedDatabase(_open_file(path, migrations, what, ready))
+        return OpenedDatabase(_open_file(path, migrations, label, prepare))
     except sqlite3.DatabaseError as error:
-        if not is_damage(error) or (bad := _set_damaged_aside(path, what)) is None:
+        if not is_damage(error) or (bad := _set_damaged_aside(path, label)) is None:
             raise
     notice = message(
-        "{what} was damaged. A new one was created; the old one is kept as {name}.", what=what, name=bad.name
+        "{what} was damaged. A new one was created; the old one is kept as {name}.", what=label, name=bad.name
     )
-    return OpenedDatabase(_open_file(path, migrations, what, ready), notice)
+    return OpenedDatabase(_open_file(path, migrations, label, prepare), notice)
 
 
-def open_memory(migrations: Sequence[str], what: str, ready: Ready = lambda _: None) -> OpenedDatabase:
-    """Open an empty database with the same schema in memory only; nothing is written to a disk."""
-    opened = OpenedDatabase(_connect(_MEMORY, migrations, what, ready))
+def open_memory(migrations: Sequence[str], label: str, prepare: Prepare = lambda _: None) -> OpenedDatabase:
+    """Open an empty database in memory, with the schema that all `migrations` lead to. Nothing is written to a disk."""
+    opened = OpenedDatabase(_connect(_MEMORY, migrations, label, prepare))
     opened.db.execute("PRAGMA temp_store = MEMORY")
     return opened
 
@@ -79,47 +88,49 @@ class _Damaged(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def _open_file(path: Path, migrations: Sequence[str], what: str, ready: Ready) -> sqlite3.Connection:
+def _open_file(path: Path, migrations: Sequence[str], label: str, prepare: Prepare) -> sqlite3.Connection:
     make_private_folder(path.parent)
     # SQLite creates its -wal and -shm files with the same permissions.
     os.close(open_private_file(path, os.O_RDWR | os.O_CREAT))
-    return _connect(str(path), migrations, what, ready)
+    return _connect(str(path), migrations, label, prepare)
 
 
-def _connect(place: str, migrations: Sequence[str], what: str, ready: Ready) -> sqlite3.Connection:
-    db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+def _connect(database: str, migrations: Sequence[str], label: str, prepare: Prepare) -> sqlite3.Connection:
+    db = sqlite3.connect(database, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA foreign_keys = ON")
         # On file systems without shared memory SQLite stays with its rollback journal.
         db.execute("PRAGMA journal_mode = WAL")
-        if (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise _Damaged(found)
-        _migrate(db, place, migrations, what)
-        ready(db)
+        if (problem := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise _Damaged(problem)
+        _migrate(db, database, migrations, label)
+        prepare(db)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _migrate(db: sqlite3.Connection, place: str, migrations: Sequence[str], what: str) -> None:
+def _migrate(db: sqlite3.Connection, database: str, migrations: Sequence[str], label: str) -> None:
     version = _schema_version(db)
     if version > len(migrations):
-        copy, back = find_readable_copy(Path(place), up_to=len(migrations)), ""
+        copy, restore_hint = find_readable_version_copy(Path(database), up_to=len(migrations)), ""
         if copy is not None:
-            back = message("Or restore the copy from before the update: {steps}", steps=restore_instructions(copy))
+            restore_hint = message(
+                "Or restore the copy from before the update: {steps}", steps=restore_instructions(copy)
+            )
         raise WrittenByNewer(
-            message("{what} ({place}) was written by a newer version of this program.", what=what, place=place),
-            join_messages(message("Update this program, or move that file away."), back),
-            path=place,
+            message("{what} ({place}) was written by a newer version of this program.", what=label, place=database),
+            join_messages(message("Update this program, or move that file away."), restore_hint),
+            path=database,
         )
     if version == len(migrations):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
         version = _schema_version(db)  # another process may have migrated it meanwhile
-        if 0 < version < len(migrations) and place != _MEMORY:
-            _copy_database(Path(place), version)
+        if 0 < version < len(migrations) and database != _MEMORY:
+            _copy_database(Path(database), version)
         for number in range(version, len(migrations)):
             for statement in migrations[number].split(";"):
                 db.execute(statement)
@@ -132,7 +143,7 @@ def _migrate(db: sqlite3.Connection, place: str, migrations: Sequence[str], what
 
 def _copy_database(path: Path, version: int) -> None:
     """Copy a database including its write-ahead log. The caller's transaction keeps others from changing it."""
-    copy = copy_path(path, f"v{version}")
+    copy = version_copy_path(path, f"v{version}")
     temporary = copy.with_name(f"{copy.name}.draft")
     temporary.unlink(missing_ok=True)
     try:
@@ -144,15 +155,15 @@ def _copy_database(path: Path, version: int) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    delete_other_copies(copy, path)
+    delete_other_version_copies(copy, path)
 
 
 def _schema_version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _set_damaged_aside(path: Path, what: str) -> Path | None:
-    bad = set_aside(path, what)
+def _set_damaged_aside(path: Path, label: str) -> Path | None:
+    bad = set_aside(path, label)
     if bad is not None:
         with suppress(OSError):
             path.with_name(f"{path.name}-shm").unlink(missing_ok=True)

@@ -34,8 +34,8 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write a file so that readers see either the old or the new content.
 
     The data goes to a temporary file in the same folder, which is flushed to disk and renamed to `path`. Raises
-    OSError, and then leaves `path` unchanged and no temporary file. A killed process leaves one, which a later write
-    deletes.
+    OSError, and then leaves `path` unchanged and no temporary file. If the process is killed, a temporary file may
+    stay; a later write deletes it.
     """
     make_folder(path.parent)
     with suppress(OSError):
@@ -143,12 +143,12 @@ def read_private_file(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     return data
 
 
-def _restrict_permissions(path: Path, mode: int, wanted: int, verb: str) -> None:
-    """Change a mode that gives others access to `wanted`, with a warning. `verb` is what they can do."""
+def _restrict_permissions(path: Path, mode: int, private_mode: int, verb: str) -> None:
+    """Set `private_mode` if other users have access, and log a warning that they could `verb` the path."""
     if not mode & 0o077 or path in _warned_paths:
         return
     with suppress(OSError):
-        path.chmod(wanted)
+        path.chmod(private_mode)
     if path.stat().st_mode & 0o077:  # a file system without owners, such as a Windows drive in WSL, or a read-only one
         _warned_paths.add(path)
         _log.warning("Other users can %s %s, and its file system does not keep them out.", verb, path)

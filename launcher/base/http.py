@@ -34,14 +34,14 @@ from launcher.base.text import one_line
 async def read_events(parts: AsyncIterator[bytes], max_bytes: int, where: str) -> AsyncIterator[str]:
     """Yield the data of each event from the pieces of a body.
 
-    Raises Refused, which names the server as `where`, for an event of more than `max_bytes`.
+    Raises Refused for an event of more than `max_bytes`; `where` is the server's URL for the error.
     """
     line = bytearray()
     data: list[bytes] = []
     n_bytes = 0
     async for part in parts:
-        *whole, rest = part.split(b"\n")
-        for piece in whole:
+        *line_ends, rest = part.split(b"\n")
+        for piece in line_ends:
             line += piece
             n_bytes += len(piece) + 1
             if n_bytes > max_bytes:
@@ -77,7 +77,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 def llama_server_error(data: object, status: int | None, where: str, location: str | None = None) -> Refused:
     """Return the error for `data`, llama-server's `{"error": {"code", "message", "type"}}`, with a next step.
 
-    `where` is the requested URL, `location` the target of a redirect; redirects are not followed.
+    `where` is the requested URL, `location` the Location header.
     """
     if location and status in _REDIRECTS:
         target = one_line(strip_secrets(redirect_target(where, location)), 200)
@@ -114,12 +114,13 @@ _MAX_BYTES, _MAX_EVENT_BYTES, _MAX_ERROR_BYTES = 2**23, 2**22, 2**16
 _CLOSED = ("peer closed connection", "Server disconnected")
 
 
-class LoopbackClient:
-    """A client for JSON and event streams of a server on this computer, never through a proxy.
+class ServerClient:
+    """A client for JSON and event streams of a llama-server.
 
-    With `remote` the server may be on another computer: its certificate is verified and the environment's proxy is
-    used. Redirects are not followed. Requests raise Unreachable if the server does not answer, is too slow or closes
-    the connection early, Refused if it answers with an error or with more data than a llama-server sends.
+    A server on this computer is never reached through a proxy. With `remote` the server may be on another computer: its
+    certificate is verified and the environment's proxy is used. Redirects are not followed. Requests raise Unreachable
+    if the server does not answer, is too slow or closes the connection early, Refused if it answers with an error or
+    with more data than a llama-server sends.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, remote: bool = False) -> None:
@@ -171,7 +172,7 @@ class LoopbackClient:
     async def get_text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
         """Send a GET, or a POST if there is a JSON `body`; return the body of the response as text."""
         request = self._client.stream("POST" if body else "GET", path, json=body, headers=self._key)
-        with self._translated_errors():
+        with self._converted_errors():
             async with asyncio.timeout(_REPLY_S), request as response:
                 await self._raise_for_status(response)
                 return (await _read_body(response, _MAX_BYTES, self.url)).decode("utf-8", "replace")
@@ -191,7 +192,7 @@ class LoopbackClient:
         headers = {**self._key, "Accept": "text/event-stream", "Cache-Control": "no-store"}
         # A client of its own, because httpcore keeps cancelled streams in a shared pool.
         async with self._open_client() as client, AsyncExitStack() as stack:
-            with self._translated_errors():
+            with self._converted_errors():
                 async with asyncio.timeout(_SILENCE_S):
                     request = client.stream("POST", path, json=body, headers=headers, timeout=timeout)
                     response = await stack.enter_async_context(request)
@@ -204,7 +205,7 @@ class LoopbackClient:
             yield self._parse_events(response)
 
     async def _parse_events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        with self._translated_errors(message("in the middle of the reply")):
+        with self._converted_errors(message("in the middle of the reply")):
             async for event in read_events(response.aiter_raw(), _MAX_EVENT_BYTES, self.url):
                 if event == "[DONE]":
                     return
@@ -224,7 +225,8 @@ class LoopbackClient:
         raise llama_server_error(data, response.status_code, str(response.url), response.headers.get("Location"))
 
     @contextmanager
-    def _translated_errors(self, when: str = message("before the reply was complete")) -> Iterator[None]:
+    def _converted_errors(self, when: str = message("before the reply was complete")) -> Iterator[None]:
+        """Turn errors of httpx into Unreachable; `when` says at which moment a closed connection was lost."""
         try:
             yield
         except httpx.ConnectError as error:
@@ -238,8 +240,8 @@ class LoopbackClient:
                 message("{url} did not respond in time.", url=self.url), message("See its log.")
             ) from error
         except httpx.HTTPError as error:
-            cut = isinstance(error, httpx.NetworkError) or str(error).startswith(_CLOSED)
-            why = when if cut else message("because the reply was not HTTP")
+            was_closed = isinstance(error, httpx.NetworkError) or str(error).startswith(_CLOSED)
+            why = when if was_closed else message("because the reply was not HTTP")
             raise Unreachable(
                 message("The connection to {url} was lost {why}.", url=self.url, why=why),
                 message("See the server's log."),
@@ -247,7 +249,10 @@ class LoopbackClient:
 
 
 async def _read_body(response: httpx.Response, max_bytes: int, where: str) -> bytes:
-    """Return a body of up to `max_bytes`. Compressed data is not unpacked: it could be far larger."""
+    """Return a body of up to `max_bytes`, without unpacking compressed data, which could be far larger.
+
+    Raises Refused for a larger one; `where` is the server's URL for the error.
+    """
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
@@ -283,17 +288,17 @@ def send_head_request(url: str, *, token: str | None = None) -> ResponseHead:
 
     A response of any status is returned. Raises Unreachable if there is none.
     """
-    with make_remote_client() as client, translated_errors(url):
-        return _head_of(client.head(url, headers=bearer_header(token)))
+    with make_remote_client() as client, converted_errors(url):
+        return _response_head(client.head(url, headers=bearer_header(token)))
 
 
-def _head_of(response: httpx.Response) -> ResponseHead:
+def _response_head(response: httpx.Response) -> ResponseHead:
     return ResponseHead(response.status_code, dict(response.headers))  # httpx has the names in lower case
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPage:
-    """One page of a JSON API: the response head, and the parsed content (None if the request failed)."""
+    """One page of a JSON API: the response head, and the parsed content, None if the status is not a success."""
 
     head: ResponseHead
     data: Any
@@ -304,21 +309,24 @@ def fetch_json_pages(
 ) -> Iterator[JsonPage]:
     """GET JSON through the environment's proxies, and the following pages by `Link: rel="next"` (RFC 8288).
 
-    `headers` are sent with each request. Redirects are followed, but the token goes only to the server of `url`. A page
-    of any status is yielded; after an unsuccessful one the iteration ends. Raises Unreachable if there is no response
-    or an incomplete one, Refused if it is not JSON or if all pages together exceed `limit_bytes`.
+    `headers` are sent with each request. Redirects are followed, but the token is sent only to the server of `url`. A
+    page of any status is yielded; after an unsuccessful one the iteration ends. Raises Unreachable if there is no
+    response or an incomplete one, Refused if it is not JSON or if all pages together exceed `limit_bytes`.
     """
     page_url, bytes_left = url, limit_bytes
-    with make_remote_client() as client, translated_errors(url):
+    with make_remote_client() as client, converted_errors(url):
         while page_url:
-            sent = {**(headers or {}), **bearer_header(token if url_origin(url) == url_origin(page_url) else None)}
-            with client.stream("GET", page_url, headers=sent, follow_redirects=True) as response:
+            page_headers = {
+                **(headers or {}),
+                **bearer_header(token if url_origin(url) == url_origin(page_url) else None),
+            }
+            with client.stream("GET", page_url, headers=page_headers, follow_redirects=True) as response:
                 if page_url.startswith("https:") and response.url.scheme != "https":
                     raise Refused(
                         message("{following} redirects to an unencrypted address.", following=host_name(page_url)),
                         message("Try again later."),
                     )
-                head = _head_of(response)
+                head = _response_head(response)
                 if not response.is_success:
                     yield JsonPage(head, None)
                     return
@@ -406,7 +414,7 @@ def _check_redirect(response: httpx.Response) -> None:
 
 
 @contextmanager
-def translated_errors(url: str) -> Iterator[None]:
+def converted_errors(url: str) -> Iterator[None]:
     """Turn errors of httpx in a request to another computer into Unreachable."""
     try:
         yield

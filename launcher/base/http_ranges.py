@@ -8,7 +8,7 @@ from typing import Self
 import httpx
 
 from launcher.base.errors import Refused, Unreachable
-from launcher.base.http import ResponseHead, bearer_header, error_for_status, make_remote_client, translated_errors
+from launcher.base.http import ResponseHead, bearer_header, converted_errors, error_for_status, make_remote_client
 from launcher.base.messages import message
 from launcher.base.net import host_name, url_origin
 
@@ -21,7 +21,7 @@ class RangeReader:
 
     Supports read, seek and tell. Everything fetched is kept, and nothing beyond `limit_bytes` is fetched: the file
     appears to end there. A server that ignores ranges is read as one stream, which `close` ends. The token is sent only
-    to the server of `url`, not to redirect targets; proxies are the environment's.
+    to the server of `url`, not to redirect targets. Uses the environment's proxies.
 
     Raises Unreachable if the server does not answer, breaks off, or takes longer than `timeout_s` seconds in all.
     Raises Refused if it answers with an error, with other data than was requested, or if the file changed meanwhile.
@@ -37,7 +37,7 @@ class RangeReader:
         self._range_bytes = _FIRST_RANGE
         self._data = bytearray()
         self._position = 0
-        self._known: tuple[int, str] | None = None  # the file's size and ETag
+        self._size_and_etag: tuple[int, str] | None = None
         self._response: httpx.Response | None = None
         self._body: Iterator[bytes] = iter(())
         self._body_end = 0  # offset in the file at which the response ends
@@ -57,9 +57,9 @@ class RangeReader:
     @property
     def size(self) -> int:
         """The file's size in bytes. Fetches the first range if nothing was read yet."""
-        if self._known is None:
+        if self._size_and_etag is None:
             self._fetch(1)
-        return self._known[0] if self._known else 0
+        return self._size_and_etag[0] if self._size_and_etag else 0
 
     def tell(self) -> int:
         """Return the position from the beginning, in bytes."""
@@ -79,9 +79,9 @@ class RangeReader:
         return data
 
     def _fetch(self, end: int) -> None:
-        """Fetch until `end` bytes are there, or the whole file."""
-        with translated_errors(self._url):
-            while len(self._data) < end and (self._known is None or len(self._data) < self._known[0]):
+        """Fetch until the first `end` bytes have arrived, or the whole file."""
+        with converted_errors(self._url):
+            while len(self._data) < end and (self._size_and_etag is None or len(self._data) < self._size_and_etag[0]):
                 if time.monotonic() > self._deadline_s:
                     raise Unreachable(
                         message("{url} sends too slowly.", url=host_name(self._url)), message("Try again later.")
@@ -105,8 +105,8 @@ class RangeReader:
         """Request the range from the end of the fetched data up to `end`."""
         begin = len(self._data)
         headers = {"Range": f"bytes={begin}-{min(end, self._limit) - 1}", **bearer_header(self._token)}
-        if self._known and self._known[1].startswith('"'):  # a weak ETag is not allowed in If-Range
-            headers["If-Range"] = self._known[1]
+        if self._size_and_etag and self._size_and_etag[1].startswith('"'):  # a weak ETag is not allowed in If-Range
+            headers["If-Range"] = self._size_and_etag[1]
         request = self._client.build_request("GET", self._url, headers=headers)
         self._response = response = self._client.send(request, stream=True, follow_redirects=True)
         if url_origin(str(request.url)) != url_origin(str(response.url)):
@@ -114,9 +114,9 @@ class RangeReader:
         self._url = str(response.url)  # the next range goes directly to the redirect target
         size, self._body_end = self._parse_extent(response, begin)
         known = size, response.headers.get("ETag", "")
-        if (begin and response.status_code == httpx.codes.OK) or self._known not in (None, known):
+        if (begin and response.status_code == httpx.codes.OK) or self._size_and_etag not in (None, known):
             raise self._bad_response(message("changed the file during the download"))
-        self._known = known
+        self._size_and_etag = known
         self._body = response.iter_raw()
 
     def _parse_extent(self, response: httpx.Response, begin: int) -> tuple[int, int]:

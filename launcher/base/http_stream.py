@@ -24,6 +24,7 @@ _REDIRECTS = 10
 _PIECE = 2**17
 _HEADERS = {"User-Agent": f"mtp-launcher/{__version__}", "Accept-Encoding": "identity", "Connection": "close"}
 _ADDRESS_CHARACTERS = "%/:?#[]@!$&'()*+,;=~"
+"""Characters of a URL that are not percent-encoded again."""
 
 
 class RangeStream:
@@ -43,7 +44,7 @@ class RangeStream:
         self._silence_s = silence_s
         self._connection: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None
-        self._answer: http.client.HTTPResponse | None = None
+        self._response: http.client.HTTPResponse | None = None
         self._left: int | None = None  # bytes of the body that have not been read; None if unknown
         self._header_buffer_empty = False  # after the first read: larger reads then bypass the buffer
         self._aborted = False
@@ -51,9 +52,10 @@ class RangeStream:
         """The host that answered, which after a redirect is not the host of the URL."""
 
     def open(self, begin: int | None, end: int | None = None, *, if_range: str | None = None) -> ResponseHead:
-        """Request the bytes from `begin` to `end` (exclusive; None: the file's end) if the ETag is still `if_range`.
+        """Request the bytes from `begin` to `end` (exclusive; None: the file's end), and return the response's head.
 
-        Without `begin` the whole file is requested, as by a client without range support.
+        With `if_range` the server sends the whole file if its ETag is another one. Without `begin` the whole file is
+        requested, as by a client without range support.
         """
         headers = dict(_HEADERS)
         if begin is not None:
@@ -62,10 +64,10 @@ class RangeStream:
             headers["If-Range"] = if_range
         url = self._url
         for _ in range(_REDIRECTS):
-            answer = self._get(url, headers)
-            location = answer.headers.get("Location")
-            if location is None or answer.status not in (301, 302, 303, 307, 308):
-                return self._begin_body(answer)
+            response = self._get(url, headers)
+            location = response.headers.get("Location")
+            if location is None or response.status not in (301, 302, 303, 307, 308):
+                return self._begin_body(response)
             self.close()
             url = redirect_target(url, location)
         raise Refused(
@@ -76,7 +78,7 @@ class RangeStream:
     def readinto(self, view: memoryview) -> int:
         """Read at least one byte into `view`, and more if it has arrived.
 
-        Returns the number of bytes, 0 at the end of the answer.
+        Returns the number of bytes, 0 at the end of the response.
         """
         n_bytes = self._read_once(view)
         while 0 < n_bytes < min(len(view), _PIECE) and self._more_has_arrived():
@@ -90,17 +92,17 @@ class RangeStream:
         return n_bytes
 
     def _read_once(self, view: memoryview) -> int:
-        answer = self._answer
-        if answer is None:
+        response = self._response
+        if response is None:
             return 0
         try:
-            if answer.chunked:
-                data = answer.read1(len(view))
+            if response.chunked:
+                data = response.read1(len(view))
                 view[: len(data)] = data
                 return len(data)
             most = len(view) if self._header_buffer_empty else io.DEFAULT_BUFFER_SIZE
             wanted = min(most, len(view) if self._left is None else self._left)
-            n_bytes: int = answer.fp.readinto1(view[:wanted]) if wanted else 0
+            n_bytes: int = response.fp.readinto1(view[:wanted]) if wanted else 0
             self._header_buffer_empty = True
         except TimeoutError as error:
             raise Unreachable(
@@ -129,15 +131,15 @@ class RangeStream:
 
     def close(self) -> None:
         """Close the connection, from the reading thread."""
-        for each in (self._answer, self._connection):
+        for each in (self._response, self._connection):
             if each is not None:
                 each.close()
-        self._answer = self._connection = self._socket = None
+        self._response = self._connection = self._socket = None
 
     def _get(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         self.host = host_name(url)
         try:
-            connection, target, extra = self._connection_to(url)
+            connection, target, extra = self._make_connection(url)
         except (ValueError, http.client.InvalidURL) as error:
             raise BadOption(
                 message("{host} is not a web address: {error}.", host=self.host, error=error),
@@ -153,13 +155,13 @@ class RangeStream:
                 raise Unreachable(message("The transfer was cancelled."))
             connection.sock.settimeout(self._silence_s)
             connection.request("GET", target, headers={**headers, **extra})
-            self._answer = connection.getresponse()
+            self._response = connection.getresponse()
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.close()
             raise connection_error(url, error, connecting=connecting) from error
-        return self._answer
+        return self._response
 
-    def _connection_to(self, url: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+    def _make_connection(self, url: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
         """Return a connection that is not open yet, the request target, and headers for this server only."""
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -199,14 +201,14 @@ class RangeStream:
             return http.client.HTTPConnection(host, port, timeout=_CONNECT_S), target, extra
         return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=make_tls_context()), target, extra
 
-    def _begin_body(self, answer: http.client.HTTPResponse) -> ResponseHead:
+    def _begin_body(self, response: http.client.HTTPResponse) -> ResponseHead:
         """Check the headers of the final answer and return them with the status."""
-        headers = {name.lower(): value for name, value in answer.headers.items()}
+        headers = {name.lower(): value for name, value in response.headers.items()}
         if headers.get("content-encoding", "identity") != "identity":
             raise Refused(message("{host} sent the file compressed.", host=self.host), message("Use another server."))
         length = headers.get("content-length", "")
-        self._left = int(length) if length.isdecimal() and len(length) < 20 and not answer.chunked else None
-        return ResponseHead(answer.status, headers)
+        self._left = int(length) if length.isdecimal() and len(length) < 20 and not response.chunked else None
+        return ResponseHead(response.status, headers)
 
 
 def _basic_auth(user: str, password: str | None) -> str:

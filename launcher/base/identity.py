@@ -16,7 +16,7 @@ class ProcessId(NamedTuple):
     """A pid together with the creation time of the process.
 
     On Linux `created_s` is seconds since boot, which do not change when the clock is set; elsewhere the system stores
-    the creation time itself, in seconds since the epoch. It is only compared, never shown.
+    the creation time itself, in seconds since the epoch. It serves for comparisons only.
     """
 
     pid: int

@@ -56,7 +56,8 @@ class Message(str):
         """Return the text in the language of `translations`, including facts that are messages."""
         if self.parts:
             separator = translations.gettext(self.separator) if self.separator.strip() else self.separator
-            return separator.join(_render_fact(part, translations, window) for part in self.parts).replace("。 ", "。")
+            joined = separator.join(_render_fact(part, translations, window) for part in self.parts)
+            return joined.replace("。 ", "。")  # no space follows the Chinese full stop
         if not self.template:
             return str(self)
         template = self.window if window and self.window else self.template

@@ -25,7 +25,10 @@ _BUNDLES = (
 
 
 def host_name(url: str) -> str:
-    """Return only the host name of a URL; the rest may contain a signature or a password."""
+    """Return the host name of a URL for messages, "The server" if there is none.
+
+    The rest of the URL may contain a signature or a password.
+    """
     try:
         return urlsplit(url if "://" in url else f"http://{url}").hostname or "The server"
     except ValueError:
@@ -39,7 +42,7 @@ def url_origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def redirect_target(url: str, location: str) -> str:
-    """Return the target of a redirect from `url`. Raises Refused for an invalid one, or for one away from https."""
+    """Return the target of a redirect from `url`. Raises Refused if it is invalid, or leads from https to http."""
     try:
         target = urljoin(url, location)
         scheme = url_origin(target)[0]

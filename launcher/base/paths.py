@@ -69,7 +69,7 @@ def check_writable() -> None:
 
     from launcher.base.files import make_folder
 
-    for folder in _folders():
+    for folder in _program_folders():
         try:
             make_folder(folder)
             with tempfile.TemporaryFile(dir=folder):
@@ -105,7 +105,7 @@ def explain_os_error(error: OSError) -> LauncherError:
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return LauncherError(refused, message("Check the path."))
     if not path and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        folder, free = min(((each, _free_bytes(each)) for each in _folders()), key=lambda pair: pair[1])
+        folder, free = min(((each, _free_bytes(each)) for each in _program_folders()), key=lambda pair: pair[1])
         if free < _OWN_FILES_BYTES:
             title = message("The disk of {folder} is full: {free:.1f} MB left.", folder=folder, free=free / 1000000.0)
             return HomeUnusable(
@@ -116,7 +116,7 @@ def explain_os_error(error: OSError) -> LauncherError:
     return LauncherError(refused, message("Check disk space and permissions."))
 
 
-def _folders() -> tuple[Path, ...]:
+def _program_folders() -> tuple[Path, ...]:
     return config_dir(), data_dir(), state_dir(), cache_dir()
 
 
@@ -132,7 +132,7 @@ def _free_bytes(folder: Path) -> float:
 
 
 def _overlaps(path: Path, folder: Path) -> bool:
-    """Return True if one of two paths lies in the other: a folder's parent may be what could not be created."""
+    """Return True if one of two paths lies in the other: the path of an error may be a parent that was not created."""
     return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 
@@ -170,10 +170,10 @@ def models_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Return the folder for state that outlives a run: logs, ports and keys."""
+    """Return the folder for state that outlives the process: logs, ports and keys."""
     return _user_folder("state")
 
 
 def runtime_dir() -> Path:
-    """Return the folder of the registry of running servers. It is named after the computer, as homes may be shared."""
+    """Return the folder of the registry of running servers: one per computer, because computers may share a home."""
     return state_dir() / "run" / (platform.node() or "localhost")

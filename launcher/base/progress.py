@@ -20,9 +20,9 @@ class Phase(StrEnum):
 class Progress:
     """Progress of long work; unknown values are None.
 
-    `bytes` is the size when complete. `done_bytes` are the bytes received, including `resumed_bytes` from earlier runs;
-    in the verifying phase, the bytes verified. `item` names the current file or step, the `item_number`th of
-    `item_count`. `note` says why nothing arrives.
+    `bytes` is the size when complete. `done_bytes` are the bytes received, including `resumed_bytes` from earlier
+    attempts; in the verifying phase, the bytes verified. `item` names the current file or step, the `item_number`th of
+    `item_count`. `note` is the reason of a wait.
     """
 
     done_bytes: int = 0

@@ -21,6 +21,7 @@ _ASSIGNMENT = re.compile(
     re.IGNORECASE,
 )
 _ASSIGNS = re.compile(r"[=:\"']|--|-hft", re.IGNORECASE)
+"""Signs, between a name and a word, that the word is the name's value."""
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
 _URL_QUERY = re.compile(r"(\bhttps?://[^\s?#\"']+\?)[^\s\"']+", re.IGNORECASE)
 _IP_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
@@ -30,9 +31,9 @@ _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 def redact_text(text: str, secrets: Iterable[str] = (), *, home: Path | None = None, user: str | None = None) -> str:
     """Return `text` without `secrets`, and without anything that looks like a key or a token.
 
-    Those are recognised by their format, or by the name that they are assigned to. Also hidden are passwords and
-    queries in URLs, e-mail addresses, IP addresses of other computers, and the user's name and home folder (`user` and
-    `home`; None: those of the current user).
+    Keys and tokens are recognised by their format, or by the name that they are assigned to. Also hidden are passwords
+    and queries in URLs, e-mail addresses, IP addresses of other computers, and the user's name and home folder (`user`
+    and `home`; None: those of the current user).
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         if len(secret) >= _MIN_SECRET_LENGTH:
@@ -48,7 +49,7 @@ def redact_text(text: str, secrets: Iterable[str] = (), *, home: Path | None = N
 
 
 def _hide_value(found: "re.Match[str]") -> str:
-    """Hide the value in a match of _ASSIGNMENT, unless it is a word after "token" in a sentence, or a count."""
+    """Hide the value in a match of _ASSIGNMENT. A word after "token" in a sentence stays, and so does a count."""
     name, between, value = found.groups()
     if not name.startswith("-"):  # the word after an option is always its value
         if not _ASSIGNS.search(between):
@@ -61,7 +62,7 @@ def _hide_value(found: "re.Match[str]") -> str:
 
 def _hide_address(found: "re.Match[str]") -> str:
     parts = [int(part) for part in found[0].split(".")]
-    # Harmless are version numbers, this computer and broadcasts.
+    # Version numbers, addresses of this computer, and broadcasts are harmless.
     harmless = max(parts) > 255 or parts[0] in (0, 127) or parts == [255, 255, 255, 255]
     return found[0] if harmless else "[address]"
 

@@ -1,4 +1,4 @@
-"""Named objects of Windows by which the setup program sees that a copy runs, and asks all copies to end.
+"""Named objects of Windows: by them the setup program finds running copies of this program, and asks them to end.
 
 installer/windows/setup.nsi uses the same names. "Local" limits them to this user's session, so copies of other users
 are not found.

@@ -35,10 +35,10 @@ _warned_paths: set[Path] = set()
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """A kept file that could not be used. `why` is the cause, `kept_as` its new path, None if it was not moved."""
+    """Damage to a kept file. `reason` says what is wrong, `kept_as` is its new path, None if it was not moved."""
 
     path: Path
-    why: str
+    reason: str
     kept_as: Path | None
 
 
@@ -46,23 +46,23 @@ class FileDamage:
 class KeptFile(Generic[Value]):
     """A kind of file that this program keeps.
 
-    `what` begins the sentence about a damaged file, such as "The list of settings", and `then` ends it with the
-    consequence. `parse` may raise anything in `PARSE_ERRORS`; a LauncherError, as for a file of a newer version,
-    reaches the caller. A `private` file is restricted to its owner. A `copied` file has a second copy. A `cached` file
-    can be recreated, so only the last damaged one is kept. With `quiet` no warning is logged, because the caller
-    reports the damage. `former` is the file's name in earlier versions: if there is no file with the new name, that
-    one is copied and stays, so that an earlier version still finds it.
+    A warning about damage is the sentence "`label` was damaged: `consequence`", such as "The list of settings was
+    damaged: a new one was created". `parse` may raise anything in `PARSE_ERRORS`; a LauncherError, as for a file of a
+    newer version, reaches the caller. A `private` file is restricted to its owner. If a file is `recreatable`, only the
+    last damaged one is kept. With `quiet` no warning is logged, because the caller reports the damage. `former_name`
+    is the file's name in earlier versions: if there is no file with the new name, the former one is copied, and stays
+    for those versions.
     """
 
-    what: str
+    label: str
     parse: Callable[[bytes], Value]
     default: Callable[[], Value]
     private: bool = False
-    copied: bool = False
-    cached: bool = False
+    has_second_copy: bool = False
+    recreatable: bool = False
     quiet: bool = False
-    then: str = "a new one was created"
-    former: str = ""
+    consequence: str = "a new one was created"
+    former_name: str = ""
     most_bytes: int = MAX_FILE_BYTES
 
     def load(self, path: Path) -> Value:
@@ -84,45 +84,45 @@ class KeptFile(Generic[Value]):
             except OSError as error:
                 if error.errno in _TRANSIENT_ERRORS or (sys.platform == "win32" and isinstance(error, PermissionError)):
                     raise
-                why = error.strerror or str(error)
+                reason = error.strerror or str(error)
             except PARSE_ERRORS as error:
-                why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             if before == _file_identity(path):  # otherwise another process has repaired it meanwhile, so read again
                 break
-        return self._recover(path, why)
+        return self._recover(path, reason)
 
     def _copy_former(self, path: Path) -> None:
         """Copy the file of an earlier version, if there is one that can be read."""
-        if not self.former or os.path.lexists(path):
+        if not self.former_name or os.path.lexists(path):
             return
         with suppress(OSError):
-            write_atomically(path, self._read(path.with_name(self.former)))
+            write_atomically(path, self._read(path.with_name(self.former_name)))
 
     def save(self, path: Path, data: bytes) -> None:
         """Write the file atomically, and its second copy if the kind has one. Raises OSError."""
         write_atomically(path, data)
-        if self.copied:
+        if self.has_second_copy:
             with suppress(OSError):  # the file itself is complete, so a failed copy is no error
                 write_atomically(_second_copy_path(path), data)
 
     def _read(self, path: Path) -> bytes:
         return (read_private_file if self.private else read_file)(path, self.most_bytes)
 
-    def _recover(self, path: Path, why: str) -> tuple[Value, FileDamage]:
+    def _recover(self, path: Path, reason: str) -> tuple[Value, FileDamage]:
         """Set a damaged file aside, and return its second copy or the default in its place."""
-        if self.copied:
+        if self.has_second_copy:
             try:
                 data = self._read(_second_copy_path(path))
                 value = self.parse(data)
             except (OSError, *PARSE_ERRORS):
                 pass
             else:
-                bad = set_aside(path, self.what, "its copy takes its place")
+                bad = set_aside(path, self.label, "its copy takes its place")
                 with suppress(OSError):
                     write_atomically(path, data)
-                return value, FileDamage(path, why, bad)
-        bad = set_aside(path, self.what, self.then, keep_earlier=not self.cached, quiet=self.quiet)
-        return self.default(), FileDamage(path, why, bad)
+                return value, FileDamage(path, reason, bad)
+        bad = set_aside(path, self.label, self.consequence, keep_earlier=not self.recreatable, quiet=self.quiet)
+        return self.default(), FileDamage(path, reason, bad)
 
 
 @contextmanager
@@ -138,13 +138,17 @@ def hold_file_lock(path: Path, limit_s: float) -> Iterator[None]:
 
 
 def set_aside(
-    path: Path, what: str, then: str = "a new one was created", *, keep_earlier: bool = True, quiet: bool = False
+    path: Path,
+    label: str,
+    consequence: str = "a new one was created",
+    *,
+    keep_earlier: bool = True,
+    quiet: bool = False,
 ) -> Path | None:
     """Rename a damaged file to .bad and log a warning.
 
-    `what` begins the sentence, such as "The list of settings", and `then` ends it with the consequence. With
-    `keep_earlier`, earlier .bad files stay; with `quiet` no warning is logged. Returns the new path, None if the file
-    cannot be renamed.
+    `label` and `consequence` are as in `KeptFile`. With `keep_earlier`, earlier .bad files stay; with `quiet` no
+    warning is logged. Returns the new path, None if the file cannot be renamed.
     """
     bad = path.with_name(f"{path.name}.bad")
     if keep_earlier or bad.is_dir() or path.is_dir():
@@ -154,10 +158,10 @@ def set_aside(
     except OSError as error:
         if path not in _warned_paths:
             _warned_paths.add(path)
-            _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", what, path, error.strerror or error)
+            _log.warning("%s (%s) is damaged, and cannot be set aside: %s.", label, path, error.strerror or error)
         return None
     if not quiet:
-        _log.warning("%s was damaged: %s, and the damaged file is kept as %s.", what, then, bad)
+        _log.warning("%s was damaged: %s, and the damaged file is kept as %s.", label, consequence, bad)
     return bad
 
 
@@ -182,52 +186,52 @@ def _file_identity(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-# Copies of files as they were before another version of this program changed them. There is one per file; after a
-# downgrade two, because the one from before the update stays. A copy is in the folder of its file and is named
+# Version copies: files as they were before another version of this program changed them. There is one per file; after a
+# downgrade two, because the one from before the update stays. A version copy is in the folder of its file and is named
 # NAME.old-VERSION: the schema version if the file has one, such as v2, else the version of the program that wrote it.
 
-_COPY = re.compile(r"(?P<name>.+)\.old-(?P<version>v?\d+(?:\.\d+)*)")
+_VERSION_COPY = re.compile(r"(?P<name>.+)\.old-(?P<version>v?\d+(?:\.\d+)*)")
 
 
-def copy_path(path: Path, version: str) -> Path:
-    """Return the path of the copy that belongs to a version of a file."""
+def version_copy_path(path: Path, version: str) -> Path:
+    """Return the path of the copy of a file as `version` has written it."""
     return path.with_name(f"{path.name}.old-{version}")
 
 
-def copy_version(path: Path, version: str, *, keep_others: bool = False) -> None:
-    """Copy a file as a version has written it, if it exists. Deletes other copies unless `keep_others`.
+def save_version_copy(path: Path, version: str, *, keep_others: bool = False) -> None:
+    """Copy a file that `version` has written, if it exists. Deletes its other version copies unless `keep_others`.
 
     Raises OSError.
     """
     with suppress(FileNotFoundError):
-        write_atomically(copy_path(path, version), read_private_file(path))
+        write_atomically(version_copy_path(path, version), read_private_file(path))
         if not keep_others:
-            delete_other_copies(copy_path(path, version), path)
+            delete_other_version_copies(version_copy_path(path, version), path)
 
 
-def delete_other_copies(copy: Path, path: Path) -> None:
-    """Delete all other copies of a file."""
-    for each in find_copies([path.parent]):
+def delete_other_version_copies(copy: Path, path: Path) -> None:
+    """Delete the version copies of the file `path`, except `copy`."""
+    for each in find_version_copies([path.parent]):
         if each != copy and original_path(each) == path:
             with suppress(OSError):
                 each.unlink()
 
 
-def find_copies(folders: Iterable[Path]) -> list[Path]:
-    """Return the copies that lie directly in some folders, sorted by path."""
+def find_version_copies(folders: Iterable[Path]) -> list[Path]:
+    """Return the version copies directly in `folders`, sorted by path."""
     candidates = (each for folder in folders for each in folder.glob("*.old-*"))
-    return sorted(each for each in candidates if _COPY.fullmatch(each.name))
+    return sorted(each for each in candidates if _VERSION_COPY.fullmatch(each.name))
 
 
 def original_path(copy: Path) -> Path:
-    """Return the file that a copy belongs to."""
-    found = _COPY.fullmatch(copy.name)
+    """Return the path of the file that a version copy was made of."""
+    found = _VERSION_COPY.fullmatch(copy.name)
     return copy.with_name(found["name"]) if found else copy
 
 
-def find_readable_copy(path: Path, *, up_to: int) -> Path | None:
-    """Return a copy of a file whose schema version is at most `up_to`; None if there is none."""
-    for each in find_copies([path.parent]):
+def find_readable_version_copy(path: Path, *, up_to: int) -> Path | None:
+    """Return a version copy of a file whose schema version is at most `up_to`; None if there is none."""
+    for each in find_version_copies([path.parent]):
         number = each.name.removeprefix(f"{path.name}.old-v")
         if original_path(each) == path and number.isdecimal() and int(number) <= up_to:
             return each
@@ -235,9 +239,12 @@ def find_readable_copy(path: Path, *, up_to: int) -> Path | None:
 
 
 def restore_instructions(copy: Path) -> str:
-    """Return the instructions for restoring a file from its copy."""
-    copied, file = copy.name, original_path(copy).name
+    """Return the instructions for restoring a file from a version copy."""
+    file = original_path(copy).name
     moved = f"{file}, {file}-wal and {file}-shm" if file.endswith(".db") else file
     return message(
-        "Close this program, move {moved} away, and rename {copied} to {file}.", moved=moved, copied=copied, file=file
+        "Close this program, move {moved} away, and rename {copied} to {file}.",
+        moved=moved,
+        copied=copy.name,
+        file=file,
     )

@@ -197,12 +197,12 @@ def _run_and_report(options: argparse.Namespace, verb: Callable[[], int]) -> int
     from launcher.base.errors import LauncherError
     from launcher.base.paths import check_home, explain_os_error
     from launcher.cli.output import print_error
-    from launcher.updates.before_update import keep_copies
+    from launcher.updates.before_update import save_version_copies
 
     try:
         if options.verb not in ("doctor", "gui"):  # these two report it among other findings
             check_home()
-        keep_copies()
+        save_version_copies()
         fill_options(options)
         return verb()
     except LauncherError as error:

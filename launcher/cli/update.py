@@ -39,18 +39,18 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.updates.check import check_for_update
 
     if options.copies:
-        return _list_copies()
+        return _list_version_copies()
     newest = await check_for_update()
     if options.install and newest.is_newer:
         return await _install_release(newest, as_json=options.json)
     return Result(_as_json(newest), [*_describe_release(newest), *_describe_artefact(newest)])
 
 
-def _list_copies() -> Result:
+def _list_version_copies() -> Result:
     from launcher.base.store import original_path, restore_instructions
-    from launcher.updates.before_update import list_copies
+    from launcher.updates.before_update import list_version_copies
 
-    copies = [(each, restore_instructions(each)) for each in list_copies()]
+    copies = [(each, restore_instructions(each)) for each in list_version_copies()]
     data = [{"copy": str(each), "of": str(original_path(each)), "restore": text} for each, text in copies]
     lines = [f"{each}\n{wrap_text(text, '  ')}" for each, text in copies]
     return Result(data, lines or ["No update has changed your files: there are no copies."])

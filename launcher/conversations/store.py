@@ -460,24 +460,24 @@ class Conversations:
         Traces stay in the index, which only marks deletions; in rewritten pages, because secure_delete was measured to
         leave data there; and in the write-ahead log.
         """
-        with self._translated_errors():
+        with self._converted_errors():
             if self.indexed:
                 self._db.execute("INSERT INTO found (found) VALUES ('optimize')")
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _fetch_rows(self, query: str, *values: object) -> list[Any]:
-        with self._translated_errors():
+        with self._converted_errors():
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Run changes in one transaction: all are committed or none."""
-        with self._translated_errors(), transaction(self._db):
+        with self._converted_errors(), transaction(self._db):
             yield self._db
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:

@@ -173,6 +173,6 @@ _FILE = KeptFile(
     _KeptSettings.model_validate_json,
     _KeptSettings,
     private=True,
-    copied=True,
-    former="settings.json",
+    has_second_copy=True,
+    former_name="settings.json",
 )

@@ -87,7 +87,7 @@ def _parse(text: bytes) -> HeaderSummary | None:
 
 
 _FILE: KeptFile[HeaderSummary | None] = KeptFile(
-    "The summary of a model's header", _parse, lambda: None, cached=True, then="it is read again"
+    "The summary of a model's header", _parse, lambda: None, recreatable=True, consequence="it is read again"
 )
 
 

@@ -178,7 +178,11 @@ def _parse(text: bytes) -> _HubReply:
 
 
 _FILE: KeptFile[_HubReply | None] = KeptFile(
-    "The kept answer of the hub on a model", _parse, lambda: None, cached=True, then="`models --refresh` asks again"
+    "The kept answer of the hub on a model",
+    _parse,
+    lambda: None,
+    recreatable=True,
+    consequence="`models --refresh` asks again",
 )
 
 

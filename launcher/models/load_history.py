@@ -62,5 +62,5 @@ def _parse_differences(data: bytes) -> dict[str, list[int]]:
 
 
 _FILE: KeptFile[dict[str, list[int]]] = KeptFile(
-    "The list of measured memory", _parse_differences, dict, former="loads.json"
+    "The list of measured memory", _parse_differences, dict, former_name="loads.json"
 )

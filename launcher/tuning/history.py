@@ -88,7 +88,7 @@ class History:
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self.path = path or history_file()
         self._clock = clock
-        with self._translated_errors():
+        with self._converted_errors():
             opened = open_database(self.path, _MIGRATIONS, "The history of measurements")
         self._db, self.notice = opened.db, opened.notice
 
@@ -217,7 +217,7 @@ class History:
         with self._transaction() as db:
             gone = sum(db.execute("DELETE FROM sessions WHERE id = ?", (each,)).rowcount for each in sessions)
         if gone:
-            with self._translated_errors():
+            with self._converted_errors():
                 self._db.execute("VACUUM")
         return gone
 
@@ -228,7 +228,7 @@ class History:
 
     def load_use(self, key: str, days: int = 30) -> tuple[UseCounts, ...]:
         """Return the counters of real use over the last `days`, one for each set of settings. See `add_use`."""
-        with self._translated_errors():
+        with self._converted_errors():
             return tuple(read_use_counts(self._db, key, int(self._clock() // DAY_S) - days))
 
     def forget_use(self) -> None:
@@ -254,7 +254,7 @@ class History:
             f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE session = ? ORDER BY number",  # noqa: S608 -- constants
             number,
         )
-        with self._translated_errors():
+        with self._converted_errors():
             for row in rows:
                 if row[1] not in parsed_settings:
                     parsed_settings[row[1]] = json.loads(row[1])
@@ -271,17 +271,17 @@ class History:
         return int(row[0])
 
     def _fetch_rows(self, query: str, *values: object) -> list[Any]:
-        with self._translated_errors():
+        with self._converted_errors():
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Make changes in one transaction."""
-        with self._translated_errors(), transaction(self._db):
+        with self._converted_errors(), transaction(self._db):
             yield self._db
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, RecursionError) as error:

@@ -278,8 +278,8 @@ _FILE = KeptFile(
     _File.model_validate_json,
     _File,
     private=True,
-    copied=True,
-    former="presets.json",
+    has_second_copy=True,
+    former_name="presets.json",
 )
 
 

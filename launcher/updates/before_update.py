@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher import __version__
 from launcher.base.files import write_atomically
 from launcher.base.paths import config_dir, data_dir, state_dir
-from launcher.base.store import copy_version, find_copies
+from launcher.base.store import find_version_copies, save_version_copy
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def list_copied_files() -> tuple[Path, ...]:
     )
 
 
-def keep_copies() -> None:
+def save_version_copies() -> None:
     """Copy these files if another version of this program ran last, and record this version. Never raises.
 
     After a downgrade the older copies stay, because they hold what this version wrote.
@@ -43,17 +43,17 @@ def keep_copies() -> None:
         if _is_version(previous):
             is_downgrade = _version_numbers(previous) > _version_numbers(__version__)
             for path in list_copied_files():
-                copy_version(path, previous, keep_others=is_downgrade)
+                save_version_copy(path, previous, keep_others=is_downgrade)
         write_atomically(version_file, f"{__version__}\n".encode())
     except OSError as error:
         if previous:  # otherwise there was nothing to copy
             _log.warning("The files of version %s cannot be copied: %s.", previous, error.strerror or error)
 
 
-def list_copies() -> list[Path]:
+def list_version_copies() -> list[Path]:
     """Return all existing copies, including those of the history and of conversations."""
     with suppress(OSError):
-        return find_copies(dict.fromkeys(_list_folders()))
+        return find_version_copies(dict.fromkeys(_list_folders()))
     return []
 
 

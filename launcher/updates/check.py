@@ -154,7 +154,7 @@ _KEPT_FILE: KeptFile[_StoredCheck | None] = KeptFile(
     "The result of the last check for updates",
     _StoredCheck.model_validate_json,
     lambda: None,
-    then="the next check replaces it",
+    consequence="the next check replaces it",
 )
 
 

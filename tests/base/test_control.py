@@ -89,7 +89,7 @@ async def test_a_fault_of_the_program_is_told_and_it_goes_on(tmp_path: Path, cap
         with pytest.raises(LauncherError, match="ZeroDivisionError"):
             await answers(address, "fail")
         assert await answers(address, "tell")
-    assert "A request over the control line failed" in caplog.text
+    assert "A control request failed" in caplog.text
 
 
 async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
 )
 async def test_what_is_no_request_gets_no_answer(tmp_path: Path, said: bytes) -> None:
     async with listening(tmp_path) as (program, address, _):
-        reader, writer = await asyncio.open_unix_connection(address.place)
+        reader, writer = await asyncio.open_unix_connection(address.path)
         writer.write(said)
         with suppress(ConnectionError):
             assert await reader.read() == b""
@@ -135,7 +135,7 @@ async def test_who_asks_is_told_when_the_program_ends(tmp_path: Path) -> None:
 
 async def test_nothing_is_left_of_it_in_the_folder(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
-        assert Path(address.place).exists()
+        assert Path(address.path).exists()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +148,7 @@ async def test_a_socket_that_a_killed_program_left_is_no_obstacle(tmp_path: Path
 
 async def test_a_path_longer_than_a_sockets_address_serves(tmp_path: Path) -> None:
     async with listening(tmp_path / ("x" * 120) / ("y" * 120)) as (_, address, _server):
-        assert len(address.place) > 240
+        assert len(address.path) > 240
         assert await answers(address, "tell")
 
 
@@ -157,7 +157,7 @@ async def test_socket_and_folder_are_their_owners_only(public: Path) -> None:
     try:
         async with listening(public / "run") as (_, address, _server):
             assert stat.S_IMODE((public / "run").stat().st_mode) == 0o700
-            assert stat.S_IMODE(Path(address.place).stat().st_mode) == 0o600
+            assert stat.S_IMODE(Path(address.path).stat().st_mode) == 0o600
     finally:
         os.umask(before)
 
@@ -177,10 +177,10 @@ async def test_another_user_is_refused_even_with_the_token(public: Path, opened:
         if "folder" in opened:
             (public / "run").chmod(0o755)
         if "socket" in opened:
-            Path(address.place).chmod(0o666)
+            Path(address.path).chmod(0o666)
         request = request.replace("TOKEN", address.token)
         process = await asyncio.create_subprocess_exec(
-            "/usr/bin/env", "-i", sys.executable, "-I", "-S", "-c", stranger, address.place, request,
+            "/usr/bin/env", "-i", sys.executable, "-I", "-S", "-c", stranger, address.path, request,
             stdout=subprocess.PIPE,
         )  # fmt: skip
         told, _ = await process.communicate()
@@ -197,7 +197,7 @@ async def test_many_at_once_are_answered_or_turned_away(tmp_path: Path) -> None:
 
 async def test_connections_that_say_nothing_hold_nobody_up(tmp_path: Path) -> None:
     async with listening(tmp_path) as (_, address, _server):
-        silent = [await asyncio.open_unix_connection(address.place) for _ in range(40)]
+        silent = [await asyncio.open_unix_connection(address.path) for _ in range(40)]
         silent[-1][1].write(b'{"do": "te')  # and one that breaks off in the middle
         try:
             assert await answers(address, "tell") == [{"heard": None}, ["and", "more"]]

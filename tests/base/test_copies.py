@@ -4,12 +4,12 @@ import stat
 from pathlib import Path
 
 from launcher.base.store import (
-    copy_path,
-    copy_version,
-    find_copies,
-    find_readable_copy,
+    find_readable_version_copy,
+    find_version_copies,
     original_path,
     restore_instructions,
+    save_version_copy,
+    version_copy_path,
 )
 
 
@@ -18,30 +18,30 @@ def test_of_each_file_the_last_copy_stays(tmp_path: Path) -> None:
     for version in ("0.1.0", "0.2.0"):
         for each in (one, other):
             each.write_text(version)
-            copy_version(each, version)
-    assert find_copies([tmp_path]) == [copy_path(one, "0.2.0"), copy_path(other, "0.2.0")]
-    assert copy_path(one, "0.2.0").read_text() == "0.2.0"
-    assert stat.S_IMODE(copy_path(one, "0.2.0").stat().st_mode) == 0o600
-    assert [original_path(each) for each in find_copies([tmp_path])] == [one, other]
+            save_version_copy(each, version)
+    assert find_version_copies([tmp_path]) == [version_copy_path(one, "0.2.0"), version_copy_path(other, "0.2.0")]
+    assert version_copy_path(one, "0.2.0").read_text() == "0.2.0"
+    assert stat.S_IMODE(version_copy_path(one, "0.2.0").stat().st_mode) == 0o600
+    assert [original_path(each) for each in find_version_copies([tmp_path])] == [one, other]
 
 
 def test_what_is_not_there_is_not_copied(tmp_path: Path) -> None:
-    copy_version(tmp_path / "none.json", "0.1.0")
+    save_version_copy(tmp_path / "none.json", "0.1.0")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_others_with_such_names_are_no_copies(tmp_path: Path) -> None:
     for name in ("a.old-fashioned", "a.old-", ".old-v1", "a.old-v1.draft"):
         (tmp_path / name).touch()
-    assert find_copies([tmp_path, tmp_path / "absent"]) == []
+    assert find_version_copies([tmp_path, tmp_path / "absent"]) == []
 
 
 def test_the_copy_that_a_program_can_read_is_found(tmp_path: Path) -> None:
     path = tmp_path / "[a]*.db"
     for name in (f"{path.name}.old-v10", "b.db.old-v1", f"{path.name}.old-1"):
         (tmp_path / name).touch()
-    assert find_readable_copy(path, up_to=9) is None
-    assert find_readable_copy(path, up_to=10) == copy_path(path, "v10")
+    assert find_readable_version_copy(path, up_to=9) is None
+    assert find_readable_version_copy(path, up_to=10) == version_copy_path(path, "v10")
 
 
 def test_going_back_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.base.database import open_database, open_memory
 from launcher.base.errors import WrittenByNewer
-from launcher.base.store import find_copies
+from launcher.base.store import find_version_copies
 
 FIRST, SECOND = "CREATE TABLE a (x); CREATE TABLE b (y)", "ALTER TABLE a ADD COLUMN z DEFAULT 7"
 WHAT = "The file of tests"
@@ -59,7 +59,7 @@ def test_before_a_step_what_is_there_is_copied_and_kept(path: Path) -> None:
     for migrations, kept in (((FIRST, SECOND), "file.db.old-v1"), ((FIRST, SECOND, third), "file.db.old-v2")):
         with closing(open_database(path, migrations, WHAT).db):
             pass
-        assert [each.name for each in find_copies([path.parent])] == [kept]
+        assert [each.name for each in find_version_copies([path.parent])] == [kept]
     with pytest.raises(WrittenByNewer) as told:
         open_database(path, (FIRST,), WHAT)
     assert "before the update" not in told.value.hint  # the copy is newer, too
@@ -77,7 +77,7 @@ def test_a_new_file_has_no_copy(path: Path) -> None:
         pass
     with closing(open_memory((FIRST, SECOND), WHAT).db):
         pass
-    assert find_copies([path.parent, Path()]) == []
+    assert find_version_copies([path.parent, Path()]) == []
 
 
 def test_what_cannot_be_copied_is_not_changed(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.base.errors import Refused, Unreachable
-from launcher.base.http import LoopbackClient
+from launcher.base.http import ServerClient
 
 PATIENCE_S = 5.0
 DONE = b"data: [DONE]\n\n"
@@ -67,8 +67,8 @@ async def serving(*answer: bytes, stays: bool = False) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def talking(*answer: bytes, stays: bool = False) -> AsyncIterator[tuple[Server, LoopbackClient]]:
-    async with serving(*answer, stays=stays) as server, LoopbackClient(server.url) as client:
+async def talking(*answer: bytes, stays: bool = False) -> AsyncIterator[tuple[Server, ServerClient]]:
+    async with serving(*answer, stays=stays) as server, ServerClient(server.url) as client:
         yield server, client
 
 
@@ -93,7 +93,7 @@ def whole_stream(*parts: bytes) -> tuple[bytes, ...]:
     return (STREAM_HEAD, *map(chunk, parts), STREAM_END)
 
 
-async def received(client: LoopbackClient, seen: list[Any] | None = None) -> list[Any]:
+async def received(client: ServerClient, seen: list[Any] | None = None) -> list[Any]:
     seen = [] if seen is None else seen
     async with client.stream_events("/v1/chat/completions", {}) as events:
         async for data in events:
@@ -121,7 +121,7 @@ class TestAnswers:
             assert await client.get_text("/metrics") == text
 
     async def test_the_key_travels_with_every_request(self) -> None:
-        async with serving(reply("{}")) as server, LoopbackClient(server.url, api_key="s3cret") as client:
+        async with serving(reply("{}")) as server, ServerClient(server.url, api_key="s3cret") as client:
             await client.get_json("/props")
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
 
@@ -131,7 +131,7 @@ class TestAnswers:
             assert "authorization" not in server.head.lower()
 
     async def test_the_key_is_not_shown_to_a_server_that_is_only_asked_how_it_is(self) -> None:
-        async with serving(reply("{}")) as server, LoopbackClient(server.url, api_key="s3cret") as client:
+        async with serving(reply("{}")) as server, ServerClient(server.url, api_key="s3cret") as client:
             assert await client.get_status("/health", timeout_s=PATIENCE_S) == 200
             assert "s3cret" not in server.head
 
@@ -193,7 +193,7 @@ class TestRefusals:
 
 class TestSilence:
     async def test_nothing_listens(self, dead_url: str) -> None:
-        async with LoopbackClient(dead_url) as client:
+        async with ServerClient(dead_url) as client:
             assert await client.get_status("/health", timeout_s=PATIENCE_S) is None
             with pytest.raises(Unreachable, match=f"No server responds at {dead_url}"):
                 await client.get_json("/slots")
@@ -237,7 +237,7 @@ class TestEvents:
             assert await received(client) == [{"n": 1}, {"n": 2}, [3]]
 
     async def test_the_key_travels_along_and_a_later_request_is_an_ordinary_one(self) -> None:
-        async with serving(*whole_stream(DONE)) as server, LoopbackClient(server.url, api_key="s3cret") as client:
+        async with serving(*whole_stream(DONE)) as server, ServerClient(server.url, api_key="s3cret") as client:
             await received(client)
             assert "authorization: bearer s3cret\r\n" in server.head.lower()
             assert "accept: text/event-stream\r\n" in server.head.lower()

@@ -15,7 +15,7 @@ from launcher.models import added_places
 from launcher.models.library_index import index_path
 from launcher.tuning.history import history_file
 from launcher.tuning.machine_preset import presets_file
-from launcher.updates.before_update import keep_copies, list_copied_files, list_copies
+from launcher.updates.before_update import list_copied_files, list_version_copies, save_version_copies
 from tests.cli.in_process import run
 
 
@@ -46,7 +46,7 @@ def test_another_version_copies_what_was_written_before(home: Path) -> None:
     assert noted(home) == f"{__version__}\n"
     copy = settings_file.settings_path().with_name("settings.toml.old-0.0.9")
     assert copy.read_bytes() == written
-    assert list_copies() == [copy]
+    assert list_version_copies() == [copy]
     run("settings", "set", "window.text_scale", "160")
     assert copy.read_bytes() == written
 
@@ -59,30 +59,30 @@ def test_going_back_to_an_older_version_leaves_what_that_wrote(home: Path) -> No
     settings.change_setting(TEXT_SCALE, 150)
     newer = path.read_bytes()
     note(home, "99.0")
-    keep_copies()
-    copies = {each.name.rpartition("old-")[2]: each.read_bytes() for each in list_copies()}
+    save_version_copies()
+    copies = {each.name.rpartition("old-")[2]: each.read_bytes() for each in list_version_copies()}
     assert copies == {__version__: older, "99.0": newer}
     note(home, "0.0.9")
-    keep_copies()
-    assert [each.name for each in list_copies()] == [f"{path.name}.old-0.0.9"]
+    save_version_copies()
+    assert [each.name for each in list_version_copies()] == [f"{path.name}.old-0.0.9"]
 
 
 def test_the_first_version_copies_nothing(home: Path) -> None:
-    keep_copies()
+    save_version_copies()
     assert not home.exists()
     (home / "state").mkdir(parents=True)
     settings.change_setting(TEXT_SCALE, 120)
-    keep_copies()
+    save_version_copies()
     assert noted(home) == f"{__version__}\n"
-    assert list_copies() == []
+    assert list_version_copies() == []
 
 
 @pytest.mark.parametrize("odd", ["../x", "\xff", "1.0-rc", ""])
 def test_what_is_no_version_names_no_file(home: Path, odd: str) -> None:
     settings.change_setting(TEXT_SCALE, 120)
     note(home, odd)
-    keep_copies()
-    assert list_copies() == []
+    save_version_copies()
+    assert list_version_copies() == []
     assert noted(home) == f"{__version__}\n"
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCapt
     note(home, "0.0.9")
     (home / "config" / "settings.toml.old-0.0.9").mkdir()
     with caplog.at_level(logging.WARNING):
-        keep_copies()
+        save_version_copies()
     assert "The files of version 0.0.9 cannot be copied: Is a directory." in caplog.text
     assert noted(home) == "0.0.9"
 
@@ -99,10 +99,10 @@ def test_what_cannot_be_copied_is_tried_again(home: Path, caplog: pytest.LogCapt
 def test_a_state_folder_that_may_not_be_entered_is_no_error(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").symlink_to(home / "state")  # it leads nowhere
-    keep_copies()
+    save_version_copies()
     (home / "state").unlink()
     (home / "state").touch()
-    keep_copies()
+    save_version_copies()
     assert (home / "state").read_bytes() == b""
 
 
@@ -112,4 +112,4 @@ def test_copies_of_databases_are_among_them(home: Path) -> None:
         path.parent.mkdir(parents=True)
         expected.append(path.with_name(f"{path.name}.old-v1"))
         expected[-1].touch()
-    assert set(list_copies()) == set(expected)
+    assert set(list_version_copies()) == set(expected)

@@ -479,7 +479,7 @@ _MANIFEST: KeptFile[Manifest | None] = KeptFile(
     "The description of an installed engine",
     Manifest.model_validate_json,
     lambda: None,
-    then="the engine is not listed, and can be installed again",
+    consequence="the engine is not listed, and can be installed again",
 )
 
 

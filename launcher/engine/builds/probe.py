@@ -119,8 +119,8 @@ _FILE: KeptFile[_Probe | None] = KeptFile(
     "The cached probe of an engine",
     _Probe.model_validate_json,
     lambda: None,
-    cached=True,
-    then="the engine is probed again",
+    recreatable=True,
+    consequence="the engine is probed again",
 )
 
 

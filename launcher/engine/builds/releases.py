@@ -123,15 +123,15 @@ _REPLY_FILE: KeptFile[_CachedReply | None] = KeptFile(
     "A cached reply about releases",
     _CachedReply.model_validate_json,
     lambda: None,
-    cached=True,
-    then="it is requested again",
+    recreatable=True,
+    consequence="it is requested again",
 )
 _RATE_LIMIT_FILE: KeptFile[_RateLimit | None] = KeptFile(
     "The record of GitHub's rate limit",
     _RateLimit.model_validate_json,
     lambda: None,
-    cached=True,
-    then="releases are requested now",
+    recreatable=True,
+    consequence="releases are requested now",
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from launcher.base.errors import Refused
-from launcher.base.http import LoopbackClient
+from launcher.base.http import ServerClient
 from launcher.base.messages import message
 from launcher.base.text import one_line
 
@@ -113,7 +113,7 @@ class EngineClient:
     """
 
     def __init__(self, url: str, api_key: str | None, *, remote: bool = False) -> None:
-        self._http = LoopbackClient(url, api_key=api_key, remote=remote)
+        self._http = ServerClient(url, api_key=api_key, remote=remote)
 
     async def __aenter__(self) -> Self:
         return self

@@ -66,7 +66,7 @@ class _KeptEndpoints(BaseModel):
 
 
 _FILE = KeptFile(
-    "The list of ports and keys", _KeptEndpoints.model_validate_json, _KeptEndpoints, private=True, copied=True
+    "The list of ports and keys", _KeptEndpoints.model_validate_json, _KeptEndpoints, private=True, has_second_copy=True
 )
 
 

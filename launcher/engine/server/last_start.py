@@ -198,7 +198,7 @@ def load_last_start() -> LastStart | None:
 
 
 _FILE: KeptFile[_File | None] = KeptFile(
-    "The record of the last start", _File.model_validate_json, lambda: None, private=True, copied=True
+    "The record of the last start", _File.model_validate_json, lambda: None, private=True, has_second_copy=True
 )
 
 
@@ -279,7 +279,7 @@ def _parse_times(data: bytes) -> dict[str, float]:
 
 
 _LAST_MODEL: KeptFile[str | None] = KeptFile(
-    "The name of the last model", _parse_name, lambda: None, then="none is known", most_bytes=_MOST_BYTES
+    "The name of the last model", _parse_name, lambda: None, consequence="none is known", most_bytes=_MOST_BYTES
 )
 _LAST_USES: KeptFile[dict[str, float]] = KeptFile("The list of model uses", _parse_times, dict)
 
