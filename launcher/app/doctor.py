@@ -19,7 +19,7 @@ from launcher.engine.environment import system_settings_file
 from launcher.machine.advice import list_advice
 from launcher.machine.backend import BackendChoice, choose_backend
 from launcher.machine.disks import Disk, read_disks
-from launcher.machine.engine_view import find_disagreements, is_gpu
+from launcher.machine.engine_devices import find_disagreements, is_gpu
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import read_gpu_states
 from launcher.machine.host import read_host

@@ -26,7 +26,7 @@ from launcher.fetch.hub import resolve_file
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import TransferSettings
 from launcher.machine.disks import read_disks
-from launcher.machine.engine_view import is_gpu
+from launcher.machine.engine_devices import is_gpu
 from launcher.machine.machine import read_machine
 from launcher.models.catalogue import SPECULATION, ModelEntry
 from launcher.models.catalogue_load import load_catalogue

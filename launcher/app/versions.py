@@ -57,7 +57,7 @@ async def read_versions() -> tuple[Version, ...]:
         for gpu in machine.gpus
     ]
     if not machine.gpus:
-        versions.append(Version("GPU", None, machine.no_gpu_because or message("not found")))
+        versions.append(Version("GPU", None, machine.no_gpu_reason or message("not found")))
     return tuple(versions)
 
 

@@ -81,8 +81,8 @@ def _list_facts(report: DoctorReport) -> list[tuple[str, str]]:
     ]
     for gpu in machine.gpus:
         lines += [("GPU", text) for text in _describe_gpu(gpu, report)]
-    if machine.no_gpu_because:
-        lines.append(("GPU", f"none: {machine.no_gpu_because}"))
+    if machine.no_gpu_reason:
+        lines.append(("GPU", f"none: {machine.no_gpu_reason}"))
     if report.situation is not None:
         summary, *notes = _describe_model_memory(report.situation)
         lines += [("Memory", summary), *(("", note) for note in notes)]
@@ -184,7 +184,7 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
         "host": asdict(machine.host) | {"avx2": machine.host.avx2, "lacks": machine.host.missing_features},
         "gpus": [asdict(gpu) | _activity_json(gpu, report) for gpu in machine.gpus],
         "memory": report.situation.memory_json() if report.situation else None,
-        "no_gpu_because": machine.no_gpu_because,
+        "no_gpu_because": machine.no_gpu_reason,
         "gpus_absent": dict(machine.absent),
         "gpus_without_driver": [asdict(card) for card in machine.unusable_cards],
         "engine_fit": {

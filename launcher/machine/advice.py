@@ -14,7 +14,7 @@ _GIB = 2**30
 _EXPERTS_ON_HOST_GIB = 12
 """Host memory to keep half of the experts of Qwen3.6-35B-A3B there (8.8 GiB of a 21 GB file, as the engine reports)."""
 _WHOLE_MODEL_GIB = 23
-"""A GPU with at least this much memory (a 24 GB card) holds that model completely."""
+"""A GPU with at least this much memory (a 24 GB card) holds the whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Advice:
 
 
 def list_advice(
-    machine: Machine, settings: Sequence[WslSettings] = (), disks: Sequence[Disk] = ()
+    machine: Machine, wsl_settings: Sequence[WslSettings] = (), disks: Sequence[Disk] = ()
 ) -> tuple[Advice, ...]:
-    """Return all advice on GPUs, WSL, disks and power. `settings` are WSL's files, `disks` those of the models."""
+    """Return all advice on GPUs, WSL, disks and power. `disks` are those that hold models."""
     return (
         *_advise_on_gpus(machine),
-        *_advise_on_wsl(machine, settings),
+        *_advise_on_wsl(machine, wsl_settings),
         *_advise_on_disks(machine.host, disks),
         *_advise_on_power(machine.host),
     )
@@ -79,7 +79,7 @@ def _driver_hint(card: UnusableCard, host: Host) -> str:
     )
 
 
-def _advise_on_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
+def _advise_on_wsl(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Iterator[Advice]:
     host = machine.host
     if host.wsl == 1:
         yield Advice(
@@ -89,15 +89,11 @@ def _advise_on_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterato
     if host.wsl != 2:
         return
     if not machine.gpus:
-        yield _advise_on_missing_wsl_gpu(machine, settings)
-    for file in settings:
+        yield _advise_on_missing_wsl_gpu(machine, wsl_settings)
+    for file in wsl_settings:
         for unknown in file.unknown:
-            asks_for_video_memory = unknown.name.lower().endswith("gpumemory")
-            why = (
-                message("WSL does not limit the GPU's memory: all of it is usable.")
-                if asks_for_video_memory
-                else Message()
-            )
+            is_gpu_memory = unknown.name.lower().endswith("gpumemory")
+            why = message("WSL does not limit the GPU's memory: all of it is usable.") if is_gpu_memory else Message()
             yield Advice(
                 message(
                     "{path} line {line}: WSL has no setting {name} and ignores it.",
@@ -107,11 +103,11 @@ def _advise_on_wsl(machine: Machine, settings: Sequence[WslSettings]) -> Iterato
                 ),
                 join_messages(why, message("Delete the line.")),
             )
-    yield from _advise_on_wsl_memory(machine, settings)
+    yield from _advise_on_wsl_memory(machine, wsl_settings)
 
 
-def _advise_on_missing_wsl_gpu(machine: Machine, settings: Sequence[WslSettings]) -> Advice:
-    for file in settings:
+def _advise_on_missing_wsl_gpu(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Advice:
+    for file in wsl_settings:
         if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}:
             return Advice(
                 message("{path} hides the GPU from WSL: gpuSupport is off.", path=file.path),
@@ -123,32 +119,32 @@ def _advise_on_missing_wsl_gpu(machine: Machine, settings: Sequence[WslSettings]
             join_messages(message("Install the GPU's driver in Windows, then run `wsl --update` there."), RESTART_HINT),
         )
     return Advice(
-        message("WSL offers a GPU, but none was found: {reason}", reason=machine.no_gpu_because),
+        message("WSL offers a GPU, but none was found: {reason}", reason=machine.no_gpu_reason),
         message("Install or update the NVIDIA driver in Windows, not inside WSL. WSL uses the driver of Windows."),
     )
 
 
-def _advise_on_wsl_memory(machine: Machine, settings: Sequence[WslSettings]) -> Iterator[Advice]:
-    """Yield advice to raise WSL's memory if a large model does not fit into it and the GPU together."""
+def _advise_on_wsl_memory(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Iterator[Advice]:
+    """Yield advice to raise WSL's memory, if that and the GPU's are too little for a large model."""
     largest = max((gpu.memory_bytes or 0 for gpu in machine.gpus), default=0)
     memory = machine.host.memory_bytes
     if not 0 < largest < _WHOLE_MODEL_GIB * _GIB or memory >= _EXPERTS_ON_HOST_GIB * _GIB:
         return
-    where = next((str(file.path) for file in settings), WSLCONFIG_PATH)
-    memory_settings = [file.values.get("wsl2.memory", "0") for file in settings]
+    path = next((str(file.path) for file in wsl_settings), WSLCONFIG_PATH)
+    memory_settings = [file.values.get("wsl2.memory", "0") for file in wsl_settings]
     set_to = next((value for value in memory_settings if value != "0"), None)  # 0 means the default
     if set_to is not None:
         hint = join_messages(
             message(
                 "In {where}, raise memory={set_to} under [wsl2] as far as Windows can spare.",
-                where=where,
+                where=path,
                 set_to=set_to,
             ),
             RESTART_HINT,
         )
     elif (wanted := suggest_wsl_memory(memory)) > memory / _GIB + 0.5:
         hint = join_messages(
-            message("In {where}, set memory={wanted}GB under [wsl2].", where=where, wanted=wanted), RESTART_HINT
+            message("In {where}, set memory={wanted}GB under [wsl2].", where=path, wanted=wanted), RESTART_HINT
         )
     else:
         hint = message(

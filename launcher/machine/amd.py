@@ -31,7 +31,7 @@ class AmdGpus:
         card = self._cards.get(gpu.id)
         if card is None or self._sleeps(card):
             return unknown_readings(ASLEEP if card else GONE)
-        sensors = card.hwmon or card.folder / "hwmon"
+        sensors = card.sensors_folder or card.folder / "hwmon"
         power = sensors / "power1_average"
         if not power.exists():
             power = sensors / "power1_input"
@@ -45,7 +45,7 @@ class AmdGpus:
             "gpu_use_percent": read_scaled(card.folder / "gpu_busy_percent", 1.0, _NOT_REPORTED),
         }
 
-    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
+    def sample_slow_readings(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the host memory that the GPU uses, over all programs."""
         card = self._cards.get(gpu.id)
         if card is None or gpu.unified or self._sleeps(card):
@@ -107,7 +107,7 @@ def _is_apu(card: PciGpu) -> bool | None:
         header = b""
     if len(header) == 4:
         return header[2] >= _APU_REVISION
-    return None if card.hwmon is None else read_text(card.hwmon / "in1_label") == "vddnb"
+    return None if card.sensors_folder is None else read_text(card.sensors_folder / "in1_label") == "vddnb"
 
 
 def _product_name(card: PciGpu) -> str:

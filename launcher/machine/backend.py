@@ -22,7 +22,7 @@ for 8.6 also runs on 8.7 (ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programmi
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """The selected build, the GPU it is for, and the reason. `better` is how to get a faster one, if possible.
+    """The selected build, the GPU that it is for, and the reason. `better` says how to get a faster build, if possible.
 
     `backend` is None while the GPU that decides is asleep.
     """
@@ -115,30 +115,30 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
     If the build has no machine code for a GPU, the driver compiles it, and must then be as new as the toolkit (NVIDIA,
     CUDA compatibility, "provided PTX was compiled with an unsupported toolchain").
     """
-    words = f"CUDA {'.'.join(map(str, toolkit))}"
+    cuda = f"CUDA {'.'.join(map(str, toolkit))}"
     capability, driver = gpu.compute_capability, _major_version(gpu.driver)
     if capability is None or driver is None:
         return message(
             "{words} was skipped: the compute capability or driver of the {name} is unknown.",
-            words=words,
+            words=cuda,
             name=gpu.name,
         )
-    least, oldest = (
+    needed_capability, needed_driver = (
         (_CUDA_12_CAPABILITY, _CUDA_12_DRIVER) if tuple(toolkit) < (13,) else (_CUDA_13_CAPABILITY, _CUDA_13_DRIVER)
     )
-    if capability < least:
+    if capability < needed_capability:
         return message(
             "{words} needs compute capability {dotted}, the {name} has {dotted_2}.",
-            words=words,
-            dotted=_format_version(least),
+            words=cuda,
+            dotted=_format_version(needed_capability),
             name=gpu.name,
             dotted_2=_format_version(capability),
         )
-    if driver < oldest:
+    if driver < needed_driver:
         return message(
             "{words} needs driver {oldest}, the {name} has {driver}.",
-            words=words,
-            oldest=oldest,
+            words=cuda,
+            oldest=needed_driver,
             name=gpu.name,
             driver=gpu.driver,
         )
@@ -148,7 +148,7 @@ def find_cuda_obstacle(gpu: Gpu, toolkit: Sequence[int]) -> str | None:
         return message(
             "The {words} build has the driver compile its code for the {name}, and driver"
             " {driver} can do that up to CUDA {cuda_version} only.",
-            words=words,
+            words=cuda,
             name=gpu.name,
             driver=gpu.driver,
             cuda_version=gpu.cuda_version,

@@ -83,14 +83,14 @@ def _card_error(name: str, meant: Sequence[str]) -> BadOption:
 
 
 def match_card(name: str | None, memory_gb: float) -> Card | None:
-    """Return the card with the name and memory that a driver reports, or None if it is not known."""
+    """Return the card with the name and memory that a driver reports, or None if gpus.toml lacks it."""
     if not name:
         return None
-    here = _name_words(name)
+    reported_words = _name_words(name)
     same = [
         card
         for card in list_cards()
-        if _name_words(card.name) <= here
+        if _name_words(card.name) <= reported_words
         and (card.unified or max(card.memory_gb, memory_gb) <= _SAME_MEMORY * min(card.memory_gb, memory_gb))
     ]
     return max(same, key=lambda card: len(_name_words(card.name)), default=None)

@@ -18,8 +18,10 @@ _MOUNT_POINT = re.compile(r"/mnt/[a-z](/|$)")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk of `folder`, which need not exist yet. Unknown values are None; `absent` has the reason by field
-    name."""
+    """The disk of `folder`, which need not exist yet.
+
+    Unknown values are None; `absent` has the reason by field name.
+    """
 
     folder: Path
     total_bytes: int | None

@@ -108,7 +108,7 @@ SLOW_READINGS = ("pcie_received_mib_s", "pcie_sent_mib_s", "gtt_used_mib")
 
 
 class GpuSource(Protocol):
-    """The GPUs of one vendor. Each query fails alone, and none raises."""
+    """The GPUs of one vendor. No method raises: if a query fails, only its own value is unknown."""
 
     @property
     def absent(self) -> str | None:
@@ -124,8 +124,8 @@ class GpuSource(Protocol):
     def sample(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the readings of a GPU, one for each of READINGS."""
 
-    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
-        """Return those of SLOW_READINGS that this vendor supports."""
+    def sample_slow_readings(self, gpu: Gpu) -> dict[str, Reading]:
+        """Return the readings of SLOW_READINGS that this vendor supports."""
 
     def read_activity(self, gpu: Gpu) -> GpuActivity:
         """Return the activity of a GPU."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launcher.base.messages import message
 from launcher.machine.amd import AmdGpus
-from launcher.machine.engine_view import EngineDevice, merge_engine_gpus
+from launcher.machine.engine_devices import EngineDevice, merge_engine_gpus
 from launcher.machine.gpu import Gpu, GpuActivity, GpuSource, Reading, Vendor, unknown_readings
 from launcher.machine.gpu_counters import ProcessGpuMemory
 from launcher.machine.intel import IntelGpus
@@ -17,7 +17,7 @@ from launcher.machine.sysfs import ROOT, PciGpu, list_pci_gpus
 _VENDORS: tuple[Vendor, ...] = ("nvidia", "amd", "intel")
 _DRIVERS: dict[Vendor, tuple[str, ...]] = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("i915", "xe")}
 _WITHHELD = message("This container was not given its device below /dev/dri.")
-_LEFT_ALONE = message("Not read while no engine is running, so that the GPU can sleep.")
+_NOT_WOKEN = message("Not read while no engine is running, so that the GPU can sleep.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +97,16 @@ def read_gpu_states(
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """A snapshot of the watched GPU. `alone` is True if it is the only GPU of this computer."""
+    """The GPU that an engine would use, with its activity and readings. `is_only_gpu`: this computer has no other."""
 
     gpu: Gpu | None
-    alone: bool
+    is_only_gpu: bool
     activity: GpuActivity
     readings: Mapping[str, Reading]
 
 
 class GpuSensors:
-    """Sensors of the GPU that an engine would use: the first that `find_gpus` returns.
+    """Sensors of the watched GPU, which is the one that an engine would use: the first that `find_gpus` returns.
 
     A GPU that may sleep is not read while no engine runs: an open NVML keeps its GPUs awake, and so does each read of a
     file of the GPU's driver.
@@ -119,7 +119,7 @@ class GpuSensors:
         found = find_gpus(root=root)
         self._no_gpu_reason = found.no_gpu_reason or ""
         self._gpu = found.gpus[0] if found.gpus else None
-        self._alone = len(found.gpus) == 1
+        self._is_only_gpu = len(found.gpus) == 1
         self._counters: ProcessGpuMemory | None = None
         if self._gpu is not None:
             cards = [card for card in list_pci_gpus(root) if card.vendor == self._gpu.vendor]
@@ -131,7 +131,7 @@ class GpuSensors:
             return unknown_readings(self._no_gpu_reason)
         if self._may_sleep and not engine_runs:
             self.close()
-            return unknown_readings(_LEFT_ALONE)
+            return unknown_readings(_NOT_WOKEN)
         if self._source is None:
             self._source = _open_source(self._gpu.vendor, list_pci_gpus(self._root), wake=True, root=self._root)
             listed = self._source.read_gpus()  # a GPU that was asleep has another ID once it is awake
@@ -139,7 +139,7 @@ class GpuSensors:
         return self._source.sample(self._gpu)
 
     def read_snapshot(self, engine_pid: int) -> GpuSnapshot:
-        """Return the state of the watched GPU while an engine runs. Waits 40 ms for an NVIDIA GPU."""
+        """Return a snapshot of the watched GPU while the engine with this pid runs. Takes 40 ms for an NVIDIA GPU."""
         if self._counters is None or self._counters.pid != engine_pid:
             self._close_counters()
             self._counters = ProcessGpuMemory(engine_pid)
@@ -147,12 +147,12 @@ class GpuSensors:
         if self._gpu is None or self._source is None:
             return GpuSnapshot(
                 self._gpu,
-                self._alone,
+                self._is_only_gpu,
                 GpuActivity.unknown(self._no_gpu_reason or message("No engine has run yet.")),
                 counted,
             )
-        readings = counted | self._source.sample_slowly(self._gpu)
-        return GpuSnapshot(self._gpu, self._alone, self._source.read_activity(self._gpu), readings)
+        readings = counted | self._source.sample_slow_readings(self._gpu)
+        return GpuSnapshot(self._gpu, self._is_only_gpu, self._source.read_activity(self._gpu), readings)
 
     def _close_counters(self) -> None:
         if self._counters is not None:

@@ -168,7 +168,7 @@ def _no_features_reason() -> str:
 
 
 def find_display() -> str | None:
-    """Return the name of the display for a window, or None."""
+    """Return the display for a window, as the environment names it; None without one."""
     if sys.platform == "linux":
         return os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or None
     return "desktop"

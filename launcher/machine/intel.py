@@ -12,7 +12,7 @@ from launcher.machine.sysfs import PciGpu, read_number, read_scaled, read_text
 _BUILT_IN_SLOT = ":00:02.0"
 """The integrated GPU always has this address on the root bus."""
 _SHORTEST_S = 0.05
-"""Seconds between two samples of the energy counter; over less, a mean power means nothing."""
+"""Fewest seconds between two samples of the energy counter that give a mean power."""
 _TOTALS = ("drm/card*/lmem_total_bytes", "tile*/physical_vram_size_bytes")
 _AVAILABLE = "drm/card*/lmem_avail_bytes"
 _CLOCKS = ("tile0/gt0/freq0/act_freq", "drm/card*/gt_act_freq_mhz")
@@ -47,7 +47,7 @@ class IntelGpus:
         if card is None or self._sleeps(card):
             return unknown_readings(ASLEEP if card else GONE)
         why = message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver)
-        sensors = card.hwmon or card.folder / "hwmon"
+        sensors = card.sensors_folder or card.folder / "hwmon"
         used = _used_memory(card.folder)
         no_memory = Reading.unknown(_SHARED if gpu.unified else why)
         return unknown_readings(why) | {
@@ -58,7 +58,7 @@ class IntelGpus:
             "vram_used_mib": no_memory if used is None else Reading(used / 2**20),
         }
 
-    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:  # noqa: ARG002 -- the result is the same for each
+    def sample_slow_readings(self, gpu: Gpu) -> dict[str, Reading]:  # noqa: ARG002 -- the result is the same for each
         """Return nothing: i915 and xe have no files for these readings in /sys."""
         return {}
 

@@ -1,10 +1,10 @@
-"""The host and its GPUs, read once for a plan."""
+"""The host and its GPUs, read together at one moment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.machine.engine_view import EngineDevice
+from launcher.machine.engine_devices import EngineDevice
 from launcher.machine.gpu import Gpu, Vendor
 from launcher.machine.gpus import UnusableCard, find_gpus
 from launcher.machine.host import Host, read_host
@@ -15,13 +15,13 @@ from launcher.machine.sysfs import ROOT
 class Machine:
     """The host and its GPUs, those with memory of their own first.
 
-    `no_gpu_because` is None if there is a GPU; `absent` has the reason by vendor for each vendor without a GPU.
+    `no_gpu_reason` is None if there is a GPU; `absent` has the reason by vendor for each vendor without a GPU.
     `failures` are sentences about GPUs that exist and do not answer.
     """
 
     host: Host
     gpus: tuple[Gpu, ...]
-    no_gpu_because: str | None
+    no_gpu_reason: str | None
     absent: Mapping[Vendor, str]
     failures: tuple[str, ...]
     unusable_cards: tuple[UnusableCard, ...]

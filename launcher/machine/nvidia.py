@@ -104,7 +104,7 @@ class Nvml:
             "gpu_use_percent": Reading(None, use_absent) if use is None else Reading(float(use.gpu)),
         }
 
-    def sample_slowly(self, gpu: Gpu) -> dict[str, Reading]:
+    def sample_slow_readings(self, gpu: Gpu) -> dict[str, Reading]:
         """Return the PCIe traffic received and sent by the GPU. NVML measures each for 20 ms, in KB/s."""
         handle = self._handles.get(gpu.id)
         if handle is None:
@@ -123,7 +123,7 @@ class Nvml:
         if handle is None:
             return GpuActivity.unknown(self._absent or ASLEEP)
         absent: dict[str, str] = {}
-        reasons = self._newer_or_older(
+        reasons = self._with_fallback(
             "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
         )
         bits = self._query_field(absent, "throttled_by", reasons, handle)
@@ -209,7 +209,7 @@ class Nvml:
         absent.pop("processes", None)  # one of the two lists is better than none
         return tuple(found.values())
 
-    def _newer_or_older(self, newer: str, older: str) -> Callable[..., Any]:
+    def _with_fallback(self, newer: str, older: str) -> Callable[..., Any]:
         """Return a query that calls `newer`, or `older` if the driver does not have that yet."""
         nvml = self._nvml
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import psutil
 
 from launcher.base.messages import message
-from launcher.machine.gpu import Reading
+from launcher.machine.gpu import TOO_SHORT, Reading
 
 _MIB = 2**20
 _WINDOW_S, _SHORTEST_S = 1.0, 0.1
-"""The kernel counts CPU time in steps of 10 ms, so a share over less than 0.1 s means nothing."""
+"""Seconds over which a CPU share is measured, and the fewest: the kernel counts CPU time in steps of 10 ms."""
 
 
 class _CpuTimes(NamedTuple):
@@ -56,7 +56,7 @@ class HostSensors:
         first, last = self._times[0], self._times[-1]
         total_s = last.total_s - first.total_s
         if last.at_s - first.at_s < _SHORTEST_S or total_s <= 0:
-            return Reading.unknown(message("Not measured for long enough yet."))
+            return Reading.unknown(TOO_SHORT)
         return Reading(100.0 * min(1.0, max(0.0, 1.0 - (last.idle_s - first.idle_s) / total_s)))
 
     def _engine_memory(self) -> Reading:
@@ -72,19 +72,22 @@ class HostSensors:
 
 
 class OtherProgramsLoad:
-    """The CPU share of other programs between two calls. Time that a hypervisor gives to other machines is included."""
+    """The CPU share of all programs except this one and the engine, between two calls.
+
+    Time that a hypervisor gives to other virtual machines is included.
+    """
 
     def __init__(self) -> None:
-        self._self = psutil.Process()
+        self._own_process = psutil.Process()
         self._engine: psutil.Process | None = None
         self._before: tuple[_CpuTimes, float] | None = None
 
     def read_percent(self, engine_pid: int) -> float | None:
-        """Return their share in percent since the last call for the same engine, 0 to 100; None if unknown."""
+        """Return the share in percent since the last call for the same engine, 0 to 100; None if unknown."""
         try:
             if self._engine is None or self._engine.pid != engine_pid:
                 self._engine, self._before = psutil.Process(engine_pid), None
-            ours_s = sum(sum(process.cpu_times()[:2]) for process in (self._self, self._engine))
+            ours_s = sum(sum(process.cpu_times()[:2]) for process in (self._own_process, self._engine))
         except psutil.Error:
             self._engine = None
             return None

@@ -22,7 +22,7 @@ _CONTAINERS = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """The limit of the control group of this process that has the least memory left, and what is left, in bytes."""
+    """A limit on the memory of this process by one of its control groups, and the memory left below it, in bytes."""
 
     limit_bytes: int
     left_bytes: int
@@ -59,7 +59,7 @@ def container_name(root: Path = ROOT) -> str | None:
 
 
 def read_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Return the memory limit of the control groups, version 2 or 1, or None if there is none."""
+    """Return the memory limit with the least memory left, of control groups version 2 or 1; None if there is none."""
     limits = []
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")

@@ -32,12 +32,12 @@ class PciGpu:
     name: str
 
     @property
-    def card(self) -> Path | None:
+    def drm_folder(self) -> Path | None:
         """The folder of its DRM card."""
         return next(iter(sorted(self.folder.glob("drm/card[0-9]*"))), None)
 
     @property
-    def hwmon(self) -> Path | None:
+    def sensors_folder(self) -> Path | None:
         """The folder of its sensors."""
         return next(iter(sorted(self.folder.glob("hwmon/hwmon*"))), None)
 
@@ -46,7 +46,9 @@ class PciGpu:
         return read_text(self.folder / "power/runtime_status") in {"suspended", "suspending"}
 
     def as_sleeping_gpu(self, index: int, driver: str | None = None) -> Gpu:
-        """Return the facts that are known while it sleeps. `driver` is the version of NVIDIA's driver, if it is one."""
+        """Return the facts that are known while the GPU sleeps. `driver` is the driver's version, for NVIDIA's GPUs
+        only.
+        """
         return Gpu(
             vendor=self.vendor,
             index=index,
@@ -60,8 +62,8 @@ class PciGpu:
 
     @property
     def display_active(self) -> bool | None:
-        """True if it drives an active display; None if the kernel lists none of its outputs."""
-        outputs = [read_text(path) for path in (self.card or self.folder).glob("card*-*/enabled")]
+        """True if a display on this card is active; None if the kernel lists none of its outputs."""
+        outputs = [read_text(path) for path in (self.drm_folder or self.folder).glob("card*-*/enabled")]
         return "enabled" in outputs if outputs else None
 
 
@@ -91,7 +93,7 @@ def list_pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
     """Return the graphics cards of NVIDIA, AMD and Intel in `root`/sys, by address. Empty except on Linux."""
     folders = [folder for folder in _list_devices(root) if _is_gpu(folder)]
     database = _read_pci_ids(root) if folders else b""
-    return tuple(_card(folder, database) for folder in folders)
+    return tuple(_read_card(folder, database) for folder in folders)
 
 
 def has_amd_gpu(root: Path = ROOT) -> bool:
@@ -114,7 +116,7 @@ def _is_gpu(folder: Path) -> bool:
     return base == _DISPLAY_CONTROLLER or (base == _ACCELERATOR and _VENDORS[vendor] == "amd")
 
 
-def _card(folder: Path, database: bytes) -> PciGpu:
+def _read_card(folder: Path, database: bytes) -> PciGpu:
     vendor_id, device_id = read_number(folder / "vendor") or 0, read_number(folder / "device") or 0
     vendor = _VENDORS[vendor_id]
     driver = folder / "driver"

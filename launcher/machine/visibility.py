@@ -14,7 +14,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "sycl": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
     "vulkan": ("GGML_VK_VISIBLE_DEVICES",),
 }
-"""The variables that a backend reads; each one selects from the GPUs that the previous ones left."""
+"""The variables that a backend reads. Each one selects from the GPUs that the variables before it left."""
 _VENDORS: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd", "sycl": "intel"}
 
 

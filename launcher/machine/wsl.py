@@ -130,11 +130,11 @@ class WslconfigSuggestion:
 def suggest_wsl_memory(memory_bytes: int) -> int:
     """Return the memory in GiB to give to WSL, which has `memory_bytes` now.
 
-    That is three quarters of the computer's memory, but leaves Windows 4 GiB, and is never less than now. WSL does not
-    know the computer's memory, which is assumed to be twice its own: by default WSL has half (WslCoreConfig.cpp).
+    WSL gets three quarters of the computer's memory, but leaves Windows 4 GiB, and never less than it has now. WSL does
+    not know the computer's memory, which is assumed to be twice its own: by default WSL has half (WslCoreConfig.cpp).
     """
-    computer = 2 * memory_bytes / _GIB
-    return max(round(min(0.75 * computer, computer - _WINDOWS_GIB)), int(memory_bytes / _GIB), 1)
+    computer_gib = 2 * memory_bytes / _GIB
+    return max(round(min(0.75 * computer_gib, computer_gib - _WINDOWS_GIB)), int(memory_bytes / _GIB), 1)
 
 
 def suggest_wslconfig(host: Host, settings: Sequence[WslSettings]) -> WslconfigSuggestion | None:

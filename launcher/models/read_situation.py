@@ -97,7 +97,7 @@ def situation_of(
             message("Describe one: --gpu-memory."),
         )
     if not gpus:
-        all_notes = tuple(filter(None, [machine.no_gpu_because, *notes]))
+        all_notes = tuple(filter(None, [machine.no_gpu_reason, *notes]))
         here = replace(processor_situation(memory_gib, host_free_mib, no_gpu=True, notes=all_notes), read_at=read_at)
         return here if host_gib or free_mib is not None else _add_own_host_memory(here, servers)
     first = gpus[0]

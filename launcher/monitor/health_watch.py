@@ -54,7 +54,7 @@ def memory_by_program(snapshot: GpuSnapshot, engine_pid: int | None, used: Readi
 
 def _engine_memory(snapshot: GpuSnapshot, engine_pid: int | None) -> Reading:
     counted = snapshot.readings.get("engine_vram_mib")
-    if counted is not None and (counted.value is None or snapshot.alone):
+    if counted is not None and (counted.value is None or snapshot.is_only_gpu):
         return counted
     if counted is not None:
         return Reading.unknown(_SEVERAL_GPUS)
@@ -100,7 +100,7 @@ def read_setup(launch: Launch, engine_pid: int, log: Iterable[str], snapshot: Gp
     devices = {found[1] for line in lines if (found := _DEVICE.search(line))}
     gpu = snapshot.gpu
     has_own_memory = gpu is not None and gpu.unified is False
-    one_gpu = has_own_memory and snapshot.alone and len(on_gpus) == 1
+    one_gpu = has_own_memory and snapshot.is_only_gpu and len(on_gpus) == 1
     offload_chosen = any(word.split("=")[0] in _OFFLOAD_FLAGS for word in launch.options.extra)
     return ServerSetup(
         draft=launch.options.draft,

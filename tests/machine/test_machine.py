@@ -15,7 +15,7 @@ root = Path(os.environ["STUB_ROOT"])
 machine = read_machine(root=root)
 print(json.dumps({
     "names": [gpu.name for gpu in machine.gpus],
-    "because": machine.no_gpu_because,
+    "because": machine.no_gpu_reason,
     "loaded": [name for name in ("asyncio", "pydantic", "httpx") if name in sys.modules],
 }))
 """
@@ -45,5 +45,5 @@ def test_this_computer_is_read_as_it_is_now(root: Path) -> None:
     after = read_machine(root=root)
     assert before == [15 * GIB]
     assert [gpu.free_bytes for gpu in after.gpus if gpu.vendor == "amd"] == [11 * GIB]
-    assert after.no_gpu_because is None
+    assert after.no_gpu_reason is None
     assert after.host.available_bytes > 0

@@ -127,7 +127,7 @@ class TestAmd:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)
         pci_card(root, "0000:c4:00.0", (0x1002, PHOENIX), "amdgpu", APU)
         source = amd(root)
-        assert [source.sample_slowly(gpu) for gpu in source.read_gpus()] == [{"gtt_used_mib": Reading(1.0)}, {}]
+        assert [source.sample_slow_readings(gpu) for gpu in source.read_gpus()] == [{"gtt_used_mib": Reading(1.0)}, {}]
 
     def test_a_card_is_described(self, root: Path) -> None:
         pci_card(root, "0000:03:00.0", (0x1002, RX_7900), "amdgpu", CARD)

@@ -27,7 +27,7 @@ from launcher.engine.server.client import ChatRequest, Timings
 from launcher.engine.server.endpoint import HOST, Endpoint
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.supervisor import Supervisor
-from launcher.machine.engine_view import find_disagreements, is_gpu
+from launcher.machine.engine_devices import find_disagreements, is_gpu
 from launcher.machine.gpu import Gpu
 from launcher.machine.libraries import install_command, known_libraries, missing_libraries
 from launcher.machine.machine import read_machine

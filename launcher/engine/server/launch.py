@@ -19,7 +19,7 @@ from launcher.engine.environment import engine_environment
 from launcher.engine.serve_options import ServeOptions, check_options, fallback_context
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.process import EngineCommand
-from launcher.machine.engine_view import is_gpu
+from launcher.machine.engine_devices import is_gpu
 from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.fitting import choose_host_limits

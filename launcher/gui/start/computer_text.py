@@ -70,7 +70,7 @@ def list_facts(result: PlanResult) -> tuple[Fact, ...]:
         facts.append(Fact(subject, gpu.name, _gpu_text(gpu), take_advice(gpu.name) + ((better,) if better else ())))
     if described is None and not computer.machine.gpus:
         warnings = take_advice("GPU", "cannot be used")
-        facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_because or ""), warnings))
+        facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_reason or ""), warnings))
     facts += [] if described is not None else _memory_users(computer, result.situation)
     facts.append(_host_fact(host))
     facts.append(_disk_fact(result, take_advice(str(disk.folder))))

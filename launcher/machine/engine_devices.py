@@ -1,4 +1,4 @@
-"""Compares the engine's device list (--list-devices) with the GPUs that the drivers report."""
+"""The engine's device list (--list-devices), compared with the GPUs that the drivers report."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from launcher.machine.visibility import find_hidden_gpus
 
 _MIB = 2**20
 _TOLERANCE = 0.03
-"""Share by which the engine's total memory may differ: a backend leaves out what the driver reserves."""
+"""Relative difference of the two memory totals that is no disagreement: a backend leaves out the driver's share."""
 _BACKEND_VENDORS: dict[str, Vendor] = {"CUDA": "nvidia", "ROCm": "amd", "HIP": "amd", "SYCL": "intel"}
 _VENDOR_WORDS: dict[Vendor, re.Pattern[str]] = {
     "nvidia": re.compile(r"\b(nvidia|geforce|quadro|tesla)\b", re.IGNORECASE),
@@ -22,7 +22,7 @@ _VENDOR_WORDS: dict[Vendor, re.Pattern[str]] = {
 _SOFTWARE_RENDERER = re.compile(r"llvmpipe|lavapipe|swiftshader|basic render", re.IGNORECASE)
 """Names of Vulkan and Direct3D drivers that compute on the CPU."""
 _NAME_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\([^)]*\)$|^\s*(nvidia|amd|intel)\b", re.IGNORECASE)
-"""Parts of a device's name that drivers and backends write differently: trademarks, a last bracket, the vendor."""
+"""Parts of a device's name that drivers and backends write differently: trademarks, text in brackets, the vendor."""
 _VENDOR_BACKENDS: dict[Vendor, tuple[str, ...]] = {
     "nvidia": ("cuda", "vulkan"),
     "amd": ("rocm", "vulkan"),
@@ -146,18 +146,18 @@ def _memory_disagreements(gpu: Gpu, device: EngineDevice) -> list[Disagreement]:
 def _explain_missing_gpu(
     gpu: Gpu, gpus: Sequence[Gpu], devices: Sequence[EngineDevice], environ: Mapping[str, str]
 ) -> Disagreement:
-    hidden = (find_hidden_gpus(gpus, backend, environ).get(gpu.id) for backend in _VENDOR_BACKENDS[gpu.vendor])
-    hiding = next(filter(None, hidden), None)
-    if hiding is not None:
+    variables = (find_hidden_gpus(gpus, backend, environ).get(gpu.id) for backend in _VENDOR_BACKENDS[gpu.vendor])
+    variable = next(filter(None, variables), None)
+    if variable is not None:
         return Disagreement(
             "hidden",
             message(
                 "{hiding}={environ} hides the {name} from the engine.",
-                hiding=hiding,
-                environ=environ[hiding],
+                hiding=variable,
+                environ=environ[variable],
                 name=gpu.name,
             ),
-            message("Unset {hiding}, or name this GPU in it.", hiding=hiding),
+            message("Unset {hiding}, or name this GPU in it.", hiding=variable),
         )
     if devices:
         return Disagreement(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.machine.engine_view import find_disagreements, is_gpu, merge_engine_gpus
+from launcher.machine.engine_devices import find_disagreements, is_gpu, merge_engine_gpus
 from launcher.machine.gpu import ASLEEP, Gpu, Vendor
 
 GIB, MIB = 2**30, 2**20
