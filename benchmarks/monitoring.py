@@ -9,7 +9,7 @@ from benchmarks.measure import paired_ratio, summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
 from launcher.app.serving import serve
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 
 _LEAST_RATIO = 0.99
 _DRAFT = 2
@@ -63,7 +63,7 @@ def _enough(on: list[float], off: list[float], most_pairs: int) -> bool:
     return width <= _WIDTH
 
 
-async def _rate(session: Session, *, monitored: bool) -> float:
+async def _rate(session: ServerSession, *, monitored: bool) -> float:
     """Return the rate of one reply as the engine timed it; the client reads the stream in the same way either way.
 
     The monitor starts with the reply, so opening its sensors and one question for /metrics fall into each.

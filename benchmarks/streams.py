@@ -9,7 +9,7 @@ from benchmarks.measure import summary
 from benchmarks.report import Row
 from benchmarks.workplace import request, slow_model, slow_options
 from launcher.app.serving import serve
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 from launcher.monitor.reply import Reply
 
@@ -53,7 +53,7 @@ async def _measure(options: ServeOptions, streams: int, rounds: int) -> list[_Ro
         return [await _round(session, streams) for _ in range(rounds)]
 
 
-async def _round(session: Session, streams: int) -> _Round:
+async def _round(session: ServerSession, streams: int) -> _Round:
     began_s = time.monotonic()
     replies = await asyncio.gather(*(session.send_request(request(_TOKENS)) for _ in range(streams)))
     return _Round(replies, time.monotonic() - began_s)

@@ -175,7 +175,7 @@ KINDS = {
     "running server": Kind(
         "state/run/*/server-*.json",
         lambda _: registry.register_server(None, model="m", engine="e", draft=0),
-        lambda _: [each.model for each in registry.list_running()],
+        lambda _: [each.model for each in registry.list_entries()],
     ),
     "downloads": Kind(
         "state/downloads/queue.json",

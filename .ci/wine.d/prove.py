@@ -28,7 +28,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.process import EngineCommand, ProcessExit
-from launcher.engine.server.registry import list_running, register_server
+from launcher.engine.server.registry import list_entries, register_server
 from launcher.engine.server.spawn import start_process
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
@@ -330,9 +330,9 @@ def _pipes() -> str:
 
 INTERRUPTED = """
 import runpy, signal, threading, time
-from launcher.engine.server.registry import list_running
+from launcher.engine.server.registry import list_entries
 def interrupt():
-    while not any(server.state in ("ready", "busy") for server in list_running()):
+    while not any(server.state in ("ready", "busy") for server in list_entries()):
         time.sleep(0.1)
     time.sleep(0.5)
     signal.raise_signal(signal.SIGINT)  # in a thread that is not Python's main one, as Windows does it
@@ -356,7 +356,7 @@ def _interrupt() -> str:
         assert ended.returncode == wanted, (ended.returncode, ended.stderr)
         assert b"Traceback" not in ended.stderr, ended.stderr
         took.append(f"{time.monotonic() - began_s:.1f} s")
-        assert list_running() == ()
+        assert list_entries() == ()
     return ", ".join(took)
 
 
@@ -365,7 +365,7 @@ def _names() -> str:
     model = Path(os.environ[HOME_VARIABLE]).parent / "modèle démo.gguf"
     model.write_bytes(unpack_demo_model().read_bytes())
     with serving("--model", str(model)) as (_, ready):
-        assert list_running()[0].model == "modèle démo"
+        assert list_entries()[0].model == "modèle démo"
         assert asked("chat", "What is MTP?")["draft_n_accepted"] > 0
     log = Path(os.environ[HOME_VARIABLE]) / "state" / "logs" / f"engine-{ready['url'].rpartition(':')[2]}.log"
     assert "modèle démo.gguf" in log.read_text("utf-8"), log
@@ -440,7 +440,7 @@ def _registry() -> str:
             rounds += 1
             registration.update(engine_pid=rounds)
             settled = registration.wait_written(30.0)
-            listed = [each.engine_pid for each in list_running()]
+            listed = [each.engine_pid for each in list_entries()]
             if not settled or listed != [rounds]:
                 lost.append((rounds, settled, listed))
 
@@ -449,7 +449,7 @@ def _registry() -> str:
     try:
         deadline_s = time.monotonic() + 4.0
         while time.monotonic() < deadline_s:
-            missing += not list_running()
+            missing += not list_entries()
             time.sleep(0.002)
     finally:
         ended.set()

@@ -13,7 +13,7 @@ from typing import Any
 from launcher.app.attach import ServerOffer, attach_server, parse_address
 from launcher.app.attach_bench import AttachedBench, attached_bench
 from launcher.app.bench import SessionBench
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
@@ -23,7 +23,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key
-from launcher.engine.server.registry import Entry
+from launcher.engine.server.registry import ServerEntry
 from launcher.models.gguf import read_model
 from launcher.monitor.health_event import Code
 from launcher.tuning.history import SessionRecord, record_session
@@ -116,7 +116,7 @@ class BenchmarkTarget:
 
 
 async def serve_target(
-    session: Session,
+    session: ServerSession,
     options: ServeOptions,
     named: str,
     work: Workload | None = None,
@@ -150,7 +150,7 @@ def _check_sizes(work: Workload, context: int) -> None:
 
 
 @asynccontextmanager
-async def running_target(entry: Entry) -> AsyncIterator[BenchmarkTarget]:
+async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
     """Yield a running server of this user, to be measured as it is. Raises what requests to it raise."""
     key = await asyncio.to_thread(verified_api_key, entry)
     settings = {name: _to_run_value(value) for name, value in entry.settings.items() if value not in (None, [])}

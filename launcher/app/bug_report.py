@@ -59,7 +59,7 @@ def _fence_lines(lines: Iterable[str]) -> str:
 def find_secrets() -> set[str]:
     """Return the secrets of this user that the program knows: keys of servers, tokens, and environment variables."""
     secrets = {endpoint.api_key for endpoint in saved_endpoints()}
-    secrets |= {entry.api_key for entry in registry.list_running() if entry.api_key}
+    secrets |= {entry.api_key for entry in registry.list_entries() if entry.api_key}
     with suppress(LauncherError):
         secrets.add(hub_token() or "")
     last = load_last_start()

@@ -154,7 +154,7 @@ async def check_other_servers(request: FirstStartRequest) -> None:
     A plan counts the memory of all our servers as free, as if the start replaced them. It replaces only the server of
     this process; servers of other processes keep their memory.
     """
-    servers = registry.list_running() if request.on_gpu else ()
+    servers = registry.list_entries() if request.on_gpu else ()
     ending = {each.engine_pid for each in servers if each.launcher.pid == os.getpid() and each.engine_pid}
     if len(ending) == len(servers):
         return

@@ -22,7 +22,7 @@ from launcher.app.first_checks import (
     survey_start,
 )
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.settings import transfer_settings
 from launcher.app.start_settings import Start, resolve_start, start_planned
 from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError
@@ -75,7 +75,7 @@ def initial_steps(survey: StartSurvey) -> tuple[StepProgress, ...]:
     return tuple(steps.values())
 
 
-def make_server_starter(session: Session) -> StartServer:
+def make_server_starter(session: ServerSession) -> StartServer:
     """Return a function that starts servers on a session.
 
     The settings that the user chose are kept for the model's next start.
@@ -99,8 +99,8 @@ async def perform_first_start(request: FirstStartRequest, serve: StartServer, on
     """Run the remaining steps of a first start, and return the self-test's reply. The server keeps running.
 
     `on_step` is called with each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
-    `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install_build`, `pull` and Session.start raise,
-    and DraftsInert when no draft was accepted.
+    `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install_build`, `pull` and `ServerSession.start`
+    raise, and DraftsInert when no draft was accepted.
     """
     return await _FirstStart(request, serve, on_step).run()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.engine.engine_estimate import EngineEstimate, TwinPart
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import Launch
-    from launcher.engine.server.own_memory import RunningServer
+    from launcher.engine.server.own_memory import RunningEngine
     from launcher.machine.machine import Machine
     from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
     from launcher.models.choice import FileChoice
@@ -74,7 +74,7 @@ class EngineComparison:
 
 
 async def read_situation(
-    description: MachineDescription, *, also: Sequence[RunningServer] = (), build: EngineBuild | None = None
+    description: MachineDescription, *, also: Sequence[RunningEngine] = (), build: EngineBuild | None = None
 ) -> Situation:
     """Return the state of the given machine, with the devices of RPC workers that the engine lists.
 
@@ -94,7 +94,7 @@ async def read_situation(
 
 
 async def _read_own_situation(
-    description: MachineDescription, also: Sequence[RunningServer], build: EngineBuild | None
+    description: MachineDescription, also: Sequence[RunningEngine], build: EngineBuild | None
 ) -> Situation:
     """Return the state of the given machine without RPC workers. Raises what `read_situation` raises.
 

@@ -55,13 +55,13 @@ class Controlled(Protocol):
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
     ) -> None:
-        """Start a server. See Session.start."""
+        """Start a server. See ServerSession.start."""
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
-        """Stop the server. See Session.stop."""
+        """Stop the server. See ServerSession.stop."""
 
     def command_for_action(self, action: Action) -> FixCommand:
-        """Return the command or link for an action. See Session.command_for_action."""
+        """Return the command or link for an action. See ServerSession.command_for_action."""
 
 
 class RemoteControl:

@@ -13,7 +13,7 @@ from launcher.engine.engine_estimate import backend_of_log
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch, file_bytes, read_draft_model
 from launcher.engine.server.load_times import LoadTime, expected_load_time
-from launcher.engine.server.own_memory import RunningServer
+from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
 from launcher.models.compute_buffers import Backend
 from launcher.models.fitting import HOST_LIMITS, choose_host_limits
@@ -421,7 +421,7 @@ async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequ
     backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
     if backend is None and log:
         backend = backend_of_log(log)
-    also = () if engine_pid is None else (RunningServer.from_launch(launch, engine_pid),)
+    also = () if engine_pid is None else (RunningEngine.from_launch(launch, engine_pid),)
     try:
         situation = await read_situation(MachineDescription(backend=backend), also=also, build=launch.build)
     except GpuAsleep as error:

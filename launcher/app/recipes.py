@@ -143,7 +143,7 @@ def parse_catalogue_name(model: str) -> tuple[str, str | None] | None:
 
 
 async def _claim_endpoint(port: int | None) -> Endpoint:
-    ports = frozenset(entry.port for entry in await asyncio.to_thread(registry.list_running))
+    ports = frozenset(entry.port for entry in await asyncio.to_thread(registry.list_entries))
     return await asyncio.to_thread(lambda: claim_endpoint(port, taken=ports))
 
 

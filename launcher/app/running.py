@@ -19,7 +19,7 @@ from launcher.base.messages import join_messages, message
 from launcher.engine.server import registry
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.logs import LogLine, logs_dir, read_last_lines
-from launcher.engine.server.registry import Entry
+from launcher.engine.server.registry import ServerEntry
 from launcher.engine.server.state import SERVING
 from launcher.engine.settings import parse_settings
 
@@ -42,7 +42,7 @@ class RegisteredServer:
     with a remedy; None if all is well.
     """
 
-    entry: Entry
+    entry: ServerEntry
     state: str
     percent: float | None = None
     error: str | None = None
@@ -52,13 +52,13 @@ class RegisteredServer:
 async def read_statuses(url: str | None = None) -> tuple[RegisteredServer, ...]:
     """Return the running servers, or only the one at `url`. Raises ServerNotFound when that does not run."""
     if url is None:
-        entries = await asyncio.to_thread(registry.list_running)
+        entries = await asyncio.to_thread(registry.list_entries)
     else:
         entries = (await asyncio.to_thread(registry.find_server, url),)
     return tuple(await asyncio.gather(*map(_read_status, entries)))
 
 
-async def _read_status(entry: Entry) -> RegisteredServer:
+async def _read_status(entry: ServerEntry) -> RegisteredServer:
     reply: Mapping[str, Any] = {}
     suspended = await asyncio.to_thread(entry.launcher.is_suspended)
     if entry.control_address is not None and not suspended:
@@ -95,20 +95,20 @@ async def _read_status(entry: Entry) -> RegisteredServer:
     return RegisteredServer(entry, state, reply.get("percent"), reply.get("error"), join_messages(*problems) or None)
 
 
-def _with_reported_values(entry: Entry, reply: Mapping[str, Any]) -> Entry:
+def _with_reported_values(entry: ServerEntry, reply: Mapping[str, Any]) -> ServerEntry:
     """Return an entry with newer values from its server's launcher, which cannot write them if the disk is full."""
     entry_fields = reply.get("note")
     if not isinstance(entry_fields, dict):  # the launcher is an older version
         return entry
     try:
-        return Entry.model_validate(
+        return ServerEntry.model_validate(
             entry.model_dump() | {name: entry_fields[name] for name in registry.LIVE_FIELDS & entry_fields.keys()}
         )
     except ValidationError:
         return entry
 
 
-def suspended_engine_error(entry: Entry) -> Unreachable | None:
+def suspended_engine_error(entry: ServerEntry) -> Unreachable | None:
     """Return an error if a server's engine is suspended, else None."""
     if entry.engine_pid is None or entry.engine_created_s is None:
         return None
@@ -134,7 +134,7 @@ def _resume_hint(pid: int) -> str:
     return message("`kill -CONT {pid}` resumes it", pid=pid)
 
 
-async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
+async def explain_break(entry: ServerEntry, error: Unreachable) -> Unreachable:
     """Return why a server's reply broke off, as far as its launcher knows; otherwise return `error` unchanged."""
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         return suspended
@@ -151,7 +151,7 @@ async def explain_break(entry: Entry, error: Unreachable) -> Unreachable:
     return error
 
 
-async def stop_server(url: str | None, *, drain_s: float = 0.0) -> Entry:
+async def stop_server(url: str | None, *, drain_s: float = 0.0) -> ServerEntry:
     """Stop the only running server, or the one at `url`, and return its entry.
 
     The server's launcher is asked over the control socket; if it is a window, it stays open. A suspended launcher is
@@ -203,10 +203,10 @@ async def stop_server(url: str | None, *, drain_s: float = 0.0) -> Entry:
     return entry
 
 
-def _still_runs(entry: Entry, engine: ProcessId | None) -> bool:
+def _still_runs(entry: ServerEntry, engine: ProcessId | None) -> bool:
     if engine is not None and engine.is_running():
         return True
-    return any((each.port, each.pid) == (entry.port, entry.pid) for each in registry.list_running())
+    return any((each.port, each.pid) == (entry.port, entry.pid) for each in registry.list_entries())
 
 
 async def restart_server(
@@ -269,7 +269,7 @@ def _read_last_log(lines: int) -> list[str]:
     return read_last_lines(newest, lines)
 
 
-async def _find_control_address(entry: Entry) -> ControlAddress:
+async def _find_control_address(entry: ServerEntry) -> ControlAddress:
     """Return the address of the control socket of a server's launcher. Raises Unreachable unless it answers."""
     if entry.control_address is None:
         raise Unreachable(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from launcher.app.attach import AttachedServer, ServerAddress, parse_address
 from launcher.app.running import explain_break, suspended_engine_error
-from launcher.app.session import OnEvent, OnHealth, OnSample, Session
+from launcher.app.session import OnEvent, OnHealth, OnSample, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -28,13 +28,13 @@ async def serve(
     on_sample: OnSample | None = None,
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[ServerSession]:
     """Run a server within the block, and stop it however the block is left.
 
     `shared` lets other computers of the network use this server with its key. `chosen` are the settings to keep
-    for the model's next start: see Session.start. Raises the LauncherError of a failed start.
+    for the model's next start: see ServerSession.start. Raises the LauncherError of a failed start.
     """
-    session = Session(port=port, shared=shared, on_event=on_event, on_sample=on_sample, on_health=on_health)
+    session = ServerSession(port=port, shared=shared, on_event=on_event, on_sample=on_sample, on_health=on_health)
     try:
         await session.start(options, chosen=chosen)
         yield session

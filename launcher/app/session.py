@@ -21,7 +21,7 @@ from launcher.engine.diagnosis.fix_command import FixCommand, command_for
 from launcher.engine.diagnosis.fixes import attach_fixes
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.client import ChatRequest
-from launcher.engine.server.last_start import StartRequest, save_last_start, save_last_use
+from launcher.engine.server.last_start import RepeatableStart, save_last_start, save_last_use
 from launcher.engine.server.launch import check_model
 from launcher.engine.server.load_times import LoadTimer, save_load_time
 from launcher.engine.server.logs import LogBook
@@ -52,7 +52,7 @@ OnSample = Callable[[MonitorSnapshot], None]
 OnHealth = Callable[[HealthEvent], None]
 
 
-class Session:
+class ServerSession:
     """One server, which may be started, restarted, used and stopped repeatedly.
 
     The address stays the same for the whole session, unless no `port` was given and another program takes it. A
@@ -82,12 +82,12 @@ class Session:
         self._supervisor: Supervisor | None = None
         self._presence: PublishedServer | None = None
         # The newest start with its choices (see `start`), and the last one that served.
-        self._tried: StartRequest | None = None
+        self._tried: RepeatableStart | None = None
         self._chosen: dict[str, Value] = {}
         self._set_aside: dict[str, Value] | None = None
-        self._serving: tuple[StartRequest, dict[str, Value], dict[str, Value] | None] | None = None
+        self._serving: tuple[RepeatableStart, dict[str, Value], dict[str, Value] | None] | None = None
         # The last start that failed, and the fixes that its error proposed.
-        self._failed: StartRequest | None = None
+        self._failed: RepeatableStart | None = None
         self._proposed_fixes: tuple[Action, ...] = ()
         self._load_timer = LoadTimer()
         self._lifecycle_lock = asyncio.Lock()
@@ -139,7 +139,7 @@ class Session:
                 named = self._tried.model
         if chosen is not None and set_aside is not None:
             self._set_aside = dict(set_aside)
-        self._tried = tried = StartRequest.from_options(
+        self._tried = tried = RepeatableStart.from_options(
             options,
             named=named,
             chosen=None if chosen is None else {**self._chosen, **chosen},
@@ -232,7 +232,7 @@ class Session:
     def _is_serving(self) -> bool:
         return self._supervisor is not None and self._supervisor.status.state in SERVING
 
-    def _start_to_fix(self, action: Action) -> StartRequest | None:
+    def _start_to_fix(self, action: Action) -> RepeatableStart | None:
         """Return the start that an action applies to: the failed one if its error proposed it, else the running one."""
         if action in self._proposed_fixes:
             return self._failed

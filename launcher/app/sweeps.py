@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.app.bench import SessionBench
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.errors import BadOption, ServerNotFound, Unreachable
 from launcher.base.messages import join_messages, message
 from launcher.engine.serve_options import (
@@ -140,7 +140,7 @@ def plan_sweep(
 
 
 async def run_sweep(
-    session: Session,
+    session: ServerSession,
     sweep: Sweep,
     on_point: OnRoundPoint,
     on_step: OnCurveProgress = lambda _: None,
@@ -193,14 +193,14 @@ class _SweepBench(SessionBench):
         return run
 
 
-async def _wait_until_ended(session: Session) -> None:
+async def _wait_until_ended(session: ServerSession) -> None:
     """Wait until the session notices that its engine has ended, for a few seconds at most: it may still run."""
     with suppress(TimeoutError, ServerNotFound):
         async with asyncio.timeout(_NOTICE_END_S):
             await session.supervisor.wait_for(*(set(ServerState) - set(SERVING)))
 
 
-def _make_prompts(sweep: Sweep, session: Session) -> PromptsAt:
+def _make_prompts(sweep: Sweep, session: ServerSession) -> PromptsAt:
     if sweep.axis is CurveAxis.STREAMS:
         return prompts_for_streams(sweep.workload.prompts)
     known: dict[int, tuple[Prompt, ...]] = {}
@@ -221,7 +221,7 @@ def _make_prompts(sweep: Sweep, session: Session) -> PromptsAt:
 
 
 async def run_endurance(
-    session: Session,
+    session: ServerSession,
     model: SweepModel,
     draft: int,
     workload: Workload,

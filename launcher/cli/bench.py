@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.app.benchmark import Benchmark, BenchmarkRequest, BenchmarkTarget
-    from launcher.engine.server.registry import Entry
+    from launcher.engine.server.registry import ServerEntry
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.records import Run
     from launcher.tuning.server_comparison import ServerStanding
@@ -92,7 +92,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """Measure and return the result. Exit code 1 if a server failed before the end."""
     from launcher.app.benchmark import check_server, running_target, serve_target
     from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.tuning.workloads import DEFAULT_WORKLOAD, load_workload, shipped_workloads
@@ -113,7 +113,7 @@ async def run(options: argparse.Namespace) -> Result | int:
             reporter.show_event(None, [Note(f"Asking {server.url} ({one_line(server.model)}).")])
             async with running_target(server) as target:
                 return await _measure_target(target, workload, options, reporter)
-        session = Session(on_event=None if options.json else StateLine().show_event)
+        session = ServerSession(on_event=None if options.json else StateLine().show_event)
         try:
             model, serve_options = await resolve_serve_options(options, reporter)
             target = await serve_target(session, serve_options, model, workload)
@@ -182,7 +182,7 @@ def _check_comparison(options: argparse.Namespace) -> None:
         raise BadOption("An API key is for a single --against server.", "Leave it out, or name one server.")
 
 
-async def _find_target_server(options: argparse.Namespace) -> Entry | None:
+async def _find_target_server(options: argparse.Namespace) -> ServerEntry | None:
     """Return the running server to measure, other than those of --against; None if there is none."""
     from launcher.base.errors import SeveralServers
     from launcher.engine.server import registry
@@ -190,14 +190,14 @@ async def _find_target_server(options: argparse.Namespace) -> Entry | None:
     if options.url is not None:
         return await asyncio.to_thread(registry.find_server, options.url)
     others = {registry_url(url) for url in options.against}
-    servers = [server for server in await asyncio.to_thread(registry.list_running) if server.url not in others]
+    servers = [server for server in await asyncio.to_thread(registry.list_entries) if server.url not in others]
     if len(servers) > 1:
         names = ", ".join(server.url for server in servers)
         raise SeveralServers(f"{len(servers)} servers are running: {names}.", "Choose one with --url.")
     return servers[0] if servers else None
 
 
-async def _check_no_changes(server: Entry, options: argparse.Namespace) -> None:
+async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) -> None:
     """Raise BadOption if the options name other settings than a running server has, or another model."""
     from launcher.base.errors import BadOption
 

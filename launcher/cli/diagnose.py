@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.base.errors import LauncherError
     from launcher.engine.diagnosis.explain import Diagnosis
     from launcher.engine.server.last_start import LastStart
-    from launcher.engine.server.registry import Entry
+    from launcher.engine.server.registry import ServerEntry
 
 _NO_KNOWN_CAUSE = "The log shows no known cause."
 _NOT_A_LOG = "This is not a log: it is not a text file."
@@ -127,7 +127,7 @@ def _diagnose_failed_start(last: LastStart, error: LauncherError) -> Diagnosis:
     return Diagnosis(error.code, 0, "fatal", error.code, title, error.title, error.hint, last.actions)
 
 
-def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | None, Entry | None]:
+def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | None, ServerEntry | None]:
     """Return the start to diagnose, and its server if that is still starting.
 
     With the `name` of a log it is the last start if that wrote the log, else None. With a `url` it is the start of that
@@ -155,7 +155,7 @@ def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | Non
     return last, entry if entry is not None and entry.state in _STARTING_STATES else None
 
 
-def _find_server_of_log(log: Path | None) -> Entry | None:
+def _find_server_of_log(log: Path | None) -> ServerEntry | None:
     """Return the running server that writes a log, None if there is none.
 
     Raises SeveralServers if it is ready and runs beside others: the user may mean any of them.
@@ -163,7 +163,7 @@ def _find_server_of_log(log: Path | None) -> Entry | None:
     from launcher.engine.server import registry
     from launcher.engine.server.logs import log_path
 
-    entry = next((each for each in registry.list_running() if log_path(each.port) == log), None)
+    entry = next((each for each in registry.list_entries() if log_path(each.port) == log), None)
     if entry is not None and entry.state not in _STARTING_STATES:
         return registry.find_server(None)
     return entry

@@ -62,7 +62,7 @@ async def find_api_key(url: str, options: argparse.Namespace) -> str | None:
     if key is not None:
         return key
     address = registry_url(url)
-    running = await asyncio.to_thread(registry.list_running)
+    running = await asyncio.to_thread(registry.list_entries)
     entry = next((entry for entry in running if entry.url == address), None)
     return await asyncio.to_thread(verified_api_key, entry) if entry else None
 

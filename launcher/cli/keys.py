@@ -38,7 +38,7 @@ async def run(options: argparse.Namespace) -> Result:
             ports = ", ".join(str(each.port) for each in endpoints)
             raise BadOption(f"There are keys for the ports {ports}.", "Choose: --port P, or --all.")
         endpoints = await asyncio.to_thread(replace_keys, options.port)
-    running = {entry.port: entry.api_key for entry in await asyncio.to_thread(registry.list_running)}
+    running = {entry.port: entry.api_key for entry in await asyncio.to_thread(registry.list_entries)}
     keys = [
         {"port": each.port, "url": each.url, "running": each.port in running}
         | ({"api_key": each.api_key} if options.show_key else {})

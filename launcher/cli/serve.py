@@ -20,7 +20,7 @@ from launcher.cli.quantities import parse_int, parse_workers
 from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.start_settings import Start
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
@@ -68,7 +68,7 @@ async def run(options: argparse.Namespace) -> int:
 
     Ctrl-C and SIGTERM are the normal end of a ready server; before it is ready they are an interruption.
     """
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.start_settings import resolve_start
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
@@ -89,7 +89,7 @@ async def run(options: argparse.Namespace) -> int:
         save_last_start(None, None, error)
         raise
     on_event, on_health = (None, None) if options.json else (StateLine().show_event, _print_health)
-    session = Session(port=options.port, shared=options.lan, on_event=on_event, on_health=on_health)
+    session = ServerSession(port=options.port, shared=options.lan, on_event=on_event, on_health=on_health)
     counting = UseCounting(session)
     try:
         start_server = partial(
@@ -119,7 +119,7 @@ def _print_health(event: HealthEvent) -> None:
 
 
 async def _start_and_wait(
-    session: Session,
+    session: ServerSession,
     start_server: Callable[[], Awaitable[None]],
     start: Start,
     options: argparse.Namespace,
@@ -158,7 +158,7 @@ async def _start_and_wait(
             start_server = partial(session.apply_fix, fix)
 
 
-def _ready_json(session: Session, start: Start) -> dict[str, Any]:
+def _ready_json(session: ServerSession, start: Start) -> dict[str, Any]:
     from launcher.app.sharing import shared_urls
     from launcher.app.start_settings import Origin
 
@@ -179,7 +179,7 @@ def _ready_json(session: Session, start: Start) -> dict[str, Any]:
     return data
 
 
-def _describe_server(session: Session, start: Start) -> Iterator[str]:
+def _describe_server(session: ServerSession, start: Start) -> Iterator[str]:
     from launcher.app.start_settings import Origin
 
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
@@ -210,7 +210,7 @@ def _describe_server(session: Session, start: Start) -> Iterator[str]:
     yield "Ctrl-C stops it."
 
 
-async def _print_advice(session: Session, *, as_json: bool) -> None:
+async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
     """Print advice from earlier use with these settings, if there is any; nothing with --json."""
     from launcher.app.use_counting import find_advice
 

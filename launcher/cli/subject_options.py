@@ -17,7 +17,7 @@ from launcher.models.server_settings import ROWS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.sweeps import OnBegun, SweepModel
     from launcher.cli.bar import Reporter
     from launcher.engine.serve_options import ServeOptions
@@ -146,14 +146,14 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
     if "draft" in parse_settings(dict(options.changes)):
         raise BadOption("The draft length is what is compared here, so it is not a setting.", "Use --draft.")
     model, serve_options = await resolve_serve_options(options, reporter)
-    for entry in await asyncio.to_thread(registry.list_running):
+    for entry in await asyncio.to_thread(registry.list_entries):
         note = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
         reporter.show_event(None, [Note(wrap_text(note))])
     return await prepare_model(serve_options, model, drafts)
 
 
 async def measure_subject(
-    measure: Callable[[Session, OnBegun], Awaitable[None]],
+    measure: Callable[[ServerSession, OnBegun], Awaitable[None]],
     make_result: Callable[[], Result | None],
     reporter: Reporter,
 ) -> int:
@@ -162,9 +162,9 @@ async def measure_subject(
     `measure` calls its second argument with the measurement's ID in the history. If it is interrupted, the result so
     far is printed.
     """
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
 
-    session = Session()
+    session = ServerSession()
     ids: list[str] = []
     complete = False
     try:

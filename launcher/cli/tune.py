@@ -282,7 +282,7 @@ def _parse_mix(text: str) -> tuple[int, int]:
 async def run(options: argparse.Namespace) -> Result | int:
     """Print the plan, tune, and return the verdict. Ctrl-C pauses. Exit code 1 if the user declines to begin."""
     from launcher.app.saved_tunes import check_no_tune
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.tuner import recommends_settings, run_tune, save_winner
 
     saved = await asyncio.to_thread(_load_saved_tune, options) if options.resume else None
@@ -296,7 +296,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         return 1
     is_resumed = saved is not None and bool(saved.state.trials)
     reporter = _TrialReporter(prepared, is_resumed=is_resumed, as_json=options.json)
-    session = Session()
+    session = ServerSession()
     try:
         verdict = await run_tune(session, prepared, reporter.show_event, resume=saved)
     except asyncio.CancelledError:
@@ -410,7 +410,7 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, wanted_
     from launcher.app.saved_tunes import load_tune
     from launcher.engine.server import registry
 
-    servers = await asyncio.to_thread(registry.list_running)
+    servers = await asyncio.to_thread(registry.list_entries)
     old = None if saved else await asyncio.to_thread(load_tune, prepared.options.model)
     replaced = old if old is not None and old.verdict is None else None
     done = len(saved.state.trials) if saved else 0

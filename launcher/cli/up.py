@@ -19,7 +19,7 @@ from launcher.cli.quantities import parse_int
 if TYPE_CHECKING:
     from launcher.app.first_checks import FirstStartRequest
     from launcher.app.first_steps import StepProgress
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.models.plan import Plan
     from launcher.monitor.reply import Reply
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> int:
     """Download, test and start the model, as far as that is not done yet, and serve until a signal."""
     from launcher.app.first_start import make_server_starter, perform_first_start
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
     from launcher.engine.server.last_start import save_last_model
@@ -61,7 +61,7 @@ async def run(options: argparse.Namespace) -> int:
     reporter = Reporter(as_json=options.json)
     request, plan = await _make_request(options)
     reporter.show_event(_plan_json(request, plan), _describe_plan(request, plan))
-    session = Session(port=options.port)
+    session = ServerSession(port=options.port)
     counting = UseCounting(session)
     ready = False
     try:
@@ -209,14 +209,14 @@ def _step_json(step: StepProgress) -> dict[str, Any]:
     }
 
 
-def _describe_ready(session: Session, reply: Reply) -> str:
+def _describe_ready(session: ServerSession, reply: Reply) -> str:
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     name = launch.header.name if launch else ""
     first = f"first token {reply.first_token_s:.2f} s" if reply.first_token_s is not None else ""
     return f"\n{name} is ready. {first}\n  address  {endpoint.url}/v1\n  API key  {endpoint.api_key}\nCtrl-C stops it."
 
 
-def _ready_json(session: Session, reply: Reply) -> dict[str, Any]:
+def _ready_json(session: ServerSession, reply: Reply) -> dict[str, Any]:
     endpoint = session.supervisor.endpoint
     return {
         "event": "ready",

@@ -19,7 +19,7 @@ from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 
 if TYPE_CHECKING:
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.start_settings import Start
     from launcher.base.action import Action
     from launcher.engine.server.client import Delta
@@ -93,7 +93,7 @@ class Controller(QObject):
         return self._view_model.view
 
     @property
-    def session(self) -> "Session | None":
+    def session(self) -> "ServerSession | None":
         """The core's session, or None before the first start. Use it only on the core's thread."""
         return self._service.session
 
@@ -171,7 +171,7 @@ class Controller(QObject):
 
     def measure(
         self,
-        work: "Callable[[Session, str, Callable[[object], None]], Awaitable[_T]]",
+        work: "Callable[[ServerSession, str, Callable[[object], None]], Awaitable[_T]]",
         *,
         reported: Callable[[Any], object] | None = None,
         done: Callable[[_T], object],

@@ -13,7 +13,7 @@ from launcher.gui.core_events import DeltaReceived, HealthChanged, Launched, Lin
 from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.use_counting import UseCounting
     from launcher.base.action import Action
     from launcher.engine.server.launch import Launch
@@ -33,7 +33,7 @@ class ServerService:
     """
 
     def __init__(self, post: Callable[[object], None]) -> None:
-        self.session: Session | None = None
+        self.session: ServerSession | None = None
         """None before the first start."""
         self.served_name = ""
         """The model as the user named it."""
@@ -71,13 +71,15 @@ class ServerService:
             self._post_launched(session)
         await asyncio.to_thread(save_last_model, request.model)
 
-    def open_session(self) -> "Session":
+    def open_session(self) -> "ServerSession":
         """Return the session, creating it if necessary."""
-        from launcher.app.session import Session
+        from launcher.app.session import ServerSession
         from launcher.app.use_counting import UseCounting
 
         if self.session is None:
-            self.session = Session(on_event=self._forward_event, on_sample=self._post, on_health=self._forward_health)
+            self.session = ServerSession(
+                on_event=self._forward_event, on_sample=self._post, on_health=self._forward_health
+            )
             self._counting = UseCounting(self.session)
             self.session.monitor.set_visible(self._visible)
         return self.session
@@ -146,7 +148,7 @@ class ServerService:
         """Return the API key of the running server. Raises ServerNotFound."""
         return self._running_session().supervisor.endpoint.api_key
 
-    def _running_session(self) -> "Session":
+    def _running_session(self) -> "ServerSession":
         if self.session is None:
             raise ServerNotFound(message("The server is not running."), message("Start it first."))
         return self.session
@@ -173,7 +175,7 @@ class ServerService:
         sentence = await asyncio.to_thread(measured_sentence, launch)
         return tr("Tuned on this machine: {sentence}", sentence=render(sentence)) if sentence else ""
 
-    def _post_launched(self, session: "Session") -> None:
+    def _post_launched(self, session: "ServerSession") -> None:
         from launcher.engine.demo import read_demo_preset
 
         launch = self._posted_launch = session.supervisor.launch

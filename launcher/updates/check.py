@@ -213,7 +213,7 @@ async def check_weekly() -> NewestRelease | None:
     except ReleasesUnknown:
         return None
     check = await asyncio.to_thread(_read_check, folder)
-    if settings.stored_value(WEEKLY_CHECK) and _is_due(check) and not await asyncio.to_thread(registry.list_running):
+    if settings.stored_value(WEEKLY_CHECK) and _is_due(check) and not await asyncio.to_thread(registry.list_entries):
         try:
             return await check_for_update()
         except LauncherError as error:

@@ -137,7 +137,7 @@ async def install_update(update: DownloadedUpdate) -> bool:
 
 def check_idle() -> None:
     """Raise UpdateWaits while a model is served, TuneUnderWay while a tune runs."""
-    for entry in registry.list_running():
+    for entry in registry.list_entries():
         raise UpdateWaits(
             message("A server is running at {url}. Updates are not installed while a model is loaded.", url=entry.url),
             message("Stop it first: `mtp-launcher stop`."),

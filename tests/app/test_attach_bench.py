@@ -11,7 +11,7 @@ import pytest
 from launcher.app.attach import AttachedServer, attach_server, parse_address
 from launcher.app.attach_bench import attached_bench, measure_attached, unknown_reasons
 from launcher.app.saved_tunes import hold_tune_lock
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.errors import Refused
 from launcher.engine.serve_options import ServeOptions
 from launcher.tuning.measured_speed import MeasuredSpeed
@@ -119,7 +119,7 @@ async def test_what_it_refuses_otherwise_is_told() -> None:
 
 
 async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096))
         endpoint = session.supervisor.endpoint

@@ -11,7 +11,7 @@ import pytest
 from launcher.app.attach import attach_server, parse_address
 from launcher.app.attach_bench import attached_bench
 from launcher.app.bench import SessionBench, options_with
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -28,7 +28,7 @@ PROMPT = Prompt("story", (("user", "Tell me of a small boat on a wide river."),)
 
 @asynccontextmanager
 async def serving_bench(options: ServeOptions) -> AsyncIterator[SessionBench]:
-    bench = SessionBench(Session(), options)
+    bench = SessionBench(ServerSession(), options)
     try:
         yield bench
     finally:
@@ -44,7 +44,7 @@ def options(demo_model: Path) -> ServeOptions:
 async def bench(options: ServeOptions) -> AsyncIterator[SessionBench]:
     async with serving_bench(options) as opened:
         yield opened
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
 
 
 async def test_settings_are_served_and_a_reply_has_the_engines_own_figures(bench: SessionBench) -> None:

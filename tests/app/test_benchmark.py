@@ -16,7 +16,7 @@ from launcher.app.benchmark import (
     running_target,
     serve_target,
 )
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.errors import BadOption, NothingMeasured
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -39,7 +39,7 @@ WORK = Workload("boats", "Our trips", 1, PROMPTS, "this test")
 
 
 async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     told: list[tuple[int, Run]] = []
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048, draft=4))
@@ -79,7 +79,7 @@ async def test_acceptance_and_tokens_are_the_engines_own_counts_exactly(demo_mod
 
 
 async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=512)
     try:
         long = Workload("long", "Long", 1, (Prompt("long", (("user", "What?"),), 8, size=900),), "this test")
@@ -100,7 +100,7 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
 
 
 async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
@@ -116,7 +116,7 @@ async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model
 
 
 async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
         entry = registry.find_server(None)
@@ -133,7 +133,7 @@ async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_mo
 
 
 async def test_another_kind_of_server_beside_ours_is_measured_by_the_same_clock(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     routes: dict[str, Answer] = {"/v1/models": MODELS, "/v1/chat/completions": streaming(usage=True)}
     turns: list[tuple[str, int]] = []
     try:

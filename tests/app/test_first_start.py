@@ -16,7 +16,7 @@ from launcher.app.downloads import add_pull, download_queue
 from launcher.app.first_checks import FirstStartRequest, check_other_servers, make_start_request, survey_start
 from launcher.app.first_start import initial_steps, make_server_starter, perform_first_start
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.errors import DiskFull, DraftsInert, LauncherError, ModelHasNoHead, NothingFits, Refused, Unreachable
 from launcher.base.identity import ProcessId
 from launcher.base.paths import models_dir
@@ -70,8 +70,8 @@ def told() -> Told:
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    session = Session()
+async def session() -> AsyncIterator[ServerSession]:
+    session = ServerSession()
     yield session
     await session.stop()
 
@@ -110,11 +110,11 @@ def mine(home: Path, repository: Path) -> FirstStartRequest:
     return aim()
 
 
-async def start(aim: FirstStartRequest, session: Session, told: Told) -> Reply:
+async def start(aim: FirstStartRequest, session: ServerSession, told: Told) -> Reply:
     return await perform_first_start(aim, make_server_starter(session), told)
 
 
-async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:
+async def test_the_demo_needs_nothing(session: ServerSession, told: Told) -> None:
     reply = await start(FirstStartRequest("demo"), session, told)
     assert reply.text
     assert reply.acceptance.accepted > 0
@@ -126,7 +126,7 @@ async def test_the_demo_needs_nothing(session: Session, told: Told) -> None:
     assert tested.tokens_per_second
 
 
-async def test_the_demo_is_served_as_it_was_the_last_time(session: Session, told: Told) -> None:
+async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession, told: Told) -> None:
     await start(FirstStartRequest("demo"), session, told)
     first = session.supervisor.launch
     assert first is not None
@@ -142,7 +142,7 @@ async def test_the_demo_is_served_as_it_was_the_last_time(session: Session, told
 
 
 async def test_a_model_is_fetched_verified_and_served_as_planned(
-    mine: FirstStartRequest, session: Session, told: Told, demo_model: Path
+    mine: FirstStartRequest, session: ServerSession, told: Told, demo_model: Path
 ) -> None:
     await start(mine, session, told)
     assert told.began() == [Step.MODEL, Step.VERIFY, Step.LOAD, Step.WARM_UP, Step.SELF_TEST]
@@ -156,7 +156,7 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
 
 
 async def test_a_file_without_a_published_checksum_is_not_called_verified(
-    mine: FirstStartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("no-hash"))
     await start(mine, session, told)
@@ -164,7 +164,7 @@ async def test_a_file_without_a_published_checksum_is_not_called_verified(
 
 
 async def test_what_is_done_is_said_as_done_and_not_done_again(
-    mine: FirstStartRequest, session: Session, told: Told, hub: Hub
+    mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub
 ) -> None:
     await start(mine, session, told)
     hub.requests()
@@ -179,7 +179,7 @@ async def test_what_is_done_is_said_as_done_and_not_done_again(
 
 async def test_an_engine_for_the_gpu_is_installed_first(
     mine: FirstStartRequest,
-    session: Session,
+    session: ServerSession,
     told: Told,
     releases: ReleaseServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -222,7 +222,7 @@ async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
     monkeypatch.setattr(first_checks, "read_situation", look)
     launcher = ProcessId(1, 0.0)
     running = [SimpleNamespace(engine_pid=7, launcher=launcher)]
-    monkeypatch.setattr(registry, "list_running", lambda: running)
+    monkeypatch.setattr(registry, "list_entries", lambda: running)
     with pytest.raises(
         NothingFits, match=r"^Other is still running and uses [\d,]+ MiB of the memory that mine:F16 needs\."
     ):
@@ -235,7 +235,7 @@ async def test_a_server_that_another_launcher_runs_has_to_be_stopped_first(
 class TestBeforeAnythingLarge:
     @pytest.mark.usefixtures("hub")
     async def test_a_gated_model_is_told(
-        self, home: Path, releases: ReleaseServer, session: Session, told: Told
+        self, home: Path, releases: ReleaseServer, session: ServerSession, told: Told
     ) -> None:
         releases.publish("b11400", "cpu")
         releases.publish("v0.7.0", points_at="b11400")
@@ -247,7 +247,7 @@ class TestBeforeAnythingLarge:
         assert not [asked for asked in releases.requests() if "/download/" in asked["target"]]
 
     async def test_a_full_disk_is_told(
-        self, mine: FirstStartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: ServerSession, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(folders: list[Path]) -> tuple[Disk, ...]:
             return tuple(Disk(folder, 10**12, 2**28, "ext4") for folder in folders)
@@ -260,7 +260,7 @@ class TestBeforeAnythingLarge:
 
     @pytest.mark.usefixtures("mine")
     async def test_an_engine_that_cannot_be_had_is_told_before_the_model_comes(
-        self, session: Session, told: Told, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
+        self, session: ServerSession, told: Told, releases: ReleaseServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MTP_LAUNCHER_GITHUB_API", releases.with_faults("limited"))
         with pytest.raises(LauncherError):
@@ -269,7 +269,7 @@ class TestBeforeAnythingLarge:
         assert not models_dir().exists()
 
     async def test_without_the_network_what_is_here_is_served_all_the_same(
-        self, mine: FirstStartRequest, session: Session, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: ServerSession, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await start(mine, session, told)
         await session.stop()
@@ -283,7 +283,7 @@ class TestBeforeAnythingLarge:
 
 class TestPausing:
     async def test_a_download_goes_on_where_it_was(
-        self, mine: FirstStartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+        self, mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
         starting = asyncio.ensure_future(start(mine, session, told))
@@ -303,7 +303,9 @@ class TestPausing:
         assert int(asked["Range"].removeprefix("bytes=").split("-")[0]) > 0
 
     @pytest.mark.parametrize("step", [Step.LOAD, Step.WARM_UP, Step.SELF_TEST])
-    async def test_at_any_later_step(self, step: Step, mine: FirstStartRequest, session: Session, told: Told) -> None:
+    async def test_at_any_later_step(
+        self, step: Step, mine: FirstStartRequest, session: ServerSession, told: Told
+    ) -> None:
         starting = asyncio.ensure_future(start(mine, session, told))
         await told.at(step, Stage.RUNNING).wait()
         starting.cancel()
@@ -315,7 +317,7 @@ class TestPausing:
 
 
 async def test_a_model_without_its_head_fails_at_verify(
-    home: Path, repository: Path, headless_model: Path, session: Session, told: Told
+    home: Path, repository: Path, headless_model: Path, session: ServerSession, told: Told
 ) -> None:
     shutil.copy(headless_model, repository / FILE)
     catalogue_with(home)
@@ -329,7 +331,7 @@ async def test_a_model_without_its_head_fails_at_verify(
 
 
 async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
-    mine: FirstStartRequest, session: Session, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    mine: FirstStartRequest, session: ServerSession, told: Told, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     added = await add_pull(mine.model)

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.app import running
 from launcher.app.preview import PreviewBasis, Previewer, read_basis
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.start_settings import resolve_start
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions
@@ -184,7 +184,7 @@ async def test_a_context_that_is_left_open_again_is_that_of_a_start(
     demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.models.plan.CONTEXT_WITHOUT_GPU", 16_384)
-    session = Session()
+    session = ServerSession()
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
     await session.start(options, chosen={"ctx": 1_024})
     try:
@@ -210,7 +210,7 @@ async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path
 
 
 async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothing(demo_model: Path) -> None:
-    session = Session()
+    session = ServerSession()
     await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
     try:
         before = session.supervisor.engine_pid

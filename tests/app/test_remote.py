@@ -14,7 +14,7 @@ import pytest
 from launcher.app import running
 from launcher.app.presence import RemoteControl
 from launcher.app.serving import request_reply
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.control import send_request
 from launcher.base.errors import BadOption, LauncherError, ServerNotFound, SettingsFailed, Unreachable
 from launcher.engine.serve_options import ServeOptions
@@ -30,8 +30,8 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def served(options: ServeOptions, seen: list[ServerEvent] | None = None) -> AsyncIterator[Session]:
-    session = Session(on_event=None if seen is None else seen.append)
+async def served(options: ServeOptions, seen: list[ServerEvent] | None = None) -> AsyncIterator[ServerSession]:
+    session = ServerSession(on_event=None if seen is None else seen.append)
     try:
         await session.start(options)
         yield session
@@ -91,7 +91,7 @@ async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
         with pytest.raises(LauncherError) as raised:
             await running.restart_server(None, {"draft": "99"})
         assert raised.value.code == "bad_option"
-        (entry,) = registry.list_running()
+        (entry,) = registry.list_entries()
         assert entry.control_address is not None
         with pytest.raises(LauncherError, match="not a server setting"):
             _ = [told async for told in send_request(entry.control_address, "restart", set={"drft": "2"})]
@@ -133,7 +133,7 @@ async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> No
 
 
 async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
-    class Ended(Session):
+    class Ended(ServerSession):
         stopped = False
 
         async def stop(self, *, drain_s: float = 0.0) -> None:
@@ -153,7 +153,7 @@ async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> N
         ended = asyncio.create_task(session.wait_until_ended())
         await running.stop_server(None)
         assert await asyncio.wait_for(ended, 120) is None
-        assert registry.list_running() == ()
+        assert registry.list_entries() == ()
         await session.start(options)
         assert session.supervisor.status.state is ServerState.READY
 
@@ -184,7 +184,7 @@ async def test_a_drain_has_an_end(options: ServeOptions) -> None:
 
 
 async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(options: ServeOptions) -> None:
-    sessions = [Session() for _ in range(3)]
+    sessions = [ServerSession() for _ in range(3)]
     try:
         await asyncio.gather(*(session.start(options) for session in sessions))
         told = await running.read_statuses()

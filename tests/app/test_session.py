@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from launcher.app.serving import serve
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.control import send_request
 from launcher.base.errors import ModelBroken, PortBusy, ServerNotFound, Superseded
 from launcher.base.paths import runtime_dir
@@ -34,8 +34,8 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @asynccontextmanager
-async def session() -> AsyncIterator[Session]:
-    opened = Session()
+async def session() -> AsyncIterator[ServerSession]:
+    opened = ServerSession()
     try:
         yield opened
     finally:
@@ -53,9 +53,9 @@ async def test_of_many_starts_at_once_the_last_one_counts(options: ServeOptions)
         assert mine.supervisor.launch is not None
         assert mine.supervisor.launch.context == 4096
         assert (await mine.send_request(QUESTION)).text
-        assert len(registry.list_running()) == 1
+        assert len(registry.list_entries()) == 1
         await mine.stop()
-        assert registry.list_running() == ()
+        assert registry.list_entries() == ()
         with pytest.raises(ServerNotFound):
             _ = mine.supervisor
 
@@ -92,9 +92,9 @@ async def test_a_program_that_holds_the_list_of_servers_holds_up_nobody_else(opt
         await stopping
         ends = await asyncio.gather(first, second, return_exceptions=True)
         assert [type(end) for end in ends] == [asyncio.CancelledError, Superseded]
-        assert registry.list_running() == ()
+        assert registry.list_entries() == ()
         await mine.start(options)
-        assert [entry.state for entry in registry.list_running()] == ["ready"]
+        assert [entry.state for entry in registry.list_entries()] == ["ready"]
 
 
 async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOptions, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOpt
 
 async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeOptions) -> None:
     reached, go, sampled = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    mine = Session(on_sample=lambda _: sampled.set())
+    mine = ServerSession(on_sample=lambda _: sampled.set())
     end = mine.monitor.end
 
     async def end_late() -> None:
@@ -129,7 +129,7 @@ async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeO
         await asyncio.gather(stopping, starting)
         sampled.clear()
         await asyncio.wait_for(sampled.wait(), 120)
-        (entry,) = registry.list_running()
+        (entry,) = registry.list_entries()
         assert entry.control_address is not None
         assert [told["state"] async for told in send_request(entry.control_address, "status")] == ["ready"]
     finally:
@@ -190,7 +190,7 @@ class Thief:
         if isinstance(event, ServerStatus):
             self.states.append(event.state)
             if event.state is ServerState.PREPARING and len(self.stolen) < self._times:
-                (entry,) = registry.list_running()
+                (entry,) = registry.list_entries()
                 self.stolen.append(socket.create_server(("127.0.0.1", entry.port)))
 
     @property
@@ -203,9 +203,9 @@ class Thief:
 
 
 @asynccontextmanager
-async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[Session, Thief]]:
+async def robbed(times: int, port: int | None = None) -> AsyncIterator[tuple[ServerSession, Thief]]:
     thief = Thief(times)
-    opened = Session(port=port, on_event=thief)
+    opened = ServerSession(port=port, on_event=thief)
     try:
         yield opened, thief
     finally:
@@ -218,14 +218,14 @@ async def test_a_port_that_another_program_takes_first_is_exchanged_for_another(
         await mine.start(options)
         assert mine.supervisor.status.state is ServerState.READY
         assert len({mine.supervisor.endpoint.port, *thief.ports}) == 3
-        assert [entry.port for entry in registry.list_running()] == [mine.supervisor.endpoint.port]
+        assert [entry.port for entry in registry.list_entries()] == [mine.supervisor.endpoint.port]
         assert ServerState.FAILED not in thief.states
 
 
 async def test_another_address_than_the_last_time_is_told_with_its_reason(options: ServeOptions) -> None:
     usual = claim_endpoint(None).port
     events: list[ServerEvent] = []
-    mine = Session(on_event=events.append)
+    mine = ServerSession(on_event=events.append)
     with socket.create_server(("127.0.0.1", usual)):
         await mine.start(options)
         address = mine.supervisor.endpoint.url
@@ -244,7 +244,7 @@ async def test_a_port_that_was_asked_for_is_not_exchanged(options: ServeOptions)
             await mine.start(options)
         assert thief.ports == [port]
         assert thief.states[-1] is ServerState.FAILED
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
 
 
 async def test_the_search_for_a_port_ends(options: ServeOptions) -> None:
@@ -263,7 +263,7 @@ async def test_a_start_that_looks_for_a_port_gives_way_to_a_stop(options: ServeO
         await mine.stop()
         with pytest.raises(Superseded):
             await starting
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
 
 
 async def test_a_session_whose_port_was_taken_in_a_pause_moves_on(options: ServeOptions) -> None:
@@ -298,5 +298,5 @@ async def test_a_stop_that_is_cancelled_while_it_puts_away_leaves_nothing(
         with pytest.raises(asyncio.CancelledError):
             await stopping
         assert mine.is_idle
-        assert registry.list_running() == ()
+        assert registry.list_entries() == ()
         assert [path for path in runtime_dir().rglob("*") if path.is_socket()] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import (
     ActionImpossible,
@@ -33,20 +33,20 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    opened = Session()
+async def session() -> AsyncIterator[ServerSession]:
+    opened = ServerSession()
     yield opened
     await opened.stop()
 
 
-def running(session: Session) -> Launch:
+def running(session: ServerSession) -> Launch:
     assert session.supervisor.status.state is ServerState.READY
     launch = session.supervisor.launch
     assert launch is not None
     return launch
 
 
-async def test_what_a_failed_start_proposes_is_done_to_it(session: Session, options: ServeOptions) -> None:
+async def test_what_a_failed_start_proposes_is_done_to_it(session: ServerSession, options: ServeOptions) -> None:
     with pytest.raises(EngineUnsuitable) as failed:
         await session.start(replace(options, extra=("--warp-speed", "9")), chosen={"ctx": 4_096})
     first = failed.value.actions[0]
@@ -57,7 +57,7 @@ async def test_what_a_failed_start_proposes_is_done_to_it(session: Session, opti
 
 
 async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
-    session: Session, options: ServeOptions
+    session: ServerSession, options: ServeOptions
 ) -> None:
     await session.start(options)
     with pytest.raises(SettingsFailed) as failed:
@@ -68,7 +68,7 @@ async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
 
 
 async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
-    session: Session, options: ServeOptions, tmp_path: Path
+    session: ServerSession, options: ServeOptions, tmp_path: Path
 ) -> None:
     await session.start(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, named="demo")
     other = tmp_path / "other.gguf"
@@ -94,14 +94,14 @@ async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
     assert (running(session).options.model, running(session).options.extra) == (other, ())
 
 
-async def test_a_start_again_as_it_was_keeps_what_was_kept(session: Session, options: ServeOptions) -> None:
+async def test_a_start_again_as_it_was_keeps_what_was_kept(session: ServerSession, options: ServeOptions) -> None:
     save_settings(options.model, {"ctx": 4_096})
     await session.start(options, set_aside={})
     await session.start(replace(options, draft=0), chosen={"draft": 0})
     assert load_settings(options.model) == {"ctx": 4_096, "draft": 0}
 
 
-async def test_a_finding_is_mended_in_what_runs_and_kept(session: Session, options: ServeOptions) -> None:
+async def test_a_finding_is_mended_in_what_runs_and_kept(session: ServerSession, options: ServeOptions) -> None:
     await session.start(replace(options, context=None))
     before = running(session).context
     await session.apply_fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
@@ -118,7 +118,7 @@ async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        session = Session(port=port)
+        session = ServerSession(port=port)
         try:
             with pytest.raises(PortBusy) as failed:
                 await session.start(options)
@@ -131,14 +131,14 @@ async def test_a_port_that_is_taken_is_exchanged(options: ServeOptions) -> None:
             await session.stop()
 
 
-async def test_a_model_without_a_head_is_served_without_drafts(session: Session, headless_model: Path) -> None:
+async def test_a_model_without_a_head_is_served_without_drafts(session: ServerSession, headless_model: Path) -> None:
     with pytest.raises(ModelHasNoHead) as failed:
         await session.start(ServeOptions(headless_model, built_in=True, threads=1, context=2_048))
     await session.apply_fix(failed.value.actions[0])
     assert running(session).options.draft == 0
 
 
-async def test_what_is_no_start_is_pointed_to(session: Session, options: ServeOptions) -> None:
+async def test_what_is_no_start_is_pointed_to(session: ServerSession, options: ServeOptions) -> None:
     install = Action(ActionKind.OTHER_ENGINE_BUILD, "Install the current build")
     with pytest.raises(ServerNotFound):
         await session.apply_fix(install)
@@ -154,7 +154,7 @@ async def test_a_crash_carries_its_actions_to_the_listener(
     fake_engine: Path, options: ServeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[ServerEvent] = []
-    session = Session(on_event=events.append)
+    session = ServerSession(on_event=events.append)
     monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
     with pytest.raises(LauncherError) as failed:
         await session.start(replace(options, engine=fake_engine))
@@ -166,7 +166,7 @@ async def test_a_crash_carries_its_actions_to_the_listener(
     await session.stop()
 
 
-async def test_each_start_is_ready_once(session: Session, options: ServeOptions) -> None:
+async def test_each_start_is_ready_once(session: ServerSession, options: ServeOptions) -> None:
     ready: list[object] = []
 
     def note(event: ServerEvent) -> None:

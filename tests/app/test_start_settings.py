@@ -13,7 +13,7 @@ from launcher.app.first_checks import FirstStartRequest, make_start_request
 from launcher.app.first_start import resolve_requested_start
 from launcher.app.machine_presets import PresetMatch
 from launcher.app.planner import options_for_plan
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.start_settings import (
     KeptPlan,
     Origin,
@@ -262,7 +262,7 @@ class TestKeptSettingsThatNoLongerFit:
         save_settings(demo_model, {"ctx": 4_096, "draft": 1})
         start = await resolve_start(str(demo_model))
         assert calls
-        session = Session()
+        session = ServerSession()
         try:
             await session.start(start.options, chosen=start.chosen, set_aside=start.set_aside, notices=start.notices)
             assert load_settings(demo_model) == {"ctx": 4_096, "draft": 1}
@@ -309,7 +309,7 @@ class TestAFileWithoutAHead:
         assert start.chosen == {}
 
     async def test_drafts_that_are_asked_for_are_refused(self, headless_model: Path) -> None:
-        refused, session = await resolve_start(str(headless_model), {"draft": 3}), Session()
+        refused, session = await resolve_start(str(headless_model), {"draft": 3}), ServerSession()
         with pytest.raises(ModelHasNoHead) as error:
             await session.start(refused.options, chosen=refused.chosen)
         assert error.value.actions  # which the window has a button for

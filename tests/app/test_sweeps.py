@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.sweeps import SweepModel, plan_sweep, prepare_model, run_endurance, run_sweep
 from launcher.base.errors import BadOption, ModelHasNoHead
 from launcher.engine.serve_options import ServeOptions
@@ -22,8 +22,8 @@ WORK = Workload("mine", "Mine", 1, (Prompt("ask", (("user", "What is MTP?"),), 2
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    opened = Session()
+async def session() -> AsyncIterator[ServerSession]:
+    opened = ServerSession()
     yield opened
     await opened.stop()
 
@@ -33,7 +33,9 @@ async def subject(demo_model: Path) -> SweepModel:
     return await prepare_model(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024), "demo")
 
 
-async def test_fills_are_exact_and_both_series_are_kept_in_the_history(session: Session, subject: SweepModel) -> None:
+async def test_fills_are_exact_and_both_series_are_kept_in_the_history(
+    session: ServerSession, subject: SweepModel
+) -> None:
     sweep = plan_sweep(CurveAxis.FILL, subject, WORK, (0, 300, 700), rounds=2)
     found: list[RoundPoint] = []
     ids: list[str] = []
@@ -79,7 +81,7 @@ async def test_a_fill_gets_the_context_that_it_needs_unless_that_was_chosen(subj
     assert usual.starts[0].places == (0, 234, 468, 702, 936)
 
 
-async def test_streams_are_answered_at_once(session: Session, subject: SweepModel) -> None:
+async def test_streams_are_answered_at_once(session: ServerSession, subject: SweepModel) -> None:
     sweep = plan_sweep(CurveAxis.STREAMS, subject, WORK, (1, 3), rounds=1)
     found: list[RoundPoint] = []
     await run_sweep(session, sweep, found.append)
@@ -95,7 +97,7 @@ async def test_streams_are_answered_at_once(session: Session, subject: SweepMode
     assert curve.ratio_at("draft 2", 3)
 
 
-async def test_a_context_is_swept_by_its_size(session: Session, subject: SweepModel) -> None:
+async def test_a_context_is_swept_by_its_size(session: ServerSession, subject: SweepModel) -> None:
     sweep = plan_sweep(CurveAxis.CONTEXT, subject, WORK, (1_024, 4_096), rounds=1)
     found: list[RoundPoint] = []
     await run_sweep(session, sweep, found.append)
@@ -116,7 +118,7 @@ async def test_a_context_is_swept_by_its_size(session: Session, subject: SweepMo
     ]
 
 
-async def test_cancelled_what_was_measured_is_told_and_kept(session: Session, subject: SweepModel) -> None:
+async def test_cancelled_what_was_measured_is_told_and_kept(session: ServerSession, subject: SweepModel) -> None:
     found: list[RoundPoint] = []
     ids: list[str] = []
 
@@ -136,13 +138,13 @@ async def test_cancelled_what_was_measured_is_told_and_kept(session: Session, su
     assert [point["replies"] for point in kept.result["points"]] == [1, 1, 1]
 
 
-def end_engine(session: Session) -> None:
+def end_engine(session: ServerSession) -> None:
     pid = session.supervisor.engine_pid
     assert pid is not None
     psutil.Process(pid).kill()
 
 
-async def test_an_engine_that_ends_is_a_result_and_started_again(session: Session, subject: SweepModel) -> None:
+async def test_an_engine_that_ends_is_a_result_and_started_again(session: ServerSession, subject: SweepModel) -> None:
     found: list[RoundPoint] = []
 
     def take(taken: RoundPoint) -> None:
@@ -168,7 +170,7 @@ async def test_an_engine_that_ends_is_a_result_and_started_again(session: Sessio
     assert judge_endurance(runs).answer != "ended"
 
 
-async def test_sustained_load_asks_without_a_pause_until_its_time(session: Session, subject: SweepModel) -> None:
+async def test_sustained_load_asks_without_a_pause_until_its_time(session: ServerSession, subject: SweepModel) -> None:
     runs: list[Run] = []
     ids: list[str] = []
     began_s = time.monotonic()

@@ -19,7 +19,7 @@ from launcher.app.saved_tunes import (
     load_tunes,
     save_tune,
 )
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.tuner import PAUSED, find_rate_without_mtp, recommends_settings, run_tune, save_winner, serve_winner
 from launcher.app.tuner_space import PreparedTune, prepare_tune
 from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
@@ -53,8 +53,8 @@ def options(demo_model: Path) -> ServeOptions:
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    opened = Session()
+async def session() -> AsyncIterator[ServerSession]:
+    opened = ServerSession()
     yield opened
     await opened.stop()
 
@@ -87,7 +87,7 @@ class Told:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def paused(session: Session, options: ServeOptions, *, trials: int) -> Told:
+async def paused(session: ServerSession, options: ServeOptions, *, trials: int) -> Told:
     """Begin a tune, and pause it after so many trials."""
     told = Told(trials)
     tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
@@ -123,7 +123,7 @@ async def test_a_model_without_a_head_has_nothing_to_decide(headless_model: Path
 
 
 async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
-    options: ServeOptions, session: Session
+    options: ServeOptions, session: ServerSession
 ) -> None:
     told, tuned = Told(), await prepared(options)
     assert find_rate_without_mtp(tuned.launch) is None
@@ -148,7 +148,7 @@ async def test_a_tune_ends_with_a_verdict_in_the_history_and_nothing_runs(
     assert kept.state.trials == verdict.trials
 
 
-async def test_what_ran_before_runs_again(options: ServeOptions, session: Session) -> None:
+async def test_what_ran_before_runs_again(options: ServeOptions, session: ServerSession) -> None:
     before = replace(options, draft=3)
     await session.start(before)
     told = Told(trials=2)
@@ -163,7 +163,7 @@ async def test_what_ran_before_runs_again(options: ServeOptions, session: Sessio
     assert len(told.of(Paused)) == 1
 
 
-async def test_it_goes_on_where_it_was(options: ServeOptions, session: Session) -> None:
+async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSession) -> None:
     told = await paused(session, options, trials=3)
     kept = load_tune()
     assert kept is not None
@@ -182,7 +182,7 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: Session) 
     assert listed.runs == sum(len(trial.runs) for trial in verdict.trials)
 
 
-async def test_the_winner_is_served_and_kept(options: ServeOptions, session: Session) -> None:
+async def test_the_winner_is_served_and_kept(options: ServeOptions, session: ServerSession) -> None:
     save_winner(options, {"draft": 0, "threads": 1, "p_min": 0.5})
     assert load_settings(options.model) == {"draft": 0, "threads": 1, "p_min": 0.5}
     save_settings(options.model, {"ctx": 4_096})
@@ -195,7 +195,7 @@ async def test_the_winner_is_served_and_kept(options: ServeOptions, session: Ses
     assert not recommends_settings({"mtp": "undecided", "gain": None})
 
 
-async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Session) -> None:
+async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: ServerSession) -> None:
     told = Told(trials=1)
     tuning = asyncio.create_task(run_tune(session, await prepared(options, budget_s=3_600.0), told))
     await told.enough_of(tuning)
@@ -208,7 +208,7 @@ async def test_who_takes_the_server_keeps_it(options: ServeOptions, session: Ses
     assert len(told.of(Paused)) == 1
 
 
-async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: Session) -> None:
+async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptions, session: ServerSession) -> None:
     long = replace(WORK, prompts=(replace(WORK.prompts[0], size=200),))
     verdict = await run_tune(session, await prepared(options, workload=long), Told())
     runs = [run for trial in verdict.trials for run in trial.runs if run.is_counted]
@@ -218,7 +218,7 @@ async def test_texts_get_their_size_by_the_models_own_tokens(options: ServeOptio
     assert kept.workload.sized_tokens == 0  # its text is kept as it was asked
 
 
-async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOptions, session: Session) -> None:
+async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOptions, session: ServerSession) -> None:
     too_long = replace(WORK, prompts=(Prompt("long", (("user", "word " * 3_000),), 8),))
     with pytest.raises(NothingMeasured):
         await run_tune(session, await prepared(options, workload=too_long), Told())
@@ -227,7 +227,7 @@ async def test_what_cannot_be_measured_is_no_tune_to_go_on_with(options: ServeOp
         assert "cannot be measured" in (history.find(kind="tune")[0].sentence or "")
 
 
-async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: Session, tmp_path: Path) -> None:
+async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: ServerSession, tmp_path: Path) -> None:
     await paused(session, options, trials=1)
     first = load_tune()
     assert first is not None
@@ -243,7 +243,7 @@ async def test_each_model_keeps_its_own_tune(options: ServeOptions, session: Ses
     assert not load_tunes()
 
 
-async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: Session) -> None:
+async def test_a_plan_is_made_anew_by_what_was_measured(options: ServeOptions, session: ServerSession) -> None:
     guessed = await prepared(options)
     verdict = await run_tune(session, guessed, Told())
     first = verdict.trials[0]

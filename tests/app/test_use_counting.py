@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.app import settings
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.settings_declared import ADVICE
 from launcher.app.start_settings import options_for
 from launcher.app.use_counting import UseCounting, find_advice, used_settings
@@ -31,13 +31,13 @@ def demo() -> ServeOptions:
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    serving = Session()
+async def session() -> AsyncIterator[ServerSession]:
+    serving = ServerSession()
     yield serving
     await serving.stop()
 
 
-async def counters_after(session: Session, known: Counters | None) -> Counters:
+async def counters_after(session: ServerSession, known: Counters | None) -> Counters:
     """Wait until the monitor has read counters other than these."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (now := session.monitor._counters) is None or (known and now.predicted_n == known.predicted_n):
@@ -46,7 +46,7 @@ async def counters_after(session: Session, known: Counters | None) -> Counters:
     return now
 
 
-async def asked(session: Session, before: Counters) -> Counters:
+async def asked(session: ServerSession, before: Counters) -> Counters:
     """Have the model write, and return the counters after it."""
     await session.send_request(
         ChatRequest([{"role": "user", "content": "Count."}], max_tokens=64, temperature=0.0, seed=1)
@@ -54,7 +54,7 @@ async def asked(session: Session, before: Counters) -> Counters:
     return await counters_after(session, before)
 
 
-async def test_what_is_counted_is_what_the_engine_counts(session: Session) -> None:
+async def test_what_is_counted_is_what_the_engine_counts(session: ServerSession) -> None:
     counting = UseCounting(session)
     await session.start(demo())
     before = await counters_after(session, None)

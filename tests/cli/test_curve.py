@@ -73,7 +73,7 @@ def test_a_fill_curve_as_a_table(work: str, monkeypatch: pytest.MonkeyPatch) -> 
         done.stderr.replace("\n", " ")
     )
     assert done.stderr.count("tokens/s") == 8
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
 
 
 def test_streams_as_json_with_their_cost(work: str) -> None:
@@ -106,7 +106,7 @@ def test_an_interrupted_curve_shows_what_was_measured(work: str) -> None:
     assert "Interrupted: this is what was measured until then. Kept as " in out.replace("\n", " ")
     assert out.lstrip().startswith("fill ")
     assert "Traceback" not in err
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
 
 
 def test_load_that_holds_or_not_is_told_with_its_rows(work: str) -> None:

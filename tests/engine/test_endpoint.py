@@ -110,7 +110,7 @@ def test_two_servers_never_share_a_port() -> None:
         register(first.port)
     mine.remove()
     other.remove()
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
 
 
 def test_a_registered_server_is_found_by_its_address() -> None:
@@ -151,7 +151,7 @@ def test_a_program_that_holds_the_list_holds_up_no_change_of_an_entry() -> None:
         assert not path.exists()
     registration.update(state="ready")
     assert registration.wait_written(60)
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
     assert claim_endpoint(None) == endpoint
 
 
@@ -181,7 +181,7 @@ def test_the_entry_of_a_launcher_that_was_killed_is_taken_out() -> None:
     )
     subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)
     assert len(list(runtime_dir().glob("server-*.json"))) == 1
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
     assert list(runtime_dir().glob("server-*.json")) == []
 
 
@@ -190,13 +190,13 @@ def test_an_entry_with_a_recycled_pid_is_taken_out() -> None:
     (path,) = runtime_dir().glob("server-*.json")
     entry = json.loads(path.read_text())
     path.write_text(json.dumps(entry | {"created_s": entry["created_s"] - 1_000}))
-    assert registry.list_running() == ()
+    assert registry.list_entries() == ()
     assert claim_endpoint(None) == endpoint
 
 
 def test_an_entry_that_cannot_be_read_is_set_aside_with_all_that_is_in_it() -> None:
     _, registration = registry.register_server(None, model="a", engine="b", draft=1)
     (runtime_dir() / "server-1.json" / "inner").mkdir(parents=True)
-    assert len(registry.list_running()) == 1
+    assert len(registry.list_entries()) == 1
     assert (runtime_dir() / "server-1.json.bad" / "inner").is_dir()
     registration.remove()

@@ -9,16 +9,16 @@ from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.engine.diagnosis.fix_command import command_for
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.last_start import StartRequest, load_last_start, quote_command, save_last_start
+from launcher.engine.server.last_start import RepeatableStart, load_last_start, quote_command, save_last_start
 from launcher.engine.settings import save_settings
 from launcher.models.library_index import Record, edit_index
 
 OPTIONS = ServeOptions(Path("/models/m.gguf"), context=65_536, draft=3, kv="q8_0", extra=("--jinja", "-x", "1"))
 
 
-def start(options: ServeOptions = OPTIONS, port: int | None = None) -> StartRequest:
+def start(options: ServeOptions = OPTIONS, port: int | None = None) -> RepeatableStart:
     chosen = {"ctx": 65_536, "kv": "q8_0"}
-    return StartRequest.from_options(options, named="m:Q4", chosen=chosen, port=port, shared=False)
+    return RepeatableStart.from_options(options, named="m:Q4", chosen=chosen, port=port, shared=False)
 
 
 def action(kind: ActionKind, **parameters: Value) -> Action:
@@ -32,7 +32,7 @@ def test_a_start_is_written_as_its_user_did() -> None:
 
 def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
     options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
-    words = StartRequest.from_options(options, named=None, chosen=None, port=None, shared=True).command_words
+    words = RepeatableStart.from_options(options, named=None, chosen=None, port=None, shared=True).command_words
     wanted = "--engine /e/llama-server --ctx 65536 --kv q8_0 --draft 3 --rpc a:1,b:2 --lan"
     assert " ".join(words) == f"mtp-launcher serve /models/m.gguf {wanted}"
 

@@ -48,9 +48,9 @@ def test_the_next_look_at_the_servers_ends_it() -> None:
         gone.wait()
         registration.update(engine_pid=left.pid, engine_created_s=left.created_s, command_hash=hash_command(left.pid))
         assert registration.wait_written(60)
-        assert [entry.engine_pid for entry in registry.list_running()] == [left.pid]
+        assert [entry.engine_pid for entry in registry.list_entries()] == [left.pid]
         assert left.is_running()
         registration.update(pid=gone_as.pid, created_s=gone_as.created_s)
         assert registration.wait_written(60)
-        assert registry.list_running() == ()
+        assert registry.list_entries() == ()
         assert not left.is_running()

@@ -15,7 +15,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import own_memory, registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
-from launcher.engine.server.own_memory import RunningServer, list_running_servers, read_own_memory
+from launcher.engine.server.own_memory import RunningEngine, list_running_engines, read_own_memory
 from launcher.engine.server.registry import Registration
 from launcher.machine.gpu import Gpu, GpuActivity, GpuProcess
 from launcher.machine.host import Host
@@ -119,7 +119,7 @@ async def test_an_engine_that_was_just_started_is_not_estimated_by_what_it_will_
 ) -> None:
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
     built = EngineBuild("b11434", ("llama-server",), "", frozenset())
-    server = RunningServer.from_launch(replace(launch, build=built), engine_pid)
+    server = RunningEngine.from_launch(replace(launch, build=built), engine_pid)
     assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
     registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
     try:
@@ -136,7 +136,7 @@ def test_a_server_whose_engine_is_gone_has_nothing(engine_pid: int, machine: Mac
     try:
         registration.update(engine_created_s=1.0)  # the number now belongs to another process
         assert registration.wait_written(10)
-        assert list_running_servers() == ()
+        assert list_running_engines() == ()
         assert read_own_memory(machine) == ()
     finally:
         registration.remove()
@@ -145,7 +145,7 @@ def test_a_server_whose_engine_is_gone_has_nothing(engine_pid: int, machine: Mac
 def test_a_server_of_this_process_is_counted_once_and_before_it_is_registered(
     engine_pid: int, machine: Machine
 ) -> None:
-    server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
+    server = RunningEngine(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
     assert [each.model for each in read_own_memory(machine, also=[server])] == ["mine"]
     registration = register(engine_pid, state="ready")
     try:
@@ -155,7 +155,7 @@ def test_a_server_of_this_process_is_counted_once_and_before_it_is_registered(
 
 
 def test_private_memory_is_counted_and_mapped_files_are_not(engine_pid: int, machine: Machine) -> None:
-    server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
+    server = RunningEngine(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
     (found,) = read_own_memory(machine, also=[server])
     assert found.host_mib is not None
     assert 64 <= found.host_mib < 160
@@ -188,7 +188,7 @@ async def test_without_a_server_the_figures_of_this_computer_are_those_of_the_sy
 
 
 async def test_on_the_processor_what_a_server_of_ours_has_is_free(engine_pid: int) -> None:
-    server = RunningServer(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
+    server = RunningEngine(engine_pid, "mine", "built-in", loaded=True, formula_inputs={})
     known = await read_situation(MachineDescription(backend="cpu"), also=[server])
     assert known.own_mib is not None
     assert known.own_mib >= 64

@@ -260,15 +260,15 @@ def test_what_came_before_the_page_was_there_is_shown_once(demo: Window, qtbot: 
 def test_another_servers_lines_go_on_after_a_look_at_another_page(
     window: Window, page: LogsPage, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.client import ChatRequest
 
     run = window.controller.bridge.run
-    others: list[Session] = []
+    others: list[ServerSession] = []
 
-    async def serve(_tell: object) -> Session:
-        session = Session()
+    async def serve(_tell: object) -> ServerSession:
+        session = ServerSession()
         await session.start(ServeOptions(demo_model, built_in=True, context=1_024, threads=1))
         return session
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.app.serving import serve
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.state import ServerState
@@ -22,7 +22,7 @@ QUESTION = ChatRequest(
 
 
 @asynccontextmanager
-async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> AsyncIterator[Session]:
+async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> AsyncIterator[ServerSession]:
     listen = None if samples is None else samples.append
     async with serve(ServeOptions(model=model, built_in=True, threads=1), on_sample=listen) as server:
         yield server

@@ -16,7 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
-from launcher.engine.server.registry import Entry
+from launcher.engine.server.registry import ServerEntry
 from launcher.gui import theme
 from launcher.gui.chat import reply as reply_widgets
 from launcher.gui.chat.code import CodeBlock
@@ -60,7 +60,7 @@ class TestInTheTerminal:
                     assert us
                     assert engine
                     url = f"http://127.0.0.1:{port}"
-                    entry = Entry(
+                    entry = ServerEntry(
                         url=url, port=port, api_key="k" * 43, pid=us.pid, created_s=us.created_s, model="m",
                         engine="e", draft=0, state="ready", engine_pid=engine.pid, engine_created_s=engine.created_s,
                     )  # fmt: skip

@@ -20,7 +20,7 @@ from launcher.engine.server import registry
 from launcher.engine.server.client import EngineClient
 from launcher.engine.server.endpoint import Endpoint, _KeptEndpoints, claim_endpoint
 from launcher.engine.server.launch import prepare_launch
-from launcher.engine.server.registry import Entry
+from launcher.engine.server.registry import ServerEntry
 from tests.security.conftest import NOBODY, Served, as_another_user, in_terminal
 
 KEY = "k" * 43
@@ -74,7 +74,7 @@ def test_a_wrong_request_does_not_quote_it(served: Served) -> None:
 async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) -> None:
     """Values end in logs and crash reports by their repr."""
     endpoint = Endpoint(20_001, KEY)
-    entry = Entry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
+    entry = ServerEntry(url="u", port=1, api_key=KEY, pid=1, created_s=0.0, model="m", engine="e", draft=0)
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), endpoint)
     async with EngineClient(endpoint.url, KEY) as client:
         shown = repr([endpoint, entry, launch, launch.command, client, vars(client), registry.Registration(entry)])
@@ -83,7 +83,7 @@ async def test_nothing_that_holds_it_shows_it(demo_model: Path, tmp_path: Path) 
     assert KEY not in shown + repr(kept) + str(kept) + str(entry)
 
 
-@pytest.mark.parametrize("model", [Entry, _KeptEndpoints])
+@pytest.mark.parametrize("model", [ServerEntry, _KeptEndpoints])
 def test_a_damaged_file_is_not_quoted_by_its_error(model: type) -> None:
     damaged = json.dumps({"endpoints": [{"port": "x", "api_key": f"{KEY} !"}], "api_key": [KEY]})
     with pytest.raises(ValidationError) as raised:

@@ -116,7 +116,7 @@ async def test_switched_off_it_asks_nothing_and_tells_what_is_known(release: Rel
 
 
 async def test_while_a_model_is_served_it_asks_nothing(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "list_running", lambda: ("a server",))
+    monkeypatch.setattr(registry, "list_entries", lambda: ("a server",))
     assert await check_weekly() is None
     assert release.told.requests == []
 

@@ -93,7 +93,7 @@ async def test_nothing_is_received_or_installed_while_a_model_is_served_or_tuned
         url = "http://127.0.0.1:21846"
 
     newest = await check_for_update()
-    monkeypatch.setattr(registry, "list_running", lambda: (Entry(),))
+    monkeypatch.setattr(registry, "list_entries", lambda: (Entry(),))
     for work in (download_update(newest), install_update(got)):
         with pytest.raises(UpdateWaits, match=r"A server is running at http://127.0.0.1:21846") as told:
             await work

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 
 from launcher.app.serving import serve
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.start_settings import options_for
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
@@ -32,7 +32,7 @@ SLOTS = 2
 class Use:
     """One session with the server, by a user who is not always there."""
 
-    def __init__(self, session: Session, seed: int) -> None:
+    def __init__(self, session: ServerSession, seed: int) -> None:
         self.session = session
         self.random = random.Random(seed)
         self.replies = 0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcher.app.serving import serve
-from launcher.app.session import Session
+from launcher.app.session import ServerSession
 from launcher.app.start_settings import options_for
 from launcher.base.errors import LauncherError
 from launcher.engine.demo import DEMO
@@ -28,7 +28,7 @@ CONTEXT = 4_096
 _AT_ONCE = 2
 
 
-async def _talk(session: Session, chance: random.Random, counts: Counter[str]) -> None:
+async def _talk(session: ServerSession, chance: random.Random, counts: Counter[str]) -> None:
     """Ask again and again: short, long, in turns, and broken off in the middle."""
     talk: list[dict[str, str]] = []
     while True:

@@ -436,7 +436,7 @@ def _check_not_running(engine: InstalledEngine) -> None:
 
 def _find_user_of(engine: InstalledEngine) -> str | None:
     """Return the server or process that is running an engine, as text for an error message; None if there is none."""
-    for entry in registry.list_running():
+    for entry in registry.list_entries():
         if entry.engine == engine.name:
             return f"the server at {entry.url}"
     for process in psutil.process_iter(["pid", "exe"]):

@@ -62,7 +62,7 @@ def changes_settings(action: Action) -> bool:
 
 
 def restarts_server(action: Action) -> bool:
-    """Return whether `Session.fix` can carry out an action: with other settings, on another port, or by a restart."""
+    """Return whether `ServerSession.apply_fix` can carry out an action: by settings, another port or a restart."""
     return changes_settings(action) or action.kind in (ActionKind.OTHER_PORT, ActionKind.RESTART)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible
 from launcher.engine.diagnosis.actions import apply_action, changes_settings
-from launcher.engine.server.last_start import PROGRAM, StartRequest, quote_command
+from launcher.engine.server.last_start import PROGRAM, RepeatableStart, quote_command
 from launcher.fetch.hub_cache import is_in_cache
 from launcher.models.library_index import find_origin
 
@@ -32,7 +32,7 @@ class FixCommand:
         return " && ".join(texts) if texts and len(texts) == len(self.steps) else None
 
 
-def command_for(action: Action, start: StartRequest | None) -> FixCommand:
+def command_for(action: Action, start: RepeatableStart | None) -> FixCommand:
     """Return the commands or link that apply `action` to a failed or running start; `start` is None if unknown."""
     link = str(action.parameters.get("link", ""))
     if urlsplit(link).scheme == "https":
@@ -40,7 +40,7 @@ def command_for(action: Action, start: StartRequest | None) -> FixCommand:
     return FixCommand(tuple(_list_steps(action, start)))
 
 
-def _list_steps(action: Action, start: StartRequest | None) -> Iterator[tuple[str, ...]]:
+def _list_steps(action: Action, start: RepeatableStart | None) -> Iterator[tuple[str, ...]]:
     parameters = action.parameters
     match action.kind:
         case _ if changes_settings(action):

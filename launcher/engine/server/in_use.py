@@ -12,14 +12,14 @@ from launcher.base.errors import LauncherError, ModelBroken
 from launcher.base.messages import fill_template, mark, message
 from launcher.engine.server import registry
 from launcher.engine.server.launch import Launch
-from launcher.engine.server.registry import Entry
+from launcher.engine.server.registry import ServerEntry
 from launcher.engine.server.state import Notice
 
 
-def find_server_using(paths: Iterable[Path]) -> Entry | None:
+def find_server_using(paths: Iterable[Path]) -> ServerEntry | None:
     """Return the first registered server whose engine was started with one of `paths`; None if there is none."""
     wanted = {str(path.absolute()) for path in paths}
-    for entry in registry.list_running():
+    for entry in registry.list_entries():
         for pid in filter(None, (entry.engine_pid, entry.pid)):
             try:
                 process = psutil.Process(pid)

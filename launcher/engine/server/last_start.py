@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StartRequest:
+class RepeatableStart:
     """The request of a server start.
 
     `model` is the name or path that the user gave. `chosen` are the attributes of the settings that the user set; the
@@ -56,7 +56,7 @@ class StartRequest:
         chosen: Mapping[str, object] | None,
         port: int | None,
         shared: bool,
-    ) -> "StartRequest":
+    ) -> "RepeatableStart":
         """Return the request for `options`.
 
         `named` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
@@ -71,7 +71,7 @@ class StartRequest:
         model = named or (DEMO if options.alias == DEMO else str(options.model.absolute()))
         return cls(model, options, fields, port=port, shared=shared)
 
-    def with_options(self, options: ServeOptions) -> "StartRequest":
+    def with_options(self, options: ServeOptions) -> "RepeatableStart":
         """Return the request with other options; settings that differ count as chosen by the user."""
         differs = {row.attribute for row in ROWS.values() if row.value_in(options) != row.value_in(self.options)}
         return replace(self, options=options, chosen=self.chosen | differs)
@@ -129,7 +129,7 @@ class _File(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    start: StartRequest | None = None
+    start: RepeatableStart | None = None
     log: Path | None = None
     exit_code: int | None = None
     diagnosis: str | None = None
@@ -146,7 +146,7 @@ class LastStart:
     suggested fixes.
     """
 
-    start: StartRequest | None
+    start: RepeatableStart | None
     log: Path | None = None
     exit_code: int | None = None
     diagnosis: str | None = None
@@ -159,7 +159,7 @@ class LastStart:
         return self.log is not None and (self.error is None or self.diagnosis is not None or self.exit_code is not None)
 
 
-def save_last_start(start: StartRequest | None, log: Path | None, error: LauncherError | None = None) -> None:
+def save_last_start(start: RepeatableStart | None, log: Path | None, error: LauncherError | None = None) -> None:
     """Save the last start and the reason if it failed, for `diagnose`. Logs a warning if it cannot be written."""
     facts: Mapping[str, Any] = error.facts if error else {}
     content = _File(

@@ -8,7 +8,7 @@ from launcher.base.errors import NotOurEngine, PortBusy, Unreachable
 from launcher.base.identity import ProcessId
 from launcher.base.messages import message
 from launcher.engine.server.endpoint import is_port_free
-from launcher.engine.server.registry import Entry
+from launcher.engine.server.registry import ServerEntry
 
 
 def is_listening(pid: int, port: int) -> bool | None:
@@ -54,7 +54,7 @@ def check_port_owner(engine_pid: int, port: int) -> None:
         )
 
 
-def verified_api_key(entry: Entry) -> str:
+def verified_api_key(entry: ServerEntry) -> str:
     """Return the API key of a registered server after checking who listens on its port. Use it at once.
 
     Raises NotOurEngine if another program listens on the port, Unreachable if none does.

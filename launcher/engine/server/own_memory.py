@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RunningServer:
+class RunningEngine:
     """A running server, with what is needed to find its memory.
 
     `engine_pid` is the engine's process, `loaded` whether it has allocated all of its memory, `formula_inputs` the
@@ -46,7 +46,7 @@ class RunningServer:
     formula_inputs: Mapping[str, Any]
 
     @classmethod
-    def from_launch(cls, launch: Launch, engine_pid: int) -> RunningServer:
+    def from_launch(cls, launch: Launch, engine_pid: int) -> RunningEngine:
         """Return the server of an engine that was just started and may not be in the registry yet."""
         return cls(
             engine_pid,
@@ -57,15 +57,15 @@ class RunningServer:
         )
 
 
-def list_running_servers() -> tuple[RunningServer, ...]:
+def list_running_engines() -> tuple[RunningEngine, ...]:
     """Return the registered servers whose engine runs; empty if the registry cannot be read."""
     try:
-        entries = registry.list_running()
+        entries = registry.list_entries()
     except OSError as error:
         _log.warning("Cannot read which servers are running: %s.", error.strerror or error)
         return ()
     return tuple(
-        RunningServer(pid, entry.model, entry.engine, entry.state not in _NOT_LOADED, entry.formula_inputs)
+        RunningEngine(pid, entry.model, entry.engine, entry.state not in _NOT_LOADED, entry.formula_inputs)
         for entry in entries
         if (pid := entry.engine_pid)
         and (entry.engine_created_s is None or ProcessId(pid, entry.engine_created_s).is_running())
@@ -73,14 +73,14 @@ def list_running_servers() -> tuple[RunningServer, ...]:
 
 
 def read_own_memory(
-    machine: Machine, *, also: Sequence[RunningServer] = (), wake: bool = False
+    machine: Machine, *, also: Sequence[RunningEngine] = (), wake: bool = False
 ) -> tuple[ServerMemory, ...]:
     """Return the memory of each running server of this user.
 
     `also` are servers that may be missing in the registry; the registry's entry takes precedence. GPUs are queried only
     if a server runs, and a sleeping GPU is woken only with `wake`.
     """
-    servers = {server.engine_pid: server for server in (*also, *list_running_servers())}
+    servers = {server.engine_pid: server for server in (*also, *list_running_engines())}
     if not servers:
         return ()
     from launcher.machine.gpus import read_gpu_states
@@ -141,7 +141,7 @@ def private_mib(pid: int) -> int | None:
     return None
 
 
-def _estimate_gpu_memory(server: RunningServer, backend: Backend, gpus: int) -> tuple[int, ...] | None:
+def _estimate_gpu_memory(server: RunningEngine, backend: Backend, gpus: int) -> tuple[int, ...] | None:
     """Return a loaded server's estimated memory on each GPU in MiB; None if it is still loading or cannot be estimated.
 
     The built-in engine uses no GPU.

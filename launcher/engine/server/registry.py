@@ -79,11 +79,11 @@ LIVE_FIELDS = {
     "health",
     "shared",
 }
-"""Fields of Entry that change while a server runs. Other commands get them over the control socket, because the file is
-written in the background and may be out of date."""
+"""Fields of ServerEntry that change while a server runs. Other commands get them over the control socket, because the
+file is written in the background and may be out of date."""
 
 
-class Entry(BaseModel):
+class ServerEntry(BaseModel):
     """The registry entry of a running server.
 
     `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
@@ -123,8 +123,8 @@ class Entry(BaseModel):
         return ProcessId(self.pid, self.created_s)
 
 
-_ENTRY_FILE: KeptFile[Entry | None] = KeptFile(
-    "The registry entry of a server", Entry.model_validate_json, lambda: None, private=True
+_ENTRY_FILE: KeptFile[ServerEntry | None] = KeptFile(
+    "The registry entry of a server", ServerEntry.model_validate_json, lambda: None, private=True
 )
 
 
@@ -134,7 +134,7 @@ class Registration:
     No other process writes its file while this process runs, so updates need no lock.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: ServerEntry) -> None:
         self.entry = entry
         self._file = BackgroundFile(_entry_file(entry.port), "The registry entry of this server")
 
@@ -189,9 +189,9 @@ def _register(port: int | None, *, model: str, engine: str, draft: int, shared: 
     return endpoint, registration
 
 
-def _make_entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> Entry:
+def _make_entry(endpoint: Endpoint, *, model: str, engine: str, draft: int) -> ServerEntry:
     launcher = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
-    return Entry(
+    return ServerEntry(
         url=endpoint.url,
         port=endpoint.port,
         api_key=endpoint.api_key,
@@ -218,7 +218,7 @@ def _temporary_endpoint(port: int | None, *, shared: bool) -> Endpoint:
     return Endpoint(port or free, secrets.token_urlsafe(32), shared)
 
 
-def list_running() -> tuple[Entry, ...]:
+def list_entries() -> tuple[ServerEntry, ...]:
     """Return the running servers. Entries whose launcher has ended are removed, and their engines ended."""
     if not runtime_dir().is_dir():
         return ()
@@ -226,9 +226,9 @@ def list_running() -> tuple[Entry, ...]:
         return _read_running()
 
 
-def find_server(url: str | None) -> Entry:
+def find_server(url: str | None) -> ServerEntry:
     """Return the only running server, or the one at `url`. Raises ServerNotFound or SeveralServers."""
-    entries = list_running()
+    entries = list_entries()
     names = ", ".join(entry.url for entry in entries)
     if url is not None:
         wanted = url.rstrip("/").removesuffix("/v1").replace("localhost", "127.0.0.1")
@@ -268,7 +268,7 @@ def _entry_file(port: int) -> Path:
     return runtime_dir() / f"server-{port}.json"
 
 
-def _read_running() -> tuple[Entry, ...]:
+def _read_running() -> tuple[ServerEntry, ...]:
     entries = []
     for path in sorted(runtime_dir().glob("server-*.json")):
         try:

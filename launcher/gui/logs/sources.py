@@ -13,10 +13,10 @@ from launcher.base.errors import BadOption, LauncherError, ServerNotFound
 from launcher.gui.logs.lines import MOST_LINES, ParsedLine, format_timestamp, parse_log_line
 
 if TYPE_CHECKING:
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.base.action import Action
     from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.last_start import StartRequest
+    from launcher.engine.server.last_start import RepeatableStart
 
 _CATCH_UP = 5_000
 """Earlier lines that are read when a log is opened."""
@@ -62,7 +62,7 @@ class Cause:
     hint: str
     line: str
     actions: tuple[Action, ...]
-    start: StartRequest | None = None
+    start: RepeatableStart | None = None
     foreign: bool = False
 
 
@@ -82,13 +82,13 @@ async def find_sources(own_url: str | None) -> tuple[LogSource, ...]:
     from launcher.engine.server import registry
     from launcher.engine.server.logs import list_log_files
 
-    entries = await asyncio.to_thread(registry.list_running)
+    entries = await asyncio.to_thread(registry.list_entries)
     files = await asyncio.to_thread(list_log_files)
     servers = [LogSource(SourceKind.SERVER, each.url) for each in entries if each.url != own_url]
     return (*servers, *(LogSource(SourceKind.FILE, str(each.path), each.bytes, each.modified_s) for each in files))
 
 
-async def read_earlier_lines(session: Session) -> list[ParsedLine]:
+async def read_earlier_lines(session: ServerSession) -> list[ParsedLine]:
     """Return the lines that this window's server wrote before the page was built."""
     try:
         log = session.supervisor.log
@@ -161,7 +161,7 @@ async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) 
             report(lines)
 
 
-async def apply_fix(action: Action, start: StartRequest) -> ServeOptions:
+async def apply_fix(action: Action, start: RepeatableStart) -> ServeOptions:
     """Return the settings of a failed start, changed by an action. Raises ActionImpossible."""
     from launcher.engine.diagnosis.actions import apply_action
 

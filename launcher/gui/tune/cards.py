@@ -47,12 +47,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.app.machine_presets import PresetMatch
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
     from launcher.tuning.advice import Advice
-    from launcher.tuning.history_records import Session as MeasuredSession
-    from launcher.tuning.history_records import Summary
+    from launcher.tuning.history_records import Session, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,7 @@ def _advice_text(advice: Advice) -> str:
     )
 
 
-async def _read_state(session: Session | None, model: str) -> TunedState:
+async def _read_state(session: ServerSession | None, model: str) -> TunedState:
     """Read the facts for the running server, else the last served model, else the demo. Wakes no GPU."""
     from launcher.app import settings
     from launcher.app.machine_presets import find_preset
@@ -276,7 +275,7 @@ def _list_tunes() -> tuple[Summary, ...]:
         return history.find(kind="tune", most=_MOST_TUNES)
 
 
-def _load_session(session: str) -> MeasuredSession:
+def _load_session(session: str) -> Session:
     from launcher.tuning.history import History
 
     with History() as history:

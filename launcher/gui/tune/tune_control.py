@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.app.saved_tunes import SavedTune
-    from launcher.app.session import Session
+    from launcher.app.session import ServerSession
     from launcher.app.tuner_space import PreparedTune
     from launcher.engine.serve_options import ServeOptions
     from launcher.gui.controller import Controller
     from launcher.gui.tune.trial_views import TuneView
     from launcher.runtime import WorkHandle
-    from launcher.tuning.history_records import Session as HistorySession
+    from launcher.tuning.history_records import Session
 
 
 class TuneControl(QObject):
@@ -93,7 +93,7 @@ class TuneControl(QObject):
             self._path = None
         path = self._path
 
-        async def work(session: Session, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
+        async def work(session: ServerSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.app.tuner import run_tune
 
             saved = await asyncio.to_thread(_read_saved_tune, path) if request is None else None
@@ -128,7 +128,7 @@ class TuneControl(QObject):
         """Serve the settings that the last verdict recommends, and store them for the model's next start."""
         path = self._path
 
-        async def work(session: Session, _model: str, _report: object) -> None:
+        async def work(session: ServerSession, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_winner
 
             saved = await asyncio.to_thread(_read_saved_tune, path)
@@ -209,7 +209,7 @@ def _read_saved_tune(model: Path | None = None) -> SavedTune | None:
     return load_tune(model)
 
 
-async def current_options(session: Session | None, model: str) -> tuple[str, ServeOptions]:
+async def current_options(session: ServerSession | None, model: str) -> tuple[str, ServeOptions]:
     """Return the running model, else the last served one, else the demo; and its actual or resolved settings."""
     from launcher.app.start_settings import resolve_start
     from launcher.engine.server.last_start import load_last_model
@@ -223,7 +223,7 @@ async def current_options(session: Session | None, model: str) -> tuple[str, Ser
 
 
 async def _prepare_tune(
-    session: Session | None, model: str, request: TuneRequest, saved: SavedTune | None = None
+    session: ServerSession | None, model: str, request: TuneRequest, saved: SavedTune | None = None
 ) -> PreparedTune:
     """Prepare a tune of the running model, else the last served one, else the demo; or a stored tune."""
     from launcher.app.tuner_space import prepare_tune
@@ -277,7 +277,7 @@ def _view_of_saved(saved: SavedTune) -> TuneView:
     )
 
 
-def view_of_session(session: HistorySession) -> TuneView:
+def view_of_session(session: Session) -> TuneView:
     """Return the display data of a tune from the history."""
     from launcher.gui.tune.trial_views import TuneView, group_trials, read_forecasts
     from launcher.tuning.goal import Aim, Goal
