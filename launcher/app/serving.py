@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from launcher.app.attach import AttachedServer, ServerAddress, parse_address
-from launcher.app.running import explain_break, suspended_engine_error
+from launcher.app.running_servers import explain_break, suspended_engine_error
 from launcher.app.session import OnEvent, OnHealth, OnSample, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.app.planner import learn_from_load
-from launcher.app.presence import PublishedServer
+from launcher.app.published_server import PublishedServer
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
 from launcher.base.memory import fix_mmap_threshold

@@ -10,7 +10,7 @@ from launcher.cli.layout import health_line
 from launcher.cli.output import Result
 
 if TYPE_CHECKING:
-    from launcher.app.running import RegisteredServer
+    from launcher.app.running_servers import RegisteredServer
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """List the servers. Exit code 1 if there is none, so that scripts can check."""
-    from launcher.app.running import read_statuses
+    from launcher.app.running_servers import read_statuses
 
     servers = await read_statuses(options.url)
     fields = {"settings", "url", "port", "api_key", "engine_pid", "model", "engine", "draft", "health", "shared"}

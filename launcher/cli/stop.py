@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Stop the server."""
-    from launcher.app.running import stop_server
+    from launcher.app.running_servers import stop_server
 
     entry = await stop_server(options.url, drain_s=options.drain)
     return Result({"stopped": entry.url, "model": entry.model}, [f"Stopped {entry.model} at {entry.url}."])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import running
+from launcher.app import running_servers
 from launcher.app.preview import PreviewBasis, Previewer, read_basis
 from launcher.app.session import ServerSession
 from launcher.app.start_settings import resolve_start
@@ -188,11 +188,11 @@ async def test_a_context_that_is_left_open_again_is_that_of_a_start(
     options = ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024)
     await session.start(options, chosen={"ctx": 1_024})
     try:
-        (change,) = (await running.preview_restart(None, {"ctx": "default"}))["changes"]
+        (change,) = (await running_servers.preview_restart(None, {"ctx": "default"}))["changes"]
         expected = (await resolve_start(str(demo_model), {"threads": 1, "draft": 2}, use_kept=False)).options.context
         assert (change["name"], change["old"], change["new"]) == ("ctx", 1_024, expected)
         assert expected == 16_384
-        told = await running.restart_server(None, {"ctx": "default"})
+        told = await running_servers.restart_server(None, {"ctx": "default"})
         assert told["settings"]["ctx"] == expected
         assert "ctx" not in load_settings(demo_model)
     finally:
@@ -214,7 +214,7 @@ async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothi
     await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=1_024))
     try:
         before = session.supervisor.engine_pid
-        told = await running.preview_restart(None, {"ctx": "4K", "draft": "0"})
+        told = await running_servers.preview_restart(None, {"ctx": "4K", "draft": "0"})
         assert [(each["name"], each["old"], each["new"]) for each in told["changes"]] == [
             ("ctx", 1_024, 4_096),
             ("draft", 2, 0),
@@ -225,8 +225,8 @@ async def test_a_running_server_says_what_a_restart_would_cost_and_changes_nothi
         assert told["available_mib"] + told["others_mib"] == told["total_mib"]
         assert session.supervisor.engine_pid == before
         with pytest.raises(LauncherError, match="out of range"):
-            await running.preview_restart(None, {"ctx": "1"})
-        await running.restart_server(None, {"draft": "1"})
-        assert (await running.preview_restart(None, {}))["restart_measured"] == 2
+            await running_servers.preview_restart(None, {"ctx": "1"})
+        await running_servers.restart_server(None, {"draft": "1"})
+        assert (await running_servers.preview_restart(None, {}))["restart_measured"] == 2
     finally:
         await session.stop()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app import running
-from launcher.app.presence import RemoteControl
+from launcher.app import running_servers
+from launcher.app.published_server import RemoteControl
 from launcher.app.serving import request_reply
 from launcher.app.session import ServerSession
 from launcher.base.control import send_request
@@ -41,17 +41,17 @@ async def served(options: ServeOptions, seen: list[ServerEvent] | None = None) -
 
 async def test_a_status_is_told_by_the_program_itself(options: ServeOptions) -> None:
     async with served(options) as session:
-        (told,) = await running.read_statuses()
+        (told,) = await running_servers.read_statuses()
         assert (told.state, told.entry.settings["ctx"], told.entry.settings["draft"]) == ("ready", 1_024, 2)
         assert told.entry.engine_pid == session.supervisor.engine_pid
-    assert await running.read_statuses() == ()
+    assert await running_servers.read_statuses() == ()
 
 
 async def test_it_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
     seen: list[str] = []
     async with served(options) as session:
         endpoint = session.supervisor.endpoint
-        told = await running.restart_server(
+        told = await running_servers.restart_server(
             None, {"ctx": "2K", "draft": "0"}, on_state=lambda state, _: seen.append(state)
         )
         assert (told["state"], told["settings"]["ctx"], told["settings"]["draft"]) == ("ready", 2_048, 0)
@@ -61,7 +61,7 @@ async def test_it_is_restarted_with_other_settings_at_the_same_address(options: 
         assert "restarting" in seen
         assert load_settings(options.model) == {"ctx": 2_048, "draft": 0}
         before = session.supervisor.engine_pid
-        await running.restart_server(None, {})
+        await running_servers.restart_server(None, {})
         assert session.supervisor.engine_pid != before
 
 
@@ -87,9 +87,9 @@ async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
     async with served(options) as session:
         before = session.supervisor.engine_pid
         with pytest.raises(BadOption):
-            await running.restart_server(None, {"drft": "2"})
+            await running_servers.restart_server(None, {"drft": "2"})
         with pytest.raises(LauncherError) as raised:
-            await running.restart_server(None, {"draft": "99"})
+            await running_servers.restart_server(None, {"draft": "99"})
         assert raised.value.code == "bad_option"
         (entry,) = registry.list_entries()
         assert entry.control_address is not None
@@ -105,7 +105,7 @@ async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
         reached = asyncio.Event()
 
         async def follow() -> None:
-            async for line in running.follow_log(None, lines=5, follow=True):
+            async for line in running_servers.follow_log(None, lines=5, follow=True):
                 lines.append(line)
                 if "a line of ours" in line:
                     reached.set()
@@ -116,19 +116,21 @@ async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:
         assert len(lines) <= 5
         session.supervisor.log.add("a line of ours")
         await asyncio.wait_for(reached.wait(), 120)
-        assert len([line async for line in running.follow_log(None, lines=3, follow=False)]) == 3
+        assert len([line async for line in running_servers.follow_log(None, lines=3, follow=False)]) == 3
         await session.stop()
         await asyncio.wait_for(following, 120)
-    assert "a line of ours" in "".join([line async for line in running.follow_log(None, lines=500, follow=False)])
+    assert "a line of ours" in "".join(
+        [line async for line in running_servers.follow_log(None, lines=500, follow=False)]
+    )
     with pytest.raises(ServerNotFound):
-        await anext(running.follow_log(None, lines=3, follow=True))
+        await anext(running_servers.follow_log(None, lines=3, follow=True))
 
 
 async def test_the_longest_lines_of_a_log_come_over(options: ServeOptions) -> None:
     async with served(options) as session:
         for number in range(300):
             session.supervisor.log.add(f"{number}" + "\N{OX}" * 16_000)
-        lines = [line async for line in running.follow_log(None, lines=250, follow=False)]
+        lines = [line async for line in running_servers.follow_log(None, lines=250, follow=False)]
         assert [line.split("\N{OX}")[0].rpartition(" ")[2] for line in lines] == [str(each) for each in range(50, 300)]
 
 
@@ -151,7 +153,7 @@ async def test_a_stop_that_comes_too_late_begins_nothing() -> None:
 async def test_it_is_stopped_and_its_program_goes_on(options: ServeOptions) -> None:
     async with served(options) as session:
         ended = asyncio.create_task(session.wait_until_ended())
-        await running.stop_server(None)
+        await running_servers.stop_server(None)
         assert await asyncio.wait_for(ended, 120) is None
         assert registry.list_entries() == ()
         await session.start(options)
@@ -164,7 +166,7 @@ async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOpti
         begun = asyncio.Event()
         asking = asyncio.create_task(session.send_request(request, lambda _: begun.set()))
         await begun.wait()
-        stopping = asyncio.create_task(running.stop_server(None, drain_s=30.0))
+        stopping = asyncio.create_task(running_servers.stop_server(None, drain_s=30.0))
         await session.supervisor.wait_for(ServerState.DRAINING)
         with pytest.raises(ServerNotFound, match="accepts no new requests"):
             await session.send_request(request)
@@ -187,11 +189,14 @@ async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(optio
     sessions = [ServerSession() for _ in range(3)]
     try:
         await asyncio.gather(*(session.start(options) for session in sessions))
-        told = await running.read_statuses()
+        told = await running_servers.read_statuses()
         assert len({server.entry.port for server in told}) == len({server.entry.api_key for server in told}) == 3
         assert {server.state for server in told} == {"ready"}
-        await running.stop_server(told[1].entry.url)
-        assert {server.entry.url for server in await running.read_statuses()} == {told[0].entry.url, told[2].entry.url}
+        await running_servers.stop_server(told[1].entry.url)
+        assert {server.entry.url for server in await running_servers.read_statuses()} == {
+            told[0].entry.url,
+            told[2].entry.url,
+        }
     finally:
         for session in sessions:
             await session.stop()

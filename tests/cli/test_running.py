@@ -17,7 +17,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from launcher.app import running
+from launcher.app import running_servers
 from launcher.base.paths import runtime_dir
 from launcher.cli.main import main
 from launcher.engine.server import registry
@@ -157,7 +157,7 @@ def test_a_program_that_does_not_answer_is_stopped_by_a_signal(home: Path) -> No
 def test_a_program_that_is_held_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "_ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(running_servers, "_ANSWER_TIMEOUT_S", 0.2)
     with served() as (process, _):
         process.send_signal(signal.SIGSTOP)
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.running import read_statuses
+from launcher.app.running_servers import read_statuses
 from launcher.app.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings

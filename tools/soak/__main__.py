@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.app.running import restart_server
+from launcher.app.running_servers import restart_server
 from launcher.base.errors import LauncherError
 from launcher.base.paths import HOME_VARIABLE
 from tools.soak.strangers import Strangers

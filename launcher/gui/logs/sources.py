@@ -136,7 +136,7 @@ def make_cause(error: LauncherError) -> Cause:
 
 async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) -> None:
     """Report the lines of another program's server as they come, until it ends."""
-    from launcher.app.running import follow_log
+    from launcher.app.running_servers import follow_log
 
     lines: list[ParsedLine] = []
     reported_s = 0.0
