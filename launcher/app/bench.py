@@ -27,8 +27,8 @@ class SessionBench:
         self._base, self._named = options, named
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
-        self._expected_requests: int | None = None
-        """What `session.requests` is unless others have started or stopped the server since this bench did."""
+        self._expected_changes: int | None = None
+        """`session.change_count` after this bench's last start or stop; a higher count means that others made one."""
         self._timer = RequestTimer(session.monitor, self._engine_pid, self._read_counters)
 
     def now_s(self) -> float:
@@ -42,10 +42,10 @@ class SessionBench:
         if self._served == options and self.session.supervisor.status.state in SERVING:
             return 0.0
         began_s = self.now_s()
-        self._served, self._expected_requests = None, self.session.requests + 1
+        self._served, self._expected_changes = None, self.session.change_count + 1
         await self.session.stop()
         self._check_not_superseded()
-        self._expected_requests += 1
+        self._expected_changes += 1
         await self.session.start(options, named=self._named)
         self._check_not_superseded()
         self._settings, self._served = dict(settings), options
@@ -71,12 +71,12 @@ class SessionBench:
 
     async def close(self) -> None:
         """Stop the server."""
-        self._served = self._expected_requests = None
+        self._served = self._expected_changes = None
         await self.session.stop()
 
     def _check_not_superseded(self) -> None:
         """Raise Superseded when another operation has requested a start or a stop since the bench's last one."""
-        if self._expected_requests not in (None, self.session.requests):
+        if self._expected_changes not in (None, self.session.change_count):
             raise Superseded(
                 message("The server was stopped or restarted with other settings during the measurement."),
                 message("Measure it again."),

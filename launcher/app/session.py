@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.app.planner import learn_from_load
 from launcher.app.published_server import PublishedServer
@@ -42,6 +42,7 @@ from launcher.monitor.monitor import Monitor, MonitorSnapshot
 from launcher.monitor.reply import OnDelta, Reply, read_reply
 
 _MAX_PORTS = 4
+"""Number of ports that one start tries, if the user did not choose one."""
 _POLL_S = 0.05
 _PUBLISH_TIMEOUT_S = 2.0
 """Seconds to wait until the registry entry of a ready server is written."""
@@ -52,12 +53,20 @@ OnSample = Callable[[MonitorSnapshot], None]
 OnHealth = Callable[[HealthEvent], None]
 
 
+class _ServedStart(NamedTuple):
+    """The last start that succeeded, with the user's choices: see ServerSession.start."""
+
+    start: RepeatableStart
+    chosen: dict[str, Value]
+    set_aside: dict[str, Value] | None
+
+
 class ServerSession:
     """One server, which may be started, restarted, used and stopped repeatedly.
 
-    The address stays the same for the whole session, unless no `port` was given and another program takes it. A
-    `shared` session listens on every address of this computer, until `set_shared` changes that. Belongs to one asyncio
-    loop, on which listeners are called.
+    Its address stays the same, unless no `port` was given and another program takes it. A `shared` server listens on
+    every address of this computer, until `set_shared` changes that. A session belongs to one asyncio loop, on which
+    listeners are called.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class ServerSession:
         on_health: OnHealth | None = None,
     ) -> None:
         fix_mmap_threshold()
-        self.monitor = Monitor(on_sample, on_health=self._note_health)
+        self.monitor = Monitor(on_sample, on_health=self._publish_health)
         self._on_health = on_health
         self._port, self._may_change_port = port, port is None
         self.shared = shared
@@ -78,16 +87,16 @@ class ServerSession:
         self._extra_listeners: list[OnEvent] = []
         self._hides_lost_port = False
         self._lost_port: int | None = None
-        self._requests = 0
+        self._change_count = 0
         self._supervisor: Supervisor | None = None
-        self._presence: PublishedServer | None = None
-        # The newest start with its choices (see `start`), and the last one that served.
-        self._tried: RepeatableStart | None = None
+        self._published: PublishedServer | None = None
+        # The newest start, whether it succeeds or not. For `chosen` and `set_aside` see `start`.
+        self._newest_start: RepeatableStart | None = None
         self._chosen: dict[str, Value] = {}
         self._set_aside: dict[str, Value] | None = None
-        self._serving: tuple[RepeatableStart, dict[str, Value], dict[str, Value] | None] | None = None
+        self._served_start: _ServedStart | None = None
         # The last start that failed, and the fixes that its error proposed.
-        self._failed: RepeatableStart | None = None
+        self._failed_start: RepeatableStart | None = None
         self._proposed_fixes: tuple[Action, ...] = ()
         self._load_timer = LoadTimer()
         self._lifecycle_lock = asyncio.Lock()
@@ -132,38 +141,38 @@ class ServerSession:
         self._proposed_fixes = ()
         for notice in notices:
             self._notify_listeners(notice)
-        if self._tried is not None:
-            if self._tried.options.model != options.model:
+        if self._newest_start is not None:
+            if self._newest_start.options.model != options.model:
                 self._chosen, self._set_aside = {}, None
             elif named is None:
-                named = self._tried.model
+                named = self._newest_start.model
         if chosen is not None and set_aside is not None:
             self._set_aside = dict(set_aside)
-        self._tried = tried = RepeatableStart.from_options(
+        self._newest_start = this_start = RepeatableStart.from_options(
             options,
             named=named,
             chosen=None if chosen is None else {**self._chosen, **chosen},
             port=None if self._may_change_port else self._port,
             shared=self.shared,
         )
-        self._requests += 1
-        request = self._requests
+        self._change_count += 1
+        change_number = self._change_count
         try:
-            await self._start_on_free_port(options, request, again=again, drain_s=drain_s)
+            await self._start_on_free_port(options, change_number, again=again, drain_s=drain_s)
         except LauncherError as error:
             attach_fixes(error, options)
-            if self._tried is tried:  # it failed before an engine was run
-                self._failed, self._proposed_fixes = tried, error.actions
+            if self._newest_start is this_start:  # it failed before an engine was run
+                self._failed_start, self._proposed_fixes = this_start, error.actions
                 if not self._is_serving and not isinstance(error, Superseded):
-                    await asyncio.to_thread(save_last_start, tried, None, error)
-            if request == self._requests and self._is_serving and self._serving is not None:
-                self._tried, self._chosen, self._set_aside = self._serving  # the previous server goes on
+                    await asyncio.to_thread(save_last_start, this_start, None, error)
+            if change_number == self._change_count and self._is_serving and self._served_start is not None:
+                self._newest_start, self._chosen, self._set_aside = self._served_start  # the previous server goes on
             raise
         set_aside, all_chosen = None, dict(chosen or {})
-        if self._tried.options.model == options.model:  # else a newer start is in progress
+        if self._newest_start.options.model == options.model:  # else a newer start is in progress
             set_aside, all_chosen = self._set_aside, {**self._chosen, **all_chosen}
             self._chosen = all_chosen
-            self._serving = self._tried, all_chosen, set_aside
+            self._served_start = _ServedStart(self._newest_start, all_chosen, set_aside)
         if chosen is not None:
             await asyncio.to_thread(_remember_choices, options.model, set_aside, all_chosen)
 
@@ -193,9 +202,9 @@ class ServerSession:
         await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
 
     @property
-    def requests(self) -> int:
-        """Number of starts and stops requested so far. A measurement detects by it that others made one."""
-        return self._requests
+    def change_count(self) -> int:
+        """Number of starts and stops requested so far. A measurement compares it to detect those of others."""
+        return self._change_count
 
     @property
     def is_idle(self) -> bool:
@@ -210,10 +219,10 @@ class ServerSession:
         if shared == self.shared:
             return
         self.shared = shared
-        running, tried = self._supervisor, self._tried
-        if running is None or running.options is None or tried is None:
+        supervisor, newest_start = self._supervisor, self._newest_start
+        if supervisor is None or supervisor.options is None or newest_start is None:
             return
-        base = tried.with_options(running.options)
+        base = newest_start.with_options(supervisor.options)
         await self.stop(drain_s=drain_s)  # the address of a process cannot change
         try:
             await self.start(base.options, chosen=base.settings, named=base.model)
@@ -235,20 +244,22 @@ class ServerSession:
     def _start_to_fix(self, action: Action) -> RepeatableStart | None:
         """Return the start that an action applies to: the failed one if its error proposed it, else the running one."""
         if action in self._proposed_fixes:
-            return self._failed
-        running = self._supervisor
-        if self._tried is None or running is None or running.launch is None or running.options is None:
-            return self._tried
+            return self._failed_start
+        newest_start, supervisor = self._newest_start, self._supervisor
+        if newest_start is None or supervisor is None or supervisor.launch is None or supervisor.options is None:
+            return newest_start
         if not self._is_serving:
-            return self._tried
-        return replace(self._tried.with_options(running.options), context=running.launch.context)
+            return newest_start
+        return replace(newest_start.with_options(supervisor.options), context=supervisor.launch.context)
 
-    async def _start_on_free_port(self, options: ServeOptions, request: int, *, again: bool, drain_s: float) -> None:
+    async def _start_on_free_port(
+        self, options: ServeOptions, change_number: int, *, again: bool, drain_s: float
+    ) -> None:
         check_options(options)
         await asyncio.to_thread(check_model, options)  # fail before a port is claimed
         for moves_left in reversed(range(_MAX_PORTS if self._may_change_port else 1)):
             try:
-                await self._start_supervisor(options, request, moves_left, again=again, drain_s=drain_s)
+                await self._start_supervisor(options, change_number, moves_left, again=again, drain_s=drain_s)
             except PortBusy:
                 if not moves_left:
                     raise
@@ -257,53 +268,54 @@ class ServerSession:
                 break
 
     async def _start_supervisor(
-        self, options: ServeOptions, request: int, moves_left: int, *, again: bool, drain_s: float
+        self, options: ServeOptions, change_number: int, moves_left: int, *, again: bool, drain_s: float
     ) -> None:
         async with self._lifecycle_lock:  # else a clean-up would end the new monitor and control socket, too
-            self._check_newest(request)
+            self._check_not_superseded(change_number)
             self._hides_lost_port = moves_left > 0
             supervisor = self._supervisor or await self._open_supervisor(options)
             self.monitor.watch_server(supervisor)
         try:
-            self._check_newest(request)
+            self._check_not_superseded(change_number)
             await supervisor.become(options, again=again, drain_s=drain_s)
         except BaseException:
             await self._clean_up_shielded()
             raise
         finally:
-            if request == self._requests:
+            if change_number == self._change_count:
                 self._hides_lost_port = False  # no further move to another port
-        await self._record_load(supervisor)
+        await self._finish_start(supervisor)
 
-    def _check_newest(self, request: int) -> None:
-        if request != self._requests:
+    def _check_not_superseded(self, change_number: int) -> None:
+        """Raise Superseded if a start or stop was requested after the one with this number."""
+        if change_number != self._change_count:
             raise Superseded(message("A newer request replaced this one."))
 
-    async def _record_load(self, supervisor: Supervisor) -> None:
-        """Record load time and GPU memory of this start for later plans. Failures are ignored."""
+    async def _finish_start(self, supervisor: Supervisor) -> None:
+        """Record load time, last use and GPU memory of a ready server, and wait until other commands can find it."""
         launch, pid = supervisor.launch, supervisor.engine_pid
         if launch is not None and (seconds := self._load_timer.take_seconds()) is not None:
             await asyncio.to_thread(save_load_time, launch, seconds)
         if launch is not None:
             await asyncio.to_thread(save_last_use, launch.options.model)
-        if self._presence is not None:  # other commands must find the server as soon as it is ready
-            await asyncio.to_thread(self._presence.registration.wait_written, _PUBLISH_TIMEOUT_S)
+        if self._published is not None:  # other commands must find the server as soon as it is ready
+            await asyncio.to_thread(self._published.registration.wait_written, _PUBLISH_TIMEOUT_S)
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
             await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last_lines())
 
-    def _note_health(self, event: HealthEvent) -> None:
+    def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
-        if self._presence is not None:
-            standing = tuple(finding.as_json() for finding in self.monitor.watch.open_findings)
-            self._presence.registration.update(health=standing)
+        if self._published is not None:
+            findings = tuple(finding.as_json() for finding in self.monitor.watch.open_findings)
+            self._published.registration.update(health=findings)
         if self._on_health is not None:
             _call_listener(self._on_health, event)
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Stop the server if it runs or starts. Requests in progress may finish for up to `drain_s` seconds."""
-        self._requests += 1
+        self._change_count += 1
         async with self._lifecycle_lock:  # wait for an opening or clean-up in progress
             supervisor = self._supervisor
         if supervisor is not None:
@@ -332,12 +344,12 @@ class ServerSession:
             self.monitor.reply_ended(meter)
 
     async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
-        presence = await PublishedServer.publish(self, self._port, options, shared=self.shared)
-        endpoint = presence.endpoint
+        published = await PublishedServer.publish(self, self._port, options, shared=self.shared)
+        endpoint = published.endpoint
 
         def listen(event: ServerEvent) -> None:
             self._load_timer.handle_event(event)
-            presence.update_entry(event, supervisor)
+            published.update_entry(event, supervisor)
             if isinstance(event, EngineStarted):
                 return
             self._record_event(event, supervisor)
@@ -345,7 +357,7 @@ class ServerSession:
             if not (is_lost_port and self._hides_lost_port):
                 self._notify_listeners(event)
 
-        self._presence, self._port = presence, endpoint.port
+        self._published, self._port = published, endpoint.port
         self._supervisor = supervisor = Supervisor(endpoint, LogBook.for_port(endpoint.port), listen)
         lost, self._lost_port = self._lost_port or endpoint.in_place_of, None
         if lost is not None and lost != endpoint.port:
@@ -369,21 +381,21 @@ class ServerSession:
 
     def _record_event(self, event: ServerEvent, supervisor: Supervisor) -> None:
         """Record a start or its error, for `apply_fix`, and for `diagnose` in another process."""
-        launch, tried = supervisor.launch, self._tried
-        if not isinstance(event, ServerStatus) or launch is None or tried is None:
+        launch, newest = supervisor.launch, self._newest_start
+        if not isinstance(event, ServerStatus) or launch is None or newest is None:
             return
-        if event.state is ServerState.LOADING and event.percent is None:
-            served = self._serving[0] if self._serving else tried
-            options = supervisor.options or tried.options
-            restores_previous = served.options == options != tried.options
-            started = replace(served if restores_previous else tried.with_options(options), context=launch.context)
-            if options == tried.options:
-                self._tried = started
+        if event.state is ServerState.LOADING and event.percent is None:  # an engine was started
+            served = self._served_start.start if self._served_start else newest
+            options = supervisor.options or newest.options
+            restores_previous = served.options == options != newest.options
+            started = replace(served if restores_previous else newest.with_options(options), context=launch.context)
+            if options == newest.options:
+                self._newest_start = started
             save_last_start(started, supervisor.log.path)
         elif event.error is not None:
             attach_fixes(event.error, launch.options)
-            self._failed, self._proposed_fixes = tried, event.error.actions
-            save_last_start(tried, supervisor.log.path, event.error)
+            self._failed_start, self._proposed_fixes = newest, event.error.actions
+            save_last_start(newest, supervisor.log.path, event.error)
 
     async def _clean_up_shielded(self) -> None:
         """Clean up, unless a newer start is in progress. Finishes even when cancelled."""
@@ -401,10 +413,10 @@ class ServerSession:
                 return
             if supervisor.status.state not in (ServerState.STOPPED, ServerState.FAILED):
                 return
-            presence, self._presence, self._supervisor = self._presence, None, None
+            published, self._published, self._supervisor = self._published, None, None
             supervisor.log.close()
-            if presence is not None:
-                await presence.withdraw()
+            if published is not None:
+                await published.withdraw()
             await self.monitor.end()
 
 

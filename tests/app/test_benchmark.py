@@ -104,9 +104,9 @@ async def test_what_the_servers_own_program_says_of_its_memory_counts(demo_model
     spilled = {"code": "spill", "sentence": "300 MiB lie in host memory."}
     try:
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=2_048))
-        assert session._presence is not None
-        session._presence.registration.update(health=(spilled,))
-        assert session._presence.registration.wait_written(20.0)
+        assert session._published is not None
+        session._published.registration.update(health=(spilled,))
+        assert session._published.registration.wait_written(20.0)
         work = Workload("test", "Test", 1, PROMPTS[:1], "this test")
         with pytest.raises(NothingMeasured, match="300 MiB lie in host memory"):
             async with running_target(registry.find_server(None)) as target:
