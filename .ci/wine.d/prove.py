@@ -27,9 +27,8 @@ from launcher.engine.demo import unpack_demo_model
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
-from launcher.engine.server.process import EngineCommand, ProcessExit
+from launcher.engine.server.process import EngineCommand, ProcessExit, start_process
 from launcher.engine.server.registry import list_entries, register_server
-from launcher.engine.server.spawn import start_process
 
 sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leaves it out
 from harness import asked, launcher, proof, run
@@ -159,7 +158,7 @@ ORPHAN = """
 import asyncio, os, subprocess, sys
 from pathlib import Path
 from launcher.engine.server.process import EngineCommand
-from launcher.engine.server.spawn import start_process
+from launcher.engine.server.process import start_process
 program, in_job = sys.argv[1], sys.argv[2] == "job"
 async def main():
     said = asyncio.Queue()

@@ -25,8 +25,7 @@ from launcher.engine.builds.build import EngineBuild
 from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import engine_environment
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.process import EngineCommand, Stream
-from launcher.engine.server.spawn import start_process
+from launcher.engine.server.process import EngineCommand, Stream, start_process
 from launcher.models.compute_buffers import Backend
 from launcher.models.memory import MemoryEstimate, PlanSettings
 

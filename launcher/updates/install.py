@@ -20,8 +20,7 @@ from launcher.base.messages import Message, message
 from launcher.base.paths import cache_dir
 from launcher.base.progress import Progress
 from launcher.engine.server import registry
-from launcher.engine.server.process import EngineCommand, Stream
-from launcher.engine.server.spawn import start_process
+from launcher.engine.server.process import EngineCommand, Stream, start_process
 from launcher.fetch.transfer import DownloadSource, download_file
 from launcher.updates.check import (
     RELEASES_VARIABLE,

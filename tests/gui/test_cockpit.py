@@ -202,7 +202,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
 
 
 def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
-    from launcher.engine.server.sampling import SamplingDefaults
+    from launcher.engine.server.client import SamplingDefaults
 
     page.state.defaults = SamplingDefaults({"temperature": 0.63, "max_tokens": -1}, thinks=False)
     page.state.sampling_changed.emit()

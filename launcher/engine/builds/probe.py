@@ -26,8 +26,7 @@ from launcher.engine.builds.install_errors import BadProfile
 from launcher.engine.builds.installed import find_installed, installed_name_of
 from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import engine_environment
-from launcher.engine.server.process import EngineCommand
-from launcher.engine.server.spawn import start_process
+from launcher.engine.server.process import EngineCommand, start_process
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_command, missing_libraries
 

@@ -1,11 +1,11 @@
-"""HTTP client for one llama-server: chat streams, slots, metrics and token counts."""
+"""HTTP client for one llama-server: chat streams, slots, metrics, token counts and default sampling parameters."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from launcher.base.errors import Refused
+from launcher.base.errors import LauncherError, Refused
 from launcher.base.http import ServerClient
 from launcher.base.messages import message
 from launcher.base.text import one_line
@@ -220,3 +220,41 @@ def _parse_delta(event: Mapping[str, Any]) -> Delta:
         prompt_tokens=_parse_count(usage.get("prompt_tokens")),
         completion_tokens=_parse_count(usage.get("completion_tokens")),
     )
+
+
+# The server's default sampling parameters, from /props.
+
+SAMPLING_PARAMETERS = ("temperature", "top_k", "top_p", "min_p", "max_tokens")
+_SAMPLING_DIGITS = 4
+"""Decimal places kept, because the engine's values are single precision: 0.8 arrives as 0.800000011920929."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Default sampling values by their request parameter; unknown ones are absent.
+
+    `thinks` is whether the chat template has a switch for thinking, None if unknown.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    thinks: bool | None = None
+
+
+async def read_sampling_defaults(client: EngineClient) -> SamplingDefaults:
+    """Request a server's default sampling parameters; empty if it does not answer."""
+    try:
+        props = await client.request_json("/props")
+    except LauncherError:
+        return SamplingDefaults()
+    if not isinstance(props, dict):
+        return SamplingDefaults()
+    settings = props.get("default_generation_settings")
+    parameters = settings.get("params") if isinstance(settings, dict) else None
+    values = {}
+    if isinstance(parameters, dict):
+        for name in SAMPLING_PARAMETERS:
+            value = parameters.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                values[name] = round(value, _SAMPLING_DIGITS)
+    template = props.get("chat_template")
+    return SamplingDefaults(values, "enable_thinking" in template if isinstance(template, str) else None)

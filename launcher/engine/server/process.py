@@ -1,8 +1,9 @@
-"""Engine processes: the command to start, output lines, exit, and the interface that both platforms implement."""
+"""Engine processes: start, output lines, exit, and the interface that both platforms implement."""
 
 import asyncio
 import codecs
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,6 +64,26 @@ class EngineProcess(Protocol):
 
         Returns its exit code.
         """
+
+
+async def start_process(command: EngineCommand, on_line: OnLine) -> EngineProcess:
+    """Start `command` so that it ends with this process, even if this process is killed.
+
+    `on_line` is called with each line of its output. Raises EngineMissing if it cannot be started. If the call is
+    cancelled, no process remains.
+    """
+    if sys.platform == "win32":
+        from launcher.engine.server.process_windows import start_in_job as start_on_platform
+    else:
+        from launcher.engine.server.process_posix import start_with_keeper as start_on_platform
+    starting = asyncio.ensure_future(start_on_platform(command, on_line))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(EngineMissing):
+            process = await starting
+            await process.stop((0.5, 0.5))
+        raise
 
 
 def start_error(command: EngineCommand, reason: str) -> EngineMissing:

@@ -89,7 +89,7 @@ class KeeperProcess:
 
 
 async def start_with_keeper(command: EngineCommand, on_line: OnLine) -> KeeperProcess:
-    """Start `command` through a keeper. See spawn.start_process."""
+    """Start `command` through a keeper. See process.start_process."""
     read_fd, write_fd = os.pipe()
     try:
         keeper = subprocess.Popen(  # noqa: ASYNC220 -- a spawn of a millisecond; see KeeperProcess

@@ -127,7 +127,7 @@ class JobProcess:
 
 
 async def start_in_job(command: EngineCommand, on_line: OnLine) -> JobProcess:
-    """Start `command` in a kill-on-close Job Object. See spawn.start_process."""
+    """Start `command` in a kill-on-close Job Object. See process.start_process."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command.arguments,

@@ -43,8 +43,7 @@ from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.engine.server.listener import check_port_owner
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.own_memory import private_mib
-from launcher.engine.server.process import EngineProcess, ProcessExit, Stream
-from launcher.engine.server.spawn import start_process
+from launcher.engine.server.process import EngineProcess, ProcessExit, Stream, start_process
 from launcher.engine.server.state import (
     SERVING,
     EngineStarted,

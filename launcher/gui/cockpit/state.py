@@ -13,8 +13,8 @@ from launcher.gui.translation import tr
 if TYPE_CHECKING:
     from launcher.app.preview import Preview, Previewer
     from launcher.base.action import Action
+    from launcher.engine.server.client import SamplingDefaults
     from launcher.engine.server.launch import Launch
-    from launcher.engine.server.sampling import SamplingDefaults
     from launcher.models.server_settings import Value
 
 _STALE_S = 10.0
@@ -212,7 +212,7 @@ async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Pr
     from contextlib import suppress
 
     from launcher.app.preview import Previewer, read_basis
-    from launcher.engine.server.sampling import read_sampling_defaults
+    from launcher.engine.server.client import read_sampling_defaults
 
     session, pid, log, defaults = controller.session, None, [], None
     try:
