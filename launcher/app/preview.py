@@ -11,7 +11,7 @@ from launcher.base.messages import Message, as_message, fill_template, mark, mes
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.engine_estimate import backend_of_log
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.server.launch import Launch, file_bytes, read_draft_model
+from launcher.engine.server.launch import Launch, file_bytes, read_draft_file
 from launcher.engine.server.load_times import LoadTime, expected_load_time
 from launcher.engine.server.own_memory import RunningEngine
 from launcher.engine.settings import change_settings, join_extra
@@ -249,7 +249,7 @@ class Preview:
             "changes": [change.as_json() for change in self.changes],
             "needs_restart": self.needs_restart,
             "restart_s": None if self.restart_s is None else round(self.restart_s, 1),
-            "restart_measured": basis.load.measured if basis.load else 0,
+            "restart_measured": basis.load.loads if basis.load else 0,
             "status": self.status.value if self.status else None,
             "unknown": basis.unknown or None,
             "parts": {name: round(size / _MIB, 1) for name, size in memory.parts.as_dict().items()} if memory else None,
@@ -452,7 +452,7 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         geometry=geometry,
         weights=weights,
         unknown=unknown,
-        draft_model=read_draft_model(options.draft_file),
+        draft_model=read_draft_file(options.draft_file),
         draft_bytes=file_bytes(options.draft_file),
         trained_context=header.trained_context,
         can_draft=header.has_mtp_head or options.draft_file is not None or setting.ngrams,

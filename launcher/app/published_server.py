@@ -25,7 +25,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, api_model_name
-from launcher.engine.server.own_memory import formula_inputs
+from launcher.engine.server.own_memory import make_formula_inputs
 from launcher.engine.server.registry import Registration, hash_command
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
@@ -178,10 +178,10 @@ class RemoteControl:
     async def _send_logs(self, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
         log = self._session.supervisor.log
         lines = fields.get("lines", _LOG_LINES)
-        seen = log.added - max(0, lines if isinstance(lines, int) else _LOG_LINES)
+        seen = log.line_count - max(0, lines if isinstance(lines, int) else _LOG_LINES)
         while True:
             new = log.lines_since(seen)
-            seen = log.added
+            seen = log.line_count
             for begin in range(0, len(new), _LINES_AT_ONCE):
                 yield {"lines": [[line.time_s, line.text] for line in new[begin : begin + _LINES_AT_ONCE]]}
             if not fields.get("follow"):
@@ -303,7 +303,7 @@ class PublishedServer:
                 draft=options.draft,
                 health=(),
                 settings=settings_of(launch) if launch else {},
-                formula_inputs=formula_inputs(launch) if launch else {},
+                formula_inputs=make_formula_inputs(launch) if launch else {},
                 command_hash=hash_command(pid) if pid else None,
             )
 

@@ -327,7 +327,7 @@ class ServerSession:
     async def wait_until_ended(self) -> LauncherError | None:
         """Wait until the server has ended and no start is in progress. Return its error, None when it was stopped."""
         while (supervisor := self._supervisor) is not None:
-            status = await supervisor.wait_for(ServerState.STOPPED, ServerState.FAILED)
+            status = await supervisor.wait_for_state(ServerState.STOPPED, ServerState.FAILED)
             if not supervisor.is_changing and self._supervisor in (supervisor, None):
                 return status.error
             await asyncio.sleep(_POLL_S)  # a start may be moving to another port

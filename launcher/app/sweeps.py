@@ -197,7 +197,7 @@ async def _wait_until_ended(session: ServerSession) -> None:
     """Wait until the session notices that its engine has ended, for a few seconds at most: it may still run."""
     with suppress(TimeoutError, ServerNotFound):
         async with asyncio.timeout(_NOTICE_END_S):
-            await session.supervisor.wait_for(*(set(ServerState) - set(SERVING)))
+            await session.supervisor.wait_for_state(*(set(ServerState) - set(SERVING)))
 
 
 def _make_prompts(sweep: Sweep, session: ServerSession) -> PromptsAt:

@@ -115,7 +115,7 @@ async def test_an_engine_that_dies_is_told_in_the_run(bench: SessionBench) -> No
     await bench.become({"draft": 0})
     long = Prompt("long", PROMPT.messages, 900)
     asking = asyncio.create_task(bench.run(long, seed=1))
-    await bench.session.supervisor.wait_for(ServerState.BUSY)
+    await bench.session.supervisor.wait_for_state(ServerState.BUSY)
     process = bench.session.supervisor.process
     assert process is not None
     await process.stop((0.0, 0.0))

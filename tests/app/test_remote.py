@@ -167,7 +167,7 @@ async def test_a_drain_lets_replies_end_and_takes_no_new_ones(options: ServeOpti
         asking = asyncio.create_task(session.send_request(request, lambda _: begun.set()))
         await begun.wait()
         stopping = asyncio.create_task(running_servers.stop_server(None, drain_s=30.0))
-        await session.supervisor.wait_for(ServerState.DRAINING)
+        await session.supervisor.wait_for_state(ServerState.DRAINING)
         with pytest.raises(ServerNotFound, match="accepts no new requests"):
             await session.send_request(request)
         assert (await asking).finish_reason == "length"

@@ -145,8 +145,8 @@ async def test_an_engine_is_looked_after_when_nobody_can_be_told(options: ServeO
         before = mine.supervisor.engine_pid
         assert before is not None
         os.kill(before, signal.SIGTERM)
-        await mine.supervisor.wait_for(ServerState.RESTARTING)
-        await asyncio.wait_for(mine.supervisor.wait_for(ServerState.READY), 120)
+        await mine.supervisor.wait_for_state(ServerState.RESTARTING)
+        await asyncio.wait_for(mine.supervisor.wait_for_state(ServerState.READY), 120)
         assert mine.supervisor.engine_pid != before
 
 

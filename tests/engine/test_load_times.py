@@ -83,7 +83,7 @@ async def test_times_are_kept_by_model_and_engine_and_their_median_counts(demo_m
         save_load_time(launch, seconds)
     found = expected_load_time(launch)
     assert found is not None
-    assert (found.seconds, found.measured) == (4.5, 5)
+    assert (found.seconds, found.loads) == (4.5, 5)
     save_load_time(launch, -1.0)
     assert expected_load_time(launch) == found
     assert expected_load_time(replace(launch, build=replace(launch.build, version="another"))) is None

@@ -173,7 +173,7 @@ async def test_an_engine_killed_under_us_is_a_failure_with_a_reason(options: Ser
     async with supervised() as watched:
         await watched.supervisor.become(options)
         os.kill(engine_of(watched).pid, signal.SIGKILL)
-        status = await watched.supervisor.wait_for(ServerState.FAILED)
+        status = await watched.supervisor.wait_for_state(ServerState.FAILED)
         assert isinstance(status.error, EngineFailed)
         assert "killed by the system or another program" in str(status.error)
         await watched.supervisor.become(options)
@@ -187,7 +187,7 @@ async def test_an_engine_whose_keeper_is_killed_is_ended(options: ServeOptions) 
         keeper = psutil.Process(identity.pid).parent()
         assert keeper is not None
         keeper.kill()
-        await watched.supervisor.wait_for(ServerState.FAILED)
+        await watched.supervisor.wait_for_state(ServerState.FAILED)
         assert not identity.is_running()
 
 
@@ -237,7 +237,7 @@ async def test_loading_is_told_in_percent(
 async def test_a_cancelled_start_leaves_nothing(fake: Callable[..., ServeOptions]) -> None:
     async with supervised() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
-        await watched.supervisor.wait_for(ServerState.LOADING)
+        await watched.supervisor.wait_for_state(ServerState.LOADING)
         while watched.supervisor.process is None:
             await asyncio.sleep(0)
         identity = engine_of(watched)
@@ -253,7 +253,7 @@ async def test_a_newer_request_takes_the_place_of_one_under_way(
 ) -> None:
     async with supervised() as watched:
         starting = asyncio.create_task(watched.supervisor.become(fake("silent-start")))
-        await watched.supervisor.wait_for(ServerState.LOADING)
+        await watched.supervisor.wait_for_state(ServerState.LOADING)
         await watched.supervisor.become(options)
         with pytest.raises(Superseded):
             await starting

@@ -124,7 +124,7 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
     previewer = page.state.previewer
     assert previewer is not None
     assert previewer.basis.load is not None
-    assert previewer.basis.load.measured == 2
+    assert previewer.basis.load.loads == 2
 
 
 def test_settings_that_fail_come_back_with_the_reason(

@@ -97,8 +97,8 @@ async def test_another_clients_request_makes_the_server_busy(demo_model: Path) -
             async with EngineClient(endpoint.url, endpoint.api_key) as stranger:
                 async with stranger.chat(endless) as deltas:
                     await anext(deltas)
-                    await asyncio.wait_for(server.supervisor.wait_for(ServerState.BUSY), 60)
-                await asyncio.wait_for(server.supervisor.wait_for(ServerState.READY), 60)
+                    await asyncio.wait_for(server.supervisor.wait_for_state(ServerState.BUSY), 60)
+                await asyncio.wait_for(server.supervisor.wait_for_state(ServerState.READY), 60)
 
         await ask_as_a_stranger()
         while server.monitor.traffic is None:

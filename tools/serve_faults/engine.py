@@ -172,7 +172,7 @@ async def crash_loop(world: World) -> Seen:
     """Serve with an engine that ends soon after each start."""
     async with world.supervised() as supervisor:
         await supervisor.become(world.fake("dies-soon"))
-        status = await supervisor.wait_for(ServerState.FAILED)
+        status = await supervisor.wait_for_state(ServerState.FAILED)
         restarts = sum(isinstance(event, EngineStarted) for event in world.events) - 1
         return Seen(f"{restarts} restarts, then failed; it is not started again", str(status.error))
 
@@ -215,7 +215,7 @@ async def flood(world: World) -> Seen:
         await supervisor.become(world.fake("flood-later", FAKE_LINES=str(lines)))
         pid = supervisor.engine_pid
         answered = [await answers(supervisor) for _ in range(5)]
-        await until(lambda: supervisor.log.added >= lines, "the flood's end")
+        await until(lambda: supervisor.log.line_count >= lines, "the flood's end")
         happened = await goes_on(supervisor, pid)
         kept = len(supervisor.log.last_lines())
     files = sum(path.stat().st_size for path in supervisor.log.path.parent.glob("engine-*")) / 2**20

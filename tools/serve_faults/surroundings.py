@@ -76,7 +76,7 @@ async def model_shrinks(world: World) -> Seen:
         os.truncate(options.model, 100_000)
         told = await world.noticed("model_cut_short")
         asked = await answers(supervisor)
-        failed = asyncio.ensure_future(supervisor.wait_for(ServerState.FAILED))
+        failed = asyncio.ensure_future(supervisor.wait_for_state(ServerState.FAILED))
         await asyncio.wait([failed], timeout=0.1 if asked else 10)
         status = failed.result() if failed.done() else None
         failed.cancel()

@@ -1,4 +1,4 @@
-"""Address and API key of a server, saved between runs so that configured clients continue to work."""
+"""Address and API key of a server; both are saved, so that configured clients work with its next start."""
 
 import random
 import secrets
@@ -93,7 +93,7 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
         raise BadOption(message("{port} is not a port.", port=port), message("Ports go from 1 to 65535."), port=port)
     host = ALL_ADDRESSES if shared else HOST
     with _locked_endpoints() as kept:
-        known = {entry.port: entry.api_key for entry in kept.endpoints}
+        known_keys = {entry.port: entry.api_key for entry in kept.endpoints}
         preferred = port
         if port is not None:
             if port in taken or not is_port_free(port, host):
@@ -107,14 +107,14 @@ def claim_endpoint(port: int | None, *, taken: frozenset[int] = frozenset(), sha
                 )
             chosen = port
         else:
-            saved = [number for number in known if number in _PORTS]
-            preferred = next((number for number in saved if number not in taken), None)
+            saved = [each for each in known_keys if each in _PORTS]
+            preferred = next((each for each in saved if each not in taken), None)
             candidates = (*saved, *random.sample(_PORTS, k=200))
-            chosen = next(number for number in candidates if number not in taken and is_port_free(number, host))
-        if chosen not in known:
+            chosen = next(each for each in candidates if each not in taken and is_port_free(each, host))
+        if chosen not in known_keys:
             kept.endpoints.append(_KeptEndpoint(port=chosen, api_key=secrets.token_urlsafe(32)))
         in_place_of = preferred if preferred != chosen else None
-        return Endpoint(chosen, known.get(chosen) or kept.endpoints[-1].api_key, shared, in_place_of)
+        return Endpoint(chosen, known_keys.get(chosen) or kept.endpoints[-1].api_key, shared, in_place_of)
 
 
 def saved_endpoints() -> tuple[Endpoint, ...]:

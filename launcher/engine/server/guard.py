@@ -72,7 +72,7 @@ class GuardLimits:
 _IDLE_CPU_SHARE = 0.005
 """Share of one CPU core below which an engine counts as idle. One that only answers /metrics uses about 0.1 %."""
 
-_UNWATCHED = message(
+_CHECK_FAILED = message(
     "The health check of the server failed, so problems may go unnoticed. The server keeps running, and the "
     "check is repeated."
 )
@@ -135,7 +135,7 @@ class Guard:
                 if not check_fails:
                     _log.exception("A check of the server failed")
                     why = f"{type(failed).__name__}: {failed}".rstrip(": ")
-                    self._notify(Notice("unwatched", join_messages(_UNWATCHED, f"{why}.")))
+                    self._notify(Notice("unwatched", join_messages(_CHECK_FAILED, f"{why}.")))
                 check_fails = True
                 continue
             check_fails = False
@@ -147,7 +147,8 @@ class Guard:
         slept_s = self._detect_sleep()
         healthy = await self._client.is_healthy()
         now_s = self._clock.monotonic()
-        paused = await asyncio.to_thread(self._measure_activity, now_s)
+        await asyncio.to_thread(self._record_activity, now_s)
+        paused = await asyncio.to_thread(_is_paused, self._pid)
         if healthy:
             self._answered_s = now_s
         self._report_silence(now_s, paused=paused)
@@ -179,16 +180,12 @@ class Guard:
         self._answered_s = self._worked_s = self._awake_s = now_s  # time asleep counts against no limit
         return late_s
 
-    def _measure_activity(self, now_s: float) -> bool:
-        """Record whether the engine used CPU time; return whether it is paused by SIGSTOP or a debugger."""
+    def _record_activity(self, now_s: float) -> None:
+        """Record whether the engine used CPU time since the last check."""
         cpu_s = _read_cpu_time(self._pid)
         if cpu_s is None or self._cpu_s is None or abs(cpu_s - self._cpu_s) > _IDLE_CPU_SHARE * self._limits.period_s:
             self._worked_s = now_s
         self._cpu_s = cpu_s
-        try:
-            return psutil.Process(self._pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-        except psutil.Error:
-            return False
 
     def _report_silence(self, now_s: float, *, paused: bool) -> None:
         """Send one notice when the engine stops answering (or is paused), and one when it answers again."""
@@ -247,6 +244,14 @@ class Guard:
                 hint,
             )
         return None
+
+
+def _is_paused(pid: int) -> bool:
+    """Return whether a process is paused by SIGSTOP or a debugger."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
 
 
 def _read_cpu_time(pid: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Files used by running servers: finds the server that uses a file, and detects changes to files in use."""
+"""Files used by running engines: finds the server that uses a file, and detects changes to files in use."""
 
 import os
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from launcher.engine.server.state import Notice
 
 
 def find_server_using(paths: Iterable[Path]) -> ServerEntry | None:
-    """Return the first registered server whose engine was started with one of `paths`; None if there is none."""
+    """Return the entry of the first server whose engine has one of `paths` in its command line; None without one."""
     wanted = {str(path.absolute()) for path in paths}
     for entry in registry.list_entries():
         for pid in filter(None, (entry.engine_pid, entry.pid)):
@@ -33,7 +33,7 @@ def find_server_using(paths: Iterable[Path]) -> ServerEntry | None:
 
 # Changes to files that a running engine uses.
 
-FileKind = Literal["model", "engine"]
+UsedFileKind = Literal["model", "engine"]
 ChangeKind = Literal["removed", "replaced", "cut short"]
 
 _NOTICES = {
@@ -57,38 +57,38 @@ class FileChange:
     """A change to a file in use."""
 
     path: Path
-    file: FileKind
-    change: ChangeKind
+    file_kind: UsedFileKind
+    change_kind: ChangeKind
 
     @property
     def notice(self) -> Notice:
         """The change as a notice for the user, with advice."""
-        text = fill_template(_NOTICES[self.file, self.change], {"name": self.path.name})
-        return Notice(f"{self.file}_{self.change.replace(' ', '_')}", text)
+        text = fill_template(_NOTICES[self.file_kind, self.change_kind], {"name": self.path.name})
+        return Notice(f"{self.file_kind}_{self.change_kind.replace(' ', '_')}", text)
 
 
 @dataclass(frozen=True, slots=True)
 class FilesInUse:
     """The files of an engine, each with its kind and its stat result at the engine's start."""
 
-    files: tuple[tuple[Path, FileKind, os.stat_result], ...]
+    files: tuple[tuple[Path, UsedFileKind, os.stat_result], ...]
 
     @classmethod
     def from_launch(cls, launch: Launch) -> Self:
-        """Record the files of a launch: the model's parts, a separate draft model, the engine's program."""
+        """Record the files of a launch: the model's parts, a separate draft model, the llama-server program."""
         models = [Path(part.path) for part in launch.header.parts]
         if launch.options.draft_file:
             models.append(launch.options.draft_file)
-        files: list[tuple[Path, FileKind]] = [(path, "model") for path in models]
+        files: list[tuple[Path, UsedFileKind]] = [(path, "model") for path in models]
         return cls.from_paths([*files, (Path(launch.build.command[0]), "engine")])
 
     @classmethod
-    def from_paths(cls, paths: Iterable[tuple[Path, FileKind]]) -> Self:
+    def from_paths(cls, paths: Iterable[tuple[Path, UsedFileKind]]) -> Self:
         """Record the current stat of files; a file that cannot be read is left out."""
         return cls(tuple((path, kind, stat) for path, kind in paths if (stat := _read_stat(path)) is not None))
 
     def find_changes(self) -> tuple[FileChange, ...]:
-        """Return the changes since the start. A file that exists but cannot be read counts as unchanged."""
+        """Return the changes since the engine's start. A file that exists but cannot be read counts as unchanged."""
         found = []
         for path, kind, before in self.files:
             try:
@@ -105,7 +105,7 @@ class FilesInUse:
     def find_exit_cause(self) -> LauncherError | None:
         """Return the error that explains the engine's end if a model file was truncated meanwhile; otherwise None."""
         for change in self.find_changes():
-            if change.file == "model" and change.change == "cut short":
+            if change.file_kind == "model" and change.change_kind == "cut short":
                 return ModelBroken(
                     message(
                         "The engine ended because {name} was truncated while it read the file.", name=change.path.name

@@ -27,19 +27,20 @@ assert sys.platform != "win32"  # noqa: S101 -- narrows the platform for the typ
 
 _EXIT_LINE = b"cmd_router_to_child:exit\n"
 _GRACE_S = 0.5
+"""Seconds between SIGTERM and SIGKILL at end of file."""
 _STRAYS_S = 2.0
 """Seconds for killing strays: processes that the engine started in other groups or sessions."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _Keeper:
-    def __init__(self, status: int, command: list[str]) -> None:
-        self._status = status
+    def __init__(self, status_fd: int, command: list[str]) -> None:
+        self._status_fd = status_fd
         self._command = command
-        self._wake, self._woken = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wake, False)
-        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        self._wake_read, self._wake_write = os.pipe()  # signals write to it, so that select returns
+        os.set_blocking(self._wake_write, False)
+        os.set_blocking(self._wake_read, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -53,9 +54,9 @@ class _Keeper:
             return 127
         pending = b""
         while not self._stopping:
-            ready, _, _ = select.select([0, self._wake], [], [])
-            if self._wake in ready:
-                os.read(self._wake, 512)
+            ready, _, _ = select.select([0, self._wake_read], [], [])
+            if self._wake_read in ready:
+                os.read(self._wake_read, 512)
                 if self._report_if_ended():
                     return 0
             if 0 in ready:
@@ -64,7 +65,7 @@ class _Keeper:
                     break
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
-                    self._execute(line.split())
+                    self._execute_line(line.split())
         return self._end_engine()
 
     def _start_engine(self) -> bool:
@@ -89,7 +90,7 @@ class _Keeper:
         self._report(f"started {self._pid}")
         return True
 
-    def _execute(self, words: list[bytes]) -> None:
+    def _execute_line(self, words: list[bytes]) -> None:
         if words[:1] == [b"stop"]:
             try:
                 os.write(self._engine_input, _EXIT_LINE)
@@ -128,7 +129,7 @@ class _Keeper:
         while time.monotonic() < deadline:
             if self._report_if_ended():
                 return 0
-            select.select([self._wake], [], [], 0.02)
+            select.select([self._wake_read], [], [], 0.02)
         self._signal_group(signal.SIGKILL)
         strays = _list_descendants(os.getpid())
         os.waitpid(self._pid, 0)
@@ -158,11 +159,11 @@ class _Keeper:
             self._reap_strays()
             if not (strays := _list_descendants(os.getpid())):  # their own children have been reparented to the keeper
                 return
-            select.select([self._wake], [], [], 0.01)
+            select.select([self._wake_read], [], [], 0.01)
 
     def _report(self, line: str) -> None:
         try:
-            os.write(self._status, line.encode() + b"\n")
+            os.write(self._status_fd, line.encode() + b"\n")
         except OSError:
             pass  # the launcher has ended
 
@@ -196,9 +197,9 @@ def _list_descendants(process: int) -> list[int]:
     descendants = []
     parents = [process]
     while parents:
-        of_parent = children.get(parents.pop(), [])
-        descendants += of_parent
-        parents += of_parent
+        found = children.get(parents.pop(), [])
+        descendants += found
+        parents += found
     return descendants
 
 

@@ -25,7 +25,7 @@ from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.settings import load_settings
 from launcher.models.server_settings import ROWS
-from launcher.models.server_settings import Value as Setting
+from launcher.models.server_settings import Value as SettingValue
 
 PROGRAM = "mtp-launcher"
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RepeatableStart:
-    """The request of a server start.
+    """A start of a server, with everything that is needed to repeat it.
 
     `model` is the name or path that the user gave. `chosen` are the attributes of the settings that the user set; the
     program chose the others. `context` is the launched context in tokens, None if the start failed before that. `port`
@@ -57,7 +57,7 @@ class RepeatableStart:
         port: int | None,
         shared: bool,
     ) -> "RepeatableStart":
-        """Return the request for `options`.
+        """Return the start of a server with `options`.
 
         `named` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
         those that differ from the defaults.
@@ -72,12 +72,12 @@ class RepeatableStart:
         return cls(model, options, fields, port=port, shared=shared)
 
     def with_options(self, options: ServeOptions) -> "RepeatableStart":
-        """Return the request with other options; settings that differ count as chosen by the user."""
+        """Return the start with other options; settings that differ count as chosen by the user."""
         differs = {row.attribute for row in ROWS.values() if row.value_in(options) != row.value_in(self.options)}
         return replace(self, options=options, chosen=self.chosen | differs)
 
     @property
-    def settings(self) -> dict[str, Setting]:
+    def settings(self) -> dict[str, SettingValue]:
         """The settings chosen by the user, by name."""
         return {name: row.value_in(self.options) for name, row in ROWS.items() if row.attribute in self.chosen}
 
@@ -124,7 +124,7 @@ class _SavedError(BaseModel):
     hint: str
 
 
-class _File(BaseModel):
+class _LastStartFile(BaseModel):
     """The content of last-start.json."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -141,9 +141,8 @@ class _File(BaseModel):
 class LastStart:
     """The last start that was tried, with its log and the reason if it failed.
 
-    `start` is None if the request named no model. `log` is None if the start failed before an engine ran.
-    `diagnosis` is the code of the cause found in the log. `error` is the one that the user saw, `actions` are its
-    suggested fixes.
+    `start` is None if the user named no model. `log` is None if the start failed before an engine ran. `diagnosis` is
+    the code of the cause found in the log. `error` is the one that the user saw, `actions` are its suggested fixes.
     """
 
     start: RepeatableStart | None
@@ -162,7 +161,7 @@ class LastStart:
 def save_last_start(start: RepeatableStart | None, log: Path | None, error: LauncherError | None = None) -> None:
     """Save the last start and the reason if it failed, for `diagnose`. Logs a warning if it cannot be written."""
     facts: Mapping[str, Any] = error.facts if error else {}
-    content = _File(
+    content = _LastStartFile(
         start=start,
         log=log,
         exit_code=facts.get("exit_code"),
@@ -197,8 +196,8 @@ def load_last_start() -> LastStart | None:
     return LastStart(content.start, content.log, content.exit_code, content.diagnosis, actions, error)
 
 
-_FILE: KeptFile[_File | None] = KeptFile(
-    "The record of the last start", _File.model_validate_json, lambda: None, private=True, has_second_copy=True
+_FILE: KeptFile[_LastStartFile | None] = KeptFile(
+    "The record of the last start", _LastStartFile.model_validate_json, lambda: None, private=True, has_second_copy=True
 )
 
 

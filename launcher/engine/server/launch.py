@@ -1,4 +1,4 @@
-"""Preparation of a server start: checks the request, chooses the engine build, and makes the command line."""
+"""Preparation of a server start: checks the options, chooses the engine build, and makes the command line."""
 
 import asyncio
 from collections.abc import Mapping
@@ -127,7 +127,7 @@ _gpu_listings: dict[tuple[str, ...], bool] = {}
 
 
 async def _lists_gpu(build: EngineBuild) -> bool:
-    """Return whether a build lists a GPU. Cached for this run, because listing devices takes as long as a start."""
+    """Return whether a build lists a GPU; cached in memory, because listing devices takes as long as a start."""
     key = (*build.command, build.version)
     if key not in _gpu_listings:
         try:
@@ -159,8 +159,8 @@ def file_bytes(path: Path | None) -> int:
         return 0
 
 
-def read_draft_model(path: Path | None) -> DraftModel | None:
-    """Read a separate draft model for the memory estimate; None if there is none or its architecture is unknown."""
+def read_draft_file(path: Path | None) -> DraftModel | None:
+    """Read the header of a separate draft model; None if there is none or its architecture is unknown."""
     if path is None:
         return None
     try:
@@ -182,7 +182,7 @@ def _choose_host_limits(
     try:
         geometry = read_geometry(header)
         settings = replace(plan_settings_of(options, backend), **left_open)  # type: ignore[arg-type]
-        draft_model = read_draft_model(options.draft_file) if options.draft else None
+        draft_model = read_draft_file(options.draft_file) if options.draft else None
         estimate = estimate_memory(geometry, read_weights(header, geometry), settings, draft_model)
         return choose_host_limits(estimate, host_mib)
     except (GeometryUnknown, BadOption):
@@ -241,7 +241,7 @@ def engine_arguments(options: ServeOptions, build: EngineBuild, endpoint: Endpoi
     if options.kv:
         check_kv(options.kv, sorted(build.kv_types) or tuple(KV_TYPES), engine=f"{build.name} ({build.version})")
     if options.n_cpu_moe:
-        _check_has_gpus(build)
+        _check_can_offload(build)
     files = {name: path.absolute() for name in _FILES if (path := getattr(options, name)) is not None}
     settings = server_arguments(replace(options, **files), build, gpu=gpu)
     without_extra = settings[: len(settings) - len(options.extra)]
@@ -260,7 +260,8 @@ def _if_supported(build: EngineBuild, flag: str, value: str) -> tuple[str, ...]:
     return (flag, value) if flag in build.flags else ()
 
 
-def _check_has_gpus(build: EngineBuild) -> None:
+def _check_can_offload(build: EngineBuild) -> None:
+    """Raise EngineUnsuitable for the built-in engine, because --n-cpu-moe has no effect on the CPU."""
     if build.name == BUILT_IN:
         raise EngineUnsuitable(
             message("The built-in engine runs on the CPU only, so all experts are already there."),

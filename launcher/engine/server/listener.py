@@ -27,9 +27,8 @@ def is_listening(pid: int, port: int) -> bool | None:
 
 
 def _process_listens(process: psutil.Process, port: int) -> bool:
-    return any(
-        each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections(kind="tcp")
-    )
+    connections = process.net_connections(kind="tcp")
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
 
 def _has_no_owner(port: int) -> bool:

@@ -16,14 +16,15 @@ from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 
 _TIMES_PER_MODEL, _MOST_MODELS = 5, 200
 _LONGEST_S = 24 * 3_600.0
+"""Longest credible load in seconds; a longer one is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTime:
-    """The expected duration of a restart: the median in seconds of `measured` loads."""
+    """The expected duration of a restart: the median in seconds of the last `loads` loads."""
 
     seconds: float
-    measured: int
+    loads: int
 
 
 class LoadTimer:
@@ -92,7 +93,7 @@ def _load_times() -> dict[str, list[float]]:
     return {}
 
 
-def _parse(data: bytes) -> dict[str, list[float]]:
+def _parse_times(data: bytes) -> dict[str, list[float]]:
     return {
         str(key): [float(each) for each in times if isinstance(each, int | float) and 0 <= each <= _LONGEST_S]
         for key, times in json.loads(data).items()
@@ -100,4 +101,4 @@ def _parse(data: bytes) -> dict[str, list[float]]:
     }
 
 
-_FILE: KeptFile[dict[str, list[float]]] = KeptFile("The list of load times", _parse, dict)
+_FILE: KeptFile[dict[str, list[float]]] = KeptFile("The list of load times", _parse_times, dict)

@@ -17,7 +17,8 @@ _RING_LINES = 5_000
 _RING_CHARACTERS = 2**22
 """Limits for the lines kept in memory."""
 _WAITING_CHARACTERS = 2**22
-"""Maximum of characters waiting for the disk. Further lines are left out of the file; a line there says how many."""
+"""Maximum of characters waiting for the disk. Further lines are left out of the file, which gets a line with their
+number."""
 _FILE_BYTES = 2 * 2**20
 _OLD_FILES = 3
 _BATCH_S = 0.1
@@ -43,12 +44,12 @@ class LogLine(NamedTuple):
 class LogBook:
     """The log of one server across restarts of its engine. `add` never blocks, even if the disk hangs.
 
-    `added` counts all lines since it was opened. They are written every `batch_s` seconds.
+    `line_count` counts all lines since it was opened. They are written every `batch_s` seconds.
     """
 
     def __init__(self, path: Path, *, batch_s: float = _BATCH_S) -> None:
         self.path = path
-        self.added = 0
+        self.line_count = 0
         self._ring: deque[LogLine] = deque()
         self._characters = 0
         self._writer = _LogWriter(path, batch_s)
@@ -66,7 +67,7 @@ class LogBook:
     def add(self, text: str) -> None:
         """Append one line."""
         line = LogLine(time.time(), text)
-        self.added += 1
+        self.line_count += 1
         self._ring.append(line)
         self._characters += len(text)
         while len(self._ring) > _RING_LINES or self._characters > _RING_CHARACTERS:
@@ -75,12 +76,12 @@ class LogBook:
 
     def last_lines(self, count: int = _RING_LINES) -> list[str]:
         """Return the texts of the last `count` lines in memory, oldest first."""
-        return [line.text for line in self.lines_since(self.added - count)]
+        return [line.text for line in self.lines_since(self.line_count - count)]
 
     def lines_since(self, number: int) -> list[LogLine]:
         """Return the lines in memory that were added after the first `number` lines."""
         lines = list(self._ring)
-        return lines[max(0, len(lines) - max(0, self.added - number)) :]
+        return lines[max(0, len(lines) - max(0, self.line_count - number)) :]
 
     def close(self, *, wait_s: float = _CLOSE_S) -> None:
         """Write waiting lines and close the file, waiting at most `wait_s` seconds; lines in memory stay."""
@@ -107,7 +108,7 @@ def read_last_lines(path: Path, count: int) -> list[str]:
 
 
 class _LogWriter:
-    """Writes a log file in a thread, which starts with the first line."""
+    """Writes a log file in a thread, which is started by the first line."""
 
     def __init__(self, path: Path, batch_s: float) -> None:
         self.problem: str | None = None

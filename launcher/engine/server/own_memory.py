@@ -16,7 +16,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.identity import ProcessId
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.server import registry
-from launcher.engine.server.launch import Launch, api_model_name, read_draft_model
+from launcher.engine.server.launch import Launch, api_model_name, read_draft_file
 from launcher.engine.server.state import ServerState
 from launcher.models.read_situation import ServerMemory
 
@@ -33,10 +33,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A running server, with what is needed to find its memory.
+    """A running engine, with what is needed to find its memory.
 
-    `engine_pid` is the engine's process, `loaded` whether it has allocated all of its memory, `formula_inputs` the
-    arguments of the memory estimate (see `formula_inputs()`).
+    `model` is the model's name in the API, `engine` the name of the engine build. `loaded` is whether the engine has
+    allocated all of its memory. `formula_inputs` are the arguments of the memory estimate, from `make_formula_inputs`.
     """
 
     engine_pid: int
@@ -47,18 +47,18 @@ class RunningEngine:
 
     @classmethod
     def from_launch(cls, launch: Launch, engine_pid: int) -> RunningEngine:
-        """Return the server of an engine that was just started and may not be in the registry yet."""
+        """Return an engine that was just started and may not be in the registry yet."""
         return cls(
             engine_pid,
             api_model_name(launch.options),
             launch.build.name,
             loaded=False,
-            formula_inputs=formula_inputs(launch),
+            formula_inputs=make_formula_inputs(launch),
         )
 
 
 def list_running_engines() -> tuple[RunningEngine, ...]:
-    """Return the registered servers whose engine runs; empty if the registry cannot be read."""
+    """Return the running engines of registered servers; empty if the registry cannot be read."""
     try:
         entries = registry.list_entries()
     except OSError as error:
@@ -77,11 +77,11 @@ def read_own_memory(
 ) -> tuple[ServerMemory, ...]:
     """Return the memory of each running server of this user.
 
-    `also` are servers that may be missing in the registry; the registry's entry takes precedence. GPUs are queried only
-    if a server runs, and a sleeping GPU is woken only with `wake`.
+    `also` are engines that may be missing in the registry; the registry's entry takes precedence. GPUs are queried only
+    if an engine runs, and a sleeping GPU is woken only with `wake`.
     """
-    servers = {server.engine_pid: server for server in (*also, *list_running_engines())}
-    if not servers:
+    engines = {engine.engine_pid: engine for engine in (*also, *list_running_engines())}
+    if not engines:
         return ()
     from launcher.machine.gpus import read_gpu_states
 
@@ -89,16 +89,16 @@ def read_own_memory(
     return tuple(
         ServerMemory(
             engine_pid=pid,
-            model=server.model,
+            model=engine.model,
             by_gpu=_gpu_memory_from_drivers(pid, machine, activities),
             host_mib=private_mib(pid),
-            estimate=partial(_estimate_gpu_memory, server),
+            estimate=partial(_estimate_gpu_memory, engine),
         )
-        for pid, server in servers.items()
+        for pid, engine in engines.items()
     )
 
 
-def formula_inputs(launch: Launch) -> dict[str, Any]:
+def make_formula_inputs(launch: Launch) -> dict[str, Any]:
     """Return the arguments of the memory estimate as JSON data, to be stored in the server's registry entry."""
     options = launch.options
     return {
@@ -141,21 +141,21 @@ def private_mib(pid: int) -> int | None:
     return None
 
 
-def _estimate_gpu_memory(server: RunningEngine, backend: Backend, gpus: int) -> tuple[int, ...] | None:
-    """Return a loaded server's estimated memory on each GPU in MiB; None if it is still loading or cannot be estimated.
+def _estimate_gpu_memory(engine: RunningEngine, backend: Backend, gpus: int) -> tuple[int, ...] | None:
+    """Return a loaded engine's estimated memory on each GPU in MiB; None if it is still loading or cannot be estimated.
 
     The built-in engine uses no GPU.
     """
-    if server.engine == BUILT_IN:
+    if engine.engine == BUILT_IN:
         return (0,) * gpus
-    if not server.loaded or not server.formula_inputs:
+    if not engine.loaded or not engine.formula_inputs:
         return None
     from launcher.models.geometry import read_geometry
     from launcher.models.gguf import read_model
     from launcher.models.memory import PlanSettings, estimate_memory
     from launcher.models.weights import read_weights
 
-    inputs = server.formula_inputs
+    inputs = engine.formula_inputs
     draft_file = inputs.get("draft_file")
     try:
         header = read_model(Path(inputs["model"]))
@@ -165,7 +165,7 @@ def _estimate_gpu_memory(server: RunningEngine, backend: Backend, gpus: int) -> 
             geometry,
             read_weights(header, geometry),
             setting,
-            read_draft_model(Path(draft_file) if draft_file else None),
+            read_draft_file(Path(draft_file) if draft_file else None),
         )
     except (LauncherError, OSError, KeyError, TypeError):  # another program version may have stored other inputs
         return None

@@ -27,6 +27,7 @@ llama-server waits for open streams before it ends.
 _MAX_LINE = 16_384
 """Maximum characters of a line; the rest is cut off."""
 _HALF_LINE_S = 1.0
+"""Seconds after which an incomplete line is passed on, such as a progress bar without a line end."""
 _DRAIN_S = 1.0
 """Seconds to read the remaining output after the engine has ended."""
 

@@ -25,6 +25,7 @@ from launcher.engine.server.process import (
 assert sys.platform != "win32"  # noqa: S101 -- narrows the platform for the type checker
 
 _ORPHAN_S = 5.0
+"""Seconds to wait until a killed engine is gone."""
 
 
 class KeeperProcess:

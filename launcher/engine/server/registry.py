@@ -1,4 +1,4 @@
-"""Registry of running servers: one file per server in the runtime folder, so that other commands find them."""
+"""Registry of running servers: a file for each in the runtime folder, by which other commands find them."""
 
 import hashlib
 import logging
@@ -27,6 +27,7 @@ from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim
 # Orphaned engines: they still run because their launcher was killed together with its keeper.
 
 _PATIENCE_S = 0.5
+"""Seconds between SIGTERM and SIGKILL, and after SIGKILL."""
 _log = logging.getLogger(__name__)
 
 
@@ -87,8 +88,9 @@ class ServerEntry(BaseModel):
     """The registry entry of a running server.
 
     `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
-    engine. `shared` means that it listens on all addresses. `control` and `control_token` are the address and secret of
-    the launcher's control socket. `formula_inputs` are the arguments of its memory estimate: see own_memory.py.
+    engine's process. `model` is the model's name in the API, `engine` the name of the engine build. `shared` means that
+    the server listens on all addresses. `control` and `control_token` are the address and secret of the launcher's
+    control socket. `formula_inputs` are the arguments of the memory estimate: see own_memory.py.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -182,7 +184,7 @@ def register_server(
 
 def _register(port: int | None, *, model: str, engine: str, draft: int, shared: bool) -> tuple[Endpoint, Registration]:
     with _registry_lock():
-        endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_running()), shared=shared)
+        endpoint = claim_endpoint(port, taken=frozenset(entry.port for entry in _read_entries()), shared=shared)
         entry = _make_entry(endpoint, model=model, engine=engine, draft=draft)
         registration = Registration(entry)
         write_atomically(_entry_file(endpoint.port), entry.model_dump_json().encode())
@@ -219,15 +221,15 @@ def _temporary_endpoint(port: int | None, *, shared: bool) -> Endpoint:
 
 
 def list_entries() -> tuple[ServerEntry, ...]:
-    """Return the running servers. Entries whose launcher has ended are removed, and their engines ended."""
+    """Return the entries of the running servers. Other entries are removed, and the engines they name are ended."""
     if not runtime_dir().is_dir():
         return ()
     with _registry_lock():
-        return _read_running()
+        return _read_entries()
 
 
 def find_server(url: str | None) -> ServerEntry:
-    """Return the only running server, or the one at `url`. Raises ServerNotFound or SeveralServers."""
+    """Return the entry of the only running server, or of the one at `url`. Raises ServerNotFound or SeveralServers."""
     entries = list_entries()
     names = ", ".join(entry.url for entry in entries)
     if url is not None:
@@ -268,7 +270,7 @@ def _entry_file(port: int) -> Path:
     return runtime_dir() / f"server-{port}.json"
 
 
-def _read_running() -> tuple[ServerEntry, ...]:
+def _read_entries() -> tuple[ServerEntry, ...]:
     entries = []
     for path in sorted(runtime_dir().glob("server-*.json")):
         try:

@@ -58,11 +58,11 @@ from launcher.engine.server.state import (
 # Explanation of interrupted replies.
 
 _REASON_LIMIT_S = 3.0
-"""Seconds to wait until the reason is known; explaining the end of an engine takes less than a second."""
+"""Seconds to wait until the supervisor knows why the engine ended; that takes it less than a second."""
 
 
 async def explain_interruption(server: Supervisor, error: Unreachable) -> Unreachable:
-    """Return an error with the reason why the engine ended; `error` unchanged if it still runs or was stopped."""
+    """Return an error with the reason why the engine ended; `error` itself if the engine runs or was stopped."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_REASON_LIMIT_S):
             while server.status.state in SERVING:
@@ -182,7 +182,7 @@ class CrashCounter:
 _FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.25
 LOADING_LINE = "cmd_child_to_router:state:"
 """Prefix of the progress lines that an engine prints as a child of llama.cpp's router."""
-_SELF_TEST = ChatRequest(
+_FIRST_REQUEST = ChatRequest(
     [{"role": "user", "content": "Hello."}], max_tokens=8, temperature=0.0, extra={"ignore_eos": True}
 )
 _T = TypeVar("_T")
@@ -217,7 +217,7 @@ async def check_first_reply(
     """
     timings: Timings | None = None
     try:
-        async with asyncio.timeout(limit_s), client.chat(_SELF_TEST) as deltas:
+        async with asyncio.timeout(limit_s), client.chat(_FIRST_REQUEST) as deltas:
             async for delta in deltas:
                 timings = delta.timings or timings
     except Refused as refused:
@@ -249,9 +249,9 @@ async def await_unless_ended(
 ) -> _T:
     """Await `work`; if the engine's process ends first, raise the error that `explain` returns for its exit."""
     task = asyncio.ensure_future(work)
-    either: set[asyncio.Future[Any]] = {task, process.exited}
+    task_or_exit: set[asyncio.Future[Any]] = {task, process.exited}
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(task_or_exit, return_when=asyncio.FIRST_COMPLETED)
         failed = task.done() and isinstance(task.exception(), Unreachable)
         if failed:  # the connection may have failed because the engine is ending
             await asyncio.wait([process.exited], timeout=2.0)
@@ -311,7 +311,7 @@ class OpenReplies:
         self._on_change()
         try:
             async with scope, client.chat(request) as deltas:
-                yield self._track(scope, deltas)
+                yield self._track_tokens(scope, deltas)
         except TimeoutError:
             if not scope.expired():  # a timeout of the caller, not one from end_all()
                 raise
@@ -328,7 +328,7 @@ class OpenReplies:
             with suppress(RuntimeError):  # the reply is ending already
                 scope.reschedule(0)
 
-    async def _track(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
+    async def _track_tokens(self, scope: asyncio.Timeout, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
         async for delta in deltas:
             if scope in self._last_token_s:
                 self._last_token_s[scope] = self._now_s()
@@ -341,8 +341,8 @@ _HUNG_PATIENCE_S = (0.5, 0.5)
 
 
 @dataclass
-class _PlanFailed(Exception):
-    """Wraps an error of the checks before a start. No engine was started or stopped yet."""
+class _PreparationFailed(Exception):
+    """Wraps an error of the preparation of a start. No engine was started or stopped yet."""
 
     reason: LauncherError
 
@@ -370,7 +370,7 @@ class Supervisor:
         self._listener = listener
         self._clock = clock or SystemClock()
         self._limits = limits or GuardLimits()
-        self._crashes = CrashCounter(restarts or RestartPolicy(), self._clock.monotonic)
+        self._crash_counter = CrashCounter(restarts or RestartPolicy(), self._clock.monotonic)
         self._status = ServerStatus()
         self._status_changed = asyncio.Event()
         self._options: ServeOptions | None = None
@@ -382,7 +382,7 @@ class Supervisor:
         self._loop_closing = False
         self._replies = OpenReplies(self._clock.monotonic, self._update_busy_state)
         self._other_requests = 0
-        self._run_line_count = 0
+        self._engine_line_count = 0
         self._last_output_s = 0.0
 
     @property
@@ -406,11 +406,11 @@ class Supervisor:
         return self._process
 
     @property
-    def _hint(self) -> str:
+    def _log_hint(self) -> str:
         return message("See its log: {path}", path=self.log.path)
 
-    def _lines_of_run(self) -> list[str]:
-        return self.log.last_lines(self._run_line_count)
+    def _engine_lines(self) -> list[str]:
+        return self.log.last_lines(self._engine_line_count)
 
     @property
     def is_changing(self) -> bool:
@@ -444,7 +444,7 @@ class Supervisor:
 
         Cancelling the call stops the server.
         """
-        self._crashes.reset()
+        self._crash_counter.reset()
         change = asyncio.ensure_future(self._change_to(options, self._change_task, again=again, drain_s=drain_s))
         self._change_task = change
         try:
@@ -456,7 +456,7 @@ class Supervisor:
             await asyncio.wait([change])
             raise
 
-    async def wait_for(self, *states: ServerState) -> ServerStatus:
+    async def wait_for_state(self, *states: ServerState) -> ServerStatus:
         """Wait until the state is one of `states` and return the status."""
         while self._status.state not in states:
             await self.wait_for_change()
@@ -500,7 +500,7 @@ class Supervisor:
                 if options is not None and pause_s is not None:
                     await self._restart_after_crash(options, pause_s)
                 elif options is None:
-                    await self._drain(drain_s)
+                    await self._drain_server(drain_s)
                     await self._stop_engine(ServerState.STOPPING)
                     self._set_status(ServerState.STOPPED)
                 else:
@@ -510,7 +510,7 @@ class Supervisor:
                     await self._stop_engine(ServerState.STOPPING)
                     self._set_status(ServerState.STOPPED)
                 raise
-            except _PlanFailed as failed:
+            except _PreparationFailed as failed:
                 if self._process is None:
                     self._set_status(ServerState.FAILED, error=failed.reason)
                 raise failed.reason from None
@@ -533,7 +533,7 @@ class Supervisor:
             self._set_status(ServerState.RESTARTING, error=reason)
             try:
                 await self._start_server(previous, 0.0)
-            except (LauncherError, _PlanFailed):
+            except (LauncherError, _PreparationFailed):
                 raise reason from None
             raise SettingsFailed(reason) from reason
 
@@ -543,19 +543,19 @@ class Supervisor:
             await asyncio.sleep(pause_s)
             try:
                 await self._start_server(options, 0.0)
-            except (LauncherError, _PlanFailed) as failed:
-                error = failed.reason if isinstance(failed, _PlanFailed) else failed
+            except (LauncherError, _PreparationFailed) as failed:
+                error = failed.reason if isinstance(failed, _PreparationFailed) else failed
             else:
                 return
             await self._stop_engine(None)
-            decision = self._crashes.judge_crash(error)
+            decision = self._crash_counter.judge_crash(error)
             if isinstance(decision, LauncherError):
                 raise decision
             self._announce_restart(error, decision)
             pause_s = decision
 
     async def _start_server(self, options: ServeOptions, drain_s: float) -> None:
-        """Plan the start, stop the running engine, and start the new one. Raises _PlanFailed if planning fails."""
+        """Prepare the start, stop the running engine, and start the new one. Raises _PreparationFailed."""
         if self._process is None and self._status.state is not ServerState.RESTARTING:
             self._set_status(ServerState.PREPARING)
         try:
@@ -564,10 +564,10 @@ class Supervisor:
             launch = await prepare_launch(options, self.endpoint, freed_mib=freed_mib or 0)
         except LauncherError as error:  # the running engine is not touched
             attach_fixes(error, options)
-            raise _PlanFailed(error) from None
-        await self._drain(drain_s)
+            raise _PreparationFailed(error) from None
+        await self._drain_server(drain_s)
         await self._stop_engine(ServerState.RESTARTING)
-        self._run_line_count = 0
+        self._engine_line_count = 0
         self._options, self.launch = options, launch
         self._set_status(ServerState.LOADING)
         try:
@@ -581,36 +581,38 @@ class Supervisor:
         files = await asyncio.to_thread(FilesInUse.from_launch, launch)
         self.log.add(f"{STARTED} {one_line(f'{launch.build.name} {launch.build.version}', 200)}")
         self._process = process = await start_process(launch.command, self._on_line)
-        self._notify(EngineStarted(*process.identity))
+        self._notify_listener(EngineStarted(*process.identity))
         self._client = client = EngineClient(self.endpoint.url, self.endpoint.api_key)
         self._last_output_s = time.monotonic()
-        loaded = wait_until_healthy(client, lambda: self._last_output_s, self._limits.loading_s, self._hint)
+        loaded = wait_until_healthy(client, lambda: self._last_output_s, self._limits.loading_s, self._log_hint)
         await await_unless_ended(process, loaded, self._exit_explainer(message("loading the model")))
         await asyncio.to_thread(check_port_owner, process.identity.pid, self.endpoint.port)
         self._set_status(ServerState.WARMING_UP)
-        answered = check_first_reply(client, launch.options, self._limits.first_reply_s, self._hint, self._lines_of_run)
+        answered = check_first_reply(
+            client, launch.options, self._limits.first_reply_s, self._log_hint, self._engine_lines
+        )
         await await_unless_ended(process, answered, self._exit_explainer(message("warming up")))
         self._other_requests = 0
-        self._crashes.record_ready()
+        self._crash_counter.record_ready()
         self._set_status(ServerState.READY)
         guard = Guard(
             process.identity.pid,
             client,
             files,
-            notify=self._notify,
+            notify=self._notify_listener,
             quiet_since=lambda: self._replies.quiet_since,
             log_problem=lambda: self.log.problem,
             clock=self._clock,
             limits=self._limits,
         )
-        self._watch_task = asyncio.create_task(self._watch(process, guard, files))
+        self._watch_task = asyncio.create_task(self._watch_engine(process, guard, files))
 
     async def _attach_fixes(self, error: LauncherError) -> None:
         """Attach suggested fixes to an error, in a thread because many memory estimates may be needed."""
         if self.launch is not None:
-            await asyncio.to_thread(attach_fixes, error, self.launch.options, self.launch, self._lines_of_run())
+            await asyncio.to_thread(attach_fixes, error, self.launch.options, self.launch, self._engine_lines())
 
-    async def _drain(self, limit_s: float) -> None:
+    async def _drain_server(self, limit_s: float) -> None:
         """Let open requests finish, for up to `limit_s` seconds, and refuse new ones from this program."""
         if limit_s and self._client is not None and self._status.state in SERVING:
             self._set_status(ServerState.DRAINING)
@@ -618,14 +620,14 @@ class Supervisor:
 
     def _exit_explainer(self, while_doing: str) -> Callable[[ProcessExit], LauncherError]:
         """Return a function that makes an error with the cause of the engine's exit."""
-        return lambda ended: explain_exit(ended, self._lines_of_run(), while_doing=while_doing, hint=self._hint)
+        return lambda ended: explain_exit(ended, self._engine_lines(), while_doing=while_doing, hint=self._log_hint)
 
-    async def _watch(self, process: EngineProcess, guard: Guard, files: FilesInUse) -> None:
+    async def _watch_engine(self, process: EngineProcess, guard: Guard, files: FilesInUse) -> None:
         """Wait until a serving engine ends or the watchdog wants it ended, then restart it or fail."""
         guarding = asyncio.create_task(guard.watch())
-        either: set[asyncio.Future[Any]] = {process.exited, guarding}
+        exit_or_guard: set[asyncio.Future[Any]] = {process.exited, guarding}
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(exit_or_guard, return_when=asyncio.FIRST_COMPLETED)
         finally:
             guarding.cancel()
         if process.exited.done():
@@ -636,7 +638,7 @@ class Supervisor:
         await self._attach_fixes(error)
         self._process = None
         self._watch_task = None
-        decision = self._crashes.judge_crash(error)
+        decision = self._crash_counter.judge_crash(error)
         if isinstance(decision, LauncherError):
             self._set_status(ServerState.FAILED, error=decision)
         elif self.is_changing:  # a call of `become` decides what runs next
@@ -650,8 +652,8 @@ class Supervisor:
 
     def _announce_restart(self, error: LauncherError, pause_s: float) -> None:
         self._set_status(ServerState.RESTARTING, error=error)
-        turn = f"{self._crashes.crashes} of {self._crashes.most_restarts}"
-        self._notify(
+        turn = f"{self._crash_counter.crashes} of {self._crash_counter.most_restarts}"
+        self._notify_listener(
             Notice(
                 "crashed",
                 message(
@@ -708,9 +710,9 @@ class Supervisor:
             if percent is not None and self._status.state is ServerState.LOADING:
                 self._set_status(ServerState.LOADING, percent=percent)
             return
-        self._run_line_count += 1
+        self._engine_line_count += 1
         self.log.add(text)
-        self._notify(LogAdded(text))
+        self._notify_listener(LogAdded(text))
 
     def _update_busy_state(self) -> None:
         if self._status.state in SERVING:
@@ -725,8 +727,8 @@ class Supervisor:
         self._status = status
         changed, self._status_changed = self._status_changed, asyncio.Event()
         changed.set()
-        self._notify(status)
+        self._notify_listener(status)
 
-    def _notify(self, event: ServerEvent) -> None:
+    def _notify_listener(self, event: ServerEvent) -> None:
         if self._listener is not None:
             self._listener(event)

@@ -94,7 +94,9 @@ async def read_earlier_lines(session: ServerSession) -> list[ParsedLine]:
         log = session.supervisor.log
     except ServerNotFound:
         return []
-    return [parse_log_line(line.text, format_timestamp(line.time_s)) for line in log.lines_since(log.added - _CATCH_UP)]
+    return [
+        parse_log_line(line.text, format_timestamp(line.time_s)) for line in log.lines_since(log.line_count - _CATCH_UP)
+    ]
 
 
 async def read_file(path: Path) -> OpenedLog:
