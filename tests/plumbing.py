@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from launcher.engine.arguments import RUN_FLAGS
+from launcher.engine.arguments import START_FLAGS
 
 
 def without_plumbing(arguments: Sequence[str]) -> list[str]:
     """Return arguments without address, key, name, log and slot files: what a plan and its server have in common."""
     left, words = [], iter(arguments)
     for word in words:
-        if word not in RUN_FLAGS:
+        if word not in START_FLAGS:
             left.append(word)
-        elif RUN_FLAGS[word]:
+        elif START_FLAGS[word]:
             next(words, None)
     return left

@@ -11,7 +11,7 @@ from launcher.app.saved_tunes import load_tunes
 from launcher.base.paths import HOME_VARIABLE
 from launcher.engine.builds import installed
 from launcher.engine.server import endpoint, last_start
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.fetch.queue import DownloadQueue
 from launcher.models import library_index, load_history
 from launcher.tuning import machine_preset
@@ -21,7 +21,7 @@ HOME = Path(__file__).parent / "data" / "kept-0.1.0"
 MODEL = Path("/models/some.gguf")
 READ: dict[str, tuple[Callable[[], object], object]] = {
     "app settings": (lambda: dict(settings_file.read_settings_file().values), {"window.theme": "dark"}),
-    "server settings of models": (lambda: load_settings(MODEL), {"draft": 1}),
+    "server settings of models": (lambda: load_model_settings(MODEL), {"draft": 1}),
     "ports and keys": (
         lambda: [(each.port, each.api_key) for each in endpoint.saved_endpoints()],
         [(23_456, "an-example-of-a-key")],
@@ -75,9 +75,9 @@ def test_a_file_that_has_another_name_now_is_copied_and_an_earlier_version_finds
     for read, expected in READ.values():
         assert read() == expected
     assert (kept_home / former).read_bytes() == (kept_home / now).read_bytes() == before
-    save_settings(MODEL, {"draft": 3})
+    save_model_settings(MODEL, {"draft": 3})
     (kept_home / former).unlink()
-    assert load_settings(MODEL) == {"draft": 3}
+    assert load_model_settings(MODEL) == {"draft": 3}
     assert (kept_home / former).exists() is False
 
 

@@ -118,8 +118,8 @@ KINDS = {
     ),
     "settings of models": Kind(
         "state/model-settings.json",
-        lambda _: settings.save_settings(MODEL, {"draft": 1}),
-        lambda _: settings.load_settings(MODEL),
+        lambda _: settings.save_model_settings(MODEL, {"draft": 1}),
+        lambda _: settings.load_model_settings(MODEL),
     ),
     "ports and keys": Kind(
         "state/endpoints.json",

@@ -14,7 +14,7 @@ import pytest
 from launcher.app import planner, recipes
 from launcher.app.bench import options_with
 from launcher.app.planner import MachineDescription
-from launcher.engine.arguments import RUN_FLAGS
+from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch as launch_plan
@@ -63,7 +63,7 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         return None
     told, program = tmp_path / "told", tmp_path / "llama-server"
     others = "--model --metrics --cors-origins --no-ui --gpu-layers --flash-attn --batch-size --device --spec-type"
-    flags = " ".join({*others.split(), *RUN_FLAGS, *(flag for row in ROWS.values() for flag in row.flags)})
+    flags = " ".join({*others.split(), *START_FLAGS, *(flag for row in ROWS.values() for flag in row.flags)})
     program.write_text(CARD.format(flags=flags, told=shlex.quote(str(told))))
     program.chmod(0o755)
     return told

@@ -13,7 +13,7 @@ from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_d
 from launcher.engine.builds.build import Device, EngineBuild
 from launcher.engine.builds.installed import InstalledEngine, engine_in_use
 from launcher.engine.builds.known_bad import build_number, find_known_fault
-from launcher.engine.builds.probe import find_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import find_llama_server_on_path, list_devices, probe_engine
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings_file
 from launcher.machine.advice import list_advice
@@ -92,7 +92,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     folders = {"program": cache_dir(), "logs": state_dir(), "models": models or models_dir()}
     disks = dict(zip(folders, read_disks(folders.values()), strict=True))
     settings = read_wsl_settings() if machine.host.wsl else ()
-    on_path = find_on_path()
+    on_path = find_llama_server_on_path()
     asleep = any(gpu.asleep for gpu in machine.gpus)
     places: list[tuple[str, Path | None]] = [("built-in", None)]
     chosen, choice_findings = _find_chosen_engine()

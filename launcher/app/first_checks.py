@@ -17,7 +17,7 @@ from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.installed import InstalledEngine, engine_in_use, is_built_in_chosen, read_store, store_dir
 from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.offers import find_offer
-from launcher.engine.builds.probe import check_built_in_engine, find_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import check_built_in_engine, find_llama_server_on_path, list_devices, probe_engine
 from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.demo import DEMO
 from launcher.engine.server import registry
@@ -194,7 +194,7 @@ async def _find_local_engine(request: FirstStartRequest) -> LocalEngine | None:
         chosen = engine_in_use()
         if chosen is not None:
             return await _check_chosen_engine(chosen, request)
-        on_path = find_on_path()
+        on_path = find_llama_server_on_path()
         if on_path is not None:
             build = await probe_engine(on_path)
             if _supports_mtp(build) and any(map(is_gpu, await list_devices(build))):

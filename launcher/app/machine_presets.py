@@ -10,7 +10,7 @@ from launcher.base.errors import HistoryUnusable, LauncherError
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.builds.installed import engine_in_use
-from launcher.engine.builds.probe import find_on_path, probe_engine
+from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch, check_model, choose_build
 from launcher.machine.machine import Machine
@@ -145,7 +145,7 @@ async def _find_current_engine(preset: MachinePreset) -> EngineBuild:
     if preset.evidence.environment.engine == BUILT_IN:
         return await probe_engine(None)
     chosen = engine_in_use()
-    program: Path | None = chosen.program if chosen is not None else find_on_path()
+    program: Path | None = chosen.program if chosen is not None else find_llama_server_on_path()
     return await probe_engine(program)
 
 

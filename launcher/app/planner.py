@@ -291,13 +291,13 @@ def downloaded_file(plan: Plan) -> Path | None:
 async def installed_build() -> EngineBuild | None:
     """Return the probed build of the engine in use, or of llama-server on PATH. None when none answers."""
     from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
-    from launcher.engine.builds.probe import find_on_path, probe_engine
+    from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
 
     try:
         chosen = engine_in_use()
         if chosen is not None:
             return await probe_engine(chosen.program)
-        program = None if is_built_in_chosen() else find_on_path()
+        program = None if is_built_in_chosen() else find_llama_server_on_path()
         return await probe_engine(program) if program else None
     except LauncherError:
         return None

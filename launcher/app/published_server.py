@@ -29,7 +29,7 @@ from launcher.engine.server.own_memory import make_formula_inputs
 from launcher.engine.server.registry import Registration, hash_command
 from launcher.engine.server.state import SERVING, EngineStarted, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import Settings, change_settings, changes_between, parse_settings, settings_of
+from launcher.engine.settings import Settings, change_settings, changes_between, launched_settings, parse_settings
 from launcher.models.server_settings import ROWS, Value
 
 _LOG_LINES = 200
@@ -201,7 +201,7 @@ def status_data(supervisor: Supervisor) -> dict[str, object]:
         "launcher_pid": os.getpid(),
         "engine_pid": supervisor.engine_pid,
         "url": supervisor.endpoint.url,
-        "settings": settings_of(launch) if launch else {},
+        "settings": launched_settings(launch) if launch else {},
         "log": str(supervisor.log.path),
     }
 
@@ -302,7 +302,7 @@ class PublishedServer:
                 model=api_model_name(options),
                 draft=options.draft,
                 health=(),
-                settings=settings_of(launch) if launch else {},
+                settings=launched_settings(launch) if launch else {},
                 formula_inputs=make_formula_inputs(launch) if launch else {},
                 command_hash=hash_command(pid) if pid else None,
             )

@@ -35,7 +35,7 @@ from launcher.engine.server.state import (
     ServerStatus,
 )
 from launcher.engine.server.supervisor import Supervisor
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import Value
 from launcher.monitor.health_event import HealthEvent
 from launcher.monitor.monitor import Monitor, MonitorSnapshot
@@ -422,8 +422,8 @@ class ServerSession:
 
 def _remember_choices(model: Path, set_aside: Mapping[str, Value] | None, chosen: Mapping[str, Value]) -> None:
     """Keep the chosen settings for the model's next start, with the earlier ones that were set aside (None: all)."""
-    earlier = load_settings(model) if set_aside is None else set_aside
-    save_settings(model, {**earlier, **chosen})
+    earlier = load_model_settings(model) if set_aside is None else set_aside
+    save_model_settings(model, {**earlier, **chosen})
 
 
 def _call_listener(listener: Callable[[Any], None], event: object) -> None:

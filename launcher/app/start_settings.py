@@ -23,7 +23,7 @@ from launcher.engine.demo import DEMO, read_demo_preset, unpack_demo_model
 from launcher.engine.serve_options import ServeOptions, fallback_context
 from launcher.engine.server.launch import check_model, choose_build, file_bytes
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD, Notice
-from launcher.engine.settings import Settings, change_settings, load_settings
+from launcher.engine.settings import Settings, change_settings, load_model_settings
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
@@ -207,7 +207,7 @@ async def read_own_settings(
 
     A tune does not vary the context, so it is never among the tuned settings.
     """
-    kept = await asyncio.to_thread(load_settings, options.model) if use_kept else {}
+    kept = await asyncio.to_thread(load_model_settings, options.model) if use_kept else {}
     preset = await find_preset(options, wake=wake)
     if preset is None:
         return OwnSettings(kept)
@@ -339,7 +339,7 @@ async def resolve_start(
     if selection is None:  # the start reports the file's problem, with possible fixes
         return Start(model, asked_options)
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
-    unused_kept = {} if use_kept else await asyncio.to_thread(load_settings, base.model)
+    unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_machine(base, ending)
     can_draft = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)

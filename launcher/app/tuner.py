@@ -16,7 +16,7 @@ from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import message
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
@@ -75,7 +75,7 @@ def save_winner(options: ServeOptions, settings: Settings) -> None:
 
     If they are also the result of the model's last tune, they become this machine's tuned settings.
     """
-    save_settings(options.model, load_settings(options.model) | select_server_settings(settings))
+    save_model_settings(options.model, load_model_settings(options.model) | select_server_settings(settings))
     tune = load_tune(options.model)
     if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
         return

@@ -11,7 +11,7 @@ from launcher.app.session import ServerSession
 from launcher.app.settings_declared import ADVICE
 from launcher.base.errors import LauncherError
 from launcher.engine.server.launch import Launch
-from launcher.engine.settings import settings_of
+from launcher.engine.settings import launched_settings
 from launcher.monitor.traffic import Traffic
 from launcher.tuning.advice import Advice, advise_draft_length
 from launcher.tuning.history import History
@@ -68,7 +68,7 @@ class UseCounting:
 
 def used_settings(launch: Launch) -> Settings:
     """Return a server's settings in the form of the history. A list of extra arguments becomes one string."""
-    chosen = settings_of(launch)
+    chosen = launched_settings(launch)
     return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in chosen.items()}  # type: ignore[misc]
 
 

@@ -10,7 +10,7 @@ from launcher import __version__
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
 from launcher.engine.builds.installed import engine_in_use
-from launcher.engine.builds.probe import find_on_path, probe_engine
+from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
 from launcher.machine.machine import read_machine
 
 
@@ -39,7 +39,7 @@ async def read_versions() -> tuple[Version, ...]:
         chosen = engine_in_use()
         if chosen is not None:
             programs.append(chosen.program)
-    on_path = find_on_path()
+    on_path = find_llama_server_on_path()
     if on_path is not None and on_path not in programs:
         programs.append(on_path)
     for program in programs:

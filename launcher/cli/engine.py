@@ -398,7 +398,7 @@ async def _list_flags(options: argparse.Namespace) -> Result:
     build = None if options.engine else await installed_build()
     if build is None:
         build = await probe_engine(options.engine)
-    flags = [flag for flag in await read_flags(build) if flag.matches(" ".join(options.search))]
+    flags = [flag for flag in await read_flags(build) if flag.matches_search(" ".join(options.search))]
     data = {"engine": build.name, "version": build.version, "flags": [asdict(flag) for flag in flags]}
     return Result(data, [f"{build.name} {build.version}: {len(flags)} flags", *map(_describe_flag, flags)])
 

@@ -22,7 +22,7 @@ SERVER_FLAGS: Mapping[str, str | None] = {
     "--no-ui": None,
 }
 """Arguments of every server, left out if the build lacks the flag; None for a switch."""
-RUN_FLAGS: Mapping[str, bool] = {
+START_FLAGS: Mapping[str, bool] = {
     "--host": True,
     "--port": True,
     "--alias": True,
@@ -36,9 +36,9 @@ RUN_FLAGS: Mapping[str, bool] = {
     "--no-log-jsonl": False,
     "--log-disable": False,
 }
-"""Flags that vary between runs with the same settings (address, key, logging), and whether a value follows."""
+"""Flags that vary between starts with the same settings (address, key, logging), and whether a value follows."""
 _GPU_LAYERS = "99"
-_FILES: Mapping[str, str] = {"mmproj": "--mmproj", "chat_template_file": "--chat-template-file"}
+_FILE_FLAGS: Mapping[str, str] = {"mmproj": "--mmproj", "chat_template_file": "--chat-template-file"}
 """Flags of additional files, by the field of ServeOptions."""
 LLAMA_SERVER = EngineBuild(
     "llama-server",
@@ -47,9 +47,9 @@ LLAMA_SERVER = EngineBuild(
     frozenset(
         {
             *(flag for row in ROWS.values() for flag in row.flags),
-            *_FILES.values(),
+            *_FILE_FLAGS.values(),
             *SERVER_FLAGS,
-            *RUN_FLAGS,
+            *START_FLAGS,
             "--model",
             "--gpu-layers",
             "--flash-attn",
@@ -68,7 +68,7 @@ Argument = tuple[str, str | None]
 
 
 def server_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) -> list[str]:
-    """Return the arguments with which `build` serves `options`, without RUN_FLAGS; extra arguments come last.
+    """Return the arguments with which `build` serves `options`, without START_FLAGS; extra arguments come last.
 
     `gpu` is whether the engine computes on a GPU. Settings equal to llama-server's default are left out. Raises
     EngineUnsuitable if the build lacks a required flag.
@@ -102,7 +102,7 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
         yield "--batch-size", str(options.ubatch)
     if options.draft:
         yield from _drafting_arguments(options)
-    for field, flag in _FILES.items():
+    for field, flag in _FILE_FLAGS.items():
         if (path := getattr(options, field)) is not None:
             yield flag, str(path)
     if options.rpc:

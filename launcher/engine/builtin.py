@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 _EXIT_LINE = b"cmd_router_to_child:exit"
+"""Exit request of llama.cpp's router protocol, on standard input."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
+"""Environment variable that turns the router protocol on."""
 _KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 Setter = Callable[[Any, Any, Any], None]
+"""Applies a flag: gets the xllamacpp module, its CommonParams, and the flag's value."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,7 +78,7 @@ def _set_cors_origins(_engine: Any, params: Any, value: str) -> None:  # noqa: A
     params.cors_origins_explicit = True
 
 
-def _read_api_keys(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _add_api_keys(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     with open(value, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is a slow import here
         params.api_keys = [*params.api_keys, *filter(None, map(str.strip, file))]
 
@@ -85,7 +88,7 @@ def _set_fit_target(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN
     params.fit_params_target = margins * len(params.fit_params_target) if len(margins) == 1 else margins
 
 
-def _read_chat_template(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
+def _set_chat_template(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     with open(value, encoding="utf-8") as file:  # noqa: PTH123 -- pathlib is a slow import here
         params.chat_template = file.read()
 
@@ -114,7 +117,7 @@ def _make_parser() -> _Parser:
     add_flag("-a", "--alias", to=lambda _e, p, v: setattr(p, "model_alias", {v}), help="name of the model in the API")
     add_flag("--host", to=lambda _e, p, v: setattr(p, "hostnames", [v]), help="address to listen on")
     add_flag("--port", to="port", type=int, help="port to listen on")
-    add_flag("--api-key-file", to=_read_api_keys, help="file with one API key a line")
+    add_flag("--api-key-file", to=_add_api_keys, help="file with one API key a line")
     add_flag("--cors-origins", to=_set_cors_origins, help="allowed origins")
     add_flag("--ui", to="ui", action="store_true", help="serve the web page")
     add_flag("--no-ui", to="ui", action="store_false", dest="ui")
@@ -150,7 +153,7 @@ def _make_parser() -> _Parser:
         "--moe-cache-mib", to=lambda _e, p, v: setattr(p, "moe_cache_size", v << 20), type=int, help="expert cache"
     )
     add_flag("-mm", "--mmproj", to="mmproj.path", help="file of the vision projector")
-    add_flag("--chat-template-file", to=_read_chat_template, help="file with a chat template in place of the model's")
+    add_flag("--chat-template-file", to=_set_chat_template, help="file with a chat template in place of the model's")
     add_flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
     add_flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
     add_flag("--sleep-idle-seconds", to="sleep_idle_seconds", type=int)

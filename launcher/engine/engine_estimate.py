@@ -153,7 +153,7 @@ def _parse_text_row(line: str) -> MemoryTableRow | None:
 
 # Sparse twin: a file with a model's real header and full size, but holes in place of the weights.
 
-_TRIAL_BYTES = 2**25
+_TEST_HOLE_BYTES = 2**25
 """Size of the hole with which a new file is tested: a file system without sparse files would fill it with zeroes."""
 _NODE = platform.node() or "localhost"
 _TWIN_FOLDER_NAME = re.compile(re.escape(_NODE) + r"-(\d+)-(\d+\.\d+)-.*")
@@ -205,8 +205,8 @@ def _write_twin_file(path: Path, part: TwinPart) -> None:
             _make_sparse(file.fileno())
         file.write(part.raw_header)
         file.flush()
-        file.truncate(min(part.file_bytes, len(part.raw_header) + _TRIAL_BYTES))
-        if _disk_bytes(path) > len(part.raw_header) + _TRIAL_BYTES // 2:
+        file.truncate(min(part.file_bytes, len(part.raw_header) + _TEST_HOLE_BYTES))
+        if _disk_bytes(path) > len(part.raw_header) + _TEST_HOLE_BYTES // 2:
             raise _twin_impossible(path.parent.parent, "its file system has no sparse files")
         file.truncate(part.file_bytes)
 
@@ -363,33 +363,33 @@ async def _read_memory_tables(
     command: EngineCommand, build: EngineBuild, setting: PlanSettings, limit_s: float
 ) -> list[MemoryTable]:
     """Run `command` until it has printed the table of the model and, with MTP, that of the draft; return them."""
-    wanted = 2 if setting.draft else 1
+    table_count = 2 if setting.draft else 1
     reader = MemoryTableReader()
     lines: list[str] = []
-    enough = asyncio.Event()
+    tables_complete = asyncio.Event()
 
     def handle_line(_stream: Stream, line: str) -> None:
         lines.append(line)
         del lines[:-_KEPT_LINES]
         reader.read_line(line)
-        if len(reader.tables) >= wanted or reader.ended:
-            enough.set()
+        if len(reader.tables) >= table_count or reader.ended:
+            tables_complete.set()
 
     process = await start_process(command, handle_line)
-    answered = asyncio.ensure_future(enough.wait())
-    waiting: set[asyncio.Future[Any]] = {answered, process.exited}
+    answered = asyncio.ensure_future(tables_complete.wait())
+    answer_or_exit: set[asyncio.Future[Any]] = {answered, process.exited}
     try:
-        await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(answer_or_exit, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         answered.cancel()
         ended_itself = process.exited.done()
-        ended = await process.stop(_PATIENCE_S)
-    if len(reader.tables) >= wanted:
+        process_exit = await process.stop(_PATIENCE_S)
+    if len(reader.tables) >= table_count:
         return reader.tables
-    if ended_itself and ended.code:
-        raise explain_exit(ended, lines, while_doing="judging the memory", hint=_ANOTHER_BUILD_HINT)
+    if ended_itself and process_exit.code:
+        raise explain_exit(process_exit, lines, while_doing="judging the memory", hint=_ANOTHER_BUILD_HINT)
     name = f"The engine {build.name} ({build.version})"
-    if not ended_itself and not enough.is_set():
+    if not ended_itself and not tables_complete.is_set():
         raise EngineUnsuitable(
             message("{name} did not report the model's memory within {limit_s:g} s.", name=name, limit_s=limit_s),
             _ANOTHER_BUILD_HINT,

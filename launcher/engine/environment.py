@@ -31,6 +31,7 @@ _SECRETS = re.compile(
 """Variables that may hold secrets of other programs: keys, passwords, agent sockets, and URLs with passwords. No engine
 needs them."""
 _PARENT_PROTOCOL = "LLAMA_SERVER_ROUTER_PORT"
+"""Turns on llama.cpp's router protocol, by which the engine reports its loading progress."""
 _API_KEY = "LLAMA_API_KEY"
 _RADV_FLAGS, _NO_SPILL = "RADV_PERFTEST", "nogttspill"
 """A variable of Mesa's driver for AMD, which others ignore, and the flag that keeps GPU memory in place."""
@@ -65,9 +66,9 @@ def engine_environment(
 def added_environment(inherited: Mapping[str, str] | None = None, *, root: Path = ROOT) -> dict[str, str]:
     """Return the variables that are set for an engine, besides its API key.
 
-    One makes it look for its settings file in an empty folder of this program. On Linux with a GPU of AMD, another
-    keeps Mesa from moving GPU memory to the host when little is free: with that, Gemma 4 26B-A4B ran at 136 instead of
-    51 to 60 tokens/s on an RX 7900 XTX after a prompt of 1,361 tokens (llama.cpp #24066). `inherited` and `root`
+    One makes llama-server look for its settings file in an empty folder of this program. The other, on Linux with an
+    AMD GPU, keeps Mesa from moving GPU memory to the host when little is free: Gemma 4 26B-A4B then ran at 136 instead
+    of 51 to 60 tokens/s on an RX 7900 XTX after a prompt of 1,361 tokens (llama.cpp #24066). `inherited` and `root`
     replace this process's environment and the root folder.
     """
     inherited = os.environ if inherited is None else inherited
@@ -79,7 +80,7 @@ def added_environment(inherited: Mapping[str, str] | None = None, *, root: Path 
 
 
 def _settings_folder() -> Path:
-    """Return the empty settings folder for engines; if it cannot be created, a temporary one for this run."""
+    """Return the empty settings folder for engines; if it cannot be created, one that this program deletes at exit."""
     folder = cache_dir() / "engine-settings"
     try:
         make_folder(folder)

@@ -1,4 +1,4 @@
-"""The request for a server start: model, engine and server settings, with the checks that need no file."""
+"""Options of a server start: model, engine and server settings, with the checks that need no file."""
 
 import os
 from dataclasses import KW_ONLY, dataclass, replace
@@ -48,7 +48,7 @@ def fallback_context(trained: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions(ServerSettings):
-    """The request for a server start: model, engine and server settings.
+    """Options of a server start: model, engine and server settings.
 
     `engine` None, like a server setting that is None, leaves the choice to the program; `built_in` requests the
     built-in engine. `draft` is the draft length in tokens, `draft_file` a separate draft model, `spec_type` the type of

@@ -91,7 +91,7 @@ def change_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
 
 
 def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, str] | None:
-    """Return the changed settings as a user writes them; None if `wanted` differs from `running` in anything else."""
+    """Return the settings in which `wanted` differs, as a user writes them; None if anything else differs, too."""
     written = {
         row.spelling: row.format_value(row.value_in(wanted))
         for row in ROWS.values()
@@ -105,8 +105,8 @@ def changes_between(running: ServeOptions, wanted: ServeOptions) -> dict[str, st
         return None
 
 
-def settings_of(launch: Launch) -> dict[str, object]:
-    """Return the settings of a launched server by name; those left to the engine are None."""
+def launched_settings(launch: Launch) -> dict[str, object]:
+    """Return the settings of a launched server by name, with the user's extra arguments; open ones are None."""
     options = launch.options
     settings: dict[str, object] = {name: row.value_in(options) for name, row in ROWS.items()}
     return settings | {"ctx": launch.context, EXTRA: list(options.extra)}
@@ -126,22 +126,22 @@ _ModelSettings: Any = create_model("_ModelSettings", __base__=_StrictModel, **_F
 
 
 class _KeptSettings(BaseModel):
-    """The content of settings.json: saved settings by the absolute path of the model."""
+    """The content of model-settings.json: saved settings by the absolute path of the model."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     models: dict[str, _ModelSettings] = {}
 
 
-def load_settings(model: Path) -> dict[str, Value]:
-    """Return the settings that the user chose when the model was last served; open ones are absent."""
+def load_model_settings(model: Path) -> dict[str, Value]:
+    """Return the settings that the user chose when the model was last served; those left open are absent."""
     with suppress(OSError):
         kept = _FILE.load(_settings_file()).models.get(str(model.absolute()))
         return kept.model_dump(exclude_none=True) if kept else {}
     return {}
 
 
-def save_settings(model: Path, settings: Settings) -> None:
+def save_model_settings(model: Path, settings: Settings) -> None:
     """Save the settings that the user chose for a model, without the extra arguments. Logs a warning on failure."""
     path, key = _settings_file(), str(model.absolute())
     chosen = _ModelSettings.model_validate(
@@ -157,8 +157,8 @@ def save_settings(model: Path, settings: Settings) -> None:
             models = dict(list(kept.models.items())[-_MOST_MODELS:]) | {key: chosen}
             if chosen == _ModelSettings():
                 del models[key]
-            written = _KeptSettings(models=models).model_dump_json(indent=1, exclude_none=True)
-            _FILE.save(path, written.encode())
+            content = _KeptSettings(models=models).model_dump_json(indent=1, exclude_none=True)
+            _FILE.save(path, content.encode())
     except OSError as error:
         why = getattr(error, "strerror", None) or error
         _log.warning("The settings cannot be kept for the next time (%s): %s.", path, why)

@@ -236,9 +236,8 @@ class Monitor:
         """Read /metrics periodically, in a task of its own because the engine may be slow to reply."""
         while True:
             log, until_s = supervisor.log, self._clock() + self.periods.metrics_rest_s
-            lines = (
-                log.line_count if log is not None else 0
-            )  # before the request, so no line logged meanwhile is missed
+            # Counted before the request, so that no line logged meanwhile is missed.
+            lines = log.line_count if log is not None else 0
             await self._read_metrics(supervisor)
             idle = True
             while idle:

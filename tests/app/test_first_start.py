@@ -23,7 +23,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.builds.installed import read_store
 from launcher.engine.server import registry
 from launcher.engine.server.client import Timings
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.fetch.jobs import RequestedState
 from launcher.fetch.queue_runner import QueueRunner
 from launcher.machine.disks import Disk
@@ -131,14 +131,14 @@ async def test_the_demo_is_served_as_it_was_the_last_time(session: ServerSession
     first = session.supervisor.launch
     assert first is not None
     kept: dict[str, Value] = {"ctx": 2_048, "draft": 1, "kv": "q8_0"}
-    save_settings(first.options.model, kept)
+    save_model_settings(first.options.model, kept)
     await session.stop()
     await start(FirstStartRequest("demo"), session, told)
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.draft, launch.options.kv) == (2_048, 1, "q8_0")
     await session.start(replace(launch.options, draft=2), again=True, chosen={"draft": 2})
-    assert load_settings(first.options.model) == kept | {"draft": 2}
+    assert load_model_settings(first.options.model) == kept | {"draft": 2}
 
 
 async def test_a_model_is_fetched_verified_and_served_as_planned(
@@ -152,7 +152,7 @@ async def test_a_model_is_fetched_verified_and_served_as_planned(
     launch = session.supervisor.launch
     assert launch is not None
     assert (launch.context, launch.options.kv, launch.options.draft) == (4096, "f16", 2)
-    assert load_settings(launch.options.model) == {}  # the plan is nobody's choice
+    assert load_model_settings(launch.options.model) == {}  # the plan is nobody's choice
 
 
 async def test_a_file_without_a_published_checksum_is_not_called_verified(

@@ -25,7 +25,7 @@ from launcher.engine.demo import read_demo_preset
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.process import EngineCommand
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.machine.machine import read_machine
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.gguf import read_model
@@ -212,7 +212,7 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
         options = replace(options, model=tmp_path / demo_model.name)
     await asyncio.to_thread(tuner.save_winner, options, SETTINGS if same else {"draft": 2})
     assert [preset.settings for preset in load_presets()] == ([SETTINGS] if same else [])
-    assert load_settings(options.model)["draft"] == (1 if same else 2)
+    assert load_model_settings(options.model)["draft"] == (1 if same else 2)
 
 
 def served(*arguments: str) -> dict[str, object]:
@@ -233,7 +233,7 @@ async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
 
     model = unpack_demo_model()
     preset = tuned(await here(model), model)
-    save_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
+    save_model_settings(model, {"draft": 1, "slots": 1})  # as applying a tune leaves it
     told = served()
     assert told["preset"] == {"settings": SETTINGS, "note": f"{preset.summary}; --no-preset ignores them"}
     settings = told["settings"]
@@ -246,4 +246,4 @@ async def test_serve_takes_it_says_so_and_leaves_it_out_when_asked() -> None:
     assert isinstance(settings, dict)
     assert settings["draft"] != 1
     assert settings["ubatch"] == 512
-    assert load_settings(model) == {"draft": 1, "slots": 1}
+    assert load_model_settings(model) == {"draft": 1, "slots": 1}

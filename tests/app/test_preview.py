@@ -14,7 +14,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.load_times import LoadTime
-from launcher.engine.settings import load_settings
+from launcher.engine.settings import load_model_settings
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.header_summary import apply_header
 from launcher.models.memory import PlanSettings, estimate_memory
@@ -194,7 +194,7 @@ async def test_a_context_that_is_left_open_again_is_that_of_a_start(
         assert expected == 16_384
         told = await running_servers.restart_server(None, {"ctx": "default"})
         assert told["settings"]["ctx"] == expected
-        assert "ctx" not in load_settings(demo_model)
+        assert "ctx" not in load_model_settings(demo_model)
     finally:
         await session.stop()
 

@@ -21,7 +21,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
-from launcher.engine.settings import load_settings
+from launcher.engine.settings import load_model_settings
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def test_it_is_restarted_with_other_settings_at_the_same_address(options: 
         assert session.supervisor.launch is not None
         assert session.supervisor.launch.context == 2_048
         assert "restarting" in seen
-        assert load_settings(options.model) == {"ctx": 2_048, "draft": 0}
+        assert load_model_settings(options.model) == {"ctx": 2_048, "draft": 0}
         before = session.supervisor.engine_pid
         await running_servers.restart_server(None, {})
         assert session.supervisor.engine_pid != before
@@ -96,7 +96,7 @@ async def test_a_wrong_setting_changes_nothing(options: ServeOptions) -> None:
         with pytest.raises(LauncherError, match="not a server setting"):
             _ = [told async for told in send_request(entry.control_address, "restart", set={"drft": "2"})]
         assert session.supervisor.engine_pid == before
-        assert load_settings(options.model) == {}
+        assert load_model_settings(options.model) == {}
 
 
 async def test_its_log_is_followed_until_it_ends(options: ServeOptions) -> None:

@@ -24,7 +24,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.last_start import load_last_start
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
     assert (kept.start.model, kept.start.options.model) == ("demo", options.model)
 
     await session.start(replace(options, draft=0), chosen={"draft": 0})
-    assert load_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 0}
+    assert load_model_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 0}
     with pytest.raises(ModelMissing):
         await session.start(replace(options, model=tmp_path / "gone.gguf"), chosen={})
     await session.start(replace(options, draft=1), chosen={"draft": 1})
-    assert load_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 1}
+    assert load_model_settings(options.model) == {"ctx": 4_096, "threads": 1, "draft": 1}
 
     with pytest.raises(SettingsFailed) as failed:
         await session.start(broken, chosen={"ctx": 1_024})
@@ -95,10 +95,10 @@ async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
 
 
 async def test_a_start_again_as_it_was_keeps_what_was_kept(session: ServerSession, options: ServeOptions) -> None:
-    save_settings(options.model, {"ctx": 4_096})
+    save_model_settings(options.model, {"ctx": 4_096})
     await session.start(options, set_aside={})
     await session.start(replace(options, draft=0), chosen={"draft": 0})
-    assert load_settings(options.model) == {"ctx": 4_096, "draft": 0}
+    assert load_model_settings(options.model) == {"ctx": 4_096, "draft": 0}
 
 
 async def test_a_finding_is_mended_in_what_runs_and_kept(session: ServerSession, options: ServeOptions) -> None:
@@ -106,7 +106,7 @@ async def test_a_finding_is_mended_in_what_runs_and_kept(session: ServerSession,
     before = running(session).context
     await session.apply_fix(Action(ActionKind.SMALLER_CONTEXT, "Halve the context"))
     assert running(session).context == before // 2
-    assert load_settings(options.model)["ctx"] == before // 2
+    assert load_model_settings(options.model)["ctx"] == before // 2
     old = session.supervisor.engine_pid
     await session.apply_fix(Action(ActionKind.RESTART, "Restart the server"))
     assert running(session).context == before // 2

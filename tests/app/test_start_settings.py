@@ -28,7 +28,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import check_model, plan_settings_of
 from launcher.engine.server.state import KEPT_REPLACED, NO_HEAD
-from launcher.engine.settings import Settings, load_settings, save_settings
+from launcher.engine.settings import Settings, load_model_settings, save_model_settings
 from launcher.models.catalogue_load import load_catalogue, shipped_models
 from launcher.models.library_index import Record, store_record
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
@@ -118,7 +118,7 @@ class TestWhatGoesBeforeWhat:
 
     async def test_each_of_four_goes_before_the_next(self, own: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4, "kv": "q5_1", "ubatch": 256, "ctx": 4_096}
-        save_settings(own, {"kv": "q4_0", "ubatch": 1_024})
+        save_model_settings(own, {"kv": "q4_0", "ubatch": 1_024})
         start = await resolve_start("own", {"ubatch": 128})
         assert values(start, "ctx", "kv", "draft", "ubatch") == [65_536, "q4_0", 4, 128]
         assert {name: start.origins[name].value for name in ("ctx", "kv", "draft", "ubatch")} == {
@@ -137,7 +137,7 @@ class TestWhatGoesBeforeWhat:
 
     async def test_kept_and_tuned_settings_can_be_left_out(self, own: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4}
-        save_settings(own, {"kv": "q4_0", "draft": 3})
+        save_model_settings(own, {"kv": "q4_0", "draft": 3})
         found = [
             values(await resolve_start("own", use_kept=kept, use_tuned=by_tune), "kv", "draft")
             for kept in (True, False)
@@ -149,7 +149,7 @@ class TestWhatGoesBeforeWhat:
         self, own: Path, tuned: dict[str, int | str]
     ) -> None:
         tuned |= {"draft": 4, "ubatch": 256}
-        save_settings(own, {"draft": 4, "kv": "q4_0"})
+        save_model_settings(own, {"draft": 4, "kv": "q4_0"})
         start = await resolve_start("own")
         assert (start.origins["draft"], start.origins["kv"]) == (Origin.TUNED, Origin.KEPT)
         assert (start.chosen, start.set_aside) == ({"kv": "q4_0"}, {"draft": 4})
@@ -163,7 +163,7 @@ class TestWhatGoesBeforeWhat:
 @pytest.mark.usefixtures("tuned")
 class TestKeptSettingsThatNoLongerFit:
     async def test_the_one_that_is_too_much_is_named_and_replaced(self, own: Path, has: list[Situation]) -> None:
-        save_settings(own, {"ctx": 262_144, "draft": 3})
+        save_model_settings(own, {"ctx": 262_144, "draft": 3})
         start = await resolve_start("own")
         assert values(start, "ctx", "draft") == [262_144, 3]
         assert not start.notices
@@ -181,7 +181,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert values(await resolve_start("own", {"ctx": 4_096}), "ctx") == [4_096]
 
     async def test_so_is_a_prompt_cache_that_the_host_has_no_room_for(self, own: Path, has: list[Situation]) -> None:
-        save_settings(own, {"cache_ram": 6_000, "draft": 3})
+        save_model_settings(own, {"cache_ram": 6_000, "draft": 3})
         assert (await resolve_start("own")).options.cache_ram == 6_000
         has[0] = replace(this(), host_mib=4_096)
         start = await resolve_start("own")
@@ -191,7 +191,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert "cache-ram 6000" in start.notices[0].text
 
     async def test_where_nothing_fits_they_stay(self, own: Path, has: list[Situation]) -> None:
-        save_settings(own, {"ctx": 16_384})
+        save_model_settings(own, {"ctx": 16_384})
         has[0] = this(2)
         start = await resolve_start("own")
         assert start.plan is not None
@@ -200,7 +200,7 @@ class TestKeptSettingsThatNoLongerFit:
 
     async def test_what_the_engine_lacks_is_replaced(self, own: Path, has: list[Situation]) -> None:
         del has
-        save_settings(own, {"kv": "tbq4_0"})
+        save_model_settings(own, {"kv": "tbq4_0"})
         start = await resolve_start(str(own), make_options=lambda path: ServeOptions(path, built_in=True))
         assert values(start, "kv") == ["q8_0"]
         text = "Your last settings do not work with this file and engine: kv tbq4_0."
@@ -208,7 +208,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert start.set_aside == {"kv": "tbq4_0"}
 
     async def test_a_card_that_shows_the_plan_in_their_place_keeps_them(self, own: Path) -> None:
-        save_settings(own, {"ctx": 262_144})
+        save_model_settings(own, {"ctx": 262_144})
         wish, situation = PlanCriteria(model="own"), this(8)
         plans = make_plans(load_catalogue(), situation, wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, wish)
@@ -221,7 +221,7 @@ class TestKeptSettingsThatNoLongerFit:
         self, own: Path, tuned: dict[str, int | str]
     ) -> None:
         tuned |= {"draft": 4}
-        save_settings(own, {"draft": 4})
+        save_model_settings(own, {"draft": 4})
         wish = PlanCriteria(model="own")
         plans = make_plans(load_catalogue(), this(), wish)
         (plan,), (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
@@ -238,7 +238,7 @@ class TestKeptSettingsThatNoLongerFit:
         assert drafts == [4, 2]
 
     async def test_the_plans_own_in_place_of_theirs_is_what_the_user_has_taken(self, own: Path) -> None:
-        save_settings(own, {"draft": 3})
+        save_model_settings(own, {"draft": 3})
         wish = PlanCriteria(model="own")
         plans = make_plans(load_catalogue(), this(), wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
@@ -259,13 +259,13 @@ class TestKeptSettingsThatNoLongerFit:
             return replace(found, kept={"draft": 1}, replaced={"ctx": 4_096})
 
         monkeypatch.setattr(start_settings, "resolve_plan", too_big)
-        save_settings(demo_model, {"ctx": 4_096, "draft": 1})
+        save_model_settings(demo_model, {"ctx": 4_096, "draft": 1})
         start = await resolve_start(str(demo_model))
         assert calls
         session = ServerSession()
         try:
             await session.start(start.options, chosen=start.chosen, set_aside=start.set_aside, notices=start.notices)
-            assert load_settings(demo_model) == {"ctx": 4_096, "draft": 1}
+            assert load_model_settings(demo_model) == {"ctx": 4_096, "draft": 1}
         finally:
             await session.stop()
 
@@ -319,7 +319,7 @@ class TestAFileWithoutAHead:
 
     async def test_drafts_that_were_kept_are_replaced(self, headless_model: Path, tuned: dict[str, int | str]) -> None:
         tuned |= {"draft": 4}
-        save_settings(headless_model, {"draft": 3})
+        save_model_settings(headless_model, {"draft": 3})
         start = await resolve_start(str(headless_model))
         assert values(start, "draft") == [0]
         assert [notice.code for notice in start.notices] == [NO_HEAD, KEPT_REPLACED]
@@ -340,7 +340,7 @@ async def test_what_no_formula_knows_has_a_context_that_the_docs_name(tmp_path: 
         write(path, "Latent", Model(whole.architecture, metadata, whole.tensors))
         start = await resolve_start(str(path))
         assert (start.plan, start.options.context) == (None, context)
-    save_settings(path, {"ctx": 1_024})
+    save_model_settings(path, {"ctx": 1_024})
     start = await resolve_start(str(path))
     assert (start.options.context, start.origins["ctx"]) == (1_024, Origin.KEPT)
 
@@ -367,7 +367,7 @@ class TestPlansWithWhatTheUserSet:
     def kept(
         self, settings: Settings, path: Path, situation: Situation | None = None
     ) -> tuple[list[Plan], list[KeptPlan]]:
-        save_settings(path, settings)
+        save_model_settings(path, settings)
         situation = situation or this()
         catalogue = load_catalogue()
         plans = make_plans(catalogue, situation, WISH)
@@ -413,7 +413,7 @@ class TestPlansWithWhatTheUserSet:
         assert (found.settings, found.kept) == ({}, same)
 
     async def test_another_computer_and_a_published_run_stay_as_they_are(self, own: Path) -> None:
-        save_settings(own, {"ctx": 32_768})
+        save_model_settings(own, {"ctx": 32_768})
         catalogue, other = load_catalogue(), describe_machine(24.0, backend="cuda")
         plans = make_plans(catalogue, this(), WISH)
         assert await apply_own_settings(plans, catalogue, other, WISH) == (plans, ())
@@ -421,7 +421,7 @@ class TestPlansWithWhatTheUserSet:
         assert await apply_own_settings(plans, catalogue, this(), published) == (plans, ())
 
     async def test_a_model_that_is_not_here_has_none(self, own: Path) -> None:
-        save_settings(own, {"ctx": 32_768})
+        save_model_settings(own, {"ctx": 32_768})
         catalogue, wish = load_catalogue(), PlanCriteria(model="qwen3.6-35b-a3b-mtp")
         plans = make_plans(catalogue, this(), wish)
         assert await apply_own_settings(plans, catalogue, this(), wish) == (plans, ())

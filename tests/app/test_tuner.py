@@ -26,7 +26,7 @@ from launcher.base.errors import ModelHasNoHead, NothingMeasured, Superseded
 from launcher.base.paths import state_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.state import ServerState
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.history import History
 from launcher.tuning.records import Prompt
@@ -184,10 +184,10 @@ async def test_it_goes_on_where_it_was(options: ServeOptions, session: ServerSes
 
 async def test_the_winner_is_served_and_kept(options: ServeOptions, session: ServerSession) -> None:
     save_winner(options, {"draft": 0, "threads": 1, "p_min": 0.5})
-    assert load_settings(options.model) == {"draft": 0, "threads": 1, "p_min": 0.5}
-    save_settings(options.model, {"ctx": 4_096})
+    assert load_model_settings(options.model) == {"draft": 0, "threads": 1, "p_min": 0.5}
+    save_model_settings(options.model, {"ctx": 4_096})
     await serve_winner(session, "demo", options, {"draft": 2, "p_min": 0.0})
-    assert load_settings(options.model) == {"ctx": 4_096, "draft": 2, "p_min": 0.0}
+    assert load_model_settings(options.model) == {"ctx": 4_096, "draft": 2, "p_min": 0.0}
     served = session.supervisor.options
     assert served is not None
     assert (served.draft, served.p_min, served.extra) == (2, 0.0, ())

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from tests import forked
 from tests.plumbing import without_plumbing
 
@@ -51,24 +51,24 @@ def test_what_is_planned_for_a_file_is_what_starts(verb: str, demo_model: Path) 
     assert (plan["status"], plan["ctx"], plan["draft"]) == ("FITS", 32_768, 2)
     with started(verb, str(demo_model)) as arguments:
         assert sorted(arguments) == wanted
-    assert load_settings(demo_model) == {}  # what is recommended is not the user's choice
+    assert load_model_settings(demo_model) == {}  # what is recommended is not the user's choice
 
 
 def test_what_the_user_set_is_in_both(demo_model: Path) -> None:
     settings = {"ctx": 4_096, "draft": 1, "ubatch": 256}
-    save_settings(demo_model, settings)
+    save_model_settings(demo_model, settings)
     plan, wanted = promised(demo_model)
     assert (plan["ctx"], plan["draft"], plan["ubatch"]) == (4_096, 1, 256)
     assert plan["reasons"][0].startswith("As last served: ctx 4096, draft 1, ubatch 256;")
     with started("serve", str(demo_model)) as arguments:
         assert sorted(arguments) == wanted
-    assert load_settings(demo_model) == settings
+    assert load_model_settings(demo_model) == settings
     plan, wanted = promised(demo_model, "--ctx", "2K")
     assert (plan["ctx"], plan["draft"]) == (2_048, 1)
     assert promised(demo_model, "--defaults")[0]["ctx"] == 32_768
     with started("serve", str(demo_model), "--ctx", "2K") as arguments:
         assert sorted(arguments) == wanted
-    assert load_settings(demo_model) == settings | {"ctx": 2_048}
+    assert load_model_settings(demo_model) == settings | {"ctx": 2_048}
 
 
 def test_a_file_without_a_head_is_planned_and_started_with_mtp_off(headless_model: Path) -> None:
@@ -86,14 +86,14 @@ def test_the_demo_is_planned_by_the_path_that_is_served() -> None:
 
 
 def test_what_is_left_out_this_time_stays_kept(demo_model: Path) -> None:
-    save_settings(demo_model, {"ctx": 4_096})
+    save_model_settings(demo_model, {"ctx": 4_096})
     with started("serve", str(demo_model), "--defaults", "--ubatch", "256") as arguments:
         assert "4096" not in arguments
-    assert load_settings(demo_model) == {"ctx": 4_096, "ubatch": 256}
+    assert load_model_settings(demo_model) == {"ctx": 4_096, "ubatch": 256}
 
 
 def test_what_a_flag_overrides_is_not_said_to_be_kept(demo_model: Path) -> None:
-    save_settings(demo_model, {"ctx": 9_000, "draft": 1})
+    save_model_settings(demo_model, {"ctx": 9_000, "draft": 1})
     plan, _ = promised(demo_model, "--ctx", "4096")
     assert (plan["ctx"], plan["draft"]) == (4_096, 1)
     assert plan["reasons"][0] == "As last served: draft 1; --defaults ignores that."

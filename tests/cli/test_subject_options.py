@@ -9,7 +9,7 @@ from launcher.cli.bar import Reporter
 from launcher.cli.machine_options import add_engine_option
 from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_serve_options
 from launcher.engine.builds.probe import probe_engine
-from launcher.engine.settings import save_settings
+from launcher.engine.settings import save_model_settings
 from launcher.models.gguf import read_model
 from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
@@ -30,7 +30,7 @@ async def model(demo_model: Path) -> Path:
     here = Environment.for_model(model_facts(read_model(demo_model)), build.name, build.version)
     evidence = Evidence(mtp="on", environment=here)
     save_preset(MachinePreset(settings={"draft": 3, "p_min": 0.5}, evidence=evidence, verified_by=("0123456789",)))
-    save_settings(demo_model, {"draft": 3, "threads": 1})
+    save_model_settings(demo_model, {"draft": 3, "threads": 1})
     return demo_model
 
 

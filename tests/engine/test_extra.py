@@ -11,9 +11,9 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.settings import (
     change_settings,
     join_extra,
-    load_settings,
+    load_model_settings,
     parse_settings,
-    save_settings,
+    save_model_settings,
     split_extra,
 )
 
@@ -40,5 +40,5 @@ def test_it_is_a_setting_that_holds_for_one_run_only(tmp_path: Path) -> None:
     assert change_settings(change_settings(options, chosen), {"extra": None}).extra == ()
     with pytest.raises(BadOption, match="--port cannot be passed"):
         change_settings(options, {"extra": "--port 1"})
-    save_settings(options.model, chosen)
-    assert load_settings(options.model) == {"draft": 3}
+    save_model_settings(options.model, chosen)
+    assert load_model_settings(options.model) == {"draft": 3}

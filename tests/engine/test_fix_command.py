@@ -10,7 +10,7 @@ from launcher.base.errors import EngineFailed, ModelHasNoHead
 from launcher.engine.diagnosis.fix_command import command_for
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.last_start import RepeatableStart, load_last_start, quote_command, save_last_start
-from launcher.engine.settings import save_settings
+from launcher.engine.settings import save_model_settings
 from launcher.models.library_index import Record, edit_index
 
 OPTIONS = ServeOptions(Path("/models/m.gguf"), context=65_536, draft=3, kv="q8_0", extra=("--jinja", "-x", "1"))
@@ -38,9 +38,9 @@ def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
 
 
 def test_what_was_kept_and_is_not_wanted_is_left_out_by_name() -> None:
-    save_settings(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
+    save_model_settings(OPTIONS.model, {"ctx": 4_096, "ubatch": 64})
     assert "--defaults" in start().command_words
-    save_settings(OPTIONS.model, {"ctx": 4_096})
+    save_model_settings(OPTIONS.model, {"ctx": 4_096})
     assert "--defaults" not in start().command_words
 
 

@@ -84,8 +84,8 @@ def test_a_value_of_the_wrong_kind_is_refused(name: str, value: str) -> None:
 
 
 def test_a_search_needs_all_its_words() -> None:
-    assert [flag.name for flag in parse_flags(HELP) if flag.matches("cache K")] == ["--cache-type-k"]
-    assert named("--temp").matches("")
+    assert [flag.name for flag in parse_flags(HELP) if flag.matches_search("cache K")] == ["--cache-type-k"]
+    assert named("--temp").matches_search("")
 
 
 async def test_the_built_in_engine_is_asked_itself() -> None:

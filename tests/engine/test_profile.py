@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engine.builds.install_errors import BadProfile
-from launcher.engine.builds.probe import probe_engine, profile_for
+from launcher.engine.builds.probe import find_profile, probe_engine
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
@@ -21,7 +21,7 @@ def own_profile(home: Path, text: str) -> Path:
 
 
 def test_llama_cpp_itself_has_no_profile() -> None:
-    assert profile_for(("f16", "q8_0", "q4_0")) is None
+    assert find_profile(("f16", "q8_0", "q4_0")) is None
 
 
 async def test_a_fork_is_known_by_its_help_and_gets_its_variables(
@@ -42,7 +42,7 @@ async def test_another_build_does_not_get_them(fake_engine: Path, demo_model: Pa
 
 def test_the_users_own_profile_comes_first(home: Path) -> None:
     own_profile(home, 'name = "Mine"\nkv_types = ["turbo3"]\n[environment]\nMINE = "1"\n')
-    profile = profile_for(("f16", "turbo3"))
+    profile = find_profile(("f16", "turbo3"))
     assert profile is not None
     assert (profile.name, dict(profile.environment)) == ("Mine", {"MINE": "1"})
 
@@ -62,4 +62,4 @@ def test_the_users_own_profile_comes_first(home: Path) -> None:
 def test_a_bad_profile_is_named(home: Path, text: str) -> None:
     path = own_profile(home, text)
     with pytest.raises(BadProfile, match=path.name):
-        profile_for(("f16",))
+        find_profile(("f16",))

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.base.errors import BadOption
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.settings import change_settings, load_settings, parse_settings, save_settings
+from launcher.engine.settings import change_settings, load_model_settings, parse_settings, save_model_settings
 from launcher.models.server_settings import format_settings
 
 MODEL = Path("/models/a model.gguf")
@@ -83,14 +83,14 @@ def test_they_are_put_into_the_options_and_checked() -> None:
 
 
 def test_what_was_chosen_is_kept_for_each_model(home: Path) -> None:
-    assert load_settings(MODEL) == {}
-    save_settings(MODEL, {"ctx": 4_096, "kv": None, "draft": 0})
-    save_settings(Path("/models/other.gguf"), {"slots": 2})
-    assert load_settings(MODEL) == {"ctx": 4_096, "draft": 0}
-    assert load_settings(Path("/models/other.gguf")) == {"slots": 2}
+    assert load_model_settings(MODEL) == {}
+    save_model_settings(MODEL, {"ctx": 4_096, "kv": None, "draft": 0})
+    save_model_settings(Path("/models/other.gguf"), {"slots": 2})
+    assert load_model_settings(MODEL) == {"ctx": 4_096, "draft": 0}
+    assert load_model_settings(Path("/models/other.gguf")) == {"slots": 2}
     assert kept(home).stat().st_mode & 0o077 == 0
-    save_settings(MODEL, {})
-    assert load_settings(MODEL) == {}
+    save_model_settings(MODEL, {})
+    assert load_model_settings(MODEL) == {}
 
 
 @pytest.mark.parametrize(
@@ -100,32 +100,32 @@ def test_a_damaged_list_is_kept_and_said(home: Path, damage: str, caplog: pytest
     kept(home).parent.mkdir(parents=True)
     for count, before in ((1, {}), (2, {"draft": 1})):  # the second time there is a copy
         kept(home).write_text(damage)
-        assert load_settings(MODEL) == before
-        save_settings(MODEL, {"draft": 1})
-        assert load_settings(MODEL) == {"draft": 1}
+        assert load_model_settings(MODEL) == before
+        save_model_settings(MODEL, {"draft": 1})
+        assert load_model_settings(MODEL) == {"draft": 1}
         assert caplog.text.count("The list of models' settings was damaged") == count
     assert "its copy takes its place" in caplog.text
     assert [path.read_text() for path in sorted(kept(home).parent.glob("model-settings.json.bad*"))] == [damage, damage]
 
 
 def test_a_copy_that_is_damaged_too_is_no_help(home: Path) -> None:
-    save_settings(MODEL, {"draft": 1})
+    save_model_settings(MODEL, {"draft": 1})
     for path in (kept(home), kept(home).with_name("model-settings.json.copy")):
         path.write_text("{")
-    assert load_settings(MODEL) == {}
+    assert load_model_settings(MODEL) == {}
 
 
 def test_a_list_that_was_deleted_stays_so(home: Path) -> None:
-    save_settings(MODEL, {"draft": 1})
+    save_model_settings(MODEL, {"draft": 1})
     kept(home).unlink()
-    assert load_settings(MODEL) == {}
+    assert load_model_settings(MODEL) == {}
 
 
 def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept(home).parent.mkdir(parents=True, mode=0o700)
     kept(home).symlink_to(kept(home))
-    save_settings(MODEL, {"draft": 1})
-    assert load_settings(MODEL) == {"draft": 1}
+    save_model_settings(MODEL, {"draft": 1})
+    assert load_model_settings(MODEL) == {"draft": 1}
     assert kept(home).with_name("model-settings.json.bad").is_symlink()
     assert "The list of models' settings was damaged" in caplog.text
 
@@ -133,14 +133,14 @@ def test_a_list_that_cannot_be_read_is_not_written_over(home: Path, caplog: pyte
 def test_a_folder_that_cannot_be_written_is_said_and_no_more(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     home.mkdir()
     (home / "state").write_text("in the way")
-    save_settings(MODEL, {"draft": 1})
-    assert load_settings(MODEL) == {}
+    save_model_settings(MODEL, {"draft": 1})
+    assert load_model_settings(MODEL) == {}
     assert "cannot be kept for the next time" in caplog.text
 
 
 def test_only_so_many_models_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.engine.settings._MOST_MODELS", 3)
     for number in range(9):
-        save_settings(Path(f"/models/{number}.gguf"), {"draft": 1})
+        save_model_settings(Path(f"/models/{number}.gguf"), {"draft": 1})
     assert list(json.loads(kept(home).read_text())["models"])[-1] == "/models/8.gguf"
     assert len(json.loads(kept(home).read_text())["models"]) <= 4

@@ -12,7 +12,7 @@ from launcher.cli import serve
 from launcher.cli.machine_options import given_settings
 from launcher.engine.arguments import LLAMA_SERVER, server_arguments
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.settings import change_settings, load_settings, parse_settings, save_settings
+from launcher.engine.settings import change_settings, load_model_settings, parse_settings, save_model_settings
 from launcher.gui.cockpit.controls import RestartFields
 from launcher.gui.cockpit.state import SettingsState
 from launcher.gui.controller import Controller
@@ -25,8 +25,8 @@ def test_a_row_is_an_option_a_setting_an_argument_memory_a_slider_and_an_axis() 
     serve.configure(parser)
     assert given_settings(parser.parse_args(["m.gguf", "--moe-cache-mib", "2GB"]))["moe_cache_mib"] == 2_048
     settings = parse_settings({"moe-cache-mib": "2048"})
-    save_settings(Path("/m.gguf"), settings)
-    assert load_settings(Path("/m.gguf")) == settings == {"moe_cache_mib": 2_048}
+    save_model_settings(Path("/m.gguf"), settings)
+    assert load_model_settings(Path("/m.gguf")) == settings == {"moe_cache_mib": 2_048}
 
     options = change_settings(ServeOptions(Path("m.gguf"), context=8_192), settings)
     assert "--moe-cache-mib 2048" in " ".join(server_arguments(options, LLAMA_SERVER, gpu=True))

@@ -20,7 +20,7 @@ from launcher.conversations.records import MessageEnding
 from launcher.conversations.store import Conversations
 from launcher.engine.server.endpoint import claim_endpoint
 from launcher.engine.server.state import ServerState
-from launcher.engine.settings import load_settings
+from launcher.engine.settings import load_model_settings
 from launcher.gui.application import _open_request
 from launcher.gui.chat.pane import ReplyView
 from launcher.gui.window import Window
@@ -236,7 +236,7 @@ def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
     assert "MTP off" in texts(window)
     assert window.notice.isVisible()
     assert window.notice.text.text() == "headless.gguf has no MTP head, so MTP is off."
-    assert load_settings(headless_model) == {}
+    assert load_model_settings(headless_model) == {}
     with qtbot.waitSignal(window.controller.replied, timeout=60_000):
         ask(window, qtbot, "What is a draft?")
     assert "of drafts accepted" not in texts(window)
@@ -268,7 +268,7 @@ def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Pa
     wait_for(ServerState.READY)
     assert window.controller.view.subject == "MTP demo"
     assert window.controller.launch.context == 32_768  # the longest that is offered on a processor
-    assert load_settings(demo_model) == {}
+    assert load_model_settings(demo_model) == {}
 
 
 def test_a_new_chat_forgets_the_old_one(demo: Window, qtbot: QtBot) -> None:

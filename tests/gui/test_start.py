@@ -14,7 +14,7 @@ from pytestqt.qtbot import QtBot
 from launcher.app.first_steps import Stage, Step
 from launcher.app.planner import MachineDescription
 from launcher.base.errors import LauncherError
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.start.page import StartPage
@@ -266,10 +266,10 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     launch = window.controller.launch
     assert launch is not None
     assert (launch.context, launch.options.draft) == (2_048, 3)
-    assert load_settings(model) == {"ctx": 2_048, "draft": 3}  # what the plan recommends is not the user's choice
+    assert load_model_settings(model) == {"ctx": 2_048, "draft": 3}  # what the plan recommends is not the user's choice
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
-    save_settings(model, {"threads": 3})  # which no plan names
+    save_model_settings(model, {"threads": 3})  # which no plan names
     choose(looked, qtbot, "mine")
     assert looked.card.settings_origin.text() == "Your last settings: 3 threads. Recommended: default threads."
     qtbot.mouseClick(looked.card.switch_button, Qt.MouseButton.LeftButton)

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app.saved_tunes import load_tune, save_tune
 from launcher.engine.server.state import ServerState
-from launcher.engine.settings import load_settings
+from launcher.engine.settings import load_model_settings
 from launcher.gui import theme
 from launcher.gui.tune.page import TunePage
 from launcher.gui.tune.view_data import TuneRequest
@@ -180,13 +180,13 @@ def test_the_winner_is_kept(
         page.begin_tune(TuneRequest(file=str(work), minutes=0.05))
     kept = load_tune()
     assert kept is not None
-    assert load_settings(kept.options.model) == {}
+    assert load_model_settings(kept.options.model) == {}
     begun_elsewhere(page, qtbot)
     with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
         page.tuning.apply()
     assert told.args == [None]
     wait_for(ServerState.READY)
-    assert load_settings(kept.options.model) == {"draft": 0} | load_settings(kept.options.model)
+    assert load_model_settings(kept.options.model) == {"draft": 0} | load_model_settings(kept.options.model)
     assert page.verdict.kicker.text().startswith("Saved for this computer")
 
 

@@ -32,7 +32,7 @@ def test_they_are_the_files_that_the_program_keeps() -> None:
     others = {settings_file.settings_path(), presets_file(), index_path()}
     assert set(list_copied_files()) == {
         model_settings._settings_file(),
-        installed._state_file(),
+        installed._engine_list_file(),
         added_places._file(),
         *others,
     }

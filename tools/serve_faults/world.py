@@ -25,7 +25,7 @@ from launcher.engine.server.guard import Clock, GuardLimits
 from launcher.engine.server.logs import LogBook
 from launcher.engine.server.state import SERVING, Notice, ServerEvent, ServerState, ServerStatus
 from launcher.engine.server.supervisor import RestartPolicy, Supervisor
-from launcher.engine.settings import load_settings, save_settings
+from launcher.engine.settings import load_model_settings, save_model_settings
 
 DRAFT = 3
 """The setting that the user chose, and that no fault may lose."""
@@ -58,7 +58,7 @@ class World:
         self.model = unpack_demo_model()
         self.expects_bad = False
         self.endpoint: Endpoint = claim_endpoint(None)
-        save_settings(self.model, {"draft": DRAFT})
+        save_model_settings(self.model, {"draft": DRAFT})
 
     @property
     def real(self) -> ServeOptions:
@@ -138,7 +138,7 @@ class World:
         for name in list(os.environ):
             if name.startswith("FAKE_"):
                 del os.environ[name]
-        if load_settings(self.model) != {"draft": DRAFT}:
+        if load_model_settings(self.model) != {"draft": DRAFT}:
             broken.append("THE SETTINGS")
         if (endpoint := claim_endpoint(None)) != self.endpoint:
             broken.append(f"THE ADDRESS OR KEY: {endpoint.port}")

@@ -55,7 +55,7 @@ class UnpackLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ArchiveEntry:
     kind: Literal["file", "folder", "symbolic link", "hard link"]
     name: str
     executable: bool = False
@@ -99,11 +99,11 @@ class _Unpacker:
         self, archive: Path, folder: Path, limits: UnpackLimits, most_bytes: int, cancelled: threading.Event
     ) -> None:
         self._archive, self._folder, self._limits = archive, folder, limits
-        self._left_bytes, self._cancelled = most_bytes, cancelled
+        self._bytes_left, self._cancelled = most_bytes, cancelled
         self._kinds: dict[str, str] = {}
-        """The kinds of the entries so far by their case-folded names."""
+        """The kinds of the entries so far, by their case-folded paths."""
 
-    def unpack_entries(self, entries: Iterator[_Entry]) -> None:
+    def unpack_entries(self, entries: Iterator[_ArchiveEntry]) -> None:
         links: list[tuple[PurePosixPath, PurePosixPath]] = []
         for count, entry in enumerate(entries):
             if count == self._limits.entries:
@@ -112,13 +112,13 @@ class _Unpacker:
             if path is None:
                 continue
             self._claim_name(path, entry.kind)
-            place = self._folder / path
+            target_path = self._folder / path
             match entry.kind:
                 case "folder":
-                    place.mkdir(parents=True, exist_ok=True)
+                    target_path.mkdir(parents=True, exist_ok=True)
                 case "file":
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    self._write_file(place, entry)
+                    target_path.parent.mkdir(parents=True, exist_ok=True)
+                    self._write_file(target_path, entry)
                 case "hard link":
                     links.append((path, self._link_target(entry, PurePosixPath())))
                 case "symbolic link":
@@ -147,22 +147,22 @@ class _Unpacker:
             raise self._refusal(f"{str(path)!r} is there twice")
         self._kinds[key] = kind
 
-    def _write_file(self, place: Path, entry: _Entry) -> None:
+    def _write_file(self, target_path: Path, entry: _ArchiveEntry) -> None:
         if entry.content is None:
             raise self._refusal(f"{entry.name!r} has no content")
-        with entry.content, place.open("xb") as file:
+        with entry.content, target_path.open("xb") as file:
             while data := entry.content.read(_COPY_BYTES):
-                self._left_bytes -= len(data)
-                if self._left_bytes < 0:
+                self._bytes_left -= len(data)
+                if self._bytes_left < 0:
                     raise self._refusal("it unpacks to more than such an archive can hold")
                 if self._cancelled.is_set():
                     raise self._refusal("it was cancelled")
                 file.write(data)
             file.flush()
             os.fsync(file.fileno())  # so that an engine that was put in use is complete even after a power cut
-        place.chmod(0o755 if entry.executable else 0o644)
+        target_path.chmod(0o755 if entry.executable else 0o644)
 
-    def _link_target(self, entry: _Entry, parent: PurePosixPath) -> PurePosixPath:
+    def _link_target(self, entry: _ArchiveEntry, parent: PurePosixPath) -> PurePosixPath:
         path = self._check_name(entry.target)
         if path is None:
             raise self._refusal(f"the link {entry.name!r} leads nowhere")
@@ -178,15 +178,15 @@ class _Unpacker:
             content = self._folder / end
             if self._kinds.get(str(end).casefold()) != "file" or not content.is_file():
                 raise self._refusal(f"the link {str(path)!r} leads to {str(target)!r}, which is no file of it")
-            place = self._folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
+            target_path = self._folder / path
+            target_path.parent.mkdir(parents=True, exist_ok=True)
             if sys.platform == "win32":
-                self._left_bytes -= content.stat().st_size
-                if self._left_bytes < 0:
+                self._bytes_left -= content.stat().st_size
+                if self._bytes_left < 0:
                     raise self._refusal("it unpacks to more than such an archive can hold")
-                shutil.copyfile(content, place)
+                shutil.copyfile(content, target_path)
             else:
-                place.symlink_to(os.path.relpath(content, place.parent))
+                target_path.symlink_to(os.path.relpath(content, target_path.parent))
 
     def _refusal(self, why: str) -> ArchiveRefused:
         return _refusal(self._archive, why)
@@ -210,7 +210,7 @@ def _damaged_error(archive: Path, error: Exception) -> ArchiveRefused:
     )
 
 
-def _zip_entries(archive: Path) -> Iterator[_Entry]:
+def _zip_entries(archive: Path) -> Iterator[_ArchiveEntry]:
     with zipfile.ZipFile(archive) as opened:
         for info in opened.infolist():
             if not info.filename:
@@ -219,44 +219,44 @@ def _zip_entries(archive: Path) -> Iterator[_Entry]:
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refusal(archive, f"{info.filename[:80]!r} is neither a file nor a folder")
             if info.is_dir():
-                yield _Entry("folder", info.orig_filename)
+                yield _ArchiveEntry("folder", info.orig_filename)
             else:
-                yield _Entry("file", info.orig_filename, bool(mode & 0o111), content=opened.open(info))
+                yield _ArchiveEntry("file", info.orig_filename, bool(mode & 0o111), content=opened.open(info))
 
 
-def _tar_entries(archive: Path) -> Iterator[_Entry]:
+def _tar_entries(archive: Path) -> Iterator[_ArchiveEntry]:
     with gzip.open(archive) as unpacked:
         counted = _CountedStream(unpacked)
         with tarfile.open(fileobj=counted, mode="r|", bufsize=_TAR_BUFFER_BYTES) as opened:
             while True:
-                counted.allow(_MOST_HEADER_BYTES)
+                counted.allow_bytes(_MOST_HEADER_BYTES)
                 member = opened.next()
                 if member is None:
                     return
-                counted.allow(sys.maxsize)  # the bytes of a file's content are counted in _write_file
+                counted.allow_bytes(sys.maxsize)  # the bytes of a file's content are counted in _write_file
                 yield _tar_entry(archive, opened, member)
 
 
-def _tar_entry(archive: Path, opened: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
+def _tar_entry(archive: Path, opened: tarfile.TarFile, member: tarfile.TarInfo) -> _ArchiveEntry:
     if member.isdir():
-        return _Entry("folder", member.name)
+        return _ArchiveEntry("folder", member.name)
     if member.issym():
-        return _Entry("symbolic link", member.name, target=member.linkname)
+        return _ArchiveEntry("symbolic link", member.name, target=member.linkname)
     if member.islnk():
-        return _Entry("hard link", member.name, target=member.linkname)
+        return _ArchiveEntry("hard link", member.name, target=member.linkname)
     if member.isreg() and not member.issparse():
-        return _Entry("file", member.name, bool(member.mode & 0o111), content=opened.extractfile(member))
+        return _ArchiveEntry("file", member.name, bool(member.mode & 0o111), content=opened.extractfile(member))
     raise _refusal(archive, f"{member.name[:80]!r} is neither a file, a folder nor a link")
 
 
 class _CountedStream(io.RawIOBase):
-    """A stream that raises tarfile.ReadError if more bytes are read than allowed; tar headers have no limit."""
+    """A stream that raises tarfile.ReadError if more bytes are read than allowed, because tarfile limits no header."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
         self._allowed_bytes = _MOST_HEADER_BYTES
 
-    def allow(self, count: int) -> None:
+    def allow_bytes(self, count: int) -> None:
         self._allowed_bytes = count
 
     def read(self, size: int = -1, /) -> bytes:

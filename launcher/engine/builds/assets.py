@@ -50,8 +50,8 @@ class BuildName:
         if found is None:
             return None
         system, arch = _SYSTEMS[found["system"]], found["arch"]
-        unnamed = "metal" if (system, arch) == ("darwin", "arm64") else "cpu"
-        backend = found["versioned"] or found["plain"] or unnamed
+        default_backend = "metal" if (system, arch) == ("darwin", "arm64") else "cpu"
+        backend = found["versioned"] or found["plain"] or default_backend
         toolkit = tuple(map(int, found["toolkit"].split("."))) if found["toolkit"] else None
         return cls(name, found["tag"], system, backend, toolkit, arch)
 
@@ -145,7 +145,7 @@ def choose_builds(
     if backend:
         wanted = _newest_toolkit_first(build for build in builds if build.matches_backend(backend))
     else:
-        wanted = list(_by_preference(builds, gpu))
+        wanted = list(_builds_by_preference(builds, gpu))
     if not wanted:
         others = ", ".join(sorted(build.label for build in builds))
         what = f"{backend} build" if backend else "build without a GPU's backend"
@@ -197,7 +197,7 @@ def _newest_toolkit_first(builds: Iterable[BuildName]) -> list[BuildName]:
     return sorted(builds, key=lambda build: build.toolkit or (), reverse=True)
 
 
-def _by_preference(builds: Sequence[BuildName], gpu: Gpu | None) -> Iterator[BuildName]:
+def _builds_by_preference(builds: Sequence[BuildName], gpu: Gpu | None) -> Iterator[BuildName]:
     """Yield the builds to try, best first, when the user named no backend.
 
     ROCm, SYCL and OpenVINO are left out: they need installed libraries besides the driver.

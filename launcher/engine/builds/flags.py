@@ -11,7 +11,7 @@ from launcher.engine.builds.build import EngineBuild
 from launcher.engine.builds.probe import read_help
 from launcher.models.server_settings import ROWS
 
-Kind = Literal["switch", "choice", "whole", "number", "file", "text"]
+FlagKind = Literal["switch", "choice", "whole", "number", "file", "text"]
 
 _BEGIN = re.compile(r" {0,2}(-{1,2}[A-Za-z].*)")
 _SECTION = re.compile(r"-{3,} (.+?) -{3,}")
@@ -55,7 +55,7 @@ class Flag:
         return self.names[0]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FlagKind:
         """The type of its value, guessed from the placeholder and the default value."""
         if self.value is None:
             return "switch"
@@ -89,7 +89,7 @@ class Flag:
                 option=self.name,
             )
 
-    def matches(self, text: str) -> bool:
+    def matches_search(self, text: str) -> bool:
         """Return whether all words of `text` occur in its names or description, ignoring case."""
         searched = f"{' '.join(self.names)} {self.description}".casefold()
         return all(word in searched for word in text.casefold().split())

@@ -16,7 +16,7 @@ from launcher.engine.builds.installed import BUILT_IN_NAME, PROGRAM, EngineStore
 from launcher.engine.builds.known_bad import KnownFault, build_number, find_known_fault
 from launcher.engine.builds.probe import probe_engine
 
-Origin = Literal["installed", "yours", "PATH", "found", "built-in"]
+EngineOrigin = Literal["installed", "yours", "PATH", "found", "built-in"]
 _PLUG_IN = re.compile(
     r"(?:lib)?ggml-(cuda|vulkan|hip|sycl|metal|openvino|opencl|musa|cann)[\w.-]*\.(?:so[\d.]*|dll|dylib)"
 )
@@ -44,7 +44,7 @@ _WINDOWS_FOLDERS = (
     "%USERPROFILE%/llama.cpp",
     "%USERPROFILE%/llama.cpp/build/bin/Release",
 )
-"""Folders where package managers and CMake put llama-server; one with an unset variable is skipped."""
+"""Folders by system where package managers and CMake put llama-server; one with an unset variable is skipped."""
 _PARALLEL_PROBES = 4
 """Number of engines probed at the same time."""
 
@@ -53,15 +53,15 @@ _PARALLEL_PROBES = 4
 class FoundEngine:
     """An engine on this computer with the result of its probe.
 
-    `name` is its name in the store, or its path. `origin` is the place where it was found. `program` is None for the
-    built-in engine. `build` is None if the probe failed, with the reason in `error`. `backends` are the compute
+    `name` is its name in the store, or its path. `origin` tells where it was found. `program` is None for the built-in
+    engine. `build` is None if the probe failed, with the reason in `error`. `backends` are the compute
     backends besides the CPU; None means unknown, because they may be linked into the program. `mtp` is whether its
     --spec-type has draft-mtp, None if the probe failed. `fault` is its entry in the known-bad list. `current` is
     whether it is in use, `pinned` whether it is in use and pinned. `installed` is its entry in the store.
     """
 
     name: str
-    origin: Origin
+    origin: EngineOrigin
     program: Path | None
     build: EngineBuild | None
     error: LauncherError | None
@@ -74,12 +74,12 @@ class FoundEngine:
 
 
 async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
-    """Return all engines and the store. Each engine is probed, or its cached probe used; failures are recorded."""
+    """Return all engines and the store. Each is probed, unless a probe of it is cached; failures are recorded."""
     store = read_store()
     limit = asyncio.Semaphore(_PARALLEL_PROBES)
 
     async def probe_candidate(
-        name: str, origin: Origin, program: Path | None, engine: InstalledEngine | None
+        name: str, origin: EngineOrigin, program: Path | None, engine: InstalledEngine | None
     ) -> FoundEngine:
         build, error = None, None
         try:
@@ -105,7 +105,7 @@ async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
             engine,
         )
 
-    candidates: list[tuple[str, Origin, Path | None, InstalledEngine | None]] = [
+    candidates: list[tuple[str, EngineOrigin, Path | None, InstalledEngine | None]] = [
         (engine.name, "installed" if engine.manifest else "yours", engine.program, engine) for engine in store.engines
     ]
     seen = {engine.program.resolve() for engine in store.engines}
@@ -118,7 +118,7 @@ async def find_engines() -> tuple[tuple[FoundEngine, ...], EngineStore]:
     return tuple(await asyncio.gather(*(probe_candidate(*each) for each in candidates))), store
 
 
-def find_programs(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Origin, Path]]:
+def find_programs(environ: Mapping[str, str] | None = None) -> Iterator[tuple[EngineOrigin, Path]]:
     """Yield the llama-servers on PATH, in its order, then those in common folders; there may be duplicates."""
     environ = os.environ if environ is None else environ
     for folder in environ.get("PATH", "").split(os.pathsep):

@@ -118,7 +118,7 @@ class _Installation:
             for note in self._releases.notes:
                 self._on_note(note)
             release = offer.release
-            newer = self._newer_in_use(release) if tag is None else None
+            newer = self._find_newer_in_use(release) if tag is None else None
             if newer is not None:
                 self._on_note(
                     message(
@@ -140,7 +140,7 @@ class _Installation:
                 except _TestFailed as failed:
                     fallback = choices[index + 1] if index + 1 < len(choices) and backend is None else None
                     if fallback is None or not failed.another_may_pass or self._is_step_down(fallback):
-                        self._on_note(message("No change: {in_use} stays in use.", in_use=_name_in_use()))
+                        self._on_note(message("No change: {in_use} stays in use.", in_use=_format_engine_in_use()))
                         raise failed.reason from failed
                     self._on_note(
                         message(
@@ -162,13 +162,14 @@ class _Installation:
             _delete_abandoned_downloads(downloads.parent)
             return engine
 
-    def _newer_in_use(self, release: Release) -> InstalledEngine | None:
-        engine = _engine_in_use()
+    def _find_newer_in_use(self, release: Release) -> InstalledEngine | None:
+        """Return the engine in use if it is a newer build than `release`, else None."""
+        engine = _find_engine_in_use()
         return engine if engine and engine.number and engine.number > int(release.tag[1:]) else None
 
     def _is_step_down(self, choice: BuildChoice) -> bool:
         """Return whether the engine in use has a faster backend than `choice`, so that keeping it is better."""
-        engine = _engine_in_use()
+        engine = _find_engine_in_use()
         if engine is None or engine.manifest is None:
             return False
         if fallback_rank(engine.manifest.backend) >= fallback_rank(choice.build.backend):
@@ -339,12 +340,13 @@ def _make_manifest(release: Release, choice: BuildChoice, result: SelfTestResult
     )
 
 
-def _engine_in_use() -> InstalledEngine | None:
+def _find_engine_in_use() -> InstalledEngine | None:
+    """Return the store's engine in use; None if the choice is automatic or built-in, or the engine no longer exists."""
     store = read_store()
     return next((engine for engine in store.engines if engine.name == store.current), None)
 
 
-def _name_in_use() -> str:
+def _format_engine_in_use() -> str:
     name = read_store().current
     return "what was used before" if name == AUTOMATIC else name
 

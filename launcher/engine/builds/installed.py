@@ -144,7 +144,7 @@ class _Version(BaseModel):
     version: int = _VERSION
 
 
-class _State(_Version):
+class _EngineList(_Version):
     """The content of engines.json."""
 
     current: str = AUTOMATIC
@@ -211,8 +211,8 @@ class EngineStore:
 
 def read_store() -> EngineStore:
     """Read the engine store. A damaged engines.json is set aside; nothing else is written. Raises WrittenByNewer."""
-    state, notice = _load_state()
-    return _snapshot(state, notice)
+    engine_list, notice = _load_engine_list()
+    return _make_snapshot(engine_list, notice)
 
 
 def engine_in_use() -> InstalledEngine | None:
@@ -240,8 +240,8 @@ def is_built_in_chosen() -> bool:
     return read_store().current == BUILT_IN_NAME
 
 
-def find_installed(engine: Path) -> InstalledEngine | None:
-    """Return the store's engine with a bare name given in place of a path; None if it is a path or unknown."""
+def find_engine_by_name(engine: Path) -> InstalledEngine | None:
+    """Return the store's engine whose name was given in place of a path; None for a path or an unknown name."""
     if len(engine.parts) != 1 or engine.exists():
         return None
     try:
@@ -252,38 +252,38 @@ def find_installed(engine: Path) -> InstalledEngine | None:
 
 def use_engine(name: str) -> EngineStore:
     """Put an engine in use: a name in the store, "auto" or "built-in". Removes the pin. Raises EngineMissing."""
-    with _locked_state() as state:
-        _switch_to(state, _resolve_name(state, name))
-        state.pinned = False
-        return _snapshot(state)
+    with _locked_engine_list() as engine_list:
+        _switch_to(engine_list, _resolve_name(engine_list, name))
+        engine_list.pinned = False
+        return _make_snapshot(engine_list)
 
 
 def switch_after_install(name: str) -> bool:
     """Put a newly installed engine in use unless another one is pinned; return whether it is in use now."""
-    with _locked_state() as state:
-        if not state.pinned or state.current == name:
-            _switch_to(state, name)
-        return state.current == name
+    with _locked_engine_list() as engine_list:
+        if not engine_list.pinned or engine_list.current == name:
+            _switch_to(engine_list, name)
+        return engine_list.current == name
 
 
 def pin_engine(name: str | None = None) -> EngineStore:
     """Pin an engine, by default the one in use, so that later installations do not replace it. Raises EngineMissing."""
-    with _locked_state() as state:
+    with _locked_engine_list() as engine_list:
         if name is not None:
-            _switch_to(state, _resolve_name(state, name))
-        elif state.current == AUTOMATIC:
+            _switch_to(engine_list, _resolve_name(engine_list, name))
+        elif engine_list.current == AUTOMATIC:
             raise EngineMissing(
                 message("No engine is selected, so none can be pinned."), message("Specify one: `engine pin NAME`.")
             )
-        state.pinned = True
-        return _snapshot(state)
+        engine_list.pinned = True
+        return _make_snapshot(engine_list)
 
 
 def unpin_engine() -> EngineStore:
     """Remove the pin."""
-    with _locked_state() as state:
-        state.pinned = False
-        return _snapshot(state)
+    with _locked_engine_list() as engine_list:
+        engine_list.pinned = False
+        return _make_snapshot(engine_list)
 
 
 def roll_back() -> EngineStore:
@@ -291,19 +291,19 @@ def roll_back() -> EngineStore:
 
     Raises EngineMissing.
     """
-    with _locked_state() as state:
-        if state.previous is None:
+    with _locked_engine_list() as engine_list:
+        if engine_list.previous is None:
             raise EngineMissing(
                 message("There is no previous engine."), message("`mtp-launcher engine list` lists all engines.")
             )
         try:
-            _switch_to(state, _resolve_name(state, state.previous))
+            _switch_to(engine_list, _resolve_name(engine_list, engine_list.previous))
         except EngineMissing as error:
             raise EngineMissing(
-                message("The previous engine, {previous}, no longer exists.", previous=state.previous), error.hint
+                message("The previous engine, {previous}, no longer exists.", previous=engine_list.previous), error.hint
             ) from None
-        state.pinned = False
-        return _snapshot(state)
+        engine_list.pinned = False
+        return _make_snapshot(engine_list)
 
 
 def add_engine(path: Path, name: str | None = None) -> InstalledEngine:
@@ -318,8 +318,8 @@ def add_engine(path: Path, name: str | None = None) -> InstalledEngine:
             message("{chosen!r} cannot be an engine's name.", chosen=chosen),
             message("Use letters, digits, dots and dashes: --name N."),
         )
-    with _locked_state() as state:
-        for engine in _snapshot(state).engines:
+    with _locked_engine_list() as engine_list:
+        for engine in _make_snapshot(engine_list).engines:
             if engine.name == chosen and engine.program != program:
                 raise BadOption(
                     message(
@@ -329,7 +329,9 @@ def add_engine(path: Path, name: str | None = None) -> InstalledEngine:
                     ),
                     message("Choose another name with --name."),
                 )
-        state.own = [own for own in state.own if own.name != chosen] + [_OwnEngine(name=chosen, program=program)]
+        engine_list.own = [own for own in engine_list.own if own.name != chosen] + [
+            _OwnEngine(name=chosen, program=program)
+        ]
     return InstalledEngine(chosen, program, None)
 
 
@@ -343,24 +345,24 @@ def remove_engine(name: str) -> tuple[InstalledEngine, int]:
             message("The built-in engine is part of this program and cannot be removed."),
             message("`mtp-launcher engine use NAME` switches to another engine."),
         )
-    with _locked_state() as state:
-        engine = _snapshot(state).find_engine(name)
-        if engine.name == state.current:
+    with _locked_engine_list() as engine_list:
+        engine = _make_snapshot(engine_list).find_engine(name)
+        if engine.name == engine_list.current:
             raise EngineInUse(
                 message("{name} is in use and pinned, so it was kept.", name=engine.name)
-                if state.pinned
+                if engine_list.pinned
                 else message("{name} is in use, so it was kept.", name=engine.name),
                 message("Switch to another engine first: `mtp-launcher engine use NAME` (auto chooses automatically)."),
             )
         freed = 0
         if engine.manifest is None:
-            state.own = [own for own in state.own if own.name != engine.name]
+            engine_list.own = [own for own in engine_list.own if own.name != engine.name]
         else:
             _check_not_running(engine)
             freed = sum(file.lstat().st_size for file in engine.folder.rglob("*") if not file.is_dir())
             discard_folder(engine.folder)
-        if state.previous == engine.name:
-            state.previous = None
+        if engine_list.previous == engine.name:
+            engine_list.previous = None
     return engine, freed
 
 
@@ -379,18 +381,20 @@ def put_in_place(prepared: Path, name: str, manifest: Manifest) -> InstalledEngi
     return engine
 
 
-def _resolve_name(state: _State, name: str) -> str:
-    return name if name in (AUTOMATIC, BUILT_IN_NAME) else _snapshot(state).find_engine(name).name
+def _resolve_name(engine_list: _EngineList, name: str) -> str:
+    return name if name in (AUTOMATIC, BUILT_IN_NAME) else _make_snapshot(engine_list).find_engine(name).name
 
 
-def _switch_to(state: _State, name: str) -> None:
-    if state.current != name:
-        state.previous, state.current = state.current, name
+def _switch_to(engine_list: _EngineList, name: str) -> None:
+    if engine_list.current != name:
+        engine_list.previous, engine_list.current = engine_list.current, name
 
 
-def _snapshot(state: _State, notice: str | None = None) -> EngineStore:
-    own = [InstalledEngine(each.name, each.program, None) for each in state.own]
-    return EngineStore((*_list_installed_builds(), *own), state.current, state.previous, state.pinned, notice)
+def _make_snapshot(engine_list: _EngineList, notice: str | None = None) -> EngineStore:
+    own = [InstalledEngine(each.name, each.program, None) for each in engine_list.own]
+    return EngineStore(
+        (*_list_installed_builds(), *own), engine_list.current, engine_list.previous, engine_list.pinned, notice
+    )
 
 
 def _list_installed_builds() -> list[InstalledEngine]:
@@ -398,7 +402,7 @@ def _list_installed_builds() -> list[InstalledEngine]:
     engines = []
     for file in store_dir().glob(f"[!.]*/{MANIFEST}"):
         with suppress(OSError):
-            if (manifest := _MANIFEST.load(file)) is None:
+            if (manifest := _MANIFEST_FILE.load(file)) is None:
                 continue
             engines.append(InstalledEngine(file.parent.name, file.parent / PROGRAM, manifest))
     return sorted(engines, key=lambda engine: (-(engine.number or 0), engine.name))
@@ -427,15 +431,15 @@ def _default_name(program: Path) -> str:
 
 
 def _check_not_running(engine: InstalledEngine) -> None:
-    if user := _find_user_of(engine):
+    if user := _find_process_using(engine):
         raise EngineBusy(
             message("{name} is running ({user}), so it was kept.", name=engine.name, user=user),
             message("Stop it: `mtp-launcher stop`.", window="Stop it first."),
         )
 
 
-def _find_user_of(engine: InstalledEngine) -> str | None:
-    """Return the server or process that is running an engine, as text for an error message; None if there is none."""
+def _find_process_using(engine: InstalledEngine) -> str | None:
+    """Return the server or process that runs an engine, as text for an error message; None if there is none."""
     for entry in registry.list_entries():
         if entry.engine == engine.name:
             return f"the server at {entry.url}"
@@ -447,35 +451,35 @@ def _find_user_of(engine: InstalledEngine) -> str | None:
 
 
 @contextmanager
-def _locked_state() -> Iterator[_State]:
-    """Yield the state under a lock and write it back if it changed."""
+def _locked_engine_list() -> Iterator[_EngineList]:
+    """Yield the engine list under a lock, and write it back if it changed."""
     store_dir().mkdir(parents=True, exist_ok=True)
     with FileLock(store_dir() / "lock", timeout=_LOCK_S):
-        state, _ = _load_state()
-        before = state.model_dump_json()
-        yield state
-        if state.model_dump_json() != before:
-            write_atomically(_state_file(), state.model_dump_json(indent=1).encode())
+        engine_list, _ = _load_engine_list()
+        before = engine_list.model_dump_json()
+        yield engine_list
+        if engine_list.model_dump_json() != before:
+            write_atomically(_engine_list_file(), engine_list.model_dump_json(indent=1).encode())
 
 
-def _load_state() -> tuple[_State, str | None]:
-    state, damage = _STATE_FILE.load_with_damage(_state_file())
+def _load_engine_list() -> tuple[_EngineList, str | None]:
+    engine_list, damage = _ENGINE_LIST_FILE.load_with_damage(_engine_list_file())
     if damage is None:
-        return state, None
-    return state, message("The engine list was damaged, so the selected engine is unknown. None is selected now.")
+        return engine_list, None
+    return engine_list, message("The engine list was damaged, so the selected engine is unknown. None is selected now.")
 
 
-def _parse_state(data: bytes) -> _State:
+def _parse_engine_list(data: bytes) -> _EngineList:
     if _Version.model_validate_json(data).version > _VERSION:
         raise WrittenByNewer(
             message("The engine list was written by a newer version of this program."),
-            message("Use that version, or move {file} away. No engine is lost.", file=_state_file()),
+            message("Use that version, or move {file} away. No engine is lost.", file=_engine_list_file()),
         )
-    return _State.model_validate_json(data)
+    return _EngineList.model_validate_json(data)
 
 
-_STATE_FILE = KeptFile("The list of which engine is in use", _parse_state, _State)
-_MANIFEST: KeptFile[Manifest | None] = KeptFile(
+_ENGINE_LIST_FILE = KeptFile("The list of which engine is in use", _parse_engine_list, _EngineList)
+_MANIFEST_FILE: KeptFile[Manifest | None] = KeptFile(
     "The description of an installed engine",
     Manifest.model_validate_json,
     lambda: None,
@@ -483,5 +487,5 @@ _MANIFEST: KeptFile[Manifest | None] = KeptFile(
 )
 
 
-def _state_file() -> Path:
+def _engine_list_file() -> Path:
     return store_dir() / "engines.json"

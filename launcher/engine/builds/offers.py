@@ -69,7 +69,7 @@ def list_offers(
     being published.
     """
     offers = [evaluate_release(release, target, backend) for release in islice(releases, count)]
-    return tuple(_unless_unfinished(offer, offers[index + 1 :]) for index, offer in enumerate(offers))
+    return tuple(_mark_unfinished(offer, offers[index + 1 :]) for index, offer in enumerate(offers))
 
 
 def newest_usable(offers: Sequence[Offer]) -> Offer:
@@ -111,7 +111,7 @@ async def find_offer(
     return offer
 
 
-def _unless_unfinished(offer: Offer, older: Sequence[Offer]) -> Offer:
+def _mark_unfinished(offer: Offer, older: Sequence[Offer]) -> Offer:
     """Return `offer`, or an unfinished offer if an older release has a faster backend that this one lacks."""
     best = min((other for other in older if other.choice), key=_offer_rank, default=None)
     if best is None or best.choice is None or isinstance(offer.obstacle, ReleaseMissing):

@@ -23,7 +23,7 @@ from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
 from launcher.base.store import KeptFile
 from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild
 from launcher.engine.builds.install_errors import BadProfile
-from launcher.engine.builds.installed import find_installed, installed_name_of
+from launcher.engine.builds.installed import find_engine_by_name, installed_name_of
 from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import engine_environment
 from launcher.engine.server.process import EngineCommand, start_process
@@ -49,7 +49,7 @@ class EngineProfile:
     source: str = ""
 
 
-def profile_for(kv_types: Collection[str]) -> EngineProfile | None:
+def find_profile(kv_types: Collection[str]) -> EngineProfile | None:
     """Return the profile of a build that offers `kv_types`; None for llama.cpp itself and for unknown forks.
 
     Profiles are read from the user's config folder (engines/*.toml), then from presets/engines/. Raises BadProfile if
@@ -95,7 +95,7 @@ def _bad_profile(path: Path, why: str) -> BadProfile:
 
 
 _BUILT_IN_SCRIPT = Path(__file__).parents[1] / "builtin.py"
-_PROBE_S = 20.0
+_PROBE_LIMIT_S = 20.0
 _PROBE_PATIENCE_S = (0.3, 0.3)
 _MOST_CHARACTERS = 2**20
 _KV_TYPES = re.compile(r"--cache-type-k\s+\S+[^\n]*\n\s+allowed values: ([^\n]+)|--cache-type-k \{([^}]+)\}")
@@ -162,7 +162,7 @@ def check_built_in_engine(host: Host | None = None) -> None:
         )
 
 
-def find_on_path() -> Path | None:
+def find_llama_server_on_path() -> Path | None:
     """Return the llama-server on PATH, or None.
 
     On Windows, one in the current folder is found first, but ignored: it may be part of a download.
@@ -171,7 +171,7 @@ def find_on_path() -> Path | None:
     return Path(found) if found and Path(found).is_absolute() else None
 
 
-async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_S) -> EngineBuild:
+async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S) -> EngineBuild:
     """Run an engine with --version and --help and return its capabilities, cached until its file changes.
 
     `engine` is a path, a program on PATH, or the name of an engine in the store; None is the built-in engine. Each of
@@ -210,7 +210,7 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_S) -> E
             offers_mtp="draft-mtp" in help_text,
         )
         _save_probe(probe)
-    profile = profile_for(probe.kv_types)
+    profile = find_profile(probe.kv_types)
     return EngineBuild(
         name,
         tuple(command),
@@ -240,7 +240,7 @@ async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Dev
 
 def _find_executable(engine: Path) -> Path:
     found = shutil.which(str(engine))
-    installed = None if found else find_installed(engine)
+    installed = None if found else find_engine_by_name(engine)
     path = installed.program if installed else expand_user(found or engine).absolute()
     if path.is_dir():
         raise EngineMissing(
@@ -284,11 +284,11 @@ def _file_identity(path: Path) -> list[str | int]:
     return [str(path), stat.st_size, stat.st_mtime_ns]
 
 
-async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: float = _PROBE_S) -> str:
+async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: float = _PROBE_LIMIT_S) -> str:
     """Run a command and return its output, stdout and stderr together (llama-server prints its version on stderr).
 
-    It runs like an engine, so the process cannot outlive this program. Raises EngineUnsuitable for more than
-    `_MOST_CHARACTERS` of output or no end within `timeout_s` seconds, and the cause that its log names if it fails.
+    The process cannot outlive this program. Raises EngineUnsuitable if it prints more than `_MOST_CHARACTERS` or does
+    not end within `timeout_s` seconds; if it fails, raises the cause that its output names.
     """
     flag = arguments[-1]
     lines: list[str] = []
@@ -312,14 +312,14 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
         await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         overflow.cancel()
-        answered = process.exited.done()
-        ended = await process.stop(_PROBE_PATIENCE_S)
+        ended_itself = process.exited.done()
+        process_exit = await process.stop(_PROBE_PATIENCE_S)
     if too_much.is_set():
         raise EngineUnsuitable(
             message("{command} {flag} prints endlessly.", command=command[-1], flag=flag),
             message("Choose the llama-server program itself."),
         )
-    if not answered:
+    if not ended_itself:
         raise EngineUnsuitable(
             message(
                 "{command} {flag} gave no answer within {probe_s:.0f} s.",
@@ -327,11 +327,11 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
                 flag=flag,
                 probe_s=timeout_s,
             ),
-            message("Check that the address belongs to a llama-server."),
+            message("Choose the llama-server program itself."),
         )
-    if ended.code:
+    if process_exit.code:
         hint = message("Run `{command} {flag}` yourself to see its output.", command=command[-1], flag=flag)
-        raise explain_exit(ended, lines, while_doing=f"answering {flag}", hint=hint)
+        raise explain_exit(process_exit, lines, while_doing=f"answering {flag}", hint=hint)
     return "\n".join(lines)
 
 

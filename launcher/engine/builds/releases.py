@@ -1,8 +1,8 @@
 """Client for llama.cpp's releases on GitHub, with a cache that keeps requests within the rate limit.
 
 Contract: https://docs.github.com/en/rest/releases (media type, version header, `digest` and `state` of an asset), and
-"Rate limits for the REST API" and "Best practices" there: a reply is cached with its ETag, so a conditional request is
-free while it is unchanged, and after a rate limit error no request is sent until the time that GitHub names.
+"Rate limits for the REST API" and "Best practices" there. A reply is cached with its ETag, because conditional requests
+for unchanged replies do not count. After a rate limit error no request is sent until the time that GitHub names.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ STABLE, NIGHTLY = "stable", "nightly"
 """The two channels: the newest release with a version number, and the newest build."""
 BUILD_TAG = re.compile(r"b[1-9]\d{0,8}")
 _VERSION_TAG = re.compile(r"v\d[\w.-]{0,40}", re.ASCII)
-_POINTER = "nightly-tag.txt"
+_POINTER_FILE = "nightly-tag.txt"
 """The only file of a version release; it contains the tag of the corresponding build."""
 _MINUTE_S, _DAY_S = 60.0, 86_400.0
 
@@ -164,7 +164,7 @@ class ReleaseClient:
 
     def fetch_release(self, tag: str) -> Release:
         """Return the release with this tag. Raises ReleaseMissing if there is none."""
-        reply = self._request(f"{_repository()}/releases/tags/{quote(tag)}", f"release {tag}")
+        reply = self._request(f"{_repository_url()}/releases/tags/{quote(tag)}", f"release {tag}")
         release = _parse_release(reply.data)
         if release.tag != tag:
             raise _malformed_reply()
@@ -172,7 +172,7 @@ class ReleaseClient:
 
     def fetch_builds(self) -> Iterator[Release]:
         """Yield the numbered builds, newest first, and fetch pages as needed (at most 50 releases)."""
-        url: str | None = f"{_repository()}/releases?per_page={_PAGE_RELEASES}"
+        url: str | None = f"{_repository_url()}/releases?per_page={_PAGE_RELEASES}"
         for _ in range(_MOST_PAGES):
             if url is None:
                 return
@@ -186,11 +186,11 @@ class ReleaseClient:
     async def _read_pointer(self, path: str) -> str:
         """Return the build tag of the version release at an API path, "latest" or "tags/TAG", from its pointer file."""
         description = "stable release" if path == "latest" else f"release {path.removeprefix('tags/')}"
-        reply = await asyncio.to_thread(self._request, f"{_repository()}/releases/{path}", description)
+        reply = await asyncio.to_thread(self._request, f"{_repository_url()}/releases/{path}", description)
         release = _parse_release(reply.data)
         if release.is_build:
             return release.tag
-        pointer = release.assets.get(_POINTER)
+        pointer = release.assets.get(_POINTER_FILE)
         if pointer is None or not pointer.uploaded:
             raise ReleaseMissing(
                 message("The release {tag} does not name its build number.", tag=release.tag),
@@ -210,19 +210,19 @@ class ReleaseClient:
             )
         return text
 
-    def _request(self, url: str, what: str) -> _CachedReply:
+    def _request(self, url: str, description: str) -> _CachedReply:
         """Return the reply for a URL: a new one, or the cached one if it is unchanged or the server does not answer.
 
-        `what` is requested, for error messages.
+        `description` names the requested thing in error messages, such as "list of releases".
         """
         cached = _load_reply(url)
         try:
             self._check_rate_limit(url)
-            page = next(fetch_json_pages(url, token=_token_for(url), headers=_headers(cached)))
+            page = next(fetch_json_pages(url, token=_token_for(url), headers=_request_headers(cached)))
             if page.head.status == 304 and cached is not None:
                 reply = cached.model_copy(update={"asked_s": self._now()})
             else:
-                reply = self._parse_reply(url, page, what)
+                reply = self._parse_reply(url, page, description)
         except (RateLimited, Unreachable) as error:
             if cached is None:
                 raise
@@ -237,25 +237,25 @@ class ReleaseClient:
         _save_reply(reply)
         return reply
 
-    def _parse_reply(self, url: str, page: JsonPage, what: str) -> _CachedReply:
+    def _parse_reply(self, url: str, page: JsonPage, description: str) -> _CachedReply:
         status, headers = page.head.status, page.head.headers
         if status in (403, 429) and (error := self._find_rate_limit(page.head)):
             raise error
         if status == 404:
             raise ReleaseMissing(
-                message("{host} has no {what}.", what=what, host=_host()),
+                message("{host} has no {what}.", what=description, host=_api_host()),
                 message("`mtp-launcher engine available` lists the newest builds."),
             )
         if status == 401:
             name = next(name for name in _TOKEN_VARIABLES if os.environ.get(name)) if _token_for(url) else "a token"
             raise Refused(
-                message("{host} rejected the token in {name}.", host=_host(), name=name),
+                message("{host} rejected the token in {name}.", host=_api_host(), name=name),
                 message("Unset it; no token is needed."),
                 status=status,
             )
         if status >= 500:
             raise Unreachable(
-                message("{host} has a server error (HTTP status {status}).", host=_host(), status=status),
+                message("{host} has a server error (HTTP status {status}).", host=_api_host(), status=status),
                 message("Try again later."),
             )
         if not 200 <= status < 300:
@@ -271,21 +271,21 @@ class ReleaseClient:
             data=page.data,
         )
 
-    def _find_rate_limit(self, answer: ResponseHead) -> RateLimited | None:
+    def _find_rate_limit(self, head: ResponseHead) -> RateLimited | None:
         """Return the error if a refusal is a rate limit, and save when it ends; None for other refusals."""
-        wait_s = answer.headers.get("retry-after", "")
-        used_up = answer.headers.get("x-ratelimit-remaining") == "0"
-        reset_s = answer.headers.get("x-ratelimit-reset", "")
+        wait_s = head.headers.get("retry-after", "")
+        used_up = head.headers.get("x-ratelimit-remaining") == "0"
+        reset_s = head.headers.get("x-ratelimit-reset", "")
         if wait_s.isdecimal():
             until_s = self._now() + float(wait_s)
         elif used_up and reset_s.isdecimal():
             until_s = float(reset_s)
-        elif used_up or answer.status == 429:
+        elif used_up or head.status == 429:
             until_s = self._now() + _MINUTE_S  # GitHub's advice for replies that name no time
         else:
             return None
         until_s = min(until_s, self._now() + _DAY_S)
-        limit = _RateLimit(api=_api(), until_s=until_s, token=_token_for(_api()) is not None)
+        limit = _RateLimit(api=_api_url(), until_s=until_s, token=_token_for(_api_url()) is not None)
         with suppress(OSError):
             write_atomically(_rate_limit_file(), limit.model_dump_json().encode())
         return self._rate_limit_error(until_s)
@@ -295,7 +295,7 @@ class ReleaseClient:
             limit = _RATE_LIMIT_FILE.load(_rate_limit_file())
         except OSError:
             return
-        if limit is None or limit.api != _api() or limit.token != (_token_for(url) is not None):
+        if limit is None or limit.api != _api_url() or limit.token != (_token_for(url) is not None):
             return
         if 0 < limit.until_s - self._now() <= _DAY_S:
             raise self._rate_limit_error(limit.until_s)
@@ -303,9 +303,9 @@ class ReleaseClient:
     def _rate_limit_error(self, until_s: float) -> RateLimited:
         minutes = max(1, round((until_s - self._now()) / 60))
         at = time.strftime("%H:%M", time.localtime(until_s))
-        more = "" if _token_for(_api()) else ", or set GITHUB_TOKEN, with which GitHub answers 5,000 times an hour"
+        more = "" if _token_for(_api_url()) else ", or set GITHUB_TOKEN, with which GitHub answers 5,000 times an hour"
         return RateLimited(
-            message("{host} refuses further requests from your address until {at}.", host=_host(), at=at),
+            message("{host} refuses further requests from your address until {at}.", host=_api_host(), at=at),
             message("Try again in {minutes} min{more}.", minutes=minutes, more=more),
             until_s=until_s,
         )
@@ -337,12 +337,12 @@ def _parse_release(data: Any) -> Release:  # noqa: ANN401 -- what the server sen
 
 def _malformed_reply() -> Refused:
     return Refused(
-        message("The release list of {host} is invalid.", host=_host()),
+        message("The release list of {host} is invalid.", host=_api_host()),
         message("Check {api_variable}.", api_variable=API_VARIABLE),
     )
 
 
-def _api() -> str:
+def _api_url() -> str:
     url = os.environ.get(API_VARIABLE, "").strip().rstrip("/") or _API
     if not _is_web_address(url):
         raise BadOption(
@@ -359,23 +359,23 @@ def _is_web_address(url: str) -> bool:
         return False
 
 
-def _repository() -> str:
-    return f"{_api()}/repos/{REPOSITORY}"
+def _repository_url() -> str:
+    return f"{_api_url()}/repos/{REPOSITORY}"
 
 
-def _host() -> str:
-    return urlsplit(_api()).hostname or "The server"
+def _api_host() -> str:
+    return urlsplit(_api_url()).hostname or "The server"
 
 
 def _token_for(url: str) -> str | None:
     """Return the user's GitHub token, but only for URLs of the API server itself."""
-    if urlsplit(url)[:2] != urlsplit(_api())[:2]:
+    if urlsplit(url)[:2] != urlsplit(_api_url())[:2]:
         return None
     found = next(filter(None, (os.environ.get(name, "").strip() for name in _TOKEN_VARIABLES)), None)
     return found if found and _TOKEN.fullmatch(found) else None
 
 
-def _headers(cached: _CachedReply | None) -> dict[str, str]:
+def _request_headers(cached: _CachedReply | None) -> dict[str, str]:
     return _HEADERS | ({"If-None-Match": cached.etag} if cached and cached.etag else {})
 
 

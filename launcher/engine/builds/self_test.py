@@ -20,7 +20,7 @@ from launcher.engine.builds.build import Device, EngineBuild
 from launcher.engine.builds.install_errors import SelfTestFailed
 from launcher.engine.builds.installed import AUTOMATIC, BUILT_IN_NAME, read_store
 from launcher.engine.builds.known_bad import build_number
-from launcher.engine.builds.probe import find_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import find_llama_server_on_path, list_devices, probe_engine
 from launcher.engine.demo import read_demo_preset, unpack_demo_model
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
@@ -44,8 +44,8 @@ _DEVICE_PREFIXES = {
 _DLL_MISSING = (0xC0000135, 0xC0000135 - 2**32)
 """STATUS_DLL_NOT_FOUND, as a process's exit code (ntstatus.h)."""
 _SONAME = re.compile(r"[\w.+-]+\.so(?:\.\d+)*")
-_PROMPT = message("What is MTP, and what does this demo show?")
-_TOKENS = 96
+_SELF_TEST_PROMPT = message("What is MTP, and what does this demo show?")
+_SELF_TEST_TOKENS = 96
 
 OnStep = Callable[[str], None]
 
@@ -127,7 +127,7 @@ async def check_engine(name: str | None = None, *, on_step: OnStep = lambda _: N
     store = read_store()
     name = name or store.current
     if name == AUTOMATIC:
-        name = str(find_on_path() or BUILT_IN_NAME)
+        name = str(find_llama_server_on_path() or BUILT_IN_NAME)
     if name == BUILT_IN_NAME:
         return name, await run_self_test(None, on_step=on_step)
     if os.sep in name or "/" in name:  # Windows accepts "/" in paths, too
@@ -202,8 +202,8 @@ async def _serve_demo(program: Path | None) -> Timings:
         alias="self-test",
     )
     request = ChatRequest(
-        [{"role": "user", "content": _PROMPT}],
-        max_tokens=_TOKENS,
+        [{"role": "user", "content": _SELF_TEST_PROMPT}],
+        max_tokens=_SELF_TEST_TOKENS,
         temperature=preset.temperature,
         seed=1,
         thinking=False,

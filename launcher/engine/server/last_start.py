@@ -23,7 +23,7 @@ from launcher.base.store import KeptFile
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
-from launcher.engine.settings import load_settings
+from launcher.engine.settings import load_model_settings
 from launcher.models.server_settings import ROWS
 from launcher.models.server_settings import Value as SettingValue
 
@@ -85,7 +85,7 @@ class RepeatableStart:
     def command_words(self) -> tuple[str, ...]:
         """The words of the command line that repeats this start."""
         given = {name: value for name, value in self.settings.items() if value is not None}
-        has_other_saved_settings = bool(load_settings(self.options.model).keys() - given.keys())
+        has_other_saved_settings = bool(load_model_settings(self.options.model).keys() - given.keys())
         engine = self.options.engine or (BUILT_IN if self.options.built_in and self.model != DEMO else None)
         words = [PROGRAM, "serve", self.model, *(["--engine", str(engine)] if engine else [])]
         for name, value in given.items():

@@ -14,7 +14,7 @@ from launcher.engine.arguments import server_arguments
 from launcher.engine.builds.build import BUILT_IN, EngineBuild
 from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
 from launcher.engine.builds.known_bad import build_number, find_known_fault
-from launcher.engine.builds.probe import find_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import find_llama_server_on_path, list_devices, probe_engine
 from launcher.engine.environment import engine_environment
 from launcher.engine.serve_options import ServeOptions, check_options, fallback_context
 from launcher.engine.server.endpoint import Endpoint
@@ -105,7 +105,7 @@ async def choose_build(options: ServeOptions) -> EngineBuild:
     chosen = engine_in_use()
     if chosen is not None:
         return await probe_engine(chosen.program)
-    on_path = find_on_path()
+    on_path = find_llama_server_on_path()
     if on_path is not None:
         with suppress(LauncherError):  # an engine on PATH that does not work is skipped here; `doctor` reports it
             build = await probe_engine(on_path)

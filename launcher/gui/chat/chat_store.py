@@ -99,4 +99,4 @@ def reply_settings(launch: "Launch | None", sampling: Mapping[str, object]) -> d
         return dict(sampling)
     from launcher.engine import settings
 
-    return {**{name: value for name, value in settings.settings_of(launch).items() if value}, **sampling}
+    return {**{name: value for name, value in settings.launched_settings(launch).items() if value}, **sampling}

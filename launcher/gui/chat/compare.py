@@ -364,7 +364,7 @@ def format_values(values: Mapping[str, Any]) -> str:
 def _running_values(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":
     if launch is None or not names:
         return {}
-    from launcher.engine.settings import settings_of
+    from launcher.engine.settings import launched_settings
 
-    running = {**settings_of(launch), "ctx": launch.options.context}
+    running = {**launched_settings(launch), "ctx": launch.options.context}
     return {name: running[name] for name in names}  # type: ignore[misc]

@@ -129,7 +129,7 @@ class AdvancedFields(QWidget):
     def _list_flags(self) -> None:
         """List the flags that match the search."""
         query, chosen_name = self.search.text(), self._flag.name if self._flag else ""
-        matching = [flag for flag in self._flags if flag.matches(query)]
+        matching = [flag for flag in self._flags if flag.matches_search(query)]
         extra = self._state.extra
         self.list.blockSignals(True)
         self.list.clear()
