@@ -17,8 +17,8 @@ from launcher.cli.output import Note, Result, error_json, round_figure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from launcher.engine.builds.discovery import FoundEngine
     from launcher.engine.builds.flags import Flag
-    from launcher.engine.builds.found import FoundEngine
     from launcher.engine.builds.installed import EngineStore, InstalledEngine, Manifest
     from launcher.engine.builds.known_bad import KnownFault
     from launcher.engine.builds.offers import Offer
@@ -240,7 +240,7 @@ _DATE_LENGTH = 10
 
 async def _list_engines(_options: argparse.Namespace) -> Result:
     """List all engines of this computer."""
-    from launcher.engine.builds.found import find_engines
+    from launcher.engine.builds.discovery import find_engines
 
     engines, store = await find_engines()
     data = {

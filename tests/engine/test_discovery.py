@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engine.builds import installed
-from launcher.engine.builds.found import FoundEngine, find_engines, find_programs
+from launcher.engine.builds.discovery import FoundEngine, find_engines, find_programs
 from launcher.engine.builds.installed import PROGRAM
 
 
@@ -17,7 +17,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A computer without engines."""
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("launcher.engine.builds.found._LINUX_FOLDERS", ())
+    monkeypatch.setattr("launcher.engine.builds.discovery._LINUX_FOLDERS", ())
 
 
 async def names() -> dict[str, FoundEngine]:
