@@ -292,7 +292,7 @@ async def _add_downloads(options: argparse.Namespace) -> Result:
             if len(to_add) == 1:
                 raise
             failed[name] = error
-    data: dict[str, Any] = {"added": [{"fresh": each.fresh, **job_json(each.job, None)} for each in added]}
+    data: dict[str, Any] = {"added": [{"fresh": each.is_new, **job_json(each.job, None)} for each in added]}
     if failed:
         data["failed"] = [{"what": name, "error": error_json(error)} for name, error in failed.items()]
     return Result(data, _describe_added(added, failed), exit_code=1 if failed else 0)
@@ -300,7 +300,7 @@ async def _add_downloads(options: argparse.Namespace) -> Result:
 
 def _describe_added(added: Sequence[AddedJob], failed: Mapping[str, LauncherError]) -> Iterator[str]:
     for each in added:
-        if each.fresh:
+        if each.is_new:
             size = f" ({format_size(each.job.bytes)})" if each.job.bytes else ""
             yield f"{each.job.title}: added as number {each.job.id}{size}."
         else:

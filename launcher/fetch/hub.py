@@ -149,16 +149,19 @@ def resolve_file(file: HubFile) -> HubEntry:
 
     The entry's `url` names the commit, so a later download gets the same content. Raises Offline if HF_HUB_OFFLINE is
     set, ModelMissing if there is no such repository, revision or file, Refused if the hub denies access, and
-    Unreachable if it does not answer.
+    Unreachable if it does not respond.
     """
     _check_online(str(file), message("Unset it, or name a file on this disk."))
-    bearer, url = hub_token(), file.url
+    token, url = hub_token(), file.url
     for _ in range(_MOST_REDIRECTS):
-        answer = send_head_request(url, token=bearer)
-        target = redirect_target(url, answer.headers.get("location", ""))
-        if not 300 <= answer.status < 400 or "x-linked-size" in answer.headers or url_origin(url) != url_origin(target):
-            return _parse_entry(file, answer, bearer is not None)
-        url = target  # a renamed repository; the redirect of a large file leads to another server and carries its size
+        response = send_head_request(url, token=token)
+        target = redirect_target(url, response.headers.get("location", ""))
+        is_redirect = 300 <= response.status < 400
+        # The redirect of a large file leads to another server, and carries the file's size.
+        leads_to_content = "x-linked-size" in response.headers or url_origin(url) != url_origin(target)
+        if not is_redirect or leads_to_content:
+            return _parse_entry(file, response, token is not None)
+        url = target  # the repository was renamed
     raise Refused(
         message("Hugging Face redirects in a loop for {file}.", file=file),
         message("Check the repository's name on its page."),
@@ -199,22 +202,23 @@ def _main_commit(repo: str) -> str:
     return commits[0]
 
 
-def _fetch_pages(path: str, listed: HubFile) -> Iterator[Any]:
-    """Yield the content of each page of a hub API path for the repository of `listed`, which error messages name."""
-    bearer = hub_token()
-    for count, page in enumerate(fetch_json_pages(f"{hub_endpoint()}/api/models/{listed.repo}{path}", token=bearer)):
+def _fetch_pages(api_path: str, repo_file: HubFile) -> Iterator[Any]:
+    """Yield the content of each page of a path in the hub's API. `repo_file` names the repository, also in errors."""
+    token = hub_token()
+    url = f"{hub_endpoint()}/api/models/{repo_file.repo}{api_path}"
+    for count, page in enumerate(fetch_json_pages(url, token=token)):
         if page.head.status >= 300:
-            raise _error_for_answer(listed, page.head, bearer is not None)
+            raise _error_for_response(repo_file, page.head, token is not None)
         if count == _MOST_PAGES:
             raise Refused(
-                message("The file list of {repo} on Hugging Face does not end.", repo=listed.repo),
+                message("The file list of {repo} on Hugging Face does not end.", repo=repo_file.repo),
                 message("Check that HF_ENDPOINT is a Hugging Face hub."),
             )
         yield page.data
 
 
 def _parse_listed_file(repo: str, item: Any) -> tuple[str, ListedFile]:  # noqa: ANN401 -- what the hub sent
-    """Return path, size and hash. git stores a large file as a pointer; `lfs` describes the file behind it."""
+    """Return path, size and hash of an item. git stores a large file as a pointer; `lfs` describes the file itself."""
     lfs = item.get("lfs") if isinstance(item, dict) else None
     match item, lfs:
         case {"path": str(path)}, {"size": int(size), "oid": str(sha256)} if size >= 0 and _SHA256.fullmatch(sha256):
@@ -232,18 +236,20 @@ def _invalid_listing(repo: str) -> Refused:
     )
 
 
-def _check_online(what: str, hint: str) -> None:
+def _check_online(subject: str, hint: str) -> None:
     if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _TRUE_VALUES:
-        raise Offline(message("{what} cannot be looked up: HF_HUB_OFFLINE is set.", what=what), hint)
+        raise Offline(message("{what} cannot be looked up: HF_HUB_OFFLINE is set.", what=subject), hint)
 
 
-def _parse_entry(file: HubFile, answer: ResponseHead, has_token: bool) -> HubEntry:
-    headers = answer.headers
-    if answer.status >= 400:
-        raise _error_for_answer(file, answer, has_token)
+def _parse_entry(file: HubFile, response: ResponseHead, has_token: bool) -> HubEntry:
+    headers = response.headers
+    if response.status >= 400:
+        raise _error_for_response(file, response, has_token)
     size = headers.get("x-linked-size") or headers.get("content-length", "")
     etag = (headers.get("x-linked-etag") or headers.get("etag", "")).removeprefix("W/").strip('"')
-    if not size.isdecimal() or len(size) > 19 or not etag or ("x-linked-size" not in headers and answer.status >= 300):
+    is_size = size.isdecimal() and len(size) <= 19
+    is_size_of_redirect = "x-linked-size" not in headers and response.status >= 300
+    if not is_size or is_size_of_redirect or not etag:
         raise Refused(
             message("{hostname} does not report the size of {file}.", hostname=urlsplit(file.url).hostname, file=file),
             message("Check that HF_ENDPOINT is a Hugging Face hub."),
@@ -253,14 +259,14 @@ def _parse_entry(file: HubFile, answer: ResponseHead, has_token: bool) -> HubEnt
     return HubEntry(replace(file, revision=commit).url, int(size), sha256, etag, commit)
 
 
-def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> LauncherError:
-    """Return the error for a status and the hub's X-Error-Code header. A file without a path means the listing."""
-    error_code, page = answer.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
+def _error_for_response(file: HubFile, response: ResponseHead, has_token: bool) -> LauncherError:
+    """Return the error for a status and the hub's X-Error-Code header. A `file` without a path means the listing."""
+    error_code, page = response.headers.get("x-error-code", ""), f"{_shown_endpoint()}/{file.repo}"
     facts: dict[str, Any] = {"file": str(file)} if file.path else {"repo": file.repo}
     get_token = message(
         "Create a token at {endpoint}/settings/tokens and set HF_TOKEN to it.", endpoint=_shown_endpoint()
     )
-    match answer.status, error_code:
+    match response.status, error_code:
         case 404, "RevisionNotFound":
             return ModelMissing(
                 message("{repo} has no revision {revision}.", repo=file.repo, revision=file.revision),
@@ -292,9 +298,9 @@ def _error_for_answer(file: HubFile, answer: ResponseHead, has_token: bool) -> L
         case 403, _:
             hint = message("Open {page}, accept the terms, and use a token with read access.", page=page)
         case _:
-            return error_for_status(file.url, answer)
-    if error_code == "GatedRepo" or answer.status == 403:
+            return error_for_status(file.url, response)
+    if error_code == "GatedRepo" or response.status == 403:
         title = message("{repo} is gated: you must accept its terms first.", repo=file.repo)
     else:
         title = message("Hugging Face denies access to {repo}.", repo=file.repo)
-    return Refused(title, hint, status=answer.status, **facts)
+    return Refused(title, hint, status=response.status, **facts)

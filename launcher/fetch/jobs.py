@@ -33,10 +33,10 @@ from launcher.base.messages import message
 from launcher.base.progress import Progress
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 15.0, 600.0
-_LATER = frozenset({408, 429, 500, 502, 503, 504})
+_TEMPORARY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of errors that can be temporary (RFC 9110, section 15; RFC 6585, section 4)."""
 _HOLDING_CODES = frozenset({DiskFull.code, Offline.code})
-"""Codes of errors that every other job would get as well."""
+"""Codes of errors that hold the whole queue, because every other job would get them as well."""
 
 QueuePlace = int | Literal["first", "up", "down", "last"]
 
@@ -53,9 +53,10 @@ class JobState(StrEnum):
 
 
 class RequestedState(StrEnum):
-    """The requests that can be made of a job."""
+    """The states that can be requested of a job."""
 
     RUN = "run"
+    """Also resumes, retries or repeats a job."""
     PAUSE = "pause"
     CANCEL = "cancel"
     DISCARD = "discard"
@@ -85,15 +86,15 @@ class JobFailure:
     @classmethod
     def from_error(cls, error: LauncherError) -> Self:
         """Return the failure for an error."""
-        later = isinstance(error, Unreachable | DownloadBusy | EngineBusy | RateLimited) or (
-            isinstance(error, Refused) and error.status in _LATER
+        temporary = isinstance(error, Unreachable | DownloadBusy | EngineBusy | RateLimited) or (
+            isinstance(error, Refused) and error.status in _TEMPORARY_STATUSES
         )
         until_s = error.facts.get("until_s")
         return cls(
             error.code,
             error.title,
             error.hint,
-            later and not isinstance(error, Untrusted),
+            temporary and not isinstance(error, Untrusted),
             until_s if isinstance(until_s, float) else None,
         )
 
@@ -185,21 +186,23 @@ class Job:
         return replace(self, state=_RESTING_STATES[wish], wish=wish, retry_at_s=None)
 
     def without_owner(self) -> "Job":
-        """Return the job as it is once no process runs it any more."""
+        """Return the job without its owner, in the state that was requested last."""
         return replace(self, state=_RESTING_STATES[self.wish], owner=None)
 
 
 @dataclass(frozen=True, slots=True)
 class AddedJob:
-    """The result of adding a job. `fresh` is False if it was in the queue already."""
+    """The result of adding a job. `is_new` is False if it was queued already."""
 
     job: Job
-    fresh: bool
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """All jobs in order, and the failure that holds the whole queue, if any."""
+    """All jobs in order. While the queue is held, no job starts; `hold` is the failure for that, None if it is not
+    held.
+    """
 
     jobs: tuple[Job, ...] = ()
     next_id: int = 1
@@ -225,14 +228,14 @@ class JobList:
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
         if same is not None and same.is_changing and same.wish is not RequestedState.PAUSE:
             again = same.with_request(RequestedState.RUN)
-            return self._replace_job(again), AddedJob(again, fresh=True)
+            return self._replace_job(again), AddedJob(again, is_new=True)
         if same is not None and same.state in QUEUED_STATES:
-            return self, AddedJob(same, fresh=False)
+            return self, AddedJob(same, is_new=False)
         job = Job(self.next_id if same is None else same.id, kind, arguments, title, now_s, bytes=size_bytes)
         if same is not None and same.state is not JobState.DONE:
             job = replace(job, done_bytes=same.done_bytes)
         rest = tuple(each for each in self.jobs if each is not same)
-        return replace(self, jobs=(*rest, job), next_id=max(self.next_id, job.id + 1)), AddedJob(job, fresh=True)
+        return replace(self, jobs=(*rest, job), next_id=max(self.next_id, job.id + 1)), AddedJob(job, is_new=True)
 
     def request_state(self, job_id: int, wish: RequestedState) -> "JobList":
         """Request a state of a job; a request to run also releases the held queue. Raises JobUnknown."""
@@ -270,7 +273,7 @@ class JobList:
         is_running: Callable[[ProcessId], bool],
         last_progress: Callable[[int], Progress | None] = lambda _job_id: None,
     ) -> "JobList":
-        """Release the jobs whose process is gone."""
+        """Release the jobs whose process, their owner, has ended. `last_progress` is the progress of a job by ID."""
 
         def recover_job(job: Job) -> Job:
             if job.state is not JobState.RUNNING or (job.owner is not None and is_running(job.owner)):
@@ -294,7 +297,7 @@ class JobList:
     def record_outcome(
         self, job_id: int, outcome: Outcome, progress: Progress | None, *, has_new_bytes: bool, now_s: float
     ) -> "JobList":
-        """Record the outcome of a running job; `has_new_bytes` is True if it made progress in this run.
+        """Record the outcome of a running job; `has_new_bytes` is True if it received data since it was started.
 
         A request made meanwhile takes precedence over a failure. Nothing happens if the job was removed.
         """
@@ -326,7 +329,7 @@ class JobList:
         return self._replace_job(job if failure else replace(job, done_bytes=None))
 
     def release_owned_by(self, owner: ProcessId) -> "JobList":
-        """Release all jobs that `owner` runs, because that process stops."""
+        """Release all jobs that the process `owner` runs."""
         jobs = tuple(
             job.without_owner() if job.state is JobState.RUNNING and job.owner == owner else job for job in self.jobs
         )

@@ -126,7 +126,7 @@ def format_head(identity: DownloadIdentity) -> bytes:
 def create_journal(path: Path, identity: DownloadIdentity, stretches: list[Stretch]) -> bytes:
     """Write a journal, replacing an existing one, and return its first line. Raises OSError.
 
-    The temporary file has a fixed name, so that one left by a killed process is reused by the next run.
+    The temporary file has a fixed name, so that the next download replaces one that a killed process has left.
     """
     first, temporary = format_head(identity), _temporary_path(path)
     with temporary.open("wb") as file:

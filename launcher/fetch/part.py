@@ -32,7 +32,7 @@ class Segment:
     """A range of the file that one connection fills, from `begin` to `end`; the bytes up to `position` are written.
 
     The bytes up to `synced` are flushed to disk. `line` is the index of its line in the journal, `requested_end` the
-    end of the range requested from the server, `idle` means that no connection fills it. Guarded by PartialFile's lock.
+    end of the range requested from the server, `idle` means that no connection fills it. PartialFile's lock guards it.
     """
 
     begin: int
@@ -67,8 +67,8 @@ def count_unfinished_bytes(target: Path) -> int | None:
 class PartialFile:
     """An open unfinished file and its journal. All methods are thread-safe; after `close` nothing is written.
 
-    Data of an earlier run is kept if `is_same_file` returns True for the identity in its journal. Methods that write
-    raise OSError.
+    Data of an earlier attempt is kept if `is_same_file` returns True for the identity in its journal. Methods that
+    write raise OSError.
     """
 
     def __init__(
@@ -195,8 +195,7 @@ class PartialFile:
                     each.end = max(each.end, min(gap_ends.get(each.end, 0), each.requested_end))
 
     def write(self, segment: Segment, data: memoryview) -> bool:
-        """Append data to a segment, up to its end, and update the journal. Returns False if the segment needs no
-        more."""
+        """Append data to a segment, up to its end, and update the journal. Returns True if the segment needs more."""
         with self._changed:
             if self._closed or segment.idle:
                 return False
@@ -255,9 +254,9 @@ class PartialFile:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close both files; late threads write nothing any more."""
+        """Close both files; threads that still run write nothing any more."""
         with self._changed:
-            # Data after the last successful flush may be lost, so a later run must not resume from it.
+            # Data after the last successful flush may be lost, so a later attempt must not resume from it.
             if self._sync_error is not None and not self._closed:
                 for segment in self._segments:
                     segment.position = segment.synced
@@ -291,7 +290,7 @@ class PartialFile:
         return spans[0].end if spans and spans[0].begin == 0 else 0
 
     def wait_for_data(self, position: int, generation: int) -> int | None:
-        """Wait until the file is written without a gap beyond `position`, or is complete, and return up to where.
+        """Wait until the file is complete, or written without a gap beyond `position`; return the end of that part.
 
         Returns None if the file was closed, or if all data was discarded since `generation`.
         """

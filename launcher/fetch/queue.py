@@ -70,15 +70,17 @@ class QueueStore:
         self.path = self._folder / "queue.json"
         self._file = KeptFile("The list of downloads", self._parse, lambda: _ParsedQueue(JobList()), quiet=True)
 
-    def stamp(self) -> Stamp | None:
-        """Return a value that differs after each change of the file; None if there is no file."""
+    def read_stamp(self) -> Stamp | None:
+        """Return a value that changes with the file; None if there is no file."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def change(self, change: Callable[[JobList], tuple[JobList, _T]]) -> tuple[JobList, _T, tuple[QueueDamage, ...]]:
+    def change_jobs(
+        self, change: Callable[[JobList], tuple[JobList, _T]]
+    ) -> tuple[JobList, _T, tuple[QueueDamage, ...]]:
         """Apply `change` to the jobs, write them if they differ, and return them, its second result, and any damage.
 
         The file is locked meanwhile. If `change` raises, nothing is written.
@@ -104,7 +106,7 @@ class QueueStore:
         return None
 
     def delete_stale_progress(self, running: Iterable[int]) -> None:
-        """Delete the published progress of jobs that no longer run."""
+        """Delete the published progress of all jobs except `running`, which are IDs."""
         running_paths = {self._progress_path(job_id) for job_id in running}
         for path in self._folder.glob("running-*.json"):
             if path not in running_paths:
@@ -121,7 +123,7 @@ class QueueStore:
         if not queue.lost:
             return queue.jobs, ()
         bad = free_bad_path(self.path)
-        write_atomically(bad, queue.data)  # change() then rewrites the file with the jobs that could be parsed
+        write_atomically(bad, queue.data)  # change_jobs() then rewrites the file with the jobs that could be parsed
         return queue.jobs, (QueueDamage(bad, queue.lost),)
 
     def _parse(self, data: bytes) -> _ParsedQueue:
@@ -231,7 +233,7 @@ class DownloadQueue:
 
     def read_snapshot(self) -> QueueSnapshot:
         """Return a snapshot of all jobs."""
-        jobs, _, damage = self._change(lambda jobs: (jobs, None))
+        jobs, _, damage = self._change_jobs(lambda jobs: (jobs, None))
         running = [job.id for job in jobs.jobs if job.state is JobState.RUNNING]
         progress = {job_id: read for job_id in running if (read := self.store.read_progress(job_id)) is not None}
         return QueueSnapshot(jobs, progress, damage)
@@ -239,7 +241,9 @@ class DownloadQueue:
     def add_job(self, kind: str, arguments: dict[str, Any], title: str, *, size_bytes: int | None = None) -> AddedJob:
         """Append a job to the queue, unless it is queued already. `arguments` are JSON, `title` is for users."""
         now_s = self.clock.calendar_s()
-        return self._change(lambda jobs: jobs.add_job(kind, arguments, title, size_bytes=size_bytes, now_s=now_s))[1]
+        return self._change_jobs(lambda jobs: jobs.add_job(kind, arguments, title, size_bytes=size_bytes, now_s=now_s))[
+            1
+        ]
 
     def request_state(self, wish: RequestedState, *job_ids: int) -> tuple[Job, ...]:
         """Request a state of jobs and return them. Raises JobUnknown, and then requests none."""
@@ -249,7 +253,7 @@ class DownloadQueue:
                 jobs = jobs.request_state(job_id, wish)
             return jobs, None
 
-        jobs = self._change(apply_requests)[0]
+        jobs = self._change_jobs(apply_requests)[0]
         return tuple(jobs.find_job(job_id) for job_id in job_ids)
 
     def request_state_of_all(self, wish: RequestedState, states: Collection[JobState]) -> tuple[Job, ...]:
@@ -261,12 +265,12 @@ class DownloadQueue:
                 jobs = jobs.request_state(job_id, wish)
             return jobs.release_hold() if wish is RequestedState.RUN else jobs, job_ids
 
-        jobs, job_ids, _ = self._change(apply_requests)
+        jobs, job_ids, _ = self._change_jobs(apply_requests)
         return tuple(jobs.find_job(job_id) for job_id in job_ids)
 
     def move_job(self, job_id: int, place: QueuePlace) -> Job:
         """Move a job in the queue (see JobList.move_job), and return it. Raises JobUnknown."""
-        return self._change(lambda jobs: (jobs.move_job(job_id, place), None))[0].find_job(job_id)
+        return self._change_jobs(lambda jobs: (jobs.move_job(job_id, place), None))[0].find_job(job_id)
 
     def clear_ended(self, *, failed: bool = False) -> int:
         """Remove jobs that are done or cancelled, and with `failed` those that failed; return how many."""
@@ -275,11 +279,11 @@ class DownloadQueue:
             remaining = jobs.clear_ended(failed=failed)
             return remaining, len(jobs.jobs) - len(remaining.jobs)
 
-        return self._change(clear_and_count)[1]
+        return self._change_jobs(clear_and_count)[1]
 
     def release_hold(self) -> None:
         """Release the queue if it is held."""
-        self._change(lambda jobs: (jobs.release_hold(), None))
+        self._change_jobs(lambda jobs: (jobs.release_hold(), None))
 
     def settle_jobs(self, jobs: JobList) -> JobList:
         """Release the jobs whose process is gone, and delete the data of discarded ones; return the jobs after that."""
@@ -302,12 +306,14 @@ class DownloadQueue:
             return unexpected_failure(error)
         return None
 
-    def _change(self, change: Callable[[JobList], tuple[JobList, _T]]) -> tuple[JobList, _T, tuple[QueueDamage, ...]]:
+    def _change_jobs(
+        self, change: Callable[[JobList], tuple[JobList, _T]]
+    ) -> tuple[JobList, _T, tuple[QueueDamage, ...]]:
         def change_and_settle(jobs: JobList) -> tuple[JobList, _T]:
             after, result = change(self.settle_jobs(jobs))
             return self.settle_jobs(after), result
 
-        return self.store.change(change_and_settle)
+        return self.store.change_jobs(change_and_settle)
 
 
 def unexpected_failure(error: BaseException) -> JobFailure:

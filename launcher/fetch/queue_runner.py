@@ -180,7 +180,7 @@ class _RunningJob:
 
     job: Job
     resumed_bytes: int
-    """The bytes that were there when it started."""
+    """The bytes that earlier attempts had received."""
     task: "asyncio.Task[None] | None" = None
     progress: Progress | None = None
     stopping: bool = False
@@ -205,7 +205,7 @@ class _RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class _RoundResult:
-    """The jobs as stored at the end of one round, and damage that was found in the file."""
+    """The jobs as stored at the end of one round, damage that was found in the file, and the file's stamp before it."""
 
     jobs: JobList
     damage: tuple[QueueDamage, ...]
@@ -213,18 +213,20 @@ class _RoundResult:
 
 
 class QueueRunner:
-    """Runs the jobs of a queue for as long as `run` lasts; use one per process. `listen` is called on the loop.
+    """Runs the jobs of a queue while `run` is awaited; use one per process. `on_event` is called on the loop.
 
-    At most `at_once` jobs run, counted over all processes. `tick_s` is the interval in seconds between rounds while a
+    At most `at_once` jobs run, counted over all processes. `round_s` is the interval in seconds between rounds while a
     job runs.
     """
 
-    def __init__(self, queue: DownloadQueue, listen: Listener, *, at_once: int = 1, tick_s: float = _ROUND_S) -> None:
+    def __init__(
+        self, queue: DownloadQueue, on_event: Listener, *, at_once: int = 1, round_s: float = _ROUND_S
+    ) -> None:
         self._queue = queue
-        self._listen = listen
+        self._on_event = on_event
         self._at_once = at_once
-        self._tick_s = tick_s
-        self._us = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
+        self._round_s = round_s
+        self._own_id = ProcessId.from_pid(os.getpid()) or ProcessId(os.getpid(), 0.0)
         self._our_jobs: dict[int, _RunningJob] = {}
         self._progress_of_others: dict[int, Progress] = {}
         self._reported: dict[int, Progress] = {}
@@ -257,7 +259,7 @@ class QueueRunner:
                 if until_idle and self._last_round is not None and self._is_idle():
                     return
                 with suppress(TimeoutError):
-                    pause_s = self._tick_s if self._our_jobs else self._tick_s * _IDLE_ROUNDS
+                    pause_s = self._round_s if self._our_jobs else self._round_s * _IDLE_ROUNDS
                     await asyncio.wait_for(self._wake.wait(), pause_s)
         finally:
             await self._return_jobs(round_)
@@ -276,15 +278,15 @@ class QueueRunner:
         self._exchange_progress(progress)
 
         def claim_due(jobs: JobList) -> JobList:
-            return jobs.claim_due(self._us, queue.job_kinds, at_once=self._at_once, now_s=now_s)
+            return jobs.claim_due(self._own_id, queue.job_kinds, at_once=self._at_once, now_s=now_s)
 
         try:
-            stamp = queue.store.stamp()
+            stamp = queue.store.read_stamp()
             if self._last_round is not None and stamp == self._last_round.stamp and not ended:
-                recovered = self._jobs.recover_abandoned(lambda owner: owner == self._us or owner.is_running())
+                recovered = self._jobs.recover_abandoned(lambda owner: owner == self._own_id or owner.is_running())
                 if claim_due(recovered) == self._jobs:
                     return None
-            jobs, _, damage = queue.store.change(
+            jobs, _, damage = queue.store.change_jobs(
                 lambda jobs: (claim_due(queue.settle_jobs(self._record_outcomes(jobs, ended))), None)
             )
             queue.store.delete_stale_progress(job.id for job in jobs.jobs if job.state is JobState.RUNNING)
@@ -301,7 +303,7 @@ class QueueRunner:
         store = self._queue.store
         for job_id, each in progress.items():
             store.publish_progress(job_id, each)
-        others = [job.id for job in self._jobs.jobs if job.state is JobState.RUNNING and job.owner != self._us]
+        others = [job.id for job in self._jobs.jobs if job.state is JobState.RUNNING and job.owner != self._own_id]
         self._progress_of_others = {
             job_id: read for job_id in others if (read := store.read_progress(job_id)) is not None
         }
@@ -320,16 +322,18 @@ class QueueRunner:
         self._last_round, self._jobs, self._reported_error = result, result.jobs, ""
         for job_id in ended:
             del self._our_jobs[job_id]
-        mine = {job.id: job for job in result.jobs.jobs if job.state is JobState.RUNNING and job.owner == self._us}
+        to_run = {
+            job.id: job for job in result.jobs.jobs if job.state is JobState.RUNNING and job.owner == self._own_id
+        }
         for job_id, each in self._our_jobs.items():
-            if job_id not in mine or mine[job_id].wish is not RequestedState.RUN:
+            if job_id not in to_run or to_run[job_id].wish is not RequestedState.RUN:
                 each.stop()
-        for job_id in mine.keys() - self._our_jobs.keys():
-            self._start_job(mine[job_id])
+        for job_id in to_run.keys() - self._our_jobs.keys():
+            self._start_job(to_run[job_id])
         for damage in result.damage:
-            self._listen(QueueNotice(str(damage)))
+            self._on_event(QueueNotice(str(damage)))
         for event in events_between(before, result.jobs):
-            self._listen(event)
+            self._on_event(event)
 
     def _start_job(self, job: Job) -> None:
         running = self._our_jobs[job.id] = _RunningJob(job, job.done_bytes or 0)
@@ -362,16 +366,16 @@ class QueueRunner:
         for job_id, each in progress.items():
             if reported.get(job_id) != each:
                 self._reported_s = now_s
-                self._listen(JobProgressed(running[job_id], each, sum_totals(self._jobs, progress)))
+                self._on_event(JobProgressed(running[job_id], each, sum_totals(self._jobs, progress)))
 
     def _report_write_error(self, error: OSError) -> None:
         text = join_messages(message("Cannot write the download list."), explain_os_error(error).title)
         if text != self._reported_error:
             self._reported_error = text
-            self._listen(QueueNotice(text))
+            self._on_event(QueueNotice(text))
 
     def _is_idle(self) -> bool:
-        """Return True if no job runs and none can start."""
+        """Return True if no job of any process runs, and none can start."""
         if self._our_jobs or any(job.state is JobState.RUNNING for job in self._jobs.jobs):
             return False
         waiting = any(job.state is JobState.WAITING and job.kind in self._queue.job_kinds for job in self._jobs.jobs)
@@ -388,15 +392,15 @@ class QueueRunner:
             await asyncio.wait(pending)
         ended, self._our_jobs = self._our_jobs, {}
         with suppress(OSError, WrittenByNewer):  # the next runner will find that this process is gone
-            jobs, _, _ = self._queue.store.change(
+            jobs, _, _ = self._queue.store.change_jobs(
                 lambda jobs: (
-                    self._queue.settle_jobs(self._record_outcomes(jobs, ended).release_owned_by(self._us)),
+                    self._queue.settle_jobs(self._record_outcomes(jobs, ended).release_owned_by(self._own_id)),
                     None,
                 )
             )
             before, self._jobs = self._jobs, jobs
             for event in events_between(before, jobs):
-                self._listen(event)
+                self._on_event(event)
 
 
 def _disk_full_error(error: OSError) -> DiskFull:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from launcher.base.errors import Refused
-from launcher.fetch.transfer import TransferSettings, pause_s, waiting_note
+from launcher.fetch.transfer import TransferSettings, retry_pause_s, waiting_note
 
 _T = TypeVar("_T")
 _TEMPORARY_STATUSES = (429, 503)
@@ -28,7 +28,7 @@ async def call_with_retries(
             failures += 1
             if error.status not in _TEMPORARY_STATUSES or failures >= settings.attempts:
                 raise
-            seconds = pause_s(failures, error.wait_s, settings)
+            seconds = retry_pause_s(failures, error.wait_s, settings)
             if on_wait is not None:
                 on_wait(waiting_note(error, seconds))
         await asyncio.sleep(seconds)

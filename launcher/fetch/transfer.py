@@ -58,7 +58,7 @@ class DownloadSource:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """A finished file. `received_bytes` came over the network in this run, `resumed_bytes` in earlier runs."""
+    """A finished file. `received_bytes` came over the network now, `resumed_bytes` in earlier attempts."""
 
     path: Path
     bytes: int
@@ -115,17 +115,19 @@ class TokenBucket:
             return max(0.0, self._free_from_s - now)
 
 
-def backoff_s(failures: int, first_s: float, longest_s: float, chance: Callable[[], float] = random.random) -> float:
+def backoff_s(
+    failures: int, first_s: float, longest_s: float, random_share: Callable[[], float] = random.random
+) -> float:
     """Return the pause in seconds after that many failures in a row: doubled each time, then reduced at random by up to
     half.
 
     Random pauses keep clients that lost their server at the same moment from all retrying at the same moment ("equal
     jitter" in Exponential Backoff And Jitter, AWS Architecture Blog, 2015).
     """
-    return min(longest_s, first_s * 2.0 ** min(failures - 1, 60)) * (0.5 + chance() / 2)
+    return min(longest_s, first_s * 2.0 ** min(failures - 1, 60)) * (0.5 + random_share() / 2)
 
 
-def pause_s(failures: int, asked_s: float | None, settings: TransferSettings) -> float:
+def retry_pause_s(failures: int, asked_s: float | None, settings: TransferSettings) -> float:
     """Return the pause in seconds after that many failures in a row; a server may ask for more, up to a limit."""
     seconds = backoff_s(failures, settings.backoff_s, settings.longest_pause_s)
     return seconds if asked_s is None else max(seconds, min(asked_s, settings.longest_asked_pause_s))
@@ -165,10 +167,10 @@ _FAST_STREAM = 250e6
 
 
 class ConnectionGrowth:
-    """The number of connections: starts at one and doubles as long as that raises the speed."""
+    """Finds the number of connections: starts at one and doubles it as long as that raises the speed."""
 
     def __init__(self, most: int, settle_s: float) -> None:
-        self.wanted = 1
+        self.connections = 1
         self._most = most
         self._settle_s = settle_s
         self._measurement_start: tuple[float, int] | None = None
@@ -177,25 +179,25 @@ class ConnectionGrowth:
 
     def stop_growing(self, connections: int) -> None:
         """Use this number of connections, at least one, from now on."""
-        self.wanted = self._most = max(1, connections)
+        self.connections = self._most = max(1, connections)
 
     def record_bytes(self, now_s: float, received_bytes: int, *, settled: bool) -> None:
-        """Record the bytes received so far. `settled` means that each wanted connection has received some."""
-        if self.wanted >= self._most:
+        """Record the bytes received so far. `settled` means that as many connections as wanted have received some."""
+        if self.connections >= self._most:
             return
         if self._measurement_start is None:
             self._measurement_start = (now_s, received_bytes) if settled else None
         elif (seconds := now_s - self._measurement_start[0]) >= self._settle_s:
             speed = (received_bytes - self._measurement_start[1]) / seconds
             self._measurement_start = None
-            if speed < _MIN_SPEEDUP * self._speed_before or speed > _FAST_STREAM * self.wanted:
-                self._most = self.wanted
+            if speed < _MIN_SPEEDUP * self._speed_before or speed > _FAST_STREAM * self.connections:
+                self._most = self.connections
             else:
                 self._speed_before = speed
-                self.wanted = min(2 * self.wanted, self._most)
+                self.connections = min(2 * self.connections, self._most)
 
 
-# The meaning of a server's answer to a range request: continue, retry, start over, or give up.
+# The response to a range request, and what follows from it: continue, retry, start over, or give up.
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(?P<first>\d{1,19})-(?P<last>\d{1,19})|\*)/(?P<size>\d{1,19}|\*)")
 _TEMPORARY_STATUSES = (408, 423, 425, 429)
@@ -212,7 +214,7 @@ class NextStep(Enum):
     WITHOUT_CONDITION = "without condition"
     """The ETag differs, but size and hash are known: continue without If-Range, the hash decides."""
     UNSURE = "unsure"
-    """Neither length nor ETag shows that the answer is of this file: retry; if it happens again, do as NO_RANGES."""
+    """Neither length nor ETag shows that the response is of this file: retry once, then continue as for NO_RANGES."""
     NO_RANGES = "no ranges"
     """The server does not support ranges: use one connection, from the first byte."""
     GIVE_UP = "give up"
@@ -237,26 +239,26 @@ class ConnectionTrouble(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedAnswer:
-    """An accepted answer: the body begins at the requested offset. `ranges`: the server supports ranges."""
+class AcceptedResponse:
+    """An accepted response: its body begins at the requested offset. `size` is that of the whole file in bytes."""
 
     size: int
     etag: str | None
-    ranges: bool
+    supports_ranges: bool
 
 
-def check_answer(
-    answer: ResponseHead, begin: int, known: DownloadIdentity, *, host: str, asked_host: str, name: str
-) -> AcceptedAnswer:
-    """Check the answer to a request for the bytes from `begin`. Raises ConnectionTrouble if it does not deliver them.
+def check_response(
+    response: ResponseHead, begin: int, known: DownloadIdentity, *, host: str, requested_host: str, name: str
+) -> AcceptedResponse:
+    """Check the response to a request for the bytes from `begin`. Raises ConnectionTrouble if it does not have them.
 
-    `host` sent the answer, `asked_host` is the one of the URL: a redirect may lead to another host. RFC 9110: 14
+    `host` sent the response, `requested_host` is that of the URL: a redirect may lead to another host. RFC 9110: 14
     (ranges), 13.1.5 (If-Range).
     """
-    headers = answer.headers
+    headers = response.headers
     etag = headers.get("etag")
     sent_range = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
-    if answer.status == 206:
+    if response.status == 206:
         if (
             not sent_range
             or not sent_range["first"]
@@ -284,8 +286,8 @@ def check_answer(
                 ),
                 NextStep.START_OVER,
             )
-        return AcceptedAnswer(size, etag, ranges=True)
-    if answer.status == 200:
+        return AcceptedResponse(size, etag, supports_ranges=True)
+    if response.status == 200:
         announced = None if "transfer-encoding" in headers else _parse_size(headers.get("content-length", ""), None)
         if announced is None or announced != known.bytes:
             _refuse_web_page(headers.get("content-type", ""), host, name)
@@ -307,18 +309,18 @@ def check_answer(
             unsure = announced is None and (etag is None or etag != known.etag)
             not_in_parts = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
             raise ConnectionTrouble(not_in_parts, NextStep.UNSURE if unsure else NextStep.NO_RANGES)
-        return AcceptedAnswer(size, etag, ranges=False)
-    if answer.status == 416:
+        return AcceptedResponse(size, etag, supports_ranges=False)
+    if response.status == 416:
         size = _parse_size(sent_range["size"] if sent_range else "", known.bytes)
         if size == 0 and known.bytes in (None, 0):
-            return AcceptedAnswer(0, etag, ranges=True)
+            return AcceptedResponse(0, etag, supports_ranges=True)
         refused = Refused(
             message("{host} refuses to send {name} from byte {begin:,}.", host=host, name=name, begin=begin),
             _TRY_ELSEWHERE,
             status=416,
         )
         raise ConnectionTrouble(refused, NextStep.START_OVER if begin else NextStep.GIVE_UP)
-    raise _status_trouble(answer, host, asked_host)
+    raise _status_trouble(response, host, requested_host)
 
 
 _TRY_ELSEWHERE = message("Try again later, or download it from another server.")
@@ -365,17 +367,17 @@ def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin:
         )
 
 
-def _status_trouble(answer: ResponseHead, host: str, asked_host: str) -> ConnectionTrouble:
-    status = answer.status
-    error = error_for_status(f"https://{host}", answer)
+def _status_trouble(response: ResponseHead, host: str, requested_host: str) -> ConnectionTrouble:
+    status = response.status
+    error = error_for_status(f"https://{host}", response)
     if status >= 500 or status in _TEMPORARY_STATUSES:
         return ConnectionTrouble(error, wait_s=error.wait_s)
-    if status in _DENIED_STATUSES and host != asked_host:
+    if status in _DENIED_STATUSES and host != requested_host:
         return ConnectionTrouble(error)  # a signed link that has expired: the next request gets a new one
     return ConnectionTrouble(error, NextStep.GIVE_UP)
 
 
-# One connection of a transfer: a thread that requests a range, checks the answer and writes the data.
+# One connection of a transfer: a thread that requests a range, checks the response and writes the data.
 
 _BUFFER = 2**20
 _SMALL_BUFFER = 2**14
@@ -404,7 +406,7 @@ class ConnectionWorker:
 
     def __init__(self, part: PartialFile, segment: Segment, request: RangeRequest, bucket: TokenBucket | None) -> None:
         self.segment = segment
-        self.accepted: AcceptedAnswer | None = None
+        self.accepted: AcceptedResponse | None = None
         self.received_bytes = 0
         self.mixed = False
         """Whether its data continues data with another ETag, so that the file may mix two versions."""
@@ -439,9 +441,9 @@ class ConnectionWorker:
         begin, known = segment.position, part.identity
         etag = known.etag if begin and request.with_condition and (known.etag or "").startswith('"') else None
         end = segment.end if segment.end < UNKNOWN_END and known.bytes is not None else None
-        answer = self._stream.open(begin if request.with_range else None, end, if_range=etag)
-        accepted = check_answer(
-            answer, begin, known, host=self._stream.host, asked_host=request.host, name=request.name
+        response = self._stream.open(begin if request.with_range else None, end, if_range=etag)
+        accepted = check_response(
+            response, begin, known, host=self._stream.host, requested_host=request.host, name=request.name
         )
         self.mixed = begin > 0 and accepted.etag != known.etag
         part.set_identity(size=accepted.size, etag=accepted.etag)
@@ -494,7 +496,7 @@ _GOOD_CONNECTION_BYTES = 2**20
 
 
 class Transfer:
-    """One run of one transfer; its target is locked and does not exist yet."""
+    """One attempt to download a file. The target is locked, and does not exist yet."""
 
     def __init__(
         self,
@@ -519,7 +521,10 @@ class Transfer:
         self._workers: list[ConnectionWorker] = []
         self._hashers: list[asyncio.Future[str]] = []
         self._with_range = self._with_condition = True
-        self._mixed = self._unsure = False
+        self._mixed = False
+        """Whether the data may mix two versions of the file."""
+        self._unsure = False
+        """Whether the last connection ended with NextStep.UNSURE."""
         self._failures = self._restarts = 0
         self._received_at_last_failure = 0
 
@@ -585,7 +590,7 @@ class Transfer:
                 trouble = None
             self._start_workers()
             await asyncio.wait([each.ended for each in self._workers], timeout=TICK_S, return_when="FIRST_COMPLETED")
-            self._update()
+            self._check_connections()
             for worker in [each for each in self._workers if each.ended.done()]:
                 if worker not in self._workers:  # starting over after another worker's end has removed all workers
                     continue
@@ -607,7 +612,7 @@ class Transfer:
             self._with_range,
             self._with_condition,
         )
-        wanted = 1 if self._part.size is None else self._growth.wanted
+        wanted = 1 if self._part.size is None else self._growth.connections
         while len(self._workers) < wanted and (span := self._next_span(wanted)) is not None:
             self._workers.append(ConnectionWorker(self._part, self._part.claim_segment(span), request, self._bucket))
 
@@ -633,7 +638,9 @@ class Transfer:
         return Span(gaps[0].begin, min(gaps[0].end, gaps[0].begin + chunk))
 
     def _handle_end(self, worker: ConnectionWorker, trouble: ConnectionTrouble | None) -> ConnectionTrouble | None:
-        """Take the next step after a connection has ended; return the trouble to wait for if no connection is left."""
+        """Take the next step after a connection has ended. Returns the trouble that a retry waits for, None for no
+        wait.
+        """
         unsure_before = self._unsure
         self._unsure = trouble is not None and trouble.next_step is NextStep.UNSURE and not self._workers
         if trouble is None:
@@ -711,7 +718,7 @@ class Transfer:
         self._failures += 1
         if self._failures >= settings.attempts:
             raise self._with_resume_hint(trouble.error)
-        seconds = pause_s(self._failures, trouble.wait_s, settings)
+        seconds = retry_pause_s(self._failures, trouble.wait_s, settings)
         note = waiting_note(trouble.error, seconds)
         self._report_progress(Phase.WAITING, part.done_bytes, part.size, part.resumed_bytes, note=note, force=True)
         await self._pause(seconds)
@@ -735,21 +742,23 @@ class Transfer:
         error.hint = join_messages(error.hint, resume_hint)
         return error
 
-    def _update(self) -> None:
+    def _check_connections(self) -> None:
         part, workers, now_s = self._part, self._workers, time.monotonic()
         done = part.done_bytes
         if now_s - self._space_checked_s > _SPACE_CHECK_S:
             self._check_free_space()
         accepted = [each.accepted for each in workers if each.accepted is not None]
         much_missing = (part.size or 0) - done > self._settings.least_parallel_bytes
-        in_parts = bool(accepted) and all(each.ranges and self._proves_identity(each.etag) for each in accepted)
+        in_parts = bool(accepted) and all(
+            each.supports_ranges and self._proves_identity(each.etag) for each in accepted
+        )
         if much_missing and in_parts and self._bucket is None:
             receiving = sum(each.received_bytes > 0 for each in workers)
-            self._growth.record_bytes(now_s, part.received_bytes, settled=receiving >= self._growth.wanted)
+            self._growth.record_bytes(now_s, part.received_bytes, settled=receiving >= self._growth.connections)
         self._report_progress(Phase.RECEIVING if accepted else Phase.CONNECTING, done, part.size, part.resumed_bytes)
 
     def _proves_identity(self, etag: str | None) -> bool:
-        """Return True if a known hash or a strong ETag can prove that separately fetched parts are of one file."""
+        """Return True if a known hash, or this strong ETag, can prove that separately fetched parts are of one file."""
         return self._source.sha256 is not None or (etag or "").startswith('"')
 
     def _check_free_space(self) -> None:
@@ -761,7 +770,7 @@ class Transfer:
             raise disk_full_error(folder, needed=needed, free=free, reserve=reserve)
 
     def _is_same_file(self, known: DownloadIdentity) -> bool:
-        """Return True if the data of an earlier run belongs to this file."""
+        """Return True if the data of an earlier attempt belongs to this file."""
         source = self._source
         if source.bytes is not None and known.bytes not in (None, source.bytes):
             return False
@@ -822,7 +831,7 @@ async def download_file(
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock_target(target):
             if await asyncio.to_thread(os.path.lexists, target):
-                return await _check_existing(source, target, report)
+                return await _verify_existing(source, target, report)
             return await Transfer(source, target, settings, report, pause).run()
     except _ListenerFailed as failed:
         raise failed.error from None
@@ -839,10 +848,10 @@ def discard_download(target: Path) -> None:
             journal.remove_journal(journal_path(target))
 
 
-async def _check_existing(
+async def _verify_existing(
     source: DownloadSource, target: Path, on_progress: Callable[[Progress], None]
 ) -> DownloadedFile:
-    """Return the existing target if it is the wanted file."""
+    """Return the existing target if it is the file of `source`. Raises FileInTheWay if not."""
     began_s = reported_s = time.monotonic()
     status = await asyncio.to_thread(target.stat)
     size = status.st_size

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 from launcher.base.errors import BadOption, ModelMissing, ModelUnknown
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, models_dir
+from launcher.fetch.file_names import local_name, local_path
 from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_file, list_files
-from launcher.fetch.names import local_name, local_path
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
 from launcher.models.library import find_catalogue_file, quant_of, split_names
 from launcher.models.library_index import Kind

@@ -17,8 +17,8 @@ from stat import S_ISREG
 from launcher.base.errors import BadOption, LauncherError, ModelMissing, ModelUnknown
 from launcher.base.messages import message, plural_message
 from launcher.base.paths import expand_user, models_dir
+from launcher.fetch.file_names import local_path
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
-from launcher.fetch.names import local_path
 from launcher.models.added_places import read_added_places
 from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry, ModelFile
 from launcher.models.gguf import GgufModel, is_head_alone, part_names, read_model

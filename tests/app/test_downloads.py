@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterat
 
 async def work(on_event: Callable[[QueueEvent], None] = lambda _event: None) -> None:
     async with asyncio.timeout(60):
-        await QueueRunner(download_queue(), on_event, tick_s=0.02).run(until_idle=True)
+        await QueueRunner(download_queue(), on_event, round_s=0.02).run(until_idle=True)
 
 
 def sha256(path: Path) -> str:
@@ -61,9 +61,9 @@ def sha256(path: Path) -> str:
 
 async def test_a_model_is_pulled_into_the_library(repo: str, demo_model: Path) -> None:
     added = await add_pull(f"{repo}:{FILE}")
-    assert added.fresh
+    assert added.is_new
     assert added.job.title == f"{repo}:{FILE}"
-    assert not (await add_pull(f"{repo}:{FILE}")).fresh
+    assert not (await add_pull(f"{repo}:{FILE}")).is_new
     progress: list[JobProgressed] = []
     await work(lambda event: progress.append(event) if isinstance(event, JobProgressed) else None)
     (job,) = download_queue().read_snapshot().jobs.jobs

@@ -336,7 +336,7 @@ async def test_a_download_that_the_queue_works_at_is_looked_on_and_then_taken(
     monkeypatch.setenv("HF_ENDPOINT", hub.with_faults("stalls"))
     added = await add_pull(mine.model)
     line = download_queue()
-    working = asyncio.create_task(QueueRunner(line, lambda _: None, tick_s=0.02).run())
+    working = asyncio.create_task(QueueRunner(line, lambda _: None, round_s=0.02).run())
     while not list(models_dir().rglob("*.part")):
         await asyncio.sleep(0.01)
     starting = asyncio.ensure_future(start(mine, session, told))

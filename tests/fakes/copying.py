@@ -149,6 +149,6 @@ if __name__ == "__main__":
     at_once = int(sys.argv[2]) if sys.argv[1:2] == ["--at-once"] else 1
 
     async def work() -> None:
-        await QueueRunner(DownloadQueue(WORKS), _print, at_once=at_once, tick_s=0.02).run(until_idle=True)
+        await QueueRunner(DownloadQueue(WORKS), _print, at_once=at_once, round_s=0.02).run(until_idle=True)
 
     asyncio.run(work())

@@ -67,7 +67,7 @@ def test_a_job_is_added_once() -> None:
     jobs = some("a", "b")
     same, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
     assert same == jobs
-    assert not told.fresh
+    assert not told.is_new
     assert told.job.id == 1
 
 
@@ -75,7 +75,7 @@ def test_a_job_is_added_once() -> None:
 def test_what_is_being_cancelled_and_added_again_goes_on(wish: RequestedState) -> None:
     jobs = claimed(some("a")).request_state(1, wish)
     jobs, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=None, now_s=9.0)
-    assert told.fresh
+    assert told.is_new
     assert states(ended(jobs, 1, JobStopped())) == {1: JobState.WAITING}
 
 
@@ -97,7 +97,7 @@ def test_a_server_that_cannot_show_who_it_is_is_not_asked_again() -> None:
 def test_what_has_ended_can_be_added_again_under_its_number(outcome: Outcome) -> None:
     jobs = ended(claimed(some("a", "b")), 1, outcome)
     jobs, told = jobs.add_job("copy", {"name": "a"}, "a", size_bytes=100, now_s=9.0)
-    assert told.fresh
+    assert told.is_new
     assert order(jobs) == [2, 1]
     assert jobs.find_job(1).state is JobState.WAITING
     assert jobs.find_job(1).failure is None
@@ -273,11 +273,11 @@ class Verbs(RuleBasedStateMachine):
         was = states(self.jobs)
         given_up = {job.id for job in self.jobs.jobs if job.is_changing and job.wish is not RequestedState.PAUSE}
         after, told = self.jobs.add_job("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
-        assert told.fresh == (was.get(told.job.id) not in QUEUED_STATES or told.job.id in given_up)
+        assert told.is_new == (was.get(told.job.id) not in QUEUED_STATES or told.job.id in given_up)
         if told.job.id in given_up:
             assert order(after) == order(self.jobs)
             assert told.job.wish is RequestedState.RUN
-        elif told.fresh:
+        elif told.is_new:
             assert order(after)[-1] == told.job.id
         else:
             assert after == self.jobs
@@ -372,8 +372,8 @@ class Verbs(RuleBasedStateMachine):
     def teardown(self) -> None:
         with TemporaryDirectory() as folder:
             store = QueueStore(Path(folder))
-            store.change(lambda _none: (self.jobs, None))
-            assert store.change(lambda jobs: (jobs, None)) == (self.jobs, None, ())
+            store.change_jobs(lambda _none: (self.jobs, None))
+            assert store.change_jobs(lambda jobs: (jobs, None)) == (self.jobs, None, ())
 
 
 TestVerbs = Verbs.TestCase

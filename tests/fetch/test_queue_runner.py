@@ -71,7 +71,7 @@ class Heard:
 
 @asynccontextmanager
 async def at_work(queue: DownloadQueue, heard: Heard, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:  # noqa: ANN401
-    task = asyncio.create_task(QueueRunner(queue, heard, tick_s=TICK_S, **options).run())
+    task = asyncio.create_task(QueueRunner(queue, heard, round_s=TICK_S, **options).run())
     try:
         yield task
     finally:
@@ -81,7 +81,7 @@ async def at_work(queue: DownloadQueue, heard: Heard, **options: Any) -> AsyncIt
 
 async def to_the_end(queue: DownloadQueue, heard: Heard, **options: Any) -> None:  # noqa: ANN401
     async with asyncio.timeout(20):
-        await QueueRunner(queue, heard, tick_s=TICK_S, **options).run(until_idle=True)
+        await QueueRunner(queue, heard, round_s=TICK_S, **options).run(until_idle=True)
 
 
 def add(queue: DownloadQueue, server: Server, folder: Path, *names: str) -> None:
@@ -236,7 +236,7 @@ async def test_ended_at_whatever_moment_it_leaves_jobs_that_wait(turns: int, tmp
     async with Server(a=DATA) as server:
         await server.allow("a", 10_000)
         add(queue, server, tmp_path, "a")
-        task = asyncio.create_task(QueueRunner(queue, Heard(), tick_s=TICK_S).run())
+        task = asyncio.create_task(QueueRunner(queue, Heard(), round_s=TICK_S).run())
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -389,7 +389,7 @@ async def test_a_list_that_cannot_be_written_at_all_is_an_error(home: Path) -> N
     (home / "state").mkdir(parents=True)
     (home / "state" / "downloads").write_text("in the way")
     with pytest.raises(OSError, match="Not a directory"):
-        await QueueRunner(DownloadQueue(WORKS), Heard(), tick_s=TICK_S).run(until_idle=True)
+        await QueueRunner(DownloadQueue(WORKS), Heard(), round_s=TICK_S).run(until_idle=True)
 
 
 def test_nothing_is_imported_that_a_terminal_does_not_need() -> None:

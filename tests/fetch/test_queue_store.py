@@ -37,7 +37,7 @@ def test_everything_about_a_job_is_read_back(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
     jobs, _ = JobList().add_job("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
     jobs = jobs.claim_due(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).request_state(1, RequestedState.DISCARD)
-    assert store.change(lambda _none: (jobs, "told")) == (jobs, "told", ())
+    assert store.change_jobs(lambda _none: (jobs, "told")) == (jobs, "told", ())
     assert QueueStore(tmp_path).change(lambda read: (read, None)) == (jobs, None, ())
 
 
@@ -45,11 +45,11 @@ def test_a_look_writes_nothing(home: Path) -> None:
     assert DownloadQueue({}).read_snapshot().jobs == JobList()
     assert not file_of(home).exists()
     queue = filled("a")
-    stamp = queue.store.stamp()
+    stamp = queue.store.read_stamp()
     queue.read_snapshot()
-    assert queue.store.stamp() == stamp
+    assert queue.store.read_stamp() == stamp
     queue.request_state(RequestedState.PAUSE, 1)
-    assert queue.store.stamp() != stamp
+    assert queue.store.read_stamp() != stamp
 
 
 def test_processes_that_write_at_once_lose_nothing_of_each_other() -> None:
@@ -121,7 +121,7 @@ def test_a_job_that_runs_in_no_process_waits(home: Path) -> None:
 
 def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path) -> None:
     store = QueueStore(tmp_path)
-    store.change(lambda jobs: (jobs, None))
+    store.change_jobs(lambda jobs: (jobs, None))
     figures = Progress(5, 10, 2.5, 2.0, "from a mirror")
     store.publish_progress(1, figures)
     store.publish_progress(2, figures)
@@ -136,5 +136,5 @@ def test_figures_of_running_jobs_are_seen_by_others_and_forgotten(tmp_path: Path
 def test_a_hold_is_kept(tmp_path: Path) -> None:
     full = JobFailure("disk_full", "The disk is full.", "Free space.")
     store = QueueStore(tmp_path)
-    store.change(lambda _none: (JobList(hold=full), None))
-    assert store.change(lambda jobs: (jobs, None))[0].hold == full
+    store.change_jobs(lambda _none: (JobList(hold=full), None))
+    assert store.change_jobs(lambda jobs: (jobs, None))[0].hold == full

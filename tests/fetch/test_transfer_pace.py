@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.fetch.transfer import ConnectionGrowth, SpeedMeter, TokenBucket, TransferSettings, backoff_s, pause_s
+from launcher.fetch.transfer import (
+    ConnectionGrowth,
+    SpeedMeter,
+    TokenBucket,
+    TransferSettings,
+    backoff_s,
+    retry_pause_s,
+)
 
 MB = 10**6
 
@@ -36,9 +43,9 @@ class TestPauses:
 
     def test_a_server_may_ask_for_a_longer_one_up_to_a_limit(self) -> None:
         settings = TransferSettings(backoff_s=1.0, longest_asked_pause_s=600.0)
-        assert [pause_s(1, asked_s, settings) for asked_s in (7.0, 600.0, 1e9)] == [7.0, 600.0, 600.0]
+        assert [retry_pause_s(1, asked_s, settings) for asked_s in (7.0, 600.0, 1e9)] == [7.0, 600.0, 600.0]
         for asked_s in (0.0, None):
-            assert 0.5 <= pause_s(1, asked_s, settings) <= 1.0
+            assert 0.5 <= retry_pause_s(1, asked_s, settings) <= 1.0
 
 
 class TestSpeed:
@@ -62,8 +69,8 @@ def grown(per_connection: float, line: float, most: int = 8) -> int:
     growth, received = ConnectionGrowth(most, settle_s=1.0), 0.0
     for tenth in range(600):
         growth.record_bytes(tenth / 10, int(received), settled=True)
-        received += min(line, per_connection * growth.wanted) * MB / 10
-    return growth.wanted
+        received += min(line, per_connection * growth.connections) * MB / 10
+    return growth.connections
 
 
 class TestNumberOfConnections:
@@ -84,11 +91,11 @@ class TestNumberOfConnections:
         growth = ConnectionGrowth(8, settle_s=1.0)
         for second in range(10):
             growth.record_bytes(float(second), second * MB, settled=False)
-        assert growth.wanted == 1
+        assert growth.connections == 1
 
     def test_stop_is_final(self) -> None:
         growth = ConnectionGrowth(8, settle_s=1.0)
         growth.stop_growing(0)
         for second in range(10):
             growth.record_bytes(float(second), second * MB, settled=True)
-        assert growth.wanted == 1
+        assert growth.connections == 1

@@ -13,7 +13,7 @@ from launcher.base.errors import BadOption
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import api_model_name, prepare_launch
-from launcher.fetch.names import local_path
+from launcher.fetch.file_names import local_path
 from launcher.models.gguf import read_header
 from tests.security.conftest import ACTING, in_terminal
 

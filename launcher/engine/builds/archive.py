@@ -23,7 +23,7 @@ from typing import IO, Literal
 
 from launcher.base.messages import message
 from launcher.engine.builds.install_errors import ArchiveRefused
-from launcher.fetch.names import is_local_name
+from launcher.fetch.file_names import is_local_name
 
 _COPY_BYTES, _TAR_BUFFER_BYTES = 2**20, 2**16
 _DAMAGED = (

@@ -36,7 +36,7 @@ from launcher.engine.builds.installed import (
 from launcher.engine.builds.offers import Offer, archives_of, find_offer, list_offers
 from launcher.engine.builds.releases import STABLE, Asset, Release, ReleaseClient
 from launcher.engine.builds.self_test import SelfTestResult, run_self_test
-from launcher.fetch.names import local_name
+from launcher.fetch.file_names import local_name
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.machine.machine import read_machine
 

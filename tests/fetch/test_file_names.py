@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.base.errors import BadOption
-from launcher.fetch.names import local_name, local_path
+from launcher.fetch.file_names import local_name, local_path
 
 SEGMENTS = st.text(max_size=300) | st.sampled_from(["..", ".", "", "C:", "nul", "CON.gguf", "a/../..", "x.", "\0", "~"])
 

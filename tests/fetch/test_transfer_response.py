@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from launcher.base.errors import RateLimited
 from launcher.base.http import ResponseHead, parse_retry_after
 from launcher.fetch.journal import DownloadIdentity
-from launcher.fetch.transfer import AcceptedAnswer, ConnectionTrouble, NextStep, check_answer
+from launcher.fetch.transfer import AcceptedResponse, ConnectionTrouble, NextStep, check_response
 
 SHA256 = "ab" * 32
 KNOWN = DownloadIdentity("https://example.org/model.gguf", 1000, SHA256, '"one"')
@@ -19,10 +19,10 @@ OF_UNKNOWN_HASH = DownloadIdentity("https://example.org/model.gguf", 1000, None,
 
 def judged(
     status: int, begin: int = 0, known: DownloadIdentity = KNOWN, *, host: str = "example.org", **headers: str
-) -> AcceptedAnswer | NextStep:
+) -> AcceptedResponse | NextStep:
     answer = ResponseHead(status, {name.replace("_", "-"): value for name, value in headers.items()})
     try:
-        return check_answer(answer, begin, known, host=host, asked_host="example.org", name="model.gguf")
+        return check_response(answer, begin, known, host=host, requested_host="example.org", name="model.gguf")
     except ConnectionTrouble as trouble:
         return trouble.next_step
 
@@ -30,13 +30,13 @@ def judged(
 @pytest.mark.parametrize(
     ("known", "etag", "expected"),
     [
-        (KNOWN, '"one"', AcceptedAnswer(1000, '"one"', ranges=True)),
-        (KNOWN, '"two"', AcceptedAnswer(1000, '"two"', ranges=True)),  # the hash decides
-        (OF_UNKNOWN_HASH, '"one"', AcceptedAnswer(1000, '"one"', ranges=True)),
+        (KNOWN, '"one"', AcceptedResponse(1000, '"one"', supports_ranges=True)),
+        (KNOWN, '"two"', AcceptedResponse(1000, '"two"', supports_ranges=True)),  # the hash decides
+        (OF_UNKNOWN_HASH, '"one"', AcceptedResponse(1000, '"one"', supports_ranges=True)),
         (OF_UNKNOWN_HASH, '"two"', NextStep.START_OVER),
     ],
 )
-def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: AcceptedAnswer | NextStep) -> None:
+def test_a_part_of_the_file(known: DownloadIdentity, etag: str, expected: AcceptedResponse | NextStep) -> None:
     assert judged(206, 400, known, content_range="bytes 400-999/1000", etag=etag) == expected
 
 
@@ -75,7 +75,7 @@ def test_refusals(status: int, host: str, expected: NextStep) -> None:
 
 def test_too_many_requests_are_told_apart() -> None:
     with pytest.raises(ConnectionTrouble) as told:
-        check_answer(ResponseHead(429, {"retry-after": "9"}), 0, KNOWN, host="a", asked_host="a", name="x")
+        check_response(ResponseHead(429, {"retry-after": "9"}), 0, KNOWN, host="a", requested_host="a", name="x")
     assert isinstance(told.value.error, RateLimited)
     assert told.value.wait_s == 9
 
@@ -83,7 +83,7 @@ def test_too_many_requests_are_told_apart() -> None:
 @given(st.integers(0, 999), st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1100))
 def test_nothing_is_accepted_that_begins_or_ends_elsewhere(begin: int, first: int, last: int, size: int) -> None:
     outcome = judged(206, begin, content_range=f"bytes {first}-{last}/{size}")
-    if isinstance(outcome, AcceptedAnswer):
+    if isinstance(outcome, AcceptedResponse):
         assert (first, size) == (begin, 1000)
         assert begin <= last
     else:
