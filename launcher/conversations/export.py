@@ -45,7 +45,7 @@ def as_json(conversation: Conversation) -> str:
 
 
 def as_json_object(conversation: Conversation) -> dict[str, object]:
-    """Return the open branch as a JSON object, with the number of each message's versions instead of their IDs."""
+    """Return the open branch as a JSON object. `versions` of a message is their number, not their IDs."""
     data = asdict(conversation)
     for each in data["messages"]:
         each["versions"] = len(each["versions"])
@@ -81,5 +81,5 @@ def _describe_origin(conversation: Conversation) -> str:
     return " · ".join(filter(None, (conversation.model, f"{began:%Y-%m-%d %H:%M %z}")))
 
 
-def _author_name(message: ChatMessage) -> str:
-    return "You" if message.role is Role.USER else "Reply"
+def _author_name(chat_message: ChatMessage) -> str:
+    return "You" if chat_message.role is Role.USER else "Reply"

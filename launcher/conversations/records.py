@@ -19,7 +19,7 @@ class Role(StrEnum):
 
 
 class MessageEnding(StrEnum):
-    """The state of a message. A reply that is still WRITING when the program starts was cut off by a crash."""
+    """How a message ended, WRITING until then. A reply that is WRITING at the next start was cut off by a crash."""
 
     WRITING = "writing"
     WHOLE = "whole"
@@ -51,7 +51,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """A conversation in a list. `messages` counts those of all branches."""
+    """A conversation in a list. `messages` is the number of messages in all branches."""
 
     id: str
     title: str

@@ -53,8 +53,9 @@ CREATE TABLE pieces (
 );
 CREATE INDEX pieces_of_message ON pieces (message);
 """
-"""`pieces` holds the parts of unfinished replies; `leaf` is the last message of the open branch."""
+"""The schema. `pieces` holds the parts of unfinished replies; `leaf` is the last message of the open branch."""
 _INDEX = "CREATE VIRTUAL TABLE found USING fts5(text, content='messages', content_rowid='number', tokenize='trigram')"
+"""The full-text index, `found`, of the texts of messages."""
 _MIGRATIONS = (_TABLES,)
 """Scripts from one schema version to the next; see open_database."""
 _FILE_DESCRIPTION = "The file of conversations"
@@ -62,7 +63,7 @@ _FILE_DESCRIPTION = "The file of conversations"
 
 @dataclass(frozen=True, slots=True)
 class OpenedConversations:
-    """An open database. `indexed` is True if it has a full-text index. `notice` tells the user about a damaged file."""
+    """An open database, whether it has a full-text index, and a notice for the user about damage to the file, or ""."""
 
     db: sqlite3.Connection
     indexed: bool
@@ -105,7 +106,7 @@ def conversations_error(path: Path, error: Exception) -> ConversationsUnusable:
 
 
 def _prepare_database(db: sqlite3.Connection, *, index: bool) -> None:
-    """Make deletions overwrite, and create the full-text index if `index` is True and this SQLite supports it.
+    """Make SQLite overwrite deleted data, and create the full-text index if `index` is True and SQLite supports it.
 
     An existing index that is not to be used, or that this SQLite cannot use, is removed, because deletions could not be
     applied to it.
@@ -169,7 +170,7 @@ class Conversations:
         self._clock = clock
         opened = open_memory(index=index) if in_memory else open_conversations(self.path, index=index)
         self.indexed, self.notice = opened.indexed, opened.notice
-        """True if searches use a full-text index, and a notice for the user about a damaged file."""
+        """See OpenedConversations."""
         self._db = opened.db
         self._db.create_function("holds", 2, _contains_text, deterministic=True)
         with self._transaction():
@@ -204,13 +205,14 @@ class Conversations:
             title, message("See `mtp-launcher chats`.", window="See Chats in the cockpit."), id=text
         )
 
-    def read_conversation(self, conversation: str) -> Conversation:
+    def read_conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation with its open branch."""
         found = self._fetch_rows(
-            "SELECT id, title, system, model, created_s, changed_s, leaf FROM conversations WHERE id = ?", conversation
+            "SELECT id, title, system, model, created_s, changed_s, leaf FROM conversations WHERE id = ?",
+            conversation_id,
         )
         if not found:
-            raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
+            raise ConversationMissing(message("This conversation no longer exists."), id=conversation_id)
         id_, title, system, model, created_s, changed_s, leaf = found[0]
         return Conversation(id_, title, system, model, created_s, changed_s, tuple(self._read_branch(leaf)))
 
@@ -240,13 +242,13 @@ class Conversations:
         return tuple(hits)[:limit]
 
     def create_conversation(self, first: str, *, system: str = "", model: str = "", id: str | None = None) -> str:  # noqa: A002
-        """Create a conversation titled after its first question; return its ID."""
-        conversation, now_s = id or new_id(), self._clock()
+        """Create a conversation, with a title made of its `first` question; return its ID."""
+        conversation_id, now_s = id or new_id(), self._clock()
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO conversations (id, title, system, model, created_s, changed_s) VALUES (?, ?, ?, ?, ?, ?)",
                 (
-                    conversation,
+                    conversation_id,
                     _storable_text(make_title(first)),
                     _storable_text(system),
                     _storable_text(model),
@@ -254,16 +256,16 @@ class Conversations:
                     now_s,
                 ),
             )
-        return conversation
+        return conversation_id
 
-    def add_question(self, conversation: str, parent: str | None, text: str, *, id: str | None = None) -> str:  # noqa: A002
-        """Add a question after the message `parent`, None for the first one; return its ID."""
-        return self._add_message(conversation, parent, Role.USER, text, MessageEnding.WHOLE, {}, id)
+    def add_question(self, conversation_id: str, parent_id: str | None, text: str, *, id: str | None = None) -> str:  # noqa: A002
+        """Add a question after the message `parent_id`, None for the first one; return its ID."""
+        return self._add_message(conversation_id, parent_id, Role.USER, text, MessageEnding.WHOLE, {}, id)
 
     def begin_reply(
         self,
-        conversation: str,
-        parent: str,
+        conversation_id: str,
+        parent_id: str,
         *,
         settings: Mapping[str, object] | None = None,
         model: str = "",
@@ -272,10 +274,10 @@ class Conversations:
         """Create an empty reply to a question; return its ID. `append_pieces` adds to it until `end_reply`."""
         with self._transaction() as db:
             reply = self._add_message(
-                conversation, parent, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id
+                conversation_id, parent_id, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id
             )
             if model:
-                db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_storable_text(model), conversation))
+                db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_storable_text(model), conversation_id))
         return reply
 
     def append_pieces(self, pieces: Iterable[tuple[str, str, str]]) -> None:
@@ -283,12 +285,12 @@ class Conversations:
         with self._transaction() as db:
             db.executemany(
                 "INSERT INTO pieces (message, text, thinking) SELECT id, ?2, ?3 FROM messages WHERE id = ?1",
-                [(message, _storable_text(text), _storable_text(thinking)) for message, text, thinking in pieces],
+                [(message_id, _storable_text(text), _storable_text(thinking)) for message_id, text, thinking in pieces],
             )
 
     def end_reply(
         self,
-        message: str,
+        message_id: str,
         ending: MessageEnding = MessageEnding.WHOLE,
         *,
         footer: str = "",
@@ -297,39 +299,39 @@ class Conversations:
         """Finish a reply: join its pieces and index it."""
         with self._transaction() as db:
             db.execute(f"UPDATE messages SET (text, thinking) = (SELECT {_join_sql('text')}, {_join_sql('thinking')}) "  # noqa: S608
-                       "WHERE id = ?1", (message,))  # fmt: skip
+                       "WHERE id = ?1", (message_id,))  # fmt: skip
             db.execute(
                 "UPDATE messages SET ending = ?, footer = ?, figures = ? WHERE id = ?",
-                (ending, _storable_text(footer), pack_json(figures or {}), message),
+                (ending, _storable_text(footer), pack_json(figures or {}), message_id),
             )
-            db.execute("DELETE FROM pieces WHERE message = ?", (message,))
+            db.execute("DELETE FROM pieces WHERE message = ?", (message_id,))
             db.execute(
                 "UPDATE conversations SET changed_s = ? WHERE id = (SELECT conversation FROM messages WHERE id = ?)",
-                (self._clock(), message),
+                (self._clock(), message_id),
             )
-            self._add_to_index("indexed = 0 AND id = ?", (message,))
+            self._add_to_index("indexed = 0 AND id = ?", (message_id,))
 
-    def delete_message(self, message: str) -> None:
-        """Delete a message and all below it, and the conversation if no message is left."""
+    def delete_message(self, message_id: str) -> None:
+        """Delete a message with all that follow it, and the conversation if no message is left."""
         with self._transaction() as db:
-            row = db.execute("SELECT conversation, parent FROM messages WHERE id = ?", (message,)).fetchone()
+            row = db.execute("SELECT conversation, parent FROM messages WHERE id = ?", (message_id,)).fetchone()
             if row is None:
                 return
-            conversation, parent = row
-            self._remove_from_index(self._list_subtree(message))
-            db.execute("DELETE FROM messages WHERE id = ?", (message,))
-            db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (parent, conversation))
+            conversation_id, parent = row
+            self._remove_from_index(self._list_subtree(message_id))
+            db.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+            db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (parent, conversation_id))
             db.execute(
                 "DELETE FROM conversations WHERE id = ?1 AND NOT EXISTS "
                 "(SELECT 1 FROM messages WHERE conversation = ?1)",
-                (conversation,),
+                (conversation_id,),
             )
         self._wipe_traces()
 
-    def open_version(self, message: str) -> None:
-        """Open the branch through a message, following its newest replies to the end."""
+    def open_version(self, message_id: str) -> None:
+        """Open the branch through a message, which ends with the newest of the messages that follow it."""
         with self._transaction() as db:
-            newest = message
+            newest = message_id
             while row := db.execute(
                 "SELECT id FROM messages WHERE parent = ? ORDER BY number DESC LIMIT 1", (newest,)
             ).fetchone():
@@ -339,34 +341,34 @@ class Conversations:
                 (newest,),
             )
 
-    def rename(self, conversation: str, title: str) -> None:
+    def rename(self, conversation_id: str, title: str) -> None:
         """Change a conversation's title."""
         with self._transaction() as db:
             changed = db.execute(
-                "UPDATE conversations SET title = ? WHERE id = ?", (_storable_text(make_title(title)), conversation)
+                "UPDATE conversations SET title = ? WHERE id = ?", (_storable_text(make_title(title)), conversation_id)
             )
         if not changed.rowcount:
-            raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
+            raise ConversationMissing(message("This conversation no longer exists."), id=conversation_id)
 
-    def set_system(self, conversation: str, system: str) -> None:
+    def set_system(self, conversation_id: str, system: str) -> None:
         """Change a conversation's system prompt."""
         with self._transaction() as db:
-            db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_storable_text(system), conversation))
+            db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_storable_text(system), conversation_id))
 
-    def hide(self, conversation: str, *, hidden: bool = True) -> None:
+    def hide(self, conversation_id: str, *, hidden: bool = True) -> None:
         """Hide a conversation until it is deleted or shown again. `clean_up` deletes hidden ones."""
         with self._transaction() as db:
-            db.execute("UPDATE conversations SET hidden = ? WHERE id = ?", (int(hidden), conversation))
+            db.execute("UPDATE conversations SET hidden = ? WHERE id = ?", (int(hidden), conversation_id))
 
-    def delete(self, conversations: Sequence[str]) -> int:
+    def delete(self, conversation_ids: Sequence[str]) -> int:
         """Delete conversations without traces in the file. Return how many were deleted."""
         deleted = 0
         with self._transaction() as db:
-            for conversation in conversations:
-                rows = db.execute("SELECT number FROM messages WHERE conversation = ?", (conversation,))
+            for conversation_id in conversation_ids:
+                rows = db.execute("SELECT number FROM messages WHERE conversation = ?", (conversation_id,))
                 self._remove_from_index([number for (number,) in rows])
-                db.execute("DELETE FROM messages WHERE conversation = ?", (conversation,))
-                deleted += db.execute("DELETE FROM conversations WHERE id = ?", (conversation,)).rowcount
+                db.execute("DELETE FROM messages WHERE conversation = ?", (conversation_id,))
+                deleted += db.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,)).rowcount
         if deleted:
             self._wipe_traces()
         return deleted
@@ -408,39 +410,50 @@ class Conversations:
 
     def _add_message(
         self,
-        conversation: str,
-        parent: str | None,
+        conversation_id: str,
+        parent_id: str | None,
         role: Role,
         text: str,
         ending: MessageEnding,
         settings: Mapping[str, object],
         id_: str | None,
     ) -> str:
-        new, now_s = id_ or new_id(), self._clock()
+        message_id, now_s = id_ or new_id(), self._clock()
         with self._transaction() as db:
-            if not db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
-                raise ConversationMissing(message("This conversation no longer exists."), id=conversation)
+            if not db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation_id,)).fetchone():
+                raise ConversationMissing(message("This conversation no longer exists."), id=conversation_id)
             db.execute(
                 "INSERT INTO messages (id, conversation, parent, role, text, created_s, ending, settings) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (new, conversation, parent, role, _storable_text(text), now_s, ending, pack_json(settings)),
+                (
+                    message_id,
+                    conversation_id,
+                    parent_id,
+                    role,
+                    _storable_text(text),
+                    now_s,
+                    ending,
+                    pack_json(settings),
+                ),
             )
-            db.execute("UPDATE conversations SET leaf = ?, changed_s = ? WHERE id = ?", (new, now_s, conversation))
+            db.execute(
+                "UPDATE conversations SET leaf = ?, changed_s = ? WHERE id = ?", (message_id, now_s, conversation_id)
+            )
             if ending is not MessageEnding.WRITING:
-                self._add_to_index("id = ?", (new,))
-        return new
+                self._add_to_index("id = ?", (message_id,))
+        return message_id
 
-    def _list_subtree(self, message: str) -> list[int]:
-        """Return the row numbers of a message and of all below it."""
+    def _list_subtree(self, message_id: str) -> list[int]:
+        """Return the row numbers of a message and of all that follow it."""
         rows = self._fetch_rows(
             "WITH RECURSIVE below (id, number) AS (SELECT id, number FROM messages WHERE id = ? UNION ALL "
             "SELECT m.id, m.number FROM messages m JOIN below b ON m.parent = b.id) SELECT number FROM below",
-            message,
+            message_id,
         )
         return [number for (number,) in rows]
 
     def _add_to_index(self, condition: str, values: Sequence[object]) -> None:
-        """Index the messages that meet an SQL condition with `values`."""
+        """Index the messages that meet an SQL condition; `values` fill its placeholders."""
         if self.indexed:
             insert = f"INSERT INTO found (rowid, text) SELECT number, text FROM messages WHERE {condition}"  # noqa: S608
             self._db.execute(insert, values)

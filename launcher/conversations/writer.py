@@ -20,10 +20,10 @@ ReplyPiece = tuple[str, str, str]
 
 
 class ConversationWriter:
-    """Runs work on the database in order, in a thread of its own, which starts with the first work.
+    """Runs functions on the database in order, in a thread of its own, which starts with the first of them.
 
     Pieces of replies are collected and written at most twice a second. Errors are passed to `on_error` in that thread,
-    which then goes on with the next work. With `in_memory` nothing is written to a disk, and closing loses everything.
+    which then goes on. With `in_memory` nothing is written to a disk, and closing loses everything.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class ConversationWriter:
 
         self._enqueue(work_and_report)
 
-    def append_piece(self, message: str, text: str, thinking: str) -> None:
-        """Append to an unfinished reply."""
-        self._enqueue((message, text, thinking))
+    def append_piece(self, message_id: str, text: str, thinking: str) -> None:
+        """Append text and reasoning to an unfinished reply."""
+        self._enqueue((message_id, text, thinking))
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Write what is pending, close the database and end the thread. Return False if that takes over `timeout_s`."""

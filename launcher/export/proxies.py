@@ -49,7 +49,7 @@ def llama_swap_config(recipe: ExportRecipe, *, windows: bool) -> str:
 
 
 def router_preset(recipe: ExportRecipe) -> str:
-    """Return a preset file for llama-server's router (common/preset.cpp, b11434).
+    """Return a file of presets for llama-server's router (common/preset.cpp, b11434).
 
     Raises BadOption for values that the format cannot hold: it cuts them at a line break, a semicolon or a hash sign,
     and drops surrounding spaces.
@@ -88,8 +88,8 @@ def router_preset(recipe: ExportRecipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cannot_export(word: str, why: str, what: str) -> BadOption:
+def _cannot_export(word: str, why: str, forbidden: str) -> BadOption:
     return BadOption(
         message("{word} cannot be exported: {why}.", word=quoting.clean_comment(word), why=why),
-        message("Use a name without {what}.", what=what),
+        message("Use a name without {what}.", what=forbidden),
     )

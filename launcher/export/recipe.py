@@ -1,4 +1,4 @@
-"""The server to export: its command split into parts, so that each format can replace some of them."""
+"""A server to export: its command line in parts, because each export format changes some of them."""
 
 import re
 from collections import deque
@@ -22,7 +22,7 @@ _LONG_FLAGS: Mapping[str, str] = MappingProxyType(
         "-mm": "--mmproj",
     }
 )
-"""Other spellings of flags, and the one used here."""
+"""Other spellings of flags, with the long flag that replaces each."""
 _FILE_OPTIONS = frozenset(
     {
         "--spec-draft-model",
@@ -75,13 +75,13 @@ class ExportRecipe:
             raise BadOption(
                 message("This server has no model to export."), message("Export a server with a loaded model.")
             )
-        own_fields = {"--model", "--host", "--port", "--alias", "--api-key", "--api-key-file"}
+        flags_with_fields = {"--model", "--host", "--port", "--alias", "--api-key", "--api-key-file"}
         return cls(
             program=program,
             model=model,
             name=values.get("--alias") or name,
             port=int(values.get("--port") or port),
-            options=tuple(option for option in options if option[0] not in own_fields),
+            options=tuple(option for option in options if option[0] not in flags_with_fields),
             host=values.get("--host") or LOOPBACK,
             backend=backend,
         )
@@ -130,7 +130,7 @@ def check_text(word: str) -> None:
 
 
 def _parse_options(words: Sequence[str]) -> list[EngineOption]:
-    """Parse arguments. A word that follows a flag is its value, unless it looks like a flag itself."""
+    """Parse arguments. The word after a flag is its value, unless it looks like a flag itself."""
     options: list[EngineOption] = []
     rest = deque(words)
     while rest:

@@ -1,4 +1,4 @@
-"""The export formats by name."""
+"""Renders a server to export in one of the formats, by the format's name."""
 
 import sys
 from typing import Literal, get_args
@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from launcher.export import clients, proxies, shell
 from launcher.export.compose import compose_file
 from launcher.export.recipe import ExportRecipe
-from launcher.export.unit import systemd_unit
+from launcher.export.systemd import systemd_unit
 
 ExportKind = Literal[
     "command", "script", "compose", "systemd", "curl", "python", "typescript", "llama-swap", "router-ini"

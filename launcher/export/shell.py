@@ -30,7 +30,7 @@ def powershell_command(recipe: ExportRecipe) -> str:
 def bash_script(recipe: ExportRecipe) -> str:
     """Return a script for bash. Without a key in the recipe it reads LLAMA_API_KEY or a private file.
 
-    The script removes the variables and the folder from which llama-server would read further settings.
+    The script unsets the variables, and hides the folder, from which llama-server would read further settings.
     """
     if recipe.api_key is None:
         key = f"""\

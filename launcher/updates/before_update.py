@@ -29,9 +29,9 @@ def list_copied_files() -> tuple[Path, ...]:
 
 
 def save_version_copies() -> None:
-    """Copy these files if another version of this program ran last, and record this version. Never raises.
+    """Copy the files of `list_copied_files` if another version of this program ran last, and record this version.
 
-    After a downgrade the older copies stay, because they hold what this version wrote.
+    Never raises. After a downgrade the older copies stay, because they hold what this version wrote.
     """
     version_file = state_dir() / "version"
     previous = ""
@@ -51,13 +51,13 @@ def save_version_copies() -> None:
 
 
 def list_version_copies() -> list[Path]:
-    """Return all existing copies, including those of the history and of conversations."""
+    """Return all version copies, including those of the history and of conversations."""
     with suppress(OSError):
-        return find_version_copies(dict.fromkeys(_list_folders()))
+        return find_version_copies(dict.fromkeys(_folders_of_copies()))
     return []
 
 
-def _list_folders() -> Iterator[Path]:
+def _folders_of_copies() -> Iterator[Path]:
     yield from (path.parent for path in list_copied_files())
     yield data_dir() / "conversations"
 

@@ -1,4 +1,4 @@
-"""Checks for a newer version, on request or once a week, and stores the answer.
+"""Checks for a newer version, on request or once a week, and stores the result.
 
 A check fetches one small file, and sends nothing about the user.
 """
@@ -43,7 +43,7 @@ class ManifestBroken(LauncherError):
 
 
 class NotOffered(LauncherError):
-    """A release has no file for this computer, or this installation cannot be updated by the program."""
+    """The newest release has no file for this computer, or the program cannot update this kind of installation."""
 
     code = "update_not_offered"
 
@@ -130,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NewestRelease:
-    """The newest release, and the URL of its folder."""
+    """The newest release, and the URL of the folder with its files."""
 
     manifest: Manifest
     folder: str
@@ -142,7 +142,7 @@ class NewestRelease:
 
 
 class _StoredCheck(BaseModel):
-    """The last check of a release folder: its Unix time, and whether it got an answer; and the last manifest known."""
+    """The last check of a release folder: its Unix time, whether it got a manifest, and the newest manifest so far."""
 
     folder: str
     asked_s: float
@@ -265,7 +265,7 @@ def _check_file() -> Path:
 
 
 def _read_check(folder: str) -> _StoredCheck | None:
-    """Return the stored result for a release folder; None if it is unreadable or of another folder."""
+    """Return the stored check of a release folder; None if it is unreadable or of another folder."""
     try:
         kept = _KEPT_FILE.load(_check_file())
     except OSError:
@@ -274,7 +274,7 @@ def _read_check(folder: str) -> _StoredCheck | None:
 
 
 def _store_check(folder: str, manifest: Manifest | None) -> None:
-    """Store the result of a check; None as manifest means that there was no answer."""
+    """Store a check. Without a manifest it had no answer, and the manifest of the check before stays."""
     before = _read_check(folder) if manifest is None else None
     known = before.manifest if before is not None else manifest
     kept = _StoredCheck(folder=folder, asked_s=time.time(), answered=manifest is not None, manifest=known)

@@ -1,4 +1,7 @@
-"""Downloads, verifies and installs a newer version by the method of this one; never while the program is in use."""
+"""Downloads, verifies and installs a newer version, by the method by which this one was installed.
+
+Nothing is installed while a model is served or a tune runs.
+"""
 
 import asyncio
 import os
@@ -49,14 +52,14 @@ _INSTALL_COMMANDS = {
     if sys.platform == "win32"
     else ["sh"],
 }
-"""The command that runs the release's file; the Windows installer is run directly."""
+"""The words before the release's file in the command that installs it; the Windows installer is run directly."""
 _STOP_TIMEOUTS_S = (2.0, 2.0)
-"""Seconds to wait for a cancelled script after each of two signals. Its next run cleans up what this one left."""
+"""Seconds to wait for a cancelled script after each of two signals. The next script cleans up what it leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadedUpdate:
-    """The verified release file for this computer, and the URL of the folder with the release's other files."""
+    """A downloaded and verified release file for this computer. `folder` is the URL of the release's other files."""
 
     path: Path
     method: InstallMethod
@@ -65,7 +68,7 @@ class DownloadedUpdate:
 
     @property
     def shell_line(self) -> str:
-        """The command that installs it, as a user types it."""
+        """The command that installs the update, as a user types it."""
         return subprocess.list2cmdline(self.command) if sys.platform == "win32" else shlex.join(self.command)
 
     @property
@@ -177,11 +180,11 @@ async def _run_script(update: DownloadedUpdate) -> None:
         await script.stop(_STOP_TIMEOUTS_S)
         raise
     if ended.code:
-        raise _read_script_error([*output["stdout"], *output["stderr"]], ended.code, update.shell_line)
+        raise _parse_script_error([*output["stdout"], *output["stderr"]], ended.code, update.shell_line)
 
 
-def _read_script_error(output: Sequence[str], code: int, shell_line: str) -> UpdateFailed:
-    """Return the error of a failed script, from the last line that begins with `Error: ` and the hint that follows."""
+def _parse_script_error(output: Sequence[str], code: int, shell_line: str) -> UpdateFailed:
+    """Return the error of a failed script: its last line that begins with `Error: `, and the lines after it as hint."""
     lines = [each.strip() for each in output if each.strip()]
     retry = message("Run again: {line}", line=shell_line)
     for index in reversed(range(len(lines))):

@@ -1,4 +1,4 @@
-"""Finds out how this program was installed, because a newer version is installed the same way."""
+"""Detects how this program was installed, because a newer version is installed the same way."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _UV_RECEIPT = "uv-receipt.toml"
 class InstallMethod(Enum):
     """An installation method. The value is the name, or its suffix, of the release file for it.
 
-    TOOL and SOURCE have no release file: theirs is just a word.
+    For TOOL and SOURCE, which have no release file, it is a word.
     """
 
     SETUP = "-setup.exe"

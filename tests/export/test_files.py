@@ -16,7 +16,7 @@ from launcher.base.errors import BadOption
 from launcher.export.compose import compose_file
 from launcher.export.proxies import llama_swap_config, router_preset
 from launcher.export.recipe import ExportRecipe
-from launcher.export.unit import systemd_unit
+from launcher.export.systemd import systemd_unit
 from tests.export.conftest import KEY, NASTY, recipe_with, words
 
 
