@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.bar import Reporter
 from launcher.cli.key_options import add_key_options, find_api_key
 from launcher.cli.output import Result, print_result, round_figure
+from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_number, parse_rounds
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
             status = server.status
             if status.state is ServerState.FAILED and status.error is not None:
                 raise status.error
-            print_result(_make_sample(status.state, latest, server.offer), as_json=as_json)
+            print_result(_sample_result(status.state, latest, server.offer), as_json=as_json)
     finally:
         await monitor.end()
     return 0
@@ -165,7 +165,7 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
 def _offer_json(offer: ServerOffer) -> dict[str, Any]:
     return {
         "url": offer.url,
-        "kind": _name_kind(offer),
+        "kind": _server_kind(offer),
         "models": offer.models,
         "engine": offer.engine,
         "ctx": offer.context,
@@ -180,7 +180,7 @@ def _offer_json(offer: ServerOffer) -> dict[str, Any]:
 def _describe_offer(offer: ServerOffer) -> Iterator[str]:
     unknown = "not reported"
     drafts = {True: "on", False: "off", None: unknown}[offer.drafts]
-    yield f"{offer.url}/v1  {_name_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
+    yield f"{offer.url}/v1  {_server_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
     yield f"  models       {one_line(', '.join(offer.models)) or unknown}"
     yield f"  context      {unknown if offer.context is None else f'{offer.context:,} tokens a slot'}"
     yield f"  slots        {unknown if offer.slots is None else offer.slots}"
@@ -189,11 +189,11 @@ def _describe_offer(offer: ServerOffer) -> Iterator[str]:
         yield f"  {path:<12} {reason}"
 
 
-def _name_kind(offer: ServerOffer) -> str:
+def _server_kind(offer: ServerOffer) -> str:
     return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
 
 
-def _make_sample(state: str, snapshot: MonitorSnapshot | None, offer: ServerOffer) -> Result:
+def _sample_result(state: str, snapshot: MonitorSnapshot | None, offer: ServerOffer) -> Result:
     readings = snapshot.readings if snapshot and offer.counts else {}
     rate, percent = (
         reading.value if (reading := readings.get(name)) else None

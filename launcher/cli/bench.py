@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.bar import Reporter, StateLine
 from launcher.cli.key_options import add_key_options, find_api_key, registry_url
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option
 from launcher.cli.output import Note, Result, round_figure
+from launcher.cli.progress import Reporter, StateLine
 from launcher.cli.quantities import parse_minutes, parse_number, parse_rounds
 from launcher.cli.subject_options import (
     add_model_argument,

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
 from launcher.base.units import format_percent
-from launcher.cli.bar import Reporter, format_duration
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result
+from launcher.cli.progress import Reporter, format_duration
 from launcher.cli.quantities import parse_int, parse_rounds, parse_tokens
 from launcher.cli.subject_options import (
     add_price_options,
     add_subject_options,
-    describe_cost,
+    compute_cost,
     measure_subject,
     prepare_subject,
     read_prices,
@@ -109,7 +109,7 @@ async def run(options: argparse.Namespace) -> int:
         if not points:
             return None
         curve = build_curve(sweep.axis, [*sweep.gaps, *points])
-        costs = {point: describe_cost(groups, prices) for point, groups in _group_runs(curve, points).items()}
+        costs = {point: compute_cost(groups, prices) for point, groups in _group_runs(curve, points).items()}
         data, lines = _curve_json(curve, points, costs, prices), _format_curve(curve, costs, prices)
         return Result(data, lines, exit_code=0 if any(each.is_counted for each in points) else 1)
 

@@ -28,7 +28,7 @@ async def run(options: argparse.Namespace) -> Result:
 
     if options.json:
         return Result(_as_json(await demonstration.run_demo(seconds=options.seconds)))
-    from launcher.cli.bar import StateLine
+    from launcher.cli.progress import StateLine
     from launcher.engine.server.client import Delta
     from launcher.machine.host import read_host
 

@@ -60,38 +60,40 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.engine.diagnosis.explain import diagnose_log, find_error_line
     from launcher.engine.diagnosis.log_reading import is_text
 
-    last, starting = await asyncio.to_thread(_find_last_start, options.log, options.url)
+    last_start, starting_server = await asyncio.to_thread(_find_last_start, options.log, options.url)
     has_input = options.log is not None or options.exit_code is not None
-    if last is not None and last.error is not None and not last.explained_by_log and not has_input:
-        return _make_report(_diagnose_failed_start(last, last.error), last, options)
-    name = options.log if options.log is not None or last is None else str(last.log)
+    if last_start is not None and last_start.error is not None and not last_start.explained_by_log and not has_input:
+        return _make_report(_diagnose_failed_start(last_start, last_start.error), last_start, options)
+    log_name = options.log if options.log is not None or last_start is None else str(last_start.log)
     # A thread that may be left behind, because reading a pipe may never end.
-    text = await run_in_thread(lambda: _read_named_log(name), "log")
-    exit_code = options.exit_code if options.exit_code is not None or last is None else last.exit_code
+    text = await run_in_thread(lambda: _read_named_log(log_name), "log")
+    exit_code = options.exit_code if options.exit_code is not None or last_start is None else last_start.exit_code
     diagnosis = diagnose_log(text, exit_code=exit_code)
-    if diagnosis is not None and (starting is None or diagnosis.severity == "fatal"):
-        return _make_report(diagnosis, last, options, error_line=diagnosis.line or find_error_line(text) or "")
+    if diagnosis is not None and (starting_server is None or diagnosis.severity == "fatal"):
+        return _make_report(diagnosis, last_start, options, error_line=diagnosis.line or find_error_line(text) or "")
     title, error_line = (_NO_KNOWN_CAUSE, find_error_line(text)) if is_text(text) else (_NOT_A_LOG, None)
-    if starting is not None:
-        title = f"The server at {starting.url} is {starting.state}, and its log shows no failure."
+    if starting_server is not None:
+        title = f"The server at {starting_server.url} is {starting_server.state}, and its log shows no failure."
     lines = [wrap_text(title), *([wrap_text(error_line, "  It says: ")] if error_line else [])]
     unknown = dict.fromkeys(("code", "cause", "action"))
     return Result(
-        {**unknown, "title": title, "actions": [], "line": error_line, "log": name},
-        [*lines, *_describe_source(name, options)],
+        {**unknown, "title": title, "actions": [], "line": error_line, "log": log_name},
+        [*lines, *_describe_source(log_name, options)],
         exit_code=1,
     )
 
 
 def _make_report(
-    diagnosis: Diagnosis, last: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
+    diagnosis: Diagnosis, last_start: LastStart | None, options: argparse.Namespace, *, error_line: str = ""
 ) -> Result:
     """Return the result for a known cause: the cause and the suggested fixes."""
     from launcher.engine.diagnosis.fix_command import command_for
 
-    actions = last.actions if last is not None and last.diagnosis == diagnosis.code else diagnosis.actions
-    start = last.start if last else None
-    log = options.log or (str(last.log) if last and last.log else None)
+    actions = (
+        last_start.actions if last_start is not None and last_start.diagnosis == diagnosis.code else diagnosis.actions
+    )
+    start = last_start.start if last_start else None
+    log = options.log or (str(last_start.log) if last_start and last_start.log else None)
     fixes = actions_json(actions, lambda action: command_for(action, start))
     lines = [wrap_text(diagnosis.title), wrap_text(diagnosis.cause, "  Why: ")]
     if diagnosis.hint:
@@ -119,20 +121,21 @@ def _describe_source(log: str | None, options: argparse.Namespace) -> list[str]:
     return [f"  Read: {log}"] if options.log is None and log is not None else []
 
 
-def _diagnose_failed_start(last: LastStart, error: LauncherError) -> Diagnosis:
+def _diagnose_failed_start(last_start: LastStart, error: LauncherError) -> Diagnosis:
     """Return the error that the user saw as the diagnosis of a start whose log names no cause."""
     from launcher.engine.diagnosis.explain import Diagnosis
 
-    title = "The last start failed." if last.log else "The last start failed before an engine was run."
-    return Diagnosis(error.code, 0, "fatal", error.code, title, error.title, error.hint, last.actions)
+    title = "The last start failed." if last_start.log else "The last start failed before an engine was run."
+    return Diagnosis(error.code, 0, "fatal", error.code, title, error.title, error.hint, last_start.actions)
 
 
-def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | None, ServerEntry | None]:
+def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart | None, ServerEntry | None]:
     """Return the start to diagnose, and its server if that is still starting.
 
-    With the `name` of a log it is the last start if that wrote the log, else None. With a `url` it is the start of that
-    server. Otherwise it is the last start, or if that is unknown, the newest log. Raises ServerNotFound if there is no
-    log, or no server at the address, and SeveralServers if the server of the last start runs beside others.
+    With `log_name`, the start is the last one if it wrote that log, else None. With `url` it is the start of that
+    server. Without both it is the last start, or if none is recorded, one that has only the newest log. Raises
+    ServerNotFound if there is no log or no such server, SeveralServers if the server of the last start runs beside
+    others.
     """
     from launcher.base.errors import ServerNotFound
     from launcher.base.paths import expand_user
@@ -140,19 +143,24 @@ def _find_last_start(name: str | None, url: str | None) -> tuple[LastStart | Non
     from launcher.engine.server.last_start import LastStart, load_last_start
     from launcher.engine.server.logs import list_log_files, log_path
 
-    last = load_last_start()
-    if name is not None:
-        wrote_it = last is not None and name != "-" and expand_user(name).absolute() == last.log
-        return (last if wrote_it else None), None
-    entry = registry.find_server(url) if url is not None else _find_server_of_log(last.log if last else None)
-    if url is not None and entry is not None:
+    last_start = load_last_start()
+    if log_name is not None:
+        wrote_log = last_start is not None and log_name != "-" and expand_user(log_name).absolute() == last_start.log
+        return (last_start if wrote_log else None), None
+    entry: ServerEntry | None
+    if url is not None:
+        entry = registry.find_server(url)
         log = log_path(entry.port)
-        last = last if last is not None and last.log == log else LastStart(None, log)
-    elif last is None and (files := list_log_files()):
-        last = LastStart(None, files[0].path)
-    if last is None:
+        if last_start is None or last_start.log != log:
+            last_start = LastStart(None, log)
+    else:
+        entry = _find_server_of_log(last_start.log if last_start else None)
+        if last_start is None and (files := list_log_files()):
+            last_start = LastStart(None, files[0].path)
+    if last_start is None:
         raise ServerNotFound("No server has run yet, so there is no log.", "Give the engine's log file.")
-    return last, entry if entry is not None and entry.state in _STARTING_STATES else None
+    is_starting = entry is not None and entry.state in _STARTING_STATES
+    return last_start, entry if is_starting else None
 
 
 def _find_server_of_log(log: Path | None) -> ServerEntry | None:
@@ -169,16 +177,16 @@ def _find_server_of_log(log: Path | None) -> ServerEntry | None:
     return entry
 
 
-def _read_named_log(name: str) -> str:
+def _read_named_log(log_name: str) -> str:
     from launcher.base.errors import BadOption
     from launcher.base.paths import expand_user
     from launcher.engine.diagnosis.log_reading import read_log
 
     try:
-        if name != "-":
-            return read_log(expand_user(name))
+        if log_name != "-":
+            return read_log(expand_user(log_name))
         with os.fdopen(0, "rb", buffering=0, closefd=False) as standard_input:
             return read_log(standard_input)
     except OSError as error:
         hint = "Give the file that `serve` names, or - to read standard input."
-        raise BadOption(f"{name} cannot be read: {error.strerror or error}.", hint, path=name) from None
+        raise BadOption(f"{log_name} cannot be read: {error.strerror or error}.", hint, path=log_name) from None

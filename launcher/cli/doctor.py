@@ -129,7 +129,7 @@ def _describe_gpu(gpu: Gpu, report: DoctorReport) -> list[str]:
         "compute capability {}.{}".format(*gpu.compute_capability) if gpu.compute_capability else "",
         f"{gpu.memory_bandwidth_gb_s:,.0f} GB/s" if gpu.memory_bandwidth_gb_s else "",
         "asleep" if gpu.asleep else "",
-        "lights a display" if gpu.display_active else "",
+        "drives a display" if gpu.display_active else "",
     ]
     return [", ".join(filter(None, facts)), *_describe_activity(gpu, report)]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.text import one_line
 from launcher.cli.actions import add_actions
-from launcher.cli.bar import Reporter, format_duration, format_progress, format_size
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json, round_figure
+from launcher.cli.progress import Reporter, format_duration, format_progress, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.bar import Reporter
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result
+from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int, parse_minutes
 from launcher.cli.subject_options import (
     add_price_options,

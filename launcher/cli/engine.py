@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.progress import Phase, Progress
-from launcher.cli.bar import Reporter, format_size
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json, round_figure
+from launcher.cli.progress import Reporter, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence

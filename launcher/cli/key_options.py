@@ -31,20 +31,20 @@ def read_api_key(url: str | None, options: argparse.Namespace) -> str | None:
     from launcher.base.paths import expand_user
 
     if options.api_key_env is not None:
-        where, text = f"The variable {options.api_key_env}", os.environ.get(options.api_key_env, "")
+        source, text = f"The variable {options.api_key_env}", os.environ.get(options.api_key_env, "")
     elif options.key_file is not None:
-        where = str(options.key_file)
+        source = str(options.key_file)
         try:
             with expand_user(options.key_file).open(encoding="utf-8", errors="replace") as file:
                 text = file.readline(8_192)
         except OSError as error:
             hint = "Name the file that holds the key in its first line."
-            raise BadOption(f"--key-file {where} cannot be read: {error.strerror or error}.", hint) from None
+            raise BadOption(f"--key-file {source} cannot be read: {error.strerror or error}.", hint) from None
     else:
         return None
     key = text.strip()
     if not _API_KEY.fullmatch(key):
-        raise BadOption(f"{where} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
+        raise BadOption(f"{source} holds no API key.", "It is one word of ASCII characters, alone in the first line.")
     if url is not None and parse_address(url).exposes_key:
         print("Without https, anyone on the network path can read the API key.", file=sys.stderr)
     return key

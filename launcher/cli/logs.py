@@ -82,8 +82,8 @@ def _read_lines(path: Path, most: int | None = None) -> list[str]:
 
 
 def _list_files() -> Result:
-    from launcher.cli.bar import format_size
     from launcher.cli.layout import format_table, format_time
+    from launcher.cli.progress import format_size
     from launcher.engine.server.logs import list_log_files
 
     logs = list_log_files()

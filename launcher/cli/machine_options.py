@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.quantities import (
-    parse_card,
+    parse_card_name,
     parse_gib,
-    parse_gpus,
+    parse_gpu_memory,
     parse_int,
     parse_mib,
     parse_number,
+    parse_rpc_workers,
     parse_tokens,
-    parse_workers,
 )
 from launcher.models.server_settings import ROWS, ServerSetting, to_fields
 
@@ -44,11 +44,14 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine", "This machine as it is now, unless another one is described.")
     described = group.add_mutually_exclusive_group()
     described.add_argument(
-        "--gpu", type=parse_card, metavar="NAME", help='describe a GPU by a part of its name: "4090", "5060 Ti 16GB"'
+        "--gpu",
+        type=parse_card_name,
+        metavar="NAME",
+        help='describe a GPU by a part of its name: "4090", "5060 Ti 16GB"',
     )
     described.add_argument(
         "--gpu-memory",
-        type=parse_gpus,
+        type=parse_gpu_memory,
         metavar="GIB",
         help="describe a typical GPU of this size: 16, 16GB; or several: 24+12",
     )
@@ -62,7 +65,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host-memory", type=parse_gib, metavar="GIB", help="size of the host's memory")
     group.add_argument("--backend", choices=BACKENDS, help="the engine's backend (default: this GPU's, or cuda)")
     group.add_argument(
-        "--rpc", type=parse_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
+        "--rpc", type=parse_rpc_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
     group.add_argument("--wake", action="store_true", help="wake a sleeping GPU to read it")
 

@@ -62,8 +62,8 @@ OpenWindow = Callable[[argparse.Namespace], int]
 
 def run(open_window: OpenWindow) -> NoReturn:
     """Run the command line of this process; `open_window` opens the window."""
-    is_closed = sys.stdout is None  # closed by the caller, or this is pythonw
-    if is_closed:
+    is_stdout_closed = sys.stdout is None  # closed by the caller, or this is pythonw
+    if is_stdout_closed:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 -- open for the life of the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -77,7 +77,7 @@ def run(open_window: OpenWindow) -> NoReturn:
     try:
         code = main(sys.argv[1:], open_window)
         sys.stdout.flush()
-        if is_closed and code == 0 and sys.argv[1:2] and sys.argv[1] in _PRINTING_VERBS:
+        if is_stdout_closed and code == 0 and sys.argv[1:2] and sys.argv[1] in _PRINTING_VERBS:
             raise OSError("it is closed")
     except KeyboardInterrupt:
         code = INTERRUPTED

@@ -146,7 +146,7 @@ def _format_list(catalogue: Catalogue) -> Iterator[str]:
             str(len(model.files)),
             _format_sizes(model),
             model.speculation or "none",
-            _or_unknown(model.licence),
+            model.licence or UNKNOWN,
         )
         for model in catalogue.models
     ]
@@ -287,7 +287,3 @@ def _shorten_sha256(sha256: str | None) -> str:
 
 def _format_count(count: int | None) -> str:
     return UNKNOWN if count is None else f"{count:,}"
-
-
-def _or_unknown(text: str | None) -> str:
-    return text or UNKNOWN

@@ -1,21 +1,18 @@
-"""`mtp-launcher models folders`: the folders searched for models, and leftovers of downloads."""
+"""`mtp-launcher models folders`: list, add and remove the folders that are searched for models."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.base.text import one_line
-from launcher.cli.bar import format_size
 from launcher.cli.layout import format_table, wrap_text
 from launcher.cli.output import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from launcher.models.leftovers import Leftover
+    from collections.abc import Sequence
 
 
 async def run(options: argparse.Namespace) -> Result:
@@ -77,37 +74,3 @@ def _list_folders(added: Sequence[Path]) -> list[tuple[Path, str]]:
         for each in filter(is_worth_showing, find_store_folders())
     ]
     return [(models_dir(), "ours"), *stores, *((path, "added") for path in added)]
-
-
-def leftover_json(leftover: Leftover) -> dict[str, Any]:
-    """Return a leftover of a download as JSON."""
-    return {
-        "path": str(leftover.path),
-        "kind": leftover.kind.value,
-        "bytes": leftover.bytes,
-        "done_bytes": leftover.done_bytes,
-        "whole_bytes": leftover.whole_bytes,
-        "reason": leftover.reason,
-    }
-
-
-def format_leftovers(leftovers: Sequence[Leftover]) -> Iterator[str]:
-    """Yield a table of the leftovers of downloads, and how to delete them; nothing if there are none."""
-    if not leftovers:
-        return
-    yield "\nLeft by downloads"
-    rows = [(format_size(each.bytes), _describe_leftover(each), str(each.path)) for each in leftovers]
-    yield from format_table(rows, right={0})
-    for each in leftovers:
-        if each.reason:
-            yield wrap_text(each.reason, f"  {each.path.name}: ")
-    yield "`mtp-launcher models remove leftovers`, or the name of one, deletes them."
-
-
-def _describe_leftover(leftover: Leftover) -> str:
-    if leftover.reason is not None or leftover.kind.value == "bad":
-        return "not what it should be"
-    if leftover.done_bytes is None:
-        return "unfinished"
-    total = f" of {format_size(leftover.whole_bytes)}" if leftover.whole_bytes else ""
-    return f"unfinished, {format_size(leftover.done_bytes)}{total}"

@@ -1,4 +1,4 @@
-"""`mtp-launcher models list`, `verify` and `remove`: the model files on this machine."""
+"""`mtp-launcher models list`, `verify` and `remove`: the model files on this machine, and leftovers of downloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.bar import Reporter, format_size
 from launcher.cli.layout import UNKNOWN, format_path, format_table, wrap_text
-from launcher.cli.models_folders import format_leftovers, leftover_json
 from launcher.cli.output import Result
+from launcher.cli.progress import Reporter, format_size
 from launcher.cli.terminal import can_ask, confirm
 
 if TYPE_CHECKING:
@@ -61,16 +60,16 @@ def _make_help_parser(prog: str, action: str) -> argparse.ArgumentParser:
     """Return a parser that prints the help of an action; it parses nothing."""
     summary = ACTIONS[action]
     parser = argparse.ArgumentParser(prog=f"{prog} {action}", description=f"{summary[0].upper()}{summary[1:]}.")
-    named = "ID[:QUANT], REPO:FILE, a path, or all"
+    accepted = "ID[:QUANT], REPO:FILE, a path, or all"
     if action == "folders":
         parser.add_argument(
             "which", nargs="*", metavar="add | remove DIR", help="a folder or a GGUF file (default: list)"
         )
     elif action == "remove":
-        parser.add_argument("which", nargs="+", metavar="MODEL", help=named)
+        parser.add_argument("which", nargs="+", metavar="MODEL", help=accepted)
         parser.add_argument("--yes", action="store_true", help="do not ask")
     else:
-        parser.add_argument("which", nargs="*", metavar="MODEL", help=f"{named} (default: all)")
+        parser.add_argument("which", nargs="*", metavar="MODEL", help=f"{accepted} (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
 
@@ -124,7 +123,7 @@ def _select_named(
     return list(dict.fromkeys(selected_models)), list(dict.fromkeys(selected_leftovers))
 
 
-def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
+def _as_json(local: LocalModel, last_uses: Mapping[str, float]) -> dict[str, Any]:
     record = local.record
     return {
         "name": local.label,
@@ -137,7 +136,7 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
         "mtp_head": record.head,
         "state": local.state.value,
         "verified_s": local.verified_s,
-        "used_s": used.get(str(local.path)),
+        "used_s": last_uses.get(str(local.path)),
         "place": local.place.value,
         "store": local.store.value if local.store else None,
         "repo": record.repo,
@@ -151,10 +150,10 @@ def _as_json(local: LocalModel, used: Mapping[str, float]) -> dict[str, Any]:
 def _list_models(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) -> Result:
     from launcher.engine.server.last_start import load_last_uses
 
-    used = load_last_uses()
+    last_uses = load_last_uses()
     data = {
-        "models": [_as_json(local, used) for local in models],
-        "leftovers": [leftover_json(each) for each in leftovers],
+        "models": [_as_json(local, last_uses) for local in models],
+        "leftovers": [_leftover_json(each) for each in leftovers],
     }
     return Result(data, _format_list(models, leftovers))
 
@@ -163,7 +162,7 @@ def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
     if not models and not leftovers:
         yield "No models are on this machine. `mtp-launcher plan` says what fits, `mtp-launcher pull ID` gets it."
     if not models:
-        yield from format_leftovers(leftovers)
+        yield from _format_leftovers(leftovers)
         return
     head = ("MODEL", "QUANT", "SIZE", "MTP HEAD", "VERIFIED", "FROM", "FILE")
     rows = [
@@ -182,9 +181,43 @@ def _format_list(models: Sequence[LocalModel], leftovers: Sequence[Leftover]) ->
     for local in models:
         if local.record.problem:
             yield "\n" + wrap_text(f"{local.record.label}: {local.record.problem}")
-    yield from format_leftovers(leftovers)
+    yield from _format_leftovers(leftovers)
     total = format_size(sum(map(_bytes_here, models)))
     yield f"\n{total} in all. `mtp-launcher serve` starts one by its id, as REPO:FILE, or by its path."
+
+
+def _leftover_json(leftover: Leftover) -> dict[str, Any]:
+    """Return a leftover of a download as JSON."""
+    return {
+        "path": str(leftover.path),
+        "kind": leftover.kind.value,
+        "bytes": leftover.bytes,
+        "done_bytes": leftover.done_bytes,
+        "whole_bytes": leftover.whole_bytes,
+        "reason": leftover.reason,
+    }
+
+
+def _format_leftovers(leftovers: Sequence[Leftover]) -> Iterator[str]:
+    """Yield a table of the leftovers of downloads, and how to delete them; nothing if there are none."""
+    if not leftovers:
+        return
+    yield "\nLeft by downloads"
+    rows = [(format_size(each.bytes), _describe_leftover(each), str(each.path)) for each in leftovers]
+    yield from format_table(rows, right={0})
+    for each in leftovers:
+        if each.reason:
+            yield wrap_text(each.reason, f"  {each.path.name}: ")
+    yield "`mtp-launcher models remove leftovers`, or the name of one, deletes them."
+
+
+def _describe_leftover(leftover: Leftover) -> str:
+    if leftover.reason is not None or leftover.kind.value == "bad":
+        return "not what it should be"
+    if leftover.done_bytes is None:
+        return "unfinished"
+    total = f" of {format_size(leftover.whole_bytes)}" if leftover.whole_bytes else ""
+    return f"unfinished, {format_size(leftover.done_bytes)}{total}"
 
 
 def _bytes_here(local: LocalModel) -> int:
@@ -233,20 +266,20 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
     reporter = Reporter(as_json=as_json)
     show_progress = _make_progress_callback(reporter, sum(map(_bytes_here, models)))
     verified: list[dict[str, Any]] = []
-    bad = False
+    is_bad = False
     read_bytes = 0
     try:
         for local in models:
             results = await verify_model(local, partial(show_progress, local.record.label, read_bytes))
             read_bytes += _bytes_here(local)
-            bad = bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
+            is_bad = is_bad or any(each.outcome in (Outcome.CHANGED, Outcome.MISSING) for each in results)
             verified += [_verified_json(local, each) for each in results]
             for each in results:
                 reporter.show_event(None, _describe_verified(local, each))
     finally:
         reporter.close()
     lines = [] if models else ["No models are on this machine."]
-    return Result({"event": "done", "verified": verified}, lines, exit_code=1 if bad else 0)
+    return Result({"event": "done", "verified": verified}, lines, exit_code=1 if is_bad else 0)
 
 
 def _make_progress_callback(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:

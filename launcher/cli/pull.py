@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cli.bar import Reporter, format_done_bytes, format_duration, format_size
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, round_figure
+from launcher.cli.progress import Reporter, format_done_bytes, format_duration, format_size
 from launcher.cli.quantities import parse_number
 
 if TYPE_CHECKING:

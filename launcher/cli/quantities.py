@@ -51,13 +51,13 @@ def parse_gib(text: str) -> float:
     return mib / 1_024
 
 
-def parse_gpus(text: str) -> tuple[float, ...]:
+def parse_gpu_memory(text: str) -> tuple[float, ...]:
     """Parse the memory of one GPU or several, in GiB: 24, 16GB, 24+12."""
     return tuple(parse_gib(each) for each in text.split("+"))
 
 
-def parse_card(text: str) -> str:
-    """Return the name of a graphics card. Raises ArgumentTypeError if no card, or no single one, has this name."""
+def parse_card_name(text: str) -> str:
+    """Return the text if it names one graphics card. Raises ArgumentTypeError if it names none or several."""
     from launcher.base.errors import BadOption
     from launcher.machine.cards import find_card
 
@@ -76,7 +76,7 @@ def parse_mib(text: str) -> int:
     return int(mib)
 
 
-def parse_workers(text: str) -> tuple[str, ...]:
+def parse_rpc_workers(text: str) -> tuple[str, ...]:
     """Parse RPC workers, separated by commas: 192.168.1.20:50052,192.168.1.21:50052."""
     return tuple(word.strip() for word in text.split(","))
 

@@ -51,7 +51,7 @@ async def run(options: argparse.Namespace) -> Result | int:
     """
     from launcher.app.running_servers import preview_restart, restart_server
     from launcher.base.errors import LauncherError
-    from launcher.cli.bar import Reporter
+    from launcher.cli.progress import Reporter
     from launcher.cli.suggested_fixes import print_failure
 
     if options.dry_run:
@@ -71,7 +71,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         server = await restart_server(options.url, dict(options.changes), drain_s=options.drain, on_state=show_state)
     except asyncio.CancelledError:
         if has_begun:
-            note = "The restart goes on in the server's program: `mtp-launcher status` shows the result."
+            note = "The restart goes on in the process that runs the server: `mtp-launcher status` shows the result."
             reporter.show_event(None, [Note(note)])
         raise
     except LauncherError as error:
@@ -104,8 +104,8 @@ async def _find_size_warning(options: argparse.Namespace) -> str | None:
 def _list_fixes(error: LauncherError, url: str | None) -> list[dict[str, Any]]:
     """Return the suggested fixes of an error as JSON, each with its command.
 
-    The server's program does not know how the user names the server, so a fix that changes settings comes as pairs in
-    `set`; its command is made here.
+    The process that runs the server does not know by which options the user named it. It sends a fix that changes
+    settings as pairs in `set`, and the command is made here.
     """
     actions = error.facts.get("actions")
     server_option = ["--url", url] if url else []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.cli.layout import health_line, wrap_text
 from launcher.cli.machine_options import add_engine_option, add_setting_option, given_settings, make_serve_options
 from launcher.cli.output import Note, Result, add_extra_arguments, print_result
-from launcher.cli.quantities import parse_int, parse_workers
+from launcher.cli.quantities import parse_int, parse_rpc_workers
 from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--lan", action="store_true", help="share with the local network while it runs; clients need the API key"
     )
     parser.add_argument(
-        "--rpc", type=parse_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
+        "--rpc", type=parse_rpc_workers, default=(), metavar="HOST:PORT,...", help="llama.cpp's RPC workers to use"
     )
     parser.add_argument("--defaults", action="store_true", help="ignore the settings of this model's last start")
     parser.add_argument("--no-preset", action="store_true", help="ignore tuned settings")
@@ -72,7 +72,7 @@ async def run(options: argparse.Namespace) -> int:
     from launcher.app.start_settings import resolve_start
     from launcher.app.use_counting import UseCounting
     from launcher.base.errors import LauncherError
-    from launcher.cli.bar import StateLine
+    from launcher.cli.progress import StateLine
     from launcher.cli.suggested_fixes import actions_json, print_failure
     from launcher.engine.server.last_start import require_last_model, save_last_start
 
@@ -88,7 +88,8 @@ async def run(options: argparse.Namespace) -> int:
     except LauncherError as error:
         save_last_start(None, None, error)
         raise
-    on_event, on_health = (None, None) if options.json else (StateLine().show_event, _print_health)
+    on_event = None if options.json else StateLine().show_event
+    on_health = None if options.json else _print_health
     session = ServerSession(port=options.port, shared=options.lan, on_event=on_event, on_health=on_health)
     counting = UseCounting(session)
     try:
@@ -187,15 +188,16 @@ def _describe_server(session: ServerSession, start: Start) -> Iterator[str]:
         return
     limits, kept = format_settings(launch.limits), format_settings(start.settings_from(Origin.KEPT))
     draft = launch.options.draft
-    setting = launch.plan_settings("cpu")
+    plan_settings = launch.plan_settings("cpu")
     mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
+    slots = f"{plan_settings.slots} slot{'' if plan_settings.slots == 1 else 's'}"
     yield f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
     rows = {
         "address": f"{endpoint.url}/v1",
         "API key": endpoint.api_key,
-        "settings": f"{mtp}, context {launch.context}, {setting.slots} slot{'' if setting.slots == 1 else 's'}",
-        "context": _describe_full_context(setting, launch.options.extra),
-        "memory": f"KV cache {setting.kv}, ubatch {setting.ubatch}",
+        "settings": f"{mtp}, context {launch.context}, {slots}",
+        "context": _describe_full_context(plan_settings, launch.options.extra),
+        "memory": f"KV cache {plan_settings.kv}, ubatch {plan_settings.ubatch}",
         "limits": limits and f"{limits}, to fit into host memory",
         "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
         "preset": start.preset_line,
@@ -223,12 +225,12 @@ async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
         print(f"Advice: {advice.sentence} {commands}", file=sys.stderr, flush=True)
 
 
-def _describe_full_context(setting: PlanSettings, extra: Sequence[str]) -> str:
+def _describe_full_context(plan_settings: PlanSettings, extra: Sequence[str]) -> str:
     """Return a sentence on what happens when a slot's context is full."""
-    each = f"{setting.slot_context} tokens{' per slot' if setting.slots > 1 else ''}"
+    size = f"{plan_settings.slot_context} tokens{' per slot' if plan_settings.slots > 1 else ''}"
     if "--context-shift" in extra:
-        return f"{each}; when full, the oldest half is dropped (--context-shift)"
-    return f"{each}; when full, the reply ends, and nothing of the chat is dropped"
+        return f"{size}; when full, the oldest half is dropped (--context-shift)"
+    return f"{size}; when full, the reply ends, and nothing of the chat is dropped"
 
 
 def _describe_sharing(port: int) -> str:

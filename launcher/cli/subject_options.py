@@ -1,4 +1,4 @@
-"""Options and steps shared by `bench`, `tune`, `curve` and `endure`. The subject is the model that they measure."""
+"""Options and steps shared by `bench`, `tune`, `curve` and `endure`, which measure a model: their subject."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.app.session import ServerSession
     from launcher.app.sweeps import OnBegun, SweepModel
-    from launcher.cli.bar import Reporter
+    from launcher.cli.progress import Reporter
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.cost import Cost, Prices
     from launcher.tuning.records import Run
@@ -89,10 +89,10 @@ def read_prices(options: argparse.Namespace) -> Prices | None:
     return Prices(options.price_kwh, options.cloud_price, options.watts)
 
 
-def describe_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | None) -> tuple[Cost | None, str]:
-    """Return the cost of replies and a sentence about it, which is the reason if the cost is unknown.
+def compute_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices | None) -> tuple[Cost | None, str]:
+    """Return the cost of replies, None if it is unknown, and a sentence about it or the reason; "" without prices.
 
-    Without prices the sentence is empty.
+    Each group is the replies that were generated at the same time, and the seconds that they took together.
     """
     from launcher.tuning.cost import Cost, cost_of
 
@@ -103,8 +103,10 @@ def describe_cost(groups: Sequence[tuple[Sequence[Run], float]], prices: Prices 
 
 
 def cost_of_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, Any], str]:
-    """Return the cost of replies that were generated one after another, as JSON and as text; empty without prices."""
-    cost, text = describe_cost([((run,), run.wall_s) for run in runs], prices)
+    """Return the cost of replies that were generated one after another, as JSON and as a sentence; empty without
+    prices.
+    """
+    cost, text = compute_cost([((run,), run.wall_s) for run in runs], prices)
     return {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": text}, text
 
 
@@ -157,10 +159,10 @@ async def measure_subject(
     make_result: Callable[[], Result | None],
     reporter: Reporter,
 ) -> int:
-    """Measure on a new session, print the result and return its exit code, 1 if nothing was measured.
+    """Measure with a new session, print the result and return its exit code, 1 if nothing was measured.
 
-    `measure` calls its second argument with the measurement's ID in the history. If it is interrupted, the result so
-    far is printed.
+    `measure` gets the session, and a function to call with the measurement's ID in the history. If it is interrupted,
+    the result so far is printed.
     """
     from launcher.app.session import ServerSession
 
@@ -176,8 +178,8 @@ async def measure_subject(
         if (result := make_result()) is not None:
             data = _round_significant({**result.data, "complete": complete, "kept": ids[0]})
             interrupted = "" if complete else "Interrupted: this is what was measured until then. "
-            where = f"{interrupted}Kept as {ids[0]}: `mtp-launcher history show {ids[0]}`."
-            reporter.show_event(data, [*result.lines, wrap_text(where)])
+            ending = f"{interrupted}Kept as {ids[0]}: `mtp-launcher history show {ids[0]}`."
+            reporter.show_event(data, [*result.lines, wrap_text(ending)])
     return 1 if result is None else result.exit_code
 
 

@@ -28,8 +28,8 @@ def actions_json(actions: Iterable[Action], command_for: Callable[[Action], FixC
 def format_fixes(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield lines for the first fixes: the label, and below it the command or the link.
 
-    A fix with neither is left out, because the error's hint covers it; but it is shown if its `set` is empty: the
-    server has gone back to settings that include it.
+    A fix with neither is left out, because the error's hint says the same. A fix whose `set` is empty is shown, because
+    the server runs with it already.
     """
     offered = (each for each in actions if each["command"] or each.get("link") or each.get("set") == {})
     for number, action in enumerate(islice(offered, _MAX_FIXES)):

@@ -8,10 +8,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.text import one_line
-from launcher.cli.bar import Reporter
 from launcher.cli.layout import UNKNOWN, format_table, wrap_text
 from launcher.cli.machine_options import add_engine_option, make_serve_options
 from launcher.cli.output import Note, Result, print_result, round_figure
+from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_minutes, parse_tokens
 from launcher.cli.subject_options import add_model_argument
 from launcher.cli.terminal import can_ask, confirm
@@ -63,7 +63,7 @@ class _TrialReporter:
         self._is_timed = is_resumed
 
     def show_event(self, event: TuneEvent) -> None:
-        """Print a finished trial; after the first one of a tune also the new estimate of its duration."""
+        """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
         from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
 
         if isinstance(event, TrialPlanned):
@@ -124,7 +124,7 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
     yield from _describe_confidence(verdict.as_json())
     if verdict.because:
         yield wrap_text(f"Why: {verdict.because}")
-    yield _describe_what_next(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
+    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
 
 
 def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
@@ -187,15 +187,15 @@ def describe_more_time(model: str) -> str:
     return f"To give it more time in total: `mtp-launcher tune {_quote_model(model)} --continue --budget MIN`."
 
 
-def describe_next_step(model: str, *, applied: bool) -> str:
-    """Return a sentence on the next step after a verdict."""
+def describe_saving(model: str, *, applied: bool) -> str:
+    """Return a sentence on the recommended settings: how to save them, or that they were saved."""
     if applied:
         return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses these settings."
     return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
 
 
-def _describe_what_next(model: str, *, applied: bool, recommends: bool) -> str:
-    return describe_next_step(model, applied=applied) if recommends else describe_more_time(model)
+def _describe_next_command(model: str, *, applied: bool, recommends: bool) -> str:
+    return describe_saving(model, applied=applied) if recommends else describe_more_time(model)
 
 
 def _quote_model(model: str) -> str:
@@ -206,11 +206,6 @@ def _quote_model(model: str) -> str:
 def _format_name(name: str) -> str:
     """Return a setting's name as the command line spells it."""
     return name.replace("_", "-")
-
-
-def _join_values(values: tuple[object, ...]) -> str:
-    """Return values separated by slashes."""
-    return "/".join(map(str, values))
 
 
 def _format_figure(value: float | None) -> str:
@@ -290,7 +285,7 @@ async def run(options: argparse.Namespace) -> Result | int:
         return _make_ended_result(saved, options)
     await asyncio.to_thread(check_no_tune)
     prepared = await _prepare_tune(options, saved)
-    plan = await _make_plan(prepared, saved, wanted_names=_parse_names(options.vary or "none"))
+    plan = await _make_plan(prepared, saved, named_settings=_parse_names(options.vary or "none"))
     print_result(plan, as_json=options.json)
     if not (options.yes or options.json or saved) and can_ask() and not await confirm("Begin?", default=True):
         return 1
@@ -364,7 +359,7 @@ def _make_ended_result(saved: SavedTune, options: argparse.Namespace) -> Result:
         save_winner(saved.options, verdict["settings"])
     trials = [_trial_json(trial, saved.goal) for trial in saved.state.trials]
     lines = [wrap_text(str(verdict["sentence"])), *_describe_confidence(verdict)]
-    lines.append(_describe_what_next(saved.model, applied=applied, recommends=recommends_settings(verdict)))
+    lines.append(_describe_next_command(saved.model, applied=applied, recommends=recommends_settings(verdict)))
     return Result({"verdict": verdict, "trials": trials, "applied": applied}, lines)
 
 
@@ -405,8 +400,8 @@ def _make_goal(options: argparse.Namespace) -> Goal:
     return Goal(aim, *(options.mix or ()))
 
 
-async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, wanted_names: Sequence[str]) -> Result:
-    """Return what the tune will try and how long it takes. `wanted_names` are the settings that the user named."""
+async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_settings: Sequence[str]) -> Result:
+    """Return what the tune will try and how long it takes. `named_settings` are those that --vary names."""
     from launcher.app.saved_tunes import load_tune
     from launcher.engine.server import registry
 
@@ -423,7 +418,7 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, wanted_
     }
     workload = prepared.workload
     reply_tokens = sum(each.tokens for each in workload.prompts)
-    varied = ", ".join(f"{_format_name(axis.name)} {_join_values(axis.values)}" for axis in prepared.space.axes)
+    varied = ", ".join(f"{_format_name(axis.name)} {'/'.join(map(str, axis.values))}" for axis in prepared.space.axes)
     drafts = prepared.space.drafts
     rows = [
         ("prompts", f"{len(workload.prompts)}, {reply_tokens:,} tokens of replies a round"),
@@ -442,7 +437,7 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, wanted_
         for each in servers
     ]
     axes = {axis.name for axis in prepared.space.axes}
-    if not_varied := [_format_name(name) for name in wanted_names if name not in axes]:
+    if not_varied := [_format_name(name) for name in named_settings if name not in axes]:
         note = f"{', '.join(not_varied)}: not varied, because this model, engine and computer allow only one value."
         rows.append(("note", note))
     title = f"Tune {one_line(prepared.model)} for {workload.title.lower()}, by {_AIM_LABELS[prepared.goal.aim.value]}"

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.units import format_rate
-from launcher.cli.bar import Reporter
 from launcher.cli.layout import wrap_text
 from launcher.cli.machine_options import INTENTS
 from launcher.cli.output import Note, print_error, round_figure
+from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_int
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def _describe_step(step: StepProgress) -> str:
 def _plan_json(request: FirstStartRequest, plan: Plan | None) -> dict[str, Any]:
     data: dict[str, Any] = {"event": "plan", "model": request.model}
     if plan is not None:
-        setting = plan.setting
-        data |= {"ctx": setting.context, "kv": setting.kv, "draft": setting.draft, "backend": setting.backend}
+        settings = plan.setting
+        data |= {"ctx": settings.context, "kv": settings.kv, "draft": settings.draft, "backend": settings.backend}
         data |= {"status": plan.status.value, "required_mib": plan.required_mib, "free_mib": plan.free_mib}
     return data
 
@@ -162,9 +162,8 @@ def _describe_plan(request: FirstStartRequest, plan: Plan | None) -> Iterator[st
     if plan is None:
         yield Note(request.model)
         return
-    setting = plan.setting
-    mtp = f"draft {setting.draft}" if setting.draft else "MTP off"
-    settings = f"context {setting.context:,}, KV {setting.kv}, {mtp}"
+    mtp = f"draft {plan.setting.draft}" if plan.setting.draft else "MTP off"
+    settings = f"context {plan.setting.context:,}, KV {plan.setting.kv}, {mtp}"
     memory = f"needs {plan.required_mib:,} of {plan.free_mib:,} MiB ({plan.status.value})"
     yield Note(wrap_text(f"{plan.entry.name}, {plan.file.quant}, {settings}: {memory}"))
     for reason in plan.reasons[:2]:

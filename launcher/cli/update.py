@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher import __version__
-from launcher.cli.bar import Reporter, format_size
 from launcher.cli.layout import wrap_text
 from launcher.cli.output import Note, Result
+from launcher.cli.progress import Reporter, format_size
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress
@@ -43,7 +43,7 @@ async def run(options: argparse.Namespace) -> Result:
     newest = await check_for_update()
     if options.install and newest.is_newer:
         return await _install_release(newest, as_json=options.json)
-    return Result(_as_json(newest), [*_describe_release(newest), *_describe_artefact(newest)])
+    return Result(_as_json(newest), [*_describe_release(newest), *_describe_installation(newest)])
 
 
 def _list_version_copies() -> Result:
@@ -69,7 +69,7 @@ def _describe_release(newest: NewestRelease) -> Iterator[str]:
         yield f"\n{notes}\n"
 
 
-def _describe_artefact(newest: NewestRelease) -> Iterator[str]:
+def _describe_installation(newest: NewestRelease) -> Iterator[str]:
     """Yield how to install a newer release."""
     from launcher.updates.check import NotOffered
     from launcher.updates.install import find_artefact
@@ -96,21 +96,21 @@ async def _install_release(newest: NewestRelease, *, as_json: bool) -> Result:
         reporter.show_progress(progress.phase.value.capitalize(), progress, None)
 
     try:
-        received = await download_update(newest, show_progress)
+        update = await download_update(newest, show_progress)
     finally:
         reporter.close()
-    version = received.version
-    if received.method is InstallMethod.SCRIPT:
+    version = update.version
+    if update.method is InstallMethod.SCRIPT:
         reporter.show_event(None, [Note(f"Installing version {version}")])
-    installed = await install_update(received)
+    installed = await install_update(update)
     data = _as_json(newest) | {
-        "path": str(received.path),
+        "path": str(update.path),
         "installed": installed,
-        "line": None if installed else received.shell_line,
+        "line": None if installed else update.shell_line,
     }
     if not installed:
-        line = f"Version {version} is here, and verified. Close this program, then run:\n  {received.shell_line}"
-    elif received.method is InstallMethod.SCRIPT:
+        line = f"Version {version} is here, and verified. Close this program, then run:\n  {update.shell_line}"
+    elif update.method is InstallMethod.SCRIPT:
         line = f"Version {version} is installed. It is the one that starts from now on."
     else:
         line = f"The installer of version {version} is open."

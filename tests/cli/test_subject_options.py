@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cli.bar import Reporter
 from launcher.cli.machine_options import add_engine_option
+from launcher.cli.progress import Reporter
 from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_serve_options
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.settings import save_model_settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.tune import describe_duration, describe_more_time, describe_next_step
+from launcher.cli.tune import describe_duration, describe_more_time, describe_saving
 
 
 @pytest.mark.parametrize(("restart_s", "said"), [(0.2, "6 starts of less than 1 s"), (8.7, "6 starts of 9 s")])
@@ -25,12 +25,12 @@ def test_what_is_to_be_typed_next_is_one_word_a_shell() -> None:
     path = "/home/jane/My models/a.gguf"
     for said in (
         describe_more_time(path),
-        describe_next_step(path, applied=False),
-        describe_next_step(path, applied=True),
+        describe_saving(path, applied=False),
+        describe_saving(path, applied=True),
     ):
         verb = shlex.split(said.split("`")[1])
         assert path in verb
-    assert describe_next_step("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
+    assert describe_saving("demo", applied=True) == "Saved: `mtp-launcher serve demo` uses these settings."
 
 
 def prepared_at(rate: float, restart_s: float) -> Any:  # noqa: ANN401 -- as much of Prepared as is told

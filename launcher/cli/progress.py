@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from launcher.tuning.records import Run
 
 _LINE_PERIOD_S, _FRAME_PERIOD_S, _JSON_PERIOD_S = 5.0, 0.2, 0.5
-"""Least seconds between two lines, two redraws of the bar, and two JSON objects."""
+"""Fewest seconds between two lines, two redraws of the bar, and two JSON objects."""
 _MIN_BAR, _MAX_BAR = 10, 40
 _MAX_TITLE, _MAX_NOTE, _MAX_STATUS = 200, 2_000, 78
-"""Characters."""
+"""Characters of the texts that are shown, at most."""
 _GAP = "  "
 _USUAL_FIGURES_WIDTH = len("100 %  12.34 GB of 12.34 GB  123.4 MB/s  12 min left")
 """Room for the figures, so that the bar keeps its length while they change."""
@@ -35,6 +35,7 @@ class ProgressBar:
     def __init__(self) -> None:
         self._in_place = sys.stderr.isatty()
         self._shown_s: float | None = None if self._in_place else time.monotonic()
+        """When the bar was last shown; None to show it at the next call."""
         self._written = 0
         """Characters on the current line."""
         self._note = ""
@@ -51,9 +52,9 @@ class ProgressBar:
         left_s: float | None = None,
         note: str = "",
     ) -> None:
-        """Show bytes done of a total, bytes per second and seconds left, unless the last call was a moment ago.
+        """Show bytes done of a total, bytes per second and seconds left, unless they were shown a moment ago.
 
-        A new note is shown at once; if the output is no terminal, only if there was none before.
+        A new note is shown at once; but if stderr is no terminal, only if the last call had no note.
         """
         now_s = time.monotonic()
         is_new_note = note != self._note if self._in_place else not self._note
@@ -126,8 +127,8 @@ class Reporter:
     ) -> None:
         """Print an event: its `lines`, or with --json its `data` unless that is None.
 
-        Events that come often have a `topic`. Of those with the same topic, only one with a new `state` is printed;
-        with --json also one every half second.
+        Events that come often have a `topic`. An event is printed only if its `state` differs from that of the last
+        event with the same topic; with --json also if half a second has passed.
         """
         if topic and not self._should_show(topic, state):
             return
@@ -162,7 +163,7 @@ class Reporter:
             self._bar.show_status(text)
 
     def show_round(self, run: Run, number: int, *, rounds: int | None) -> None:
-        """Show the latest reply of a measurement as status. Round 0 is the warm-up; `rounds` is None if open."""
+        """Show the latest reply of a measurement. Round 0 is the warm-up; `rounds` is their number, None if unknown."""
         label = "warm-up"
         if number:
             label = f"round {number}" if rounds is None else f"round {number} of {rounds}"
@@ -205,7 +206,7 @@ def _list_fields(
 
 
 def _fit_fields(title: str, fields: list[str], columns: int, *, keep_last: bool) -> str:
-    """Return the title and as many fields as fit. If only one fits, it is the first, with `keep_last` the last."""
+    """Return the title and as many fields as fit. If only one fits, that is the first, or with `keep_last` the last."""
     fitting = list(fields)
     while len(fitting) > 1 and len(f"{title} {_GAP.join(fitting)}") > columns:
         fitting.pop(-2 if keep_last else -1)

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from launcher.base.progress import Progress
-from launcher.cli.bar import ProgressBar, Reporter, format_done_bytes
 from launcher.cli.output import Note
+from launcher.cli.progress import ProgressBar, Reporter, format_done_bytes
 
 WHY = "models.example did not answer within 30 seconds. Next try in 4 s."
 
