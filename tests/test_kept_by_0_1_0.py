@@ -29,7 +29,7 @@ READ: dict[str, tuple[Callable[[], object], object]] = {
     "last start": (lambda: last_start.load_last_start().log, MODEL),
     "last model": (last_start.load_last_model, "demo"),
     "last used": (lambda: sorted(last_start.load_last_uses()), [str(MODEL)]),
-    "measured loads": (lambda: load_history.read_excess_mib("gpu", "cuda"), 100),
+    "measured loads": (lambda: load_history.read_overhead_mib("gpu", "cuda"), 430),
     "tuned settings": (lambda: [each.model.name for each in machine_preset.load_presets()], ["Qwen3.6-35B-A3B"]),
     "engines": (
         lambda: [each.name for each in installed.read_store().engines],

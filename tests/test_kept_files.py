@@ -152,8 +152,8 @@ KINDS = {
     ),
     "measured loads": Kind(
         "state/measured-memory.json",
-        lambda _: load_history.record_load("gpu", "cuda", predicted_mib=100, measured_mib=200),
-        lambda _: load_history.read_excess_mib("gpu", "cuda"),
+        lambda _: load_history.record_load("gpu", "cuda", buffers_mib=100, measured_mib=530),
+        lambda _: load_history.read_overhead_mib("gpu", "cuda"),
     ),
     "what an engine can do": Kind(
         "cache/probes/*.json",

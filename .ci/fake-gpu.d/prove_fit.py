@@ -15,12 +15,13 @@ from launcher.models import fitting
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.fitting import CONTEXTS
 from launcher.models.geometry import read_geometry
-from launcher.models.memory import OVERHEAD_MIB, PlanSettings, recurrent_bytes
+from launcher.models.memory import PlanSettings, recurrent_bytes
+from launcher.models.overhead import USUAL_MIB
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import HEADLESS_MARGIN_MIB, describe_machine
 
 USED_MIB = 400
-OVERHEAD = OVERHEAD_MIB["vulkan"]
+OVERHEAD = USUAL_MIB["vulkan"]
 FILES = {
     # Files of the catalogue, and the sparse models of their geometry and nearly their size.
     ("qwen3.6-35b-a3b-mtp", "UD-IQ3_S"): "qwen35moe-35b-iq3_s",

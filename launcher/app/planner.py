@@ -331,9 +331,9 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
         return
     geometry = read_geometry(launch.header)
     weights = read_weights(launch.header, geometry)
-    predicted = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts.total
+    parts = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts
     measured = used_bytes[users[0].id]
-    record_load(users[0].id, backend, predicted_mib=predicted // _MIB, measured_mib=measured // _MIB)
+    record_load(users[0].id, backend, buffers_mib=(parts.total - parts.overhead) // _MIB, measured_mib=measured // _MIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +450,7 @@ def setting_for(model: GgufModel, criteria: PlanCriteria, situation: Situation) 
         backend=situation.backend,
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
+        overheads_mib=situation.overheads_mib,
     )
     return replace(default, **to_fields(criteria.chosen()))
 

@@ -473,7 +473,7 @@ def _with_memory(basis: PreviewBasis, situation: Situation, engine_pid: int | No
     other_servers = min(sum(each.mib for each in with_others.own), total - available)
     return replace(
         basis,
-        setting=replace(basis.setting, gpu_free_mib=with_others.gpu_free_mib),
+        setting=replace(basis.setting, gpu_free_mib=with_others.gpu_free_mib, overheads_mib=situation.overheads_mib),
         place=situation.gpu_name if situation.gpu_name and situation.backend != "cpu" else "host memory",
         total_mib=total,
         others_mib=total - available - other_servers,

@@ -24,8 +24,8 @@ class Card:
     """A graphics card as its maker describes it.
 
     `memory_gb` is the advertised size, `bandwidth_gb_s` in 10^9 bytes per second, `tflops` the rate of 32-bit floating
-    point operations, `watts` the power of the board. `typical` cards stand for their memory size. A card with `unified`
-    memory shares the host's.
+    point operations, `watts` the power of the board, `multiprocessors` their number (NVIDIA only, else 0). `typical`
+    cards stand for their memory size. A card with `unified` memory shares the host's.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Card:
     tflops: float
     generation: str
     watts: int
+    multiprocessors: int = 0
     typical: bool = False
     unified: bool = False
 

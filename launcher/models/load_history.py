@@ -1,4 +1,4 @@
-"""Records by how much loads on this machine exceeded their memory estimates, so that later plans allow for it."""
+"""Records what driver and process took of a GPU in loads on this machine, so that later plans count it."""
 
 import json
 from contextlib import suppress
@@ -8,27 +8,28 @@ from launcher.base.files import write_atomically
 from launcher.base.paths import state_dir
 from launcher.base.store import KeptFile
 from launcher.models.compute_buffers import Backend
+from launcher.models.overhead import USUAL_MIB
 
 _LOADS_PER_GPU = 8
-_PLAUSIBLE_MIB = (-200, 1_500)
-"""Smallest and largest error of an estimate that is believed.
+_PLAUSIBLE_MIB = (-250, 1_500)
+"""Smallest and largest difference from the usual overhead that is believed.
 
 Others have another cause: layers left on the host, or another program.
 """
 
 
-def read_excess_mib(gpu_id: str, backend: Backend) -> int | None:
-    """Return the largest excess of the last loads on this GPU over their estimates, in MiB.
+def read_overhead_mib(gpu_id: str, backend: Backend) -> int | None:
+    """Return the largest overhead of the last loads on this GPU, in MiB, or None if none was measured."""
+    differences = _read_differences().get(_make_key(gpu_id, backend))
+    return USUAL_MIB[backend] + max(differences) if differences else None
 
-    It is negative if all took less than estimated, and None if none was measured.
+
+def record_load(gpu_id: str, backend: Backend, *, buffers_mib: int, measured_mib: int) -> bool:
+    """Record the measured memory of a load whose buffers took `buffers_mib` by the estimate, without the overhead.
+
+    Return False, recording nothing, if the difference is implausible.
     """
-    measured = _read_differences().get(_make_key(gpu_id, backend))
-    return max(measured) if measured else None
-
-
-def record_load(gpu_id: str, backend: Backend, *, predicted_mib: int, measured_mib: int) -> bool:
-    """Record the measured memory of a load. Return False, recording nothing, if the difference is implausible."""
-    difference = measured_mib - predicted_mib
+    difference = measured_mib - buffers_mib - USUAL_MIB[backend]
     if not _PLAUSIBLE_MIB[0] <= difference <= _PLAUSIBLE_MIB[1]:
         return False
     known = _read_differences()
@@ -47,7 +48,7 @@ def _history_path() -> Path:
 
 
 def _read_differences() -> dict[str, list[int]]:
-    """Return the recorded loads; {} if the file is missing or damaged."""
+    """Return the differences of recorded loads from the usual overhead; {} if the file is missing or damaged."""
     with suppress(OSError):
         return _FILE.load(_history_path())
     return {}

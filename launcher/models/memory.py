@@ -21,6 +21,7 @@ from launcher.models.compute_buffers import (
 )
 from launcher.models.compute_graph import ASSISTANT, attention_interval
 from launcher.models.geometry import Geometry
+from launcher.models.overhead import USUAL_MIB
 from launcher.models.server_settings import ROWS, ServerSettings
 from launcher.models.weights import Weights
 
@@ -52,26 +53,14 @@ KV_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 _NOT_OFFERED = frozenset({"iq4_nl"})
 """KV cache types that llama.cpp accepts as an argument but then refuses: ggml-cuda/fattn.cu has no kernel for them."""
-OVERHEAD_MIB: Mapping[str, int] = MappingProxyType(
-    {
-        # Memory of a process on the device beside llama.cpp's buffers. CUDA: 284 MiB on an L4, 331 on an A30 (peaks in
-        # qiip's logs, b10964, minus the sum of the buffers). For Vulkan and ROCm it can be inferred from one GPU each:
-        # 200 MiB (Radeon R9700), and 600 to 670 including unknown other use (RX 7900 XTX); so CUDA's figure is used
-        # (docs/accuracy.md). Processor: 249 MB resident before any weights are read, measured on our own machine.
-        "cuda": 330,
-        "rocm": 330,
-        "vulkan": 330,
-        "metal": 330,
-        "cpu": 240,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings(ServerSettings):
     """Server settings for a memory estimate: those that memory depends on are not None. With facts of the machine.
 
-    `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike).
+    `gpus` is the number of GPUs that the layers are split over, `gpu_free_mib` the free MiB of each (empty: all alike),
+    `overheads_mib` the MiB that driver and process take on each beside the buffers (empty: what is usual).
     `mmproj_bytes` is the size of a vision projector on the GPU, `draft_model_bytes` that of a draft model in a separate
     file. With `ngrams`, drafts are repeats of earlier text; any `draft` above 0 then just means that drafting is on.
     """
@@ -86,6 +75,7 @@ class PlanSettings(ServerSettings):
     backend: Backend = "cuda"
     gpus: int = 1
     gpu_free_mib: tuple[int, ...] = ()
+    overheads_mib: tuple[int, ...] = ()
     mmproj_bytes: int = 0
     draft_model_bytes: int = 0
     ngrams: bool = False
@@ -253,6 +243,7 @@ def estimate_memory(
     head = sum(share for _, share in compute.by_device) - compute.draft if compute.staging else 0
     head = min(head, compute.staging)  # the target's own may shrink, where copies replace larger results
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
+    overheads = _overhead_bytes(setting, gpus)
     parts = MemoryParts(
         weights=device + (host - weights.shared if on_cpu else 0) + _draft_weights(beside, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
@@ -262,7 +253,7 @@ def estimate_memory(
         compute=compute.target,
         draft_compute=compute.draft + head + (of_draft.draft if of_draft else 0),
         staging=compute.staging - head,
-        overhead=gpus * OVERHEAD_MIB[setting.backend] * _MIB,
+        overhead=sum(overheads),
         mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
         caches=0
         if on_cpu
@@ -281,8 +272,10 @@ def estimate_memory(
         block.rest + (0 if at < moved else block.experts) + cache
         for at, (block, cache) in enumerate(zip(weights.blocks, _layer_caches(geometry, setting, parts), strict=True))
     ]
-    buffers = [parts.overhead // gpus + share for share, _ in compute.by_device] if gpus > 1 else [0]
-    buffers[0] += parts.caches if gpus > 1 else 0  # llama.cpp keeps them on the first GPU
+    buffers = [0]
+    if gpus > 1:
+        buffers = [own + share for own, (share, _) in zip(overheads, compute.by_device, strict=True)]
+        buffers[0] += parts.caches  # llama.cpp keeps them on the first GPU
     free = _given_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
     free = free if len(free) == gpus else (1,) * gpus
     shares = split_by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
@@ -298,6 +291,12 @@ def estimate_memory(
         low=low,
         high=high,
     )
+
+
+def _overhead_bytes(setting: PlanSettings, gpus: int) -> list[int]:
+    """Return the bytes on each device that driver and process take beside the buffers."""
+    known = setting.overheads_mib if setting.backend != "cpu" and len(setting.overheads_mib) == gpus else ()
+    return [mib * _MIB for mib in known or (USUAL_MIB[setting.backend],) * gpus]
 
 
 def _range_of_total(geometry: Geometry, parts: MemoryParts, weights: Weights, buffers_known: bool) -> tuple[int, int]:

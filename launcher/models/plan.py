@@ -323,6 +323,7 @@ def _preset_settings(
         backend=situation.backend,
         gpus=situation.gpus,
         gpu_free_mib=situation.gpu_free_mib,
+        overheads_mib=situation.overheads_mib,
     )
     if criteria is not None:
         setting = replace(setting, **to_fields(criteria.chosen()))

@@ -13,7 +13,8 @@ from launcher.machine.gpu import Gpu
 from launcher.machine.machine import Machine
 from launcher.machine.visibility import find_hidden_gpus
 from launcher.models.compute_buffers import Backend
-from launcher.models.load_history import read_excess_mib
+from launcher.models.load_history import read_overhead_mib
+from launcher.models.overhead import USUAL_MIB, overhead_of
 from launcher.models.situation import (
     DESKTOP_MARGIN_MIB,
     HEADLESS_MARGIN_MIB,
@@ -37,6 +38,9 @@ _SHARED = mark("The {name} shares host memory: memory used on the GPU is no long
 _SILENT = mark(
     "The driver does not report the free memory of the {name}. The plan assumes {percent:.1f} % of its memory."
 )
+_MEASURED = mark(
+    "Driver and process took up to {overhead_mib:,} MiB of the {name} in earlier loads; the plan counts that."
+)
 _ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """Prefixes of the engine's device names, with their backends."""
 _COUNTED = mark(
@@ -46,7 +50,6 @@ _COUNTED = mark(
 _UNCOUNTED = mark(
     "The RPC workers {workers} are not in this plan: the engine does not list their devices together with a local GPU."
 )
-_LEAST_MARGIN_MIB = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class ServerMemory:
     model: str
     by_gpu: Mapping[str, int] | None
     host_mib: int | None
-    estimate: Callable[[Backend, int], tuple[int, ...] | None]
+    estimate: Callable[[Backend, tuple[int, ...]], tuple[int, ...] | None]
 
 
 def situation_of(
@@ -78,8 +81,8 @@ def situation_of(
     """Return the situation of this machine with its current memory; given arguments replace values that were read.
 
     `servers` are this user's running servers, whose memory counts as free: see Situation. Without a usable GPU the
-    model runs on the processor, in host memory. The margin is adjusted by the excess of earlier loads on this GPU over
-    their estimates (learned.py). `environ` (default: this process's) may hide GPUs, as CUDA_VISIBLE_DEVICES does.
+    model runs on the processor, in host memory. What driver and process take is what earlier loads on a GPU took, else
+    what is published of such a card. `environ` (default: this process's) may hide GPUs, as CUDA_VISIBLE_DEVICES does.
     Raises BadOption for the backend of a GPU if there is no GPU.
     """
     host, read_at = machine.host, time.time()
@@ -108,7 +111,14 @@ def situation_of(
     if free_mib is None:
         silent = [gpu.name for gpu in gpus if gpu.free_bytes is None]
         notes += tuple(fill_template(_SILENT, {"name": name, "percent": 100 * USABLE}) for name in silent)
-    shares = tuple(server_share(server, gpus, backend) for server in servers) if free_mib is None else ()
+    found = [match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB) for gpu in gpus]
+    system = "windows" if host.wsl else host.kind  # in WSL the driver is that of Windows
+    published = [
+        overhead_of(backend, card, system=system, driver=gpu.driver) for gpu, card in zip(gpus, found, strict=True)
+    ]
+    measured = [read_overhead_mib(gpu.id, backend) for gpu in gpus]
+    overheads = tuple(known if here is None else here for known, here in zip(published, measured, strict=True))
+    shares = tuple(server_share(server, gpus, backend, overheads) for server in servers) if free_mib is None else ()
     had = [sum(each.by_device[at] for each in shares if each.by_device) for at in range(len(gpus))]
     now = [
         max(0, _free_mib(gpu, host_mib) - (0 if gpu.free_bytes is not None else own))
@@ -125,25 +135,27 @@ def situation_of(
     if first.unified:
         host_mib = max(0, host_mib - max(0, free_mib - first.carve_out_free_bytes // _MIB))
         notes += (fill_template(_SHARED, {"name": first.name}),)
-    found = [match_card(gpu.name, (gpu.memory_bytes or 0) / _GIB) for gpu in gpus]
     cards = tuple(card for card in found if card) if all(found) else ()
     bandwidth = first.memory_bandwidth_gb_s or (cards[0].bandwidth_gb_s if cards else None)
     alone = headless or (host.kind == "linux" and host.wsl is None and host.display is None)
     margin_mib = (HEADLESS_MARGIN_MIB if alone else DESKTOP_MARGIN_MIB) * len(gpus)
-    excess = (read_excess_mib(first.id, backend) if len(gpus) == 1 else None) or 0
-    if excess:
-        notes += (_excess_note(excess),)
+    notes += tuple(
+        fill_template(_MEASURED, {"name": gpu.name, "overhead_mib": here})
+        for gpu, known, here in zip(gpus, published, measured, strict=True)
+        if here not in (None, known)
+    )
     return Situation(
         backend=backend,
         nominal_gb=sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB,
         free_mib=free_mib,
-        margin_mib=max(_LEAST_MARGIN_MIB, margin_mib + excess),
+        margin_mib=margin_mib,
         host_mib=host_mib,
         bandwidth_gb_s=bandwidth if len(gpus) == 1 else None,
         gpu_name=first.name,
         cards=cards,
         gpus=len(gpus),
         gpu_free_mib=tuple(by_gpu) if len(gpus) > 1 else (),
+        overheads_mib=overheads,
         unified=bool(first.unified),
         headless=alone,
         notes=notes,
@@ -170,18 +182,6 @@ def _add_own_host_memory(here: Situation, servers: Sequence[ServerMemory]) -> Si
     most = max(here.free_mib, round(here.nominal_gb * 1_024))
     alone = min(most, here.free_mib + sum(each.mib for each in shares))
     return replace(here, free_mib=alone, host_mib=alone, own=shares, by_device_now_mib=(here.free_mib,))
-
-
-def _excess_note(excess_mib: int) -> str:
-    if excess_mib > 0:
-        return message(
-            "Earlier loads on this GPU needed up to {excess_mib:,} MiB more than estimated, so the margin is larger.",
-            excess_mib=excess_mib,
-        )
-    return message(
-        "Earlier loads on this GPU needed at least {value:,} MiB less than estimated, so the margin is smaller.",
-        value=-excess_mib,
-    )
 
 
 def _free_mib(gpu: Gpu, host_mib: int, own_mib: int = 0) -> int:
@@ -270,10 +270,13 @@ def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: 
     own = situation.gpu_free_mib or (situation.free_mib,)
     count = situation.gpus + len(free_mib)
     devices = ", ".join(f"{name} with {free:,} MiB free" for name, free in free_mib.items())
+    usual = (USUAL_MIB[situation.backend],)
+    overheads = situation.overheads_mib or usual * situation.gpus
     return replace(
         situation,
         gpus=count,
         gpu_free_mib=(*own, *free_mib.values()),
+        overheads_mib=(*overheads, *usual * len(free_mib)),
         free_mib=situation.free_mib + sum(free_mib.values()),
         own=tuple(each.with_workers(len(free_mib)) for each in situation.own),
         by_device_now_mib=(*situation.by_device_now_mib, *free_mib.values()) if situation.own else (),
@@ -284,12 +287,14 @@ def add_rpc_workers(situation: Situation, free_mib: Mapping[str, int], workers: 
     )
 
 
-def server_share(server: ServerMemory, gpus: Sequence[Gpu], backend: Backend) -> ServerShare:
+def server_share(
+    server: ServerMemory, gpus: Sequence[Gpu], backend: Backend, overheads_mib: tuple[int, ...]
+) -> ServerShare:
     """Return the memory of a server on each GPU: measured, else estimated, but no more than is in use there."""
     if server.by_gpu is not None:
         shares: tuple[int, ...] | None = tuple(server.by_gpu.get(gpu.id, 0) for gpu in gpus)
     else:
-        expected = server.estimate(backend, len(gpus))
+        expected = server.estimate(backend, overheads_mib)
         shares = expected and tuple(
             share if gpu.used_bytes is None else min(share, gpu.used_bytes // _MIB)
             for share, gpu in zip(expected, gpus, strict=True)

@@ -7,6 +7,7 @@ from launcher.base.errors import BadOption
 from launcher.base.messages import fill_template, mark, message, plural_message
 from launcher.machine.cards import Card, typical_card
 from launcher.models.compute_buffers import Backend
+from launcher.models.overhead import overhead_of
 
 _MIB, _GIB = 2**20, 2**30
 HEADLESS_MARGIN_MIB, DESKTOP_MARGIN_MIB = 512, 1_024
@@ -52,7 +53,8 @@ class Situation:
     `nominal_gb` is the advertised size of the GPU's memory. `free_mib`, `host_mib` and `gpu_free_mib` are free as if
     this user's own running servers were stopped, because a new start replaces them. `host_mib` is the available host
     memory (if a GPU shares it, beside `free_mib`), None if unknown. `gpus` is the number of GPUs to split a model over,
-    and `gpu_free_mib` the free memory of each. `cards` has what is known of each GPU's model, () if nothing is;
+    and `gpu_free_mib` the free memory of each. `overheads_mib` is what driver and process take on each GPU beside the
+    engine's buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is;
     `power_limit_w` is what the GPU may draw, None for its board's power. `own` is the memory of those servers,
     `by_device_now_mib` the free memory of each device while they run. `read_at` is the time of reading in seconds since
     the epoch, None if nothing was read. `headless`: no display uses the GPUs. `described`: given by options, not read
@@ -70,6 +72,7 @@ class Situation:
     power_limit_w: float | None = None
     gpus: int = 1
     gpu_free_mib: tuple[int, ...] = ()
+    overheads_mib: tuple[int, ...] = ()
     unified: bool = False
     headless: bool = False
     described: bool = False
@@ -201,8 +204,9 @@ def describe_machine(
     if cards and card is None:
         names = " + ".join(each.name for each in cards)
         notes = (*notes, message("Speeds are those of a typical card of this size: {names}.", names=names))
+    backend = backend or ("vulkan" if card and not _is_nvidia(card) else "cuda")
     return Situation(
-        backend=backend or ("vulkan" if card and not _is_nvidia(card) else "cuda"),
+        backend=backend,
         nominal_gb=total,
         free_mib=free_mib,
         margin_mib=(HEADLESS_MARGIN_MIB if headless else DESKTOP_MARGIN_MIB) * len(sizes),
@@ -212,6 +216,7 @@ def describe_machine(
         cards=cards,
         gpus=len(sizes),
         gpu_free_mib=tuple(by_gpu) if len(sizes) > 1 else (),
+        overheads_mib=tuple(overhead_of(backend, each) for each in found),
         headless=headless,
         described=True,
         notes=notes,
@@ -233,8 +238,9 @@ def describe_unified_machine(
         )
     card = card or typical_card(memory_gib, unified=True)
     free_mib = available_mib(memory_gib)
+    backend = backend or ("cuda" if card and _is_nvidia(card) else "vulkan")
     return Situation(
-        backend=backend or ("cuda" if card and _is_nvidia(card) else "vulkan"),
+        backend=backend,
         nominal_gb=memory_gib,
         free_mib=free_mib,
         margin_mib=DESKTOP_MARGIN_MIB,
@@ -242,6 +248,7 @@ def describe_unified_machine(
         bandwidth_gb_s=card.bandwidth_gb_s if card else None,
         gpu_name=card.name if card else None,
         cards=(card,) if card else (),
+        overheads_mib=(overhead_of(backend, card),),
         unified=True,
         described=True,
         notes=host_notes(memory_gib),

@@ -78,8 +78,8 @@ def test_where_no_driver_tells_a_server_has_what_its_settings_are_estimated_at(
         assert (found.engine_pid, found.model, found.by_gpu) == (engine_pid, "kept", None)
         source = read_source(str(sparse))
         expected = estimate_by_formula(source, PlanSettings(context=32_768, kv="q8_0", draft=2)).parts.total // MIB
-        assert found.estimate("cuda", 1) == (expected,)
-        both = found.estimate("cuda", 2)
+        assert found.estimate("cuda", (330,)) == (expected,)
+        both = found.estimate("cuda", (330, 606))
         assert both is not None
         assert len(both) == 2
         known = situation_of(machine, servers=[found])
@@ -95,7 +95,7 @@ def test_what_cannot_be_estimated_is_unknown(
     registration = register(engine_pid, state="ready", formula_inputs=broken)
     try:
         (found,) = read_own_memory(machine)
-        assert found.estimate("cuda", 1) is None
+        assert found.estimate("cuda", (330,)) is None
         assert situation_of(machine, servers=[found]).own_mib is None
     finally:
         registration.remove()
@@ -106,10 +106,10 @@ def test_an_engine_that_still_loads_is_not_estimated_by_what_it_will_have(
 ) -> None:
     registration = register(engine_pid, state="loading", formula_inputs=inputs(sparse))
     try:
-        assert read_own_memory(machine)[0].estimate("cuda", 1) is None
+        assert read_own_memory(machine)[0].estimate("cuda", (330,)) is None
         registration.update(engine="built-in")
         assert registration.wait_written(10)
-        assert read_own_memory(machine)[0].estimate("cuda", 1) == (0,)  # which never takes any of a GPU
+        assert read_own_memory(machine)[0].estimate("cuda", (330,)) == (0,)  # which never takes any of a GPU
     finally:
         registration.remove()
 
@@ -120,13 +120,13 @@ async def test_an_engine_that_was_just_started_is_not_estimated_by_what_it_will_
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint("127.0.0.1", 1, "key"))
     built = EngineBuild("b11434", ("llama-server",), "", frozenset())
     server = RunningEngine.from_launch(replace(launch, build=built), engine_pid)
-    assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
+    assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is None
     registration = register(engine_pid, state="ready", formula_inputs=inputs(sparse))
     try:
-        assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is not None
+        assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is not None
         registration.update(state="loading")
         assert registration.wait_written(10)
-        assert read_own_memory(machine, also=[server])[0].estimate("cuda", 1) is None
+        assert read_own_memory(machine, also=[server])[0].estimate("cuda", (330,)) is None
     finally:
         registration.remove()
 

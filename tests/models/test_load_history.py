@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.models.load_history import read_excess_mib, record_load
+from launcher.models.load_history import read_overhead_mib, record_load
 from tests.machine.conftest import compiled
 
 LEARN = """
@@ -33,33 +33,33 @@ learn_from_load(launch, pid, log if backend else [])
 
 
 def test_nothing_is_known_before_the_first_load(home: Path) -> None:
-    assert read_excess_mib("GPU-1", "cuda") is None
+    assert read_overhead_mib("GPU-1", "cuda") is None
 
 
 def test_the_largest_of_the_last_loads_counts(home: Path) -> None:
     for measured in (10_500, 10_100, 9_900):
-        assert record_load("GPU-1", "cuda", predicted_mib=10_000, measured_mib=measured)
-    assert read_excess_mib("GPU-1", "cuda") == 500
-    assert read_excess_mib("GPU-1", "vulkan") is None
-    assert read_excess_mib("GPU-2", "cuda") is None
+        assert record_load("GPU-1", "cuda", buffers_mib=9_670, measured_mib=measured)
+    assert read_overhead_mib("GPU-1", "cuda") == 830
+    assert read_overhead_mib("GPU-1", "vulkan") is None
+    assert read_overhead_mib("GPU-2", "cuda") is None
     for _ in range(8):
-        record_load("GPU-1", "cuda", predicted_mib=10_000, measured_mib=9_950)
-    assert read_excess_mib("GPU-1", "cuda") == -50
+        record_load("GPU-1", "cuda", buffers_mib=9_670, measured_mib=9_950)
+    assert read_overhead_mib("GPU-1", "cuda") == 280
 
 
 def test_what_the_estimate_cannot_be_blamed_for_is_not_learned(home: Path) -> None:
-    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=19_799)
-    assert not record_load("GPU-1", "cuda", predicted_mib=20_000, measured_mib=21_501)
-    assert read_excess_mib("GPU-1", "cuda") is None
+    assert not record_load("GPU-1", "cuda", buffers_mib=20_000, measured_mib=20_079)
+    assert not record_load("GPU-1", "cuda", buffers_mib=20_000, measured_mib=21_831)
+    assert read_overhead_mib("GPU-1", "cuda") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"GPU-1 cuda": 3}', b"\xff"])
 def test_a_damaged_file_is_taken_as_nothing_and_written_anew(home: Path, content: bytes) -> None:
     (home / "state").mkdir(parents=True)
     (home / "state" / "measured-memory.json").write_bytes(content)
-    assert read_excess_mib("GPU-1", "cuda") is None
-    record_load("GPU-1", "cuda", predicted_mib=100, measured_mib=110)
-    assert read_excess_mib("GPU-1", "cuda") == 10
+    assert read_overhead_mib("GPU-1", "cuda") is None
+    record_load("GPU-1", "cuda", buffers_mib=100, measured_mib=440)
+    assert read_overhead_mib("GPU-1", "cuda") == 340
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +100,17 @@ def test_the_log_says_by_which_backend_it_was_loaded(learn: Learn) -> None:
     assert key.endswith(" vulkan")
 
 
-def test_a_believable_load_moves_the_margin(learn: Learn, driver: Path) -> None:
+def test_a_believable_load_moves_the_overhead_of_later_plans(learn: Learn, driver: Path) -> None:
     ((key, (difference,)),) = learn(400).items()
     assert key.endswith(" cuda")
     assert 0 < difference < 100
     script = (
         "import json\nfrom launcher.machine.machine import read_machine\n"
         "from launcher.models.read_situation import situation_of\n"
-        "plain = situation_of(read_machine())\nprint(json.dumps([plain.margin_mib, plain.notes]))"
+        "plain = situation_of(read_machine())\nprint(json.dumps([plain.margin_mib, plain.overheads_mib, plain.notes]))"
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DISPLAY": ":0"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)
-    margin, notes = json.loads(done.stdout)
-    assert margin == 1_024 + difference
-    assert any(f"up to {difference:,} MiB more than estimated" in note for note in notes)
+    margin, overheads, notes = json.loads(done.stdout)
+    assert (margin, overheads) == (1_024, [330 + difference])
+    assert any(f"took up to {330 + difference:,} MiB of the" in note for note in notes)

@@ -13,7 +13,6 @@ from launcher.models.compute_buffers import Backend
 from launcher.models.geometry import Geometry
 from launcher.models.memory import (
     KV_TYPES,
-    OVERHEAD_MIB,
     MemoryParts,
     PlanSettings,
     draft_kv_bytes,
@@ -21,6 +20,7 @@ from launcher.models.memory import (
     kv_bytes,
     recurrent_bytes,
 )
+from launcher.models.overhead import USUAL_MIB
 from launcher.models.preset import Preset
 from launcher.models.weights import Block, Weights, weights_by_rules
 
@@ -80,7 +80,7 @@ class TestAgainstRealEngines:
     def test_the_overhead_is_what_those_peaks_leave(self) -> None:
         for _, _, _, buffers, peaks in LOGS:
             left = [peak - sum(buffers) for peak in peaks]
-            assert 265 < left[0] < left[1] < OVERHEAD_MIB["cuda"] + 5
+            assert 265 < left[0] < left[1] < USUAL_MIB["cuda"] + 5
 
     def test_a_full_rtx_3090(self) -> None:
         # IQ4_NL, 150,000 tokens of f16, draft 2: 21.1 GiB in use (a public report).

@@ -228,7 +228,7 @@ class TestMachines:
         assert first.setting.gpus == 2
         assert (first.entry.id, first.file.quant) == (MOE, "UD-Q8_K_XL")
         assert first.margin_mib == 1_024
-        assert first.estimate.parts.overhead == 2 * 330 * 2**20
+        assert first.estimate.parts.overhead == 2 * 352 * 2**20
         assert any("The layers are split over 2 GPUs" in caution for caution in first.cautions)
         assert any(result.gpu == "2x RTX 3090" for result in first.evidence)
 

@@ -14,6 +14,7 @@ from launcher.machine.host import Host, read_host
 from launcher.machine.machine import Machine, read_machine
 from launcher.models.compute_buffers import Backend
 from launcher.models.load_history import record_load
+from launcher.models.overhead import overhead_of
 from launcher.models.read_situation import ServerMemory, situation_of
 from launcher.models.situation import describe_machine, describe_unified_machine
 from tests.machine.conftest import pci_card
@@ -207,17 +208,16 @@ class TestThisMachine:
         assert known.gpus == 1
         assert known.notes == ("The NVIDIA RTX A500 Laptop GPU is asleep and not used; --wake wakes it.",)
 
-    @pytest.mark.parametrize(("excess", "words"), [(-200, "at least 200 MiB less"), (300, "up to 300 MiB more")])
-    def test_the_margin_follows_earlier_loads_and_no_display_stays_none(
-        self, host: Host, excess: int, words: str
-    ) -> None:
-        record_load("GPU-0", "cuda", predicted_mib=10_000, measured_mib=10_000 + excess)
+    @pytest.mark.parametrize("overhead", [130, 630])
+    def test_earlier_loads_on_a_gpu_tell_what_driver_and_process_take(self, host: Host, overhead: int) -> None:
+        first = situation_of(machine(host, nvidia()))
+        assert first.overheads_mib == (overhead_of("cuda", find_card("4090")),)
+        record_load("GPU-0", "cuda", buffers_mib=10_000, measured_mib=10_000 + overhead)
         known = situation_of(machine(host, nvidia()))
-        assert known.margin_mib == 512 + excess
-        assert known.headless
-        assert any(words in note for note in known.notes)
+        assert (known.overheads_mib, known.margin_mib, known.headless) == ((overhead,), 512, True)
+        assert f"took up to {overhead} MiB of the NVIDIA GeForce RTX 4090 in earlier loads" in known.notes[-1]
         desktop = situation_of(machine(replace(host, display=":0"), nvidia()))
-        assert (desktop.margin_mib, desktop.headless) == (1_024 + excess, False)
+        assert (desktop.margin_mib, desktop.headless) == (1_024, False)
 
 
 def server(
@@ -229,7 +229,7 @@ def server(
 ) -> ServerMemory:
     """A running server of ours; without `by_gpu` no driver tells what it has."""
 
-    def estimate(_backend: Backend, _gpus: int) -> tuple[int, ...] | None:
+    def estimate(_backend: Backend, _overheads_mib: tuple[int, ...]) -> tuple[int, ...] | None:
         return estimated
 
     return ServerMemory(pid, f"model-{pid}", by_gpu, host_mib, estimate)

@@ -141,13 +141,15 @@ def private_mib(pid: int) -> int | None:
     return None
 
 
-def _estimate_gpu_memory(engine: RunningEngine, backend: Backend, gpus: int) -> tuple[int, ...] | None:
+def _estimate_gpu_memory(
+    engine: RunningEngine, backend: Backend, overheads_mib: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """Return a loaded engine's estimated memory on each GPU in MiB; None if it is still loading or cannot be estimated.
 
-    The built-in engine uses no GPU.
+    `overheads_mib` is what driver and process take on each. The built-in engine uses no GPU.
     """
     if engine.engine == BUILT_IN:
-        return (0,) * gpus
+        return (0,) * len(overheads_mib)
     if not engine.loaded or not engine.formula_inputs:
         return None
     from launcher.models.geometry import read_geometry
@@ -160,7 +162,13 @@ def _estimate_gpu_memory(engine: RunningEngine, backend: Backend, gpus: int) -> 
     try:
         header = read_model(Path(inputs["model"]))
         geometry = read_geometry(header)
-        setting = replace(PlanSettings(**inputs["setting"]), backend=backend, gpus=gpus, gpu_free_mib=())
+        setting = replace(
+            PlanSettings(**inputs["setting"]),
+            backend=backend,
+            gpus=len(overheads_mib),
+            gpu_free_mib=(),
+            overheads_mib=overheads_mib,
+        )
         estimate = estimate_memory(
             geometry,
             read_weights(header, geometry),

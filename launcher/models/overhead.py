@@ -1,0 +1,56 @@
+"""GPU memory of an engine process beside llama.cpp's buffers: driver, context and libraries.
+
+Published runs that tell it are in presets/evidence/overheads.csv; `just accuracy` compares them with the formula.
+"""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from launcher.base.paths import shipped_file
+from launcher.machine.cards import Card
+from launcher.models.compute_buffers import Backend
+
+USUAL_MIB: Mapping[Backend, int] = MappingProxyType(
+    {
+        # For a card of which nothing is known. CUDA: the middle of seven measured cards. Processor: 249 MB resident
+        # before any weights are read, measured on our own machine.
+        "cuda": 330,
+        "rocm": 330,
+        "vulkan": 330,
+        "metal": 330,
+        "cpu": 240,
+    }
+)
+_CUDA_MIB, _CUDA_MIB_PER_MULTIPROCESSOR = 93, 3.04
+"""CUDA's overhead grows with the card: least squares over nine measured cards, off by at most 60 MiB."""
+
+
+def overhead_of(backend: Backend, card: Card | None, *, system: str | None = None, driver: str | None = None) -> int:
+    """Return the overhead on one GPU in MiB: that of a published run on such a card, else one by the card's size.
+
+    Runs under the same operating system (`system` as in Host.kind) and driver release are preferred; of several the
+    largest counts.
+    """
+    if card is None or backend == "cpu":
+        return USUAL_MIB[backend]
+    rows = [row for row in read_overheads() if (row["gpu"], row["backend"]) == (card.name, backend)]
+    rows = [row for row in rows if row["os"].casefold() == system] or rows
+    rows = [row for row in rows if driver and _release(row["driver"]) == _release(driver)] or rows
+    if rows:
+        return max(int(row["overhead_mib"]) for row in rows)
+    if backend == "cuda" and card.multiprocessors:
+        return round(_CUDA_MIB + _CUDA_MIB_PER_MULTIPROCESSOR * card.multiprocessors)
+    return USUAL_MIB[backend]
+
+
+def _release(driver: str) -> str:
+    return driver.partition(".")[0]
+
+
+@cache
+def read_overheads() -> tuple[dict[str, str], ...]:
+    """Return the rows of the file as text, by column."""
+    with shipped_file("presets", "evidence", "overheads.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))

@@ -1,0 +1,50 @@
+"""What driver and process take of a GPU: published runs, and cards without any."""
+
+import pytest
+
+from launcher.machine.cards import find_card, list_cards
+from launcher.models.overhead import USUAL_MIB, overhead_of, read_overheads
+from launcher.models.situation import describe_machine, describe_unified_machine
+
+
+def test_a_published_run_tells_it() -> None:
+    card = find_card("5090")
+    assert overhead_of("cuda", card) == 606
+    assert overhead_of("cuda", card, system="linux", driver="595.97") == 570
+    assert overhead_of("cuda", card, system="windows", driver="610.10") == 606  # of no such run is anything known
+    r9700 = find_card("R9700")
+    assert overhead_of("vulkan", r9700) == overhead_of("vulkan", r9700, system="linux") == 201
+    assert overhead_of("vulkan", r9700, system="windows") == 126
+
+
+def test_without_one_it_grows_with_the_card() -> None:
+    sizes = [overhead_of("cuda", find_card(name)) for name in ("3060 12GB", "4070 Ti", "4090", "PRO 6000")]
+    assert sizes == sorted(sizes)
+    assert 150 < sizes[0] < 200
+    assert 600 < sizes[-1] < 700
+    assert overhead_of("cuda", None) == overhead_of("vulkan", find_card("9070 XT")) == 330
+    assert overhead_of("cpu", find_card("5090")) == USUAL_MIB["cpu"] == 240
+
+
+def test_every_row_is_of_a_known_card_and_near_what_its_size_tells() -> None:
+    cards = {card.name: card for card in list_cards()}
+    assert len(read_overheads()) >= 15
+    for row in read_overheads():
+        assert int(row["low_mib"]) <= int(row["overhead_mib"]) <= int(row["high_mib"]), row
+        assert row["source"], row
+        card = cards[row["gpu"]]
+        if row["backend"] == "cuda":
+            assert 93 + 3.04 * card.multiprocessors == pytest.approx(int(row["overhead_mib"]), abs=65), row
+
+
+def test_every_card_of_nvidia_has_its_multiprocessors() -> None:
+    for card in list_cards():
+        assert (card.multiprocessors > 0) == card.name.startswith(("NVIDIA", "Tesla")), card.name
+
+
+def test_a_described_machine_has_that_of_each_card() -> None:
+    assert describe_machine(32, card=find_card("5090")).overheads_mib == (606,)
+    assert describe_machine((24, 12)).overheads_mib == (352, 178)  # a 3090 and a 3060
+    assert describe_machine(24, card=find_card("7900 XTX"), backend="rocm").overheads_mib == (656,)
+    assert describe_unified_machine(128).overheads_mib == (570,)
+    assert describe_machine(130).overheads_mib == (494,)
