@@ -62,33 +62,33 @@ class ControlServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], None] = {}
         """The tasks whose request has not arrived yet, oldest first."""
-        self._close: Callable[[], None] = lambda: None
+        self._stop_listening: Callable[[], None] = lambda: None
 
     async def listen(self, folder: Path, name: str) -> ControlAddress:
         """Listen at a new address, on Linux `folder`/`name`, instead of the previous one. Raises OSError."""
         with suppress(OSError):
-            self._close()
+            self._stop_listening()
         if sys.platform == "win32":
             pipe_path = f"{_PIPE}mtp-launcher-{secrets.token_hex(16)}"
             loop = asyncio.get_running_loop()
             assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there
             (pipe,) = await loop.start_serving_pipe(self._make_protocol, pipe_path)
-            self._close = pipe.close
+            self._stop_listening = pipe.close
             return ControlAddress(pipe_path, self._token)
         path = folder / name
         server = await asyncio.start_unix_server(self._serve_connection, sock=_bind_socket(path), limit=_LINE_BYTES)
 
-        def close() -> None:
+        def stop_listening() -> None:
             server.close()
             path.unlink(missing_ok=True)
 
-        self._close = close
+        self._stop_listening = stop_listening
         return ControlAddress(str(path), self._token)
 
     async def close(self) -> None:
         """Stop listening and cancel all running requests, except the one that this call is part of."""
         with suppress(OSError):
-            self._close()
+            self._stop_listening()
         own = _connection.get()
         others = [task for task in self._tasks if task is not own]
         for task in others:

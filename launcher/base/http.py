@@ -31,10 +31,10 @@ from launcher.base.text import one_line
 # alone are not supported. The server may be hostile, so sizes are limited.
 
 
-async def read_events(parts: AsyncIterator[bytes], max_bytes: int, where: str) -> AsyncIterator[str]:
+async def read_events(parts: AsyncIterator[bytes], max_bytes: int, url: str) -> AsyncIterator[str]:
     """Yield the data of each event from the pieces of a body.
 
-    Raises Refused for an event of more than `max_bytes`; `where` is the server's URL for the error.
+    Raises Refused for an event of more than `max_bytes`; `url` is the server's, for the error.
     """
     line = bytearray()
     data: list[bytes] = []
@@ -45,7 +45,7 @@ async def read_events(parts: AsyncIterator[bytes], max_bytes: int, where: str) -
             line += piece
             n_bytes += len(piece) + 1
             if n_bytes > max_bytes:
-                raise _event_too_long(max_bytes, where)
+                raise _event_too_long(max_bytes, url)
             text = bytes(line).removesuffix(b"\r")
             line.clear()
             if text.startswith(b"data:"):
@@ -57,13 +57,13 @@ async def read_events(parts: AsyncIterator[bytes], max_bytes: int, where: str) -
         line += rest
         n_bytes += len(rest)
         if n_bytes > max_bytes:
-            raise _event_too_long(max_bytes, where)
+            raise _event_too_long(max_bytes, url)
 
 
-def _event_too_long(max_bytes: int, where: str) -> Refused:
+def _event_too_long(max_bytes: int, url: str) -> Refused:
     return Refused(
         message(
-            "{where} sent more than {most:,} bytes at once, which llama-server never does.", where=where, most=max_bytes
+            "{where} sent more than {most:,} bytes at once, which llama-server never does.", where=url, most=max_bytes
         ),
         message("Check that the address belongs to a llama-server."),
     )
@@ -74,15 +74,15 @@ def _event_too_long(max_bytes: int, where: str) -> Refused:
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
-def llama_server_error(data: object, status: int | None, where: str, location: str | None = None) -> Refused:
+def llama_server_error(data: object, status: int | None, url: str, location: str | None = None) -> Refused:
     """Return the error for `data`, llama-server's `{"error": {"code", "message", "type"}}`, with a next step.
 
-    `where` is the requested URL, `location` the Location header.
+    `url` is the requested URL, `location` the Location header.
     """
     if location and status in _REDIRECTS:
-        target = one_line(strip_secrets(redirect_target(where, location)), 200)
+        target = one_line(strip_secrets(redirect_target(url, location)), 200)
         title = message(
-            "{where} redirects to {target}; redirects are not followed.", where=host_name(where), target=target
+            "{where} redirects to {target}; redirects are not followed.", where=host_name(url), target=target
         )
         return Refused(title, message("Use that address instead if you trust it."), status=status)
     error = data.get("error") if isinstance(data, dict) else None
@@ -102,7 +102,7 @@ def llama_server_error(data: object, status: int | None, where: str, location: s
             window="Shorten the prompt, or increase the context in the cockpit.",
         )
     return Refused(
-        message("The server refused the request: {said}.", said=reason.rstrip(".")), hint, status=status, where=where
+        message("The server refused the request: {said}.", said=reason.rstrip(".")), hint, status=status, where=url
     )
 
 
@@ -248,10 +248,10 @@ class ServerClient:
             ) from error
 
 
-async def _read_body(response: httpx.Response, max_bytes: int, where: str) -> bytes:
+async def _read_body(response: httpx.Response, max_bytes: int, url: str) -> bytes:
     """Return a body of up to `max_bytes`, without unpacking compressed data, which could be far larger.
 
-    Raises Refused for a larger one; `where` is the server's URL for the error.
+    Raises Refused for a larger one; `url` is the server's, for the error.
     """
     body = bytearray()
     async for piece in response.aiter_raw():
@@ -259,7 +259,7 @@ async def _read_body(response: httpx.Response, max_bytes: int, where: str) -> by
         if len(body) > max_bytes:
             raise Refused(
                 message(
-                    "{where} sent more than {most:,} bytes, which llama-server never does.", where=where, most=max_bytes
+                    "{where} sent more than {most:,} bytes, which llama-server never does.", where=url, most=max_bytes
                 ),
                 message("Check that the address belongs to a llama-server."),
             )
@@ -267,12 +267,12 @@ async def _read_body(response: httpx.Response, max_bytes: int, where: str) -> by
 
 
 def _parse_json(
-    text: str | bytes | bytearray, where: str, hint: str = message("Check that the address belongs to a llama-server.")
+    text: str | bytes | bytearray, url: str, hint: str = message("Check that the address belongs to a llama-server.")
 ) -> Any:  # noqa: ANN401 -- the caller checks the shape
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(message("{where} sent something that is not JSON.", where=where), hint) from error
+        raise Refused(message("{where} sent something that is not JSON.", where=url), hint) from error
 
 
 @dataclass(frozen=True, slots=True)

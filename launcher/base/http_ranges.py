@@ -145,9 +145,9 @@ class RangeReader:
             self._response.close()
             self._response = None
 
-    def _bad_response(self, what: str) -> Refused:
-        """Return the error of a server that sent something wrong. `what` completes the sentence about the server."""
+    def _bad_response(self, predicate: str) -> Refused:
+        """Return the error of a server that sent something wrong. `predicate` completes the sentence about it."""
         return Refused(
-            message("{url} {what}.", url=host_name(self._url), what=what),
+            message("{url} {what}.", url=host_name(self._url), what=predicate),
             message("Try again. If that does not help, download it from another server."),
         )

@@ -156,15 +156,15 @@ def _make_message(text: str, many: str, window: str, facts: Mapping[str, object]
 
 def _fill_placeholders(template: str, facts: Mapping[str, object]) -> str:
     if "[" in template:
-        kept = _OPTIONAL.sub(
+        shortened = _OPTIONAL.sub(
             lambda part: part[1] if all(facts.get(name) is not None for name in _NAME.findall(part[1])) else "",
             template,
         )
         # If an optional part at the beginning was dropped, the next word begins the sentence.
-        if template.startswith("[") and not kept.startswith(template[1]):
-            kept = kept.lstrip()
-            kept = kept[:1].upper() + kept[1:]
-        template = kept
+        if template.startswith("[") and not shortened.startswith(template[1]):
+            shortened = shortened.lstrip()
+            shortened = shortened[:1].upper() + shortened[1:]
+        template = shortened
     return template.format(**facts)
 
 
@@ -183,7 +183,7 @@ def _fact_as_json(fact: object) -> object:
 
 
 def _describe_value(value: object) -> object:
-    """Return the description of a message, or of those in a list; None for anything else."""
+    """Return the description of a message, or of the messages in a list; None for anything else."""
     if isinstance(value, Message):
         return value.as_json() if value.template or value.parts else None
     if isinstance(value, list | tuple) and any(isinstance(each, Message) for each in value):

@@ -132,7 +132,7 @@ def _free_bytes(folder: Path) -> float:
 
 
 def _overlaps(path: Path, folder: Path) -> bool:
-    """Return True if one of two paths lies in the other: the path of an error may be a parent that was not created."""
+    """Return True if one path is inside the other: the path of an error may be a parent that was not created."""
     return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 

@@ -109,7 +109,7 @@ class KeptFile(Generic[Value]):
         return (read_private_file if self.private else read_file)(path, self.most_bytes)
 
     def _recover(self, path: Path, reason: str) -> tuple[Value, FileDamage]:
-        """Set a damaged file aside, and return its second copy or the default in its place."""
+        """Set a damaged file aside, and return the content of its second copy, else the default."""
         if self.has_second_copy:
             try:
                 data = self._read(_second_copy_path(path))

@@ -31,10 +31,10 @@ def visible_reply(text: str) -> str:
     return make_visible(text.replace("\r", "").replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
-def one_line(text: str, most: int = 400) -> str:
-    """Return `text` as `make_visible` does, on one line of at most `most` characters."""
-    line = make_visible(_BREAKS.sub(" ", text[: 2 * most]))
-    return line if len(text) <= most else f"{line[: most - 1]}…"
+def one_line(text: str, max_characters: int = 400) -> str:
+    """Return `text` as `make_visible` does, on one line of at most `max_characters`."""
+    line = make_visible(_BREAKS.sub(" ", text[: 2 * max_characters]))
+    return line if len(text) <= max_characters else f"{line[: max_characters - 1]}…"
 
 
 def escape_json(text: str) -> str:

@@ -26,7 +26,7 @@ _AMOUNT = re.compile(r"(\d{1,12}|\d{1,3}(?:,\d{3}){1,3}|\d{0,12}\.\d{1,12})\s*([
 
 
 def parse_amount(text: str, units: Mapping[str, int]) -> float | None:
-    """Return the number in `text` times its unit, a key of `units` in any case; None if it is no such amount.
+    """Return the number in `text` times its unit, which is a key of `units` in any case; None for any other text.
 
     Negative numbers are parsed; the range checks reject them.
     """

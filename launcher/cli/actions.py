@@ -33,8 +33,8 @@ def deletes_all(options: argparse.Namespace) -> bool:
     return bool(options.ids == ["all"])
 
 
-async def confirm_deletion(options: argparse.Namespace, things: str) -> bool:
-    """Return True if the deletion may go on: the user is asked before all `things` are deleted.
+async def confirm_deletion(options: argparse.Namespace, label: str) -> bool:
+    """Return True if the deletion may go on. Before everything is deleted, the user is asked; `label` names it.
 
     Raises BadOption if nobody can be asked.
     """
@@ -44,8 +44,8 @@ async def confirm_deletion(options: argparse.Namespace, things: str) -> bool:
     if options.yes or not deletes_all(options):
         return True
     if options.json or not can_ask():
-        raise BadOption(f"This deletes all {things}.", "Confirm with --yes.")
-    return await confirm(f"Delete all {things}?")
+        raise BadOption(f"This deletes all {label}.", "Confirm with --yes.")
+    return await confirm(f"Delete all {label}?")
 
 
 def write_new_file(file: Path, text: str) -> None:

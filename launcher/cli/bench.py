@@ -183,7 +183,7 @@ def _check_comparison(options: argparse.Namespace) -> None:
 
 
 async def _find_target_server(options: argparse.Namespace) -> ServerEntry | None:
-    """Return the running server to measure, other than those of --against; None if there is none."""
+    """Return the running server to measure, None if there is none. The servers of --against do not count."""
     from launcher.base.errors import SeveralServers
     from launcher.engine.server import registry
 

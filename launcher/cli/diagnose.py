@@ -166,7 +166,7 @@ def _find_last_start(log_name: str | None, url: str | None) -> tuple[LastStart |
 def _find_server_of_log(log: Path | None) -> ServerEntry | None:
     """Return the running server that writes a log, None if there is none.
 
-    Raises SeveralServers if it is ready and runs beside others: the user may mean any of them.
+    Raises SeveralServers if it is ready and other servers run, too: the user may mean any of them.
     """
     from launcher.engine.server import registry
     from launcher.engine.server.logs import log_path

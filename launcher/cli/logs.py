@@ -66,8 +66,8 @@ async def _make_report(options: argparse.Namespace) -> Result:
     return Result({"report": text}, [text.removesuffix("\n")])
 
 
-def _read_lines(path: Path, most: int | None = None) -> list[str]:
-    """Return the lines of a log file, the last `most` ones. Raises BadOption if it cannot be read."""
+def _read_lines(path: Path, max_lines: int | None = None) -> list[str]:
+    """Return the lines of a log file, the last `max_lines` ones. Raises BadOption if it cannot be read."""
     from launcher.base.errors import BadOption
     from launcher.base.paths import expand_user
     from launcher.base.text import make_visible
@@ -78,7 +78,7 @@ def _read_lines(path: Path, most: int | None = None) -> list[str]:
     except OSError as error:
         hint = "`mtp-launcher logs --files` lists those of our servers."
         raise BadOption(f"{path} cannot be read: {error.strerror or error}.", hint, path=str(path)) from None
-    return lines if most is None else lines[max(0, len(lines) - most) :]
+    return lines if max_lines is None else lines[max(0, len(lines) - max_lines) :]
 
 
 def _list_files() -> Result:

@@ -283,7 +283,7 @@ async def _verify_models(models: Sequence[LocalModel], *, as_json: bool) -> Resu
 
 
 def _make_progress_callback(reporter: Reporter, total: int) -> Callable[[str, int, int], None]:
-    """Return a function that shows the progress of a model by name, bytes read before it, and bytes read of it."""
+    """Return a function that shows progress by a model's name, the bytes read before it, and the bytes read of it."""
     from launcher.base.progress import Progress
 
     began_s = time.monotonic()

@@ -45,8 +45,8 @@ class ProgressBar:
     def show_progress(
         self,
         title: str,
-        done: int,
-        total: int | None,
+        done_bytes: int,
+        total_bytes: int | None,
         *,
         speed: float | None = None,
         left_s: float | None = None,
@@ -68,7 +68,7 @@ class ProgressBar:
             return
         self._shown_s = now_s
         title = one_line(title, _MAX_TITLE)
-        fields = _list_fields(done, total, speed=speed, left_s=left_s, note=one_line(note, _MAX_NOTE))
+        fields = _list_fields(done_bytes, total_bytes, speed=speed, left_s=left_s, note=one_line(note, _MAX_NOTE))
         if not self._in_place:
             print(f"{title}: {_GAP.join(fields)}", file=sys.stderr, flush=True)
             return
@@ -78,9 +78,9 @@ class ProgressBar:
             self._print_note_above(title, fields.pop(), now_s)
         figures = _GAP.join(fields)
         room = columns - len(title) - max(len(figures), _USUAL_FIGURES_WIDTH) - 4
-        if total and room >= _MIN_BAR:
+        if total_bytes and room >= _MIN_BAR:
             length = min(room, _MAX_BAR)
-            full = min(length * done // total, length)
+            full = min(length * done_bytes // total_bytes, length)
             line = f"{title} [{'#' * full}{'.' * (length - full)}] {figures}"
         else:
             line = _fit_fields(title, fields, columns, keep_last=bool(note) and not is_note_too_long)
@@ -142,15 +142,15 @@ class Reporter:
     def show_progress(
         self, title: str, progress: Progress, data: Mapping[str, Any] | None, *, state: object = None
     ) -> None:
-        """Show progress in bytes; with --json it is added to `data`, and `state` is as for `show_event`."""
-        done, total = progress.done_bytes, progress.bytes
+        """Show progress in bytes. With --json it is added to `data`; `state` is as for `show_event`."""
+        done_bytes, total_bytes = progress.done_bytes, progress.bytes
         speed, left_s = progress.bytes_per_second, progress.seconds_left
         if self._bar is not None:
-            self._bar.show_progress(title, done, total, speed=speed, left_s=left_s, note=progress.note)
+            self._bar.show_progress(title, done_bytes, total_bytes, speed=speed, left_s=left_s, note=progress.note)
             return
         figures = {
-            "done_bytes": done,
-            "bytes": total,
+            "done_bytes": done_bytes,
+            "bytes": total_bytes,
             "bytes_per_second": round_figure(speed),
             "seconds_left": round_figure(left_s),
             "note": progress.note or None,
@@ -185,22 +185,22 @@ class Reporter:
 
 
 def format_progress(
-    done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
+    done_bytes: int, total_bytes: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> str:
     """Return bytes done of a total, with speed and time left if known."""
-    return _GAP.join(_list_fields(done, total, speed=speed, left_s=left_s, note=note))
+    return _GAP.join(_list_fields(done_bytes, total_bytes, speed=speed, left_s=left_s, note=note))
 
 
 def _list_fields(
-    done: int, total: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
+    done_bytes: int, total_bytes: int | None, *, speed: float | None = None, left_s: float | None = None, note: str = ""
 ) -> list[str]:
-    parts = [f"{100 * done // total} %"] if total else []
-    parts.append(format_done_bytes(done, total))
+    parts = [f"{100 * done_bytes // total_bytes} %"] if total_bytes else []
+    parts.append(format_done_bytes(done_bytes, total_bytes))
     if note:
         return [*parts, note]
     if speed:
         parts.append(f"{format_size(int(speed))}/s")
-    if left_s is not None and total and done < total:
+    if left_s is not None and total_bytes and done_bytes < total_bytes:
         parts.append(f"{format_duration(round(left_s))} left")
     return parts
 
@@ -216,16 +216,16 @@ def _fit_fields(title: str, fields: list[str], columns: int, *, keep_last: bool)
     return f"{one_line(title, max(columns - len(separator + fitting[0]), 1))}{separator}{fitting[0]}"[:columns]
 
 
-def format_done_bytes(done: int, total: int | None) -> str:
+def format_done_bytes(done_bytes: int, total_bytes: int | None) -> str:
     """Return bytes done of a total as text, such as `1.2 GB of 8.6 GB`.
 
     Where rounding would hide that some are missing, it names those: `all but 12 kB of 8.6 MB`.
     """
-    if not total:
-        return format_size(done)
-    if done < total and format_size(done) == format_size(total):
-        return f"all but {format_size(total - done)} of {format_size(total)}"
-    return f"{format_size(done)} of {format_size(total)}"
+    if not total_bytes:
+        return format_size(done_bytes)
+    if done_bytes < total_bytes and format_size(done_bytes) == format_size(total_bytes):
+        return f"all but {format_size(total_bytes - done_bytes)} of {format_size(total_bytes)}"
+    return f"{format_size(done_bytes)} of {format_size(total_bytes)}"
 
 
 def format_size(n_bytes: int) -> str:

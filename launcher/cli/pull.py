@@ -161,10 +161,10 @@ def _progress_json(progress: Progress) -> dict[str, Any]:
     }
 
 
-def _describe_pause(done: int, total: int | None) -> Note:
-    if not done:
+def _describe_pause(done_bytes: int, total_bytes: int | None) -> Note:
+    if not done_bytes:
         return Note("Stopped before any data was received.")
-    return Note(f"Paused: {format_done_bytes(done, total)} are kept. The same command resumes.")
+    return Note(f"Paused: {format_done_bytes(done_bytes, total_bytes)} are kept. The same command resumes.")
 
 
 def _describe_result(pulled: PullResult) -> Iterator[str]:

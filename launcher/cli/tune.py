@@ -128,7 +128,9 @@ def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) 
 
 
 def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
-    """Return a trial as JSON. `value` is the goal's mean over the replies that count; the drafts are those of all."""
+    """Return a trial as JSON. `value` is the goal's mean over the replies that count; drafts are summed over all
+    replies.
+    """
     from statistics import fmean
 
     from launcher.monitor.meter import sum_acceptance
@@ -174,7 +176,7 @@ def format_minutes(seconds: float) -> str:
 
 
 def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the confidence of the intervals in a verdict's sentence, which hold together, unlike those of the table."""
+    """Yield the confidence of the intervals in a verdict's sentence. It is a joint one, unlike that of the table."""
     if verdict["speedup"] is not None or verdict["gain"] is not None:
         yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
 
@@ -306,9 +308,9 @@ async def run(options: argparse.Namespace) -> Result | int:
 
 
 def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
-    """Return the tune to continue: that of the model, or without a model the newest unfinished one, or the newest.
+    """Return the tune to continue: the model's, or if no model is named the newest unfinished one, else the newest.
 
-    With --apply and without a model it is the newest one if that has a verdict to apply. Raises BadOption if there is
+    With --apply and no model it is the newest tune, if that has a verdict to apply. Raises BadOption if there is
     none, or for options that a tune keeps from its beginning.
     """
     from launcher.app.saved_tunes import load_tune, load_tunes

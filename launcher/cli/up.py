@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Download, test and start the model, as far as that is not done yet, and serve until a signal."""
+    """Download, test and start the model, without the steps that are done already, and serve until a signal."""
     from launcher.app.first_start import make_server_starter, perform_first_start
     from launcher.app.session import ServerSession
     from launcher.app.use_counting import UseCounting

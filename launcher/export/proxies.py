@@ -88,8 +88,8 @@ def router_preset(recipe: ExportRecipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cannot_export(word: str, why: str, forbidden: str) -> BadOption:
+def _cannot_export(word: str, reason: str, forbidden: str) -> BadOption:
     return BadOption(
-        message("{word} cannot be exported: {why}.", word=quoting.clean_comment(word), why=why),
+        message("{word} cannot be exported: {why}.", word=quoting.clean_comment(word), why=reason),
         message("Use a name without {what}.", what=forbidden),
     )

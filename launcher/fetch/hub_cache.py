@@ -64,7 +64,7 @@ def flat_cache_root(environ: Mapping[str, str] | None = None, platform: str = sy
 
 
 def find_cached_files(repo: str, files: Sequence[str], revision: str | None = None) -> Iterator[tuple[Path, ...]]:
-    """Yield the paths of a repository's `files` in each cache folder that has all of them, those of `revision` first.
+    """Yield the paths of a repository's `files` in each cache folder that has all of them, `revision` first.
 
     The content is not checked.
     """

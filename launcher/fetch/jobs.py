@@ -223,7 +223,7 @@ class JobList:
     ) -> tuple["JobList", AddedJob]:
         """Append a job to the queue. A job that is queued already stays unchanged; one that has ended starts again.
 
-        One that is being cancelled continues in its place.
+        A job that is being cancelled continues instead.
         """
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
         if same is not None and same.is_changing and same.wish is not RequestedState.PAUSE:
@@ -283,7 +283,7 @@ class JobList:
         return replace(self, jobs=tuple(map(recover_job, self.jobs)))
 
     def claim_due(self, owner: ProcessId, kinds: Collection[str], *, at_once: int, now_s: float) -> "JobList":
-        """Assign due jobs to `owner` until `at_once` jobs run, counting those of all processes."""
+        """Assign due jobs to `owner` until `at_once` jobs of all processes run."""
         if self.hold is not None:
             return self
         startable = at_once - sum(job.state is JobState.RUNNING for job in self.jobs)

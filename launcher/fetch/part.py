@@ -363,7 +363,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def disk_full_error(folder: Path, *, needed: int, free: int, reserve: int) -> DiskFull:
-    """Return the error for a disk without room for `needed` more bytes besides the `reserve` that stays free."""
+    """Return the error for a disk without room for `needed` more bytes and the `reserve`, which must stay free."""
     reserved = f", and {_format_size(reserve)} stay free for the system" if reserve else ""
     missing = f"{_format_size(needed)} are still needed{reserved}; " if needed else ""
     return DiskFull(

@@ -286,7 +286,7 @@ class DownloadQueue:
         self._change_jobs(lambda jobs: (jobs.release_hold(), None))
 
     def settle_jobs(self, jobs: JobList) -> JobList:
-        """Release the jobs whose process is gone, and delete the data of discarded ones; return the jobs after that."""
+        """Release the jobs whose process has ended, delete the data of discarded jobs, and return the new list."""
         jobs = jobs.recover_abandoned(ProcessId.is_running, self.store.read_progress)
         for job in jobs.jobs:
             if job.state is JobState.CANCELLED and job.wish is RequestedState.DISCARD:

@@ -295,7 +295,7 @@ class QueueRunner:
         return _RoundResult(jobs, damage, stamp)
 
     def _exchange_progress(self, progress: Mapping[int, Progress]) -> None:
-        """Publish the progress of our jobs, and read that of other processes' jobs."""
+        """Publish the progress of our jobs, and read the progress of other processes' jobs."""
         now_s = self._queue.clock.steady_s()
         if now_s - self._published_s < _PUBLISH_S:
             return

@@ -248,7 +248,7 @@ class AcceptedResponse:
 
 
 def check_response(
-    response: ResponseHead, begin: int, known: DownloadIdentity, *, host: str, requested_host: str, name: str
+    response: ResponseHead, begin: int, expected: DownloadIdentity, *, host: str, requested_host: str, name: str
 ) -> AcceptedResponse:
     """Check the response to a request for the bytes from `begin`. Raises ConnectionTrouble if it does not have them.
 
@@ -269,16 +269,16 @@ def check_response(
                 _TRY_ELSEWHERE,
             )
             raise ConnectionTrouble(other_part, NextStep.NO_RANGES)
-        size = _parse_size(sent_range["size"], known.bytes)
+        size = _parse_size(sent_range["size"], expected.bytes)
         if size is None:
             raise ConnectionTrouble(
                 Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
                 NextStep.NO_RANGES,
             )
-        if size != known.bytes:
+        if size != expected.bytes:
             _refuse_web_page(headers.get("content-type", ""), host, name)
-        _check_size(size, known, host, name, begin)
-        if begin and known.etag and etag and etag != known.etag and known.sha256 is None:
+        _check_size(size, expected, host, name, begin)
+        if begin and expected.etag and etag and etag != expected.etag and expected.sha256 is None:
             raise ConnectionTrouble(
                 Refused(
                     message("{name} was changed on {host} during the download.", name=name, host=host),
@@ -289,30 +289,30 @@ def check_response(
         return AcceptedResponse(size, etag, supports_ranges=True)
     if response.status == 200:
         announced = None if "transfer-encoding" in headers else _parse_size(headers.get("content-length", ""), None)
-        if announced is None or announced != known.bytes:
+        if announced is None or announced != expected.bytes:
             _refuse_web_page(headers.get("content-type", ""), host, name)
-        size = known.bytes if announced is None else announced
+        size = expected.bytes if announced is None else announced
         if size is None:
             raise ConnectionTrouble(
                 Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
                 NextStep.GIVE_UP,
             )
-        if begin and etag and known.etag and etag != known.etag:
-            same_by_hash = known.sha256 is not None and known.bytes == size
+        if begin and etag and expected.etag and etag != expected.etag:
+            same_by_hash = expected.sha256 is not None and expected.bytes == size
             changed = Refused(
                 message("{name} was changed on {host} during the download.", name=name, host=host),
                 message("Try again."),
             )
             raise ConnectionTrouble(changed, NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.START_OVER)
-        _check_size(size, known, host, name, begin)
+        _check_size(size, expected, host, name, begin)
         if begin:
-            unsure = announced is None and (etag is None or etag != known.etag)
+            unsure = announced is None and (etag is None or etag != expected.etag)
             not_in_parts = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
             raise ConnectionTrouble(not_in_parts, NextStep.UNSURE if unsure else NextStep.NO_RANGES)
         return AcceptedResponse(size, etag, supports_ranges=False)
     if response.status == 416:
-        size = _parse_size(sent_range["size"] if sent_range else "", known.bytes)
-        if size == 0 and known.bytes in (None, 0):
+        size = _parse_size(sent_range["size"] if sent_range else "", expected.bytes)
+        if size == 0 and expected.bytes in (None, 0):
             return AcceptedResponse(0, etag, supports_ranges=True)
         refused = Refused(
             message("{host} refuses to send {name} from byte {begin:,}.", host=host, name=name, begin=begin),
@@ -343,21 +343,22 @@ def _refuse_web_page(content_type: str, host: str, name: str) -> None:
         )
 
 
-def _check_size(size: int, known: DownloadIdentity, host: str, name: str, begin: int) -> None:
-    if known.bytes is not None and size != known.bytes:
+def _check_size(size: int, expected: DownloadIdentity, host: str, name: str, begin: int) -> None:
+    if expected.bytes is not None and size != expected.bytes:
         other_size = Refused(
             message(
                 "{host} has a different {name}: {size:,} bytes instead of {bytes:,}.",
                 host=host,
                 name=name,
                 size=size,
-                bytes=known.bytes,
+                bytes=expected.bytes,
             ),
             message("It was replaced there, or the catalogue is out of date."),
-            expected_bytes=known.bytes,
+            expected_bytes=expected.bytes,
             bytes=size,
         )
-        raise ConnectionTrouble(other_size, NextStep.START_OVER if begin and known.sha256 is None else NextStep.GIVE_UP)
+        may_have_changed = begin > 0 and expected.sha256 is None
+        raise ConnectionTrouble(other_size, NextStep.START_OVER if may_have_changed else NextStep.GIVE_UP)
     if size > UNKNOWN_END:
         raise ConnectionTrouble(
             Refused(
@@ -616,18 +617,18 @@ class Transfer:
         while len(self._workers) < wanted and (span := self._next_span(wanted)) is not None:
             self._workers.append(ConnectionWorker(self._part, self._part.claim_segment(span), request, self._bucket))
 
-    def _next_span(self, wanted: int) -> Span | None:
+    def _next_span(self, connections: int) -> Span | None:
         """Return the range for another connection: the first gap, or a part of what the others have yet to fetch.
 
         Several connections all fetch near the front of the missing data, so that hashing can follow while the data is
         still in the page cache.
         """
         gaps = self._part.find_gaps()
-        if wanted == 1:
+        if connections == 1:
             return gaps[0] if gaps else None
         running = self._part.open_spans()
         missing = sum(span.length for span in (*gaps, *running))
-        chunk = min(max(missing // (2 * wanted), _SMALLEST_CHUNK), _LARGEST_CHUNK)
+        chunk = min(max(missing // (2 * connections), _SMALLEST_CHUNK), _LARGEST_CHUNK)
         if not gaps:
             longest = max(running, key=lambda span: span.length, default=None)
             if longest is None or longest.length < _SMALLEST_CHUNK:
@@ -762,24 +763,31 @@ class Transfer:
         return self._source.sha256 is not None or (etag or "").startswith('"')
 
     def _check_free_space(self) -> None:
-        """Raise DiskFull if there is no room for the missing bytes besides the reserve."""
+        """Raise DiskFull if the disk has no room for the missing bytes and the reserve."""
         self._space_checked_s = time.monotonic()
         part, reserve, folder = self._part, self._settings.reserve_bytes, self._target.parent
         needed, free = max((part.size or 0) - part.done_bytes, 0), free_bytes(folder)
         if needed and free < needed + reserve:
             raise disk_full_error(folder, needed=needed, free=free, reserve=reserve)
 
-    def _is_same_file(self, known: DownloadIdentity) -> bool:
+    def _is_same_file(self, earlier: DownloadIdentity) -> bool:
         """Return True if the data of an earlier attempt belongs to this file."""
         source = self._source
-        if source.bytes is not None and known.bytes not in (None, source.bytes):
+        if source.bytes is not None and earlier.bytes not in (None, source.bytes):
             return False
-        if source.sha256 and known.sha256:
-            return source.sha256.lower() == known.sha256  # the same content, from whichever mirror
-        return known.url == strip_secrets(source.url) and self._proves_identity(known.etag)
+        if source.sha256 and earlier.sha256:
+            return source.sha256.lower() == earlier.sha256  # the same content, from whichever mirror
+        return earlier.url == strip_secrets(source.url) and self._proves_identity(earlier.etag)
 
     def _report_progress(
-        self, phase: Phase, done: int, size: int | None, resumed: int, *, note: str = "", force: bool = False
+        self,
+        phase: Phase,
+        done_bytes: int,
+        total_bytes: int | None,
+        resumed_bytes: int,
+        *,
+        note: str = "",
+        force: bool = False,
     ) -> None:
         now_s = time.monotonic()
         if not force and now_s - self._reported_s < TICK_S * 0.9:
@@ -787,9 +795,9 @@ class Transfer:
         if phase is not self._phase:
             self._phase, self._speed = phase, SpeedMeter()
         self._reported_s = now_s
-        speed = self._speed.sample(now_s, done)
-        left = (size - done) / speed if speed and size is not None else None
-        self._on_progress(Progress(done, size, speed, left, note, phase, resumed))
+        speed = self._speed.sample(now_s, done_bytes)
+        left = (total_bytes - done_bytes) / speed if speed and total_bytes is not None else None
+        self._on_progress(Progress(done_bytes, total_bytes, speed, left, note, phase, resumed_bytes))
 
 
 class _ListenerFailed(Exception):
@@ -810,9 +818,9 @@ async def download_file(
 ) -> DownloadedFile:
     """Download `source` to `target`, verify it by size and SHA-256, and return the result.
 
-    Cancelling pauses: the data stays beside the target (.part and a journal), and the next download of the same file
-    resumes. `on_progress` is called on the loop, 10 times a second at most; `pause` waits before a retry. An existing
-    target is returned if it is this file; files of the user are never overwritten.
+    Cancelling pauses: the data stays in the target's folder (.part and a journal), and the next download of the same
+    file resumes. `on_progress` is called on the loop, 10 times a second at most; `pause` waits before a retry. An
+    existing target is returned if it is this file; files of the user are never overwritten.
 
     Raises Unreachable, Untrusted, Refused or RateLimited if the server does not deliver the file; DownloadBroken if it
     delivered another one (kept as .bad); DiskFull; DownloadBusy if another process downloads to the same path;
@@ -857,12 +865,12 @@ async def _verify_existing(
     size = status.st_size
     if source.bytes in (None, size) and (source.bytes, source.sha256) != (None, None) and S_ISREG(status.st_mode):
 
-        def report_verified(done: int) -> None:
+        def report_verified(done_bytes: int) -> None:
             nonlocal reported_s
             if (now_s := time.monotonic()) - reported_s >= TICK_S:
                 reported_s = now_s
-                speed = done / (now_s - began_s)
-                on_progress(Progress(done, size, speed, (size - done) / speed, phase=Phase.VERIFYING))
+                speed = done_bytes / (now_s - began_s)
+                on_progress(Progress(done_bytes, size, speed, (size - done_bytes) / speed, phase=Phase.VERIFYING))
 
         sha256 = await hash_file(target, report_verified)
         if source.sha256 is None or sha256 == source.sha256.lower():

@@ -15,8 +15,8 @@ _CUDA_13_CAPABILITY, _CUDA_12_CAPABILITY = (7, 5), (5, 0)
 """CUDA 13 supports no GPU before Turing; llama.cpp's CUDA 12 builds begin at Maxwell (ggml-cuda/CMakeLists.txt)."""
 
 _COMPILED = {(8, 6): (12,), (8, 7): (12,), (8, 9): (12,), (12, 0): (12, 8), (12, 1): (13,)}
-"""Compute capabilities for which the builds contain machine code, with the first CUDA version whose build does; code
-for 8.6 also runs on 8.7 (ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility).
+"""Compute capabilities with machine code in llama.cpp's builds, each with the first CUDA version that has it. Code for
+8.6 also runs on 8.7 (ggml-cuda/CMakeLists.txt at b11434; CUDA C++ Programming Guide, binary compatibility).
 """
 
 

@@ -188,8 +188,8 @@ def _backend_name(device: EngineDevice) -> str:
 def _match_devices(gpus: Sequence[Gpu], group: Sequence[EngineDevice]) -> dict[int, EngineDevice]:
     """Return the device for each GPU, by the GPU's index.
 
-    Only devices of the GPU's vendor can match: those with the same name first, and among equals the one with the most
-    similar memory.
+    Only devices of the GPU's vendor can match. Devices with the GPU's name come first, then those with the most similar
+    memory.
     """
     candidates = sorted(
         (_plain_name(gpu.name) != _plain_name(device.description), _memory_distance(gpu, device), index, order)

@@ -199,8 +199,8 @@ def _find_unusable_cards(cards: Sequence[PciGpu], absent: Mapping[Vendor, str]) 
     return tuple(found)
 
 
-def _unusable_card(card: PciGpu, why: str) -> UnusableCard:
-    return UnusableCard(card.vendor, card.name, card.address, card.kernel_driver, why)
+def _unusable_card(card: PciGpu, reason: str) -> UnusableCard:
+    return UnusableCard(card.vendor, card.name, card.address, card.kernel_driver, reason)
 
 
 def _find_withheld_cards(cards: Sequence[PciGpu], root: Path) -> list[PciGpu]:

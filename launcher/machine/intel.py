@@ -93,11 +93,11 @@ class IntelGpus:
             absent=dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), _SHARED) if built_in else {},
         ).with_reasons(message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver))
 
-    def _read_power(self, id_: str, path: Path, why: str) -> Reading:
+    def _read_power(self, id_: str, path: Path, reason: str) -> Reading:
         """Return the mean power in watts since the last sample, from the energy counter."""
         counter = read_number(path)
         if counter is None:
-            return Reading.unknown(why)
+            return Reading.unknown(reason)
         now, before = _Energy(self._clock(), counter * 1e-6), self._energy.get(id_)
         if before is not None and now.at_s - before.at_s < _SHORTEST_S:
             return Reading.unknown(TOO_SHORT)

@@ -98,7 +98,7 @@ def install_command(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
 
 
 def _distribution_ids(root: Path) -> list[str]:
-    """Return the IDs of the distribution and of those that it is based on, nearest first (os-release(5))."""
+    """Return the IDs of this distribution and of its base distributions, nearest first (os-release(5))."""
     file = next((root / name for name in _OS_RELEASE if (root / name).is_file()), None)
     lines = file.read_text("utf-8", "replace").splitlines() if file else ()
     fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))

@@ -83,10 +83,10 @@ def read_number(path: Path) -> int | None:
         return None
 
 
-def read_scaled(path: Path, scale: float, why: str) -> Reading:
-    """Return the number in a file times `scale`, or an unknown reading with the reason `why`."""
+def read_scaled(path: Path, scale: float, reason: str) -> Reading:
+    """Return the number in a file times `scale`, or an unknown reading with the `reason`."""
     value = read_number(path)
-    return Reading.unknown(why) if value is None else Reading(value * scale)
+    return Reading.unknown(reason) if value is None else Reading(value * scale)
 
 
 def list_pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:

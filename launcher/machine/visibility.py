@@ -38,7 +38,7 @@ def find_hidden_gpus(gpus: Sequence[Gpu], backend: str, environ: Mapping[str, st
 
 
 def _slowness(gpu: Gpu) -> tuple[float, float]:
-    """Return a sort key by which the fastest GPU comes first, as far as that is known here."""
+    """Return a sort key by which the fastest GPU comes first, judged by memory bandwidth and compute capability."""
     capability = gpu.compute_capability or (0, 0)
     return -(gpu.memory_bandwidth_gb_s or 0.0), -(capability[0] + capability[1] / 10)
 
