@@ -25,166 +25,6 @@ if TYPE_CHECKING:
     from launcher.fetch.queue import DownloadQueue, QueueSnapshot
     from launcher.fetch.queue_runner import QueueEvent
 
-# One download as text and as JSON.
-
-
-def state_word(job: Job) -> str:
-    """Return a download's state in one word."""
-    from launcher.fetch.jobs import RequestedState
-
-    if job.is_changing:
-        return "pausing" if job.wish is RequestedState.PAUSE else "cancelling"
-    return job.state.value
-
-
-def describe_state(job: Job) -> str:
-    """Return a download's state as text, with the error, or the bytes that a paused or cancelled one keeps."""
-    from launcher.fetch.jobs import JobState
-
-    if job.failure is not None:
-        return f"{state_word(job)}: {job.failure.title.rstrip('.')}"
-    if job.done_bytes and job.state in (JobState.PAUSED, JobState.CANCELLED):
-        return f"{state_word(job)}, {format_size(job.done_bytes)} are kept"
-    return state_word(job)
-
-
-def describe_progress(job: Job, progress: Progress | None) -> str:
-    """Return a download's progress as text; `progress` is that of a running one."""
-    from launcher.fetch.jobs import JobState
-
-    if progress is not None:
-        return format_progress(
-            progress.done_bytes,
-            progress.bytes,
-            speed=progress.bytes_per_second,
-            left_s=progress.seconds_left,
-            note=progress.note,
-        )
-    if job.state is JobState.DONE or not job.done_bytes:
-        return format_size(job.bytes) if job.bytes else ""
-    return format_progress(job.done_bytes, job.bytes)
-
-
-def failure_reason(job: Job) -> str:
-    """Return the reason why a download failed or waits, and the time until its retry."""
-    if job.failure is None:
-        return ""
-    if job.retry_at_s is None:
-        return job.failure.title
-    return f"{job.failure.title} Trying again in {format_duration(max(job.retry_at_s - time.time(), 0))}."
-
-
-def job_json(job: Job, progress: Progress | None) -> dict[str, Any]:
-    """Return a download as JSON; `progress` is that of a running one."""
-    return {
-        "id": job.id,
-        "kind": job.kind,
-        "title": job.title,
-        "state": job.state.value,
-        "asked": job.wish.value,
-        "done_bytes": progress.done_bytes if progress else job.done_bytes,
-        "bytes": progress.bytes if progress and progress.bytes is not None else job.bytes,
-        "bytes_per_second": round_figure(progress.bytes_per_second) if progress else None,
-        "seconds_left": round_figure(progress.seconds_left) if progress else None,
-        "note": (progress.note or None) if progress else None,
-        "error": error_json(job.failure) if job.failure else None,
-        "retry_at_s": round_figure(job.retry_at_s, 3),
-        "result": job.result,
-    }
-
-
-# `mtp-launcher downloads run`: run the queue to its end and print its events.
-
-
-async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> int:
-    """Download everything that waits. Exit code 1 if a download failed.
-
-    Raises the reason as a LauncherError if the queue was put on hold.
-    """
-    from launcher.fetch.queue_runner import JobFailed, JobFinished, QueueRunner
-
-    reporter = Reporter(as_json=options.json)
-    done = failed = 0
-
-    def show_event(event: QueueEvent) -> None:
-        nonlocal done, failed
-        done += isinstance(event, JobFinished)
-        failed += isinstance(event, JobFailed)
-        _show_event(reporter, event)
-
-    await asyncio.to_thread(downloads.release_hold)
-    try:
-        await QueueRunner(downloads, show_event, at_once=options.at_once).run(until_idle=True)
-    except asyncio.CancelledError:
-        reporter.show_event(None, [Note("Stopped. Received data is kept; `mtp-launcher downloads run` resumes.")])
-        raise
-    finally:
-        reporter.close()
-    hold = (await asyncio.to_thread(downloads.read_snapshot)).jobs.hold
-    if hold is not None:
-        error = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` resumes.".strip())
-        error.code = hold.code
-        raise error
-    lines = []
-    if failed:
-        lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` shows why.")]
-    elif not done:
-        lines = [Note("The queue is empty.")]
-    reporter.show_event({"event": "end", "done": done, "failed": failed}, lines)
-    return 1 if failed else 0
-
-
-def _show_event(reporter: Reporter, event: QueueEvent) -> None:
-    from launcher.fetch import queue_runner as events
-
-    if isinstance(event, events.JobProgressed):
-        others = event.totals.jobs - 1
-        title = event.job.title + (f" (and {others} more)" if others else "")
-        left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
-        total = event.job.bytes if event.progress.bytes is None else event.progress.bytes
-        data = {"event": "progress", **job_json(event.job, event.progress), "queue": left}
-        reporter.show_progress(title, replace(event.progress, bytes=total), data)
-    else:
-        reporter.show_event(_event_json(event), _describe_event(event))
-
-
-def _event_json(event: QueueEvent) -> dict[str, Any]:
-    from launcher.fetch import queue_runner as events
-
-    match event:
-        case events.JobRemoved():
-            return {"event": "removed", "id": event.job.id}
-        case events.QueueReordered():
-            return {"event": "reordered", "ids": event.ids}
-        case events.QueueHeld():
-            return {"event": "held", "error": event.reason and error_json(event.reason)}
-        case events.QueueNotice():
-            return {"event": "notice", "text": event.text}
-    names = {events.JobAdded: "added", events.JobFinished: "done", events.JobFailed: "failed"}
-    return {"event": names.get(type(event), "changed"), **job_json(event.job, None)}
-
-
-def _describe_event(event: QueueEvent) -> Iterator[str]:
-    from launcher.fetch import queue_runner as events
-    from launcher.fetch.jobs import JobState
-
-    match event:
-        case events.JobFinished(job):
-            result = job.result or {}
-            yield Note(f"{job.title}: done, and verified.")
-            yield from (Note(f"Note: {note}") for note in result.get("notes", ()))
-            if path := result.get("path"):
-                yield str(path)
-        case events.JobFailed(job, failure):
-            yield Note(f"{job.title}: failed. {failure.title} {failure.hint}".rstrip())
-        case events.JobChanged(job) if job.state is JobState.WAITING and job.retry_at_s is not None:
-            yield Note(f"{job.title}: {failure_reason(job)}")
-        case events.JobChanged(job) if job.state in (JobState.PAUSED, JobState.CANCELLED):
-            yield Note(f"{job.title}: {describe_state(job)}.")
-        case events.QueueNotice(text):
-            yield Note(f"Note: {text}")
-
-
 _ACTIONS = {
     "list": "list all downloads with their progress",
     "run": "download everything that waits in the queue",
@@ -381,3 +221,163 @@ def _describe_next_step(queue: QueueSnapshot) -> Iterator[str]:
         yield f"Downloads are on hold: {title} Resume with `mtp-launcher downloads run` or `resume all`."
     elif JobState.WAITING in states and JobState.RUNNING not in states:
         yield "No download is running. Start with `mtp-launcher downloads run`."
+
+
+# `mtp-launcher downloads run`: run the queue to its end and print its events.
+
+
+async def run_queue(downloads: DownloadQueue, options: argparse.Namespace) -> int:
+    """Download everything that waits. Exit code 1 if a download failed.
+
+    Raises the reason as a LauncherError if the queue was put on hold.
+    """
+    from launcher.fetch.queue_runner import JobFailed, JobFinished, QueueRunner
+
+    reporter = Reporter(as_json=options.json)
+    done = failed = 0
+
+    def show_event(event: QueueEvent) -> None:
+        nonlocal done, failed
+        done += isinstance(event, JobFinished)
+        failed += isinstance(event, JobFailed)
+        _show_event(reporter, event)
+
+    await asyncio.to_thread(downloads.release_hold)
+    try:
+        await QueueRunner(downloads, show_event, at_once=options.at_once).run(until_idle=True)
+    except asyncio.CancelledError:
+        reporter.show_event(None, [Note("Stopped. Received data is kept; `mtp-launcher downloads run` resumes.")])
+        raise
+    finally:
+        reporter.close()
+    hold = (await asyncio.to_thread(downloads.read_snapshot)).jobs.hold
+    if hold is not None:
+        error = LauncherError(hold.title, f"{hold.hint} `mtp-launcher downloads run` resumes.".strip())
+        error.code = hold.code
+        raise error
+    lines = []
+    if failed:
+        lines = [Note(f"{done} done, {failed} failed: `mtp-launcher downloads` shows why.")]
+    elif not done:
+        lines = [Note("The queue is empty.")]
+    reporter.show_event({"event": "end", "done": done, "failed": failed}, lines)
+    return 1 if failed else 0
+
+
+def _show_event(reporter: Reporter, event: QueueEvent) -> None:
+    from launcher.fetch import queue_runner as events
+
+    if isinstance(event, events.JobProgressed):
+        others = event.totals.jobs - 1
+        title = event.job.title + (f" (and {others} more)" if others else "")
+        left = {"left_bytes": event.totals.left_bytes, "seconds_left": round_figure(event.totals.seconds_left)}
+        total = event.job.bytes if event.progress.bytes is None else event.progress.bytes
+        data = {"event": "progress", **job_json(event.job, event.progress), "queue": left}
+        reporter.show_progress(title, replace(event.progress, bytes=total), data)
+    else:
+        reporter.show_event(_event_json(event), _describe_event(event))
+
+
+def _event_json(event: QueueEvent) -> dict[str, Any]:
+    from launcher.fetch import queue_runner as events
+
+    match event:
+        case events.JobRemoved():
+            return {"event": "removed", "id": event.job.id}
+        case events.QueueReordered():
+            return {"event": "reordered", "ids": event.ids}
+        case events.QueueHeld():
+            return {"event": "held", "error": event.reason and error_json(event.reason)}
+        case events.QueueNotice():
+            return {"event": "notice", "text": event.text}
+    names = {events.JobAdded: "added", events.JobFinished: "done", events.JobFailed: "failed"}
+    return {"event": names.get(type(event), "changed"), **job_json(event.job, None)}
+
+
+def _describe_event(event: QueueEvent) -> Iterator[str]:
+    from launcher.fetch import queue_runner as events
+    from launcher.fetch.jobs import JobState
+
+    match event:
+        case events.JobFinished(job):
+            result = job.result or {}
+            yield Note(f"{job.title}: done, and verified.")
+            yield from (Note(f"Note: {note}") for note in result.get("notes", ()))
+            if path := result.get("path"):
+                yield str(path)
+        case events.JobFailed(job, failure):
+            yield Note(f"{job.title}: failed. {failure.title} {failure.hint}".rstrip())
+        case events.JobChanged(job) if job.state is JobState.WAITING and job.retry_at_s is not None:
+            yield Note(f"{job.title}: {failure_reason(job)}")
+        case events.JobChanged(job) if job.state in (JobState.PAUSED, JobState.CANCELLED):
+            yield Note(f"{job.title}: {describe_state(job)}.")
+        case events.QueueNotice(text):
+            yield Note(f"Note: {text}")
+
+
+# One download as text and as JSON.
+
+
+def state_word(job: Job) -> str:
+    """Return a download's state in one word."""
+    from launcher.fetch.jobs import RequestedState
+
+    if job.is_changing:
+        return "pausing" if job.wish is RequestedState.PAUSE else "cancelling"
+    return job.state.value
+
+
+def describe_state(job: Job) -> str:
+    """Return a download's state as text, with the error, or the bytes that a paused or cancelled one keeps."""
+    from launcher.fetch.jobs import JobState
+
+    if job.failure is not None:
+        return f"{state_word(job)}: {job.failure.title.rstrip('.')}"
+    if job.done_bytes and job.state in (JobState.PAUSED, JobState.CANCELLED):
+        return f"{state_word(job)}, {format_size(job.done_bytes)} are kept"
+    return state_word(job)
+
+
+def describe_progress(job: Job, progress: Progress | None) -> str:
+    """Return a download's progress as text; `progress` is that of a running one."""
+    from launcher.fetch.jobs import JobState
+
+    if progress is not None:
+        return format_progress(
+            progress.done_bytes,
+            progress.bytes,
+            speed=progress.bytes_per_second,
+            left_s=progress.seconds_left,
+            note=progress.note,
+        )
+    if job.state is JobState.DONE or not job.done_bytes:
+        return format_size(job.bytes) if job.bytes else ""
+    return format_progress(job.done_bytes, job.bytes)
+
+
+def failure_reason(job: Job) -> str:
+    """Return the reason why a download failed or waits, and the time until its retry."""
+    if job.failure is None:
+        return ""
+    if job.retry_at_s is None:
+        return job.failure.title
+    return f"{job.failure.title} Trying again in {format_duration(max(job.retry_at_s - time.time(), 0))}."
+
+
+def job_json(job: Job, progress: Progress | None) -> dict[str, Any]:
+    """Return a download as JSON; `progress` is that of a running one."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "title": job.title,
+        "state": job.state.value,
+        "asked": job.wish.value,
+        "done_bytes": progress.done_bytes if progress else job.done_bytes,
+        "bytes": progress.bytes if progress and progress.bytes is not None else job.bytes,
+        "bytes_per_second": round_figure(progress.bytes_per_second) if progress else None,
+        "seconds_left": round_figure(progress.seconds_left) if progress else None,
+        "note": (progress.note or None) if progress else None,
+        "error": error_json(job.failure) if job.failure else None,
+        "retry_at_s": round_figure(job.retry_at_s, 3),
+        "result": job.result,
+    }

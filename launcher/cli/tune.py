@@ -27,195 +27,6 @@ if TYPE_CHECKING:
     from launcher.tuning.tuner import TuneEvent
     from launcher.tuning.verdict import Verdict
 
-# Output of `mtp-launcher tune`: the plan, a line for each trial, the verdict; and the same as JSON.
-
-_STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
-
-
-def describe_duration(prepared: PreparedTune) -> str:
-    """Return the expected duration of a tune as text."""
-    from launcher.tuning.plan_of_trials import grace_s
-
-    plan, budget_s = prepared.plan, prepared.budget_s
-    source = "as measured here" if prepared.measured else "a guess"
-    start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
-    rate = _round_to_three_digits(prepared.rate)
-    return (
-        f"about {format_minutes(plan.seconds)}, {format_minutes(budget_s)} at most (a trial under way may take "
-        f"{format_minutes(grace_s(budget_s))} more): {plan.starts} starts of "
-        f"{start} s ({source}), {plan.runs} replies, {prepared.tokens:,} tokens, at {rate} tokens/s"
-    )
-
-
-def _round_to_three_digits(value: float) -> str:
-    """Return a number with three significant digits, written in full: 1,200, not 1.2e+03."""
-    return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
-
-
-class _TrialReporter:
-    """Prints a line or a JSON object for each finished trial."""
-
-    def __init__(self, prepared: PreparedTune, *, is_resumed: bool, as_json: bool) -> None:
-        self._reporter = Reporter(as_json=as_json)
-        self._prepared = prepared
-        self._left_s = prepared.budget_s
-        self._trials = 0
-        self._is_timed = is_resumed
-
-    def show_event(self, event: TuneEvent) -> None:
-        """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
-        from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
-
-        if isinstance(event, TrialPlanned):
-            self._left_s = event.left_s
-        if not isinstance(event, TrialMeasured | TrialFailed):
-            return
-        self._trials = len(event.state.trials)
-        data = _trial_json(event.trial, self._prepared.goal)
-        lines = [self._describe_trial(event.trial, data)]
-        if not self._is_timed and event.trial.error is None:
-            self._is_timed = True
-            measured = self._prepared.with_measured_times([event.trial])
-            lines.append(wrap_text(describe_duration(measured), "  time      "))
-        self._reporter.show_event({"event": "trial", **data}, lines)
-
-    def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
-        figure = trial.error or f"{_format_figure(data['value'])} {self._prepared.goal.unit}"
-        acceptance = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
-        left_s = max(0.0, self._left_s - trial.seconds)
-        settings = describe_settings(trial.settings, self._prepared.space.baseline)
-        stage = _STAGE_LABELS[trial.stage.value]
-        line = f"{self._trials:>3}  {stage:<10}  {settings:<24}  {one_line(figure, 300)}{acceptance}"
-        return f"{line}  ({format_minutes(left_s)} left)"
-
-    def show_pause(self) -> None:
-        """Print that the tune is paused."""
-        kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
-        resume = " Resume with `mtp-launcher tune --continue`." if self._trials else ""
-        self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{resume}")])
-
-
-def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Result:
-    """Return the verdict with all trials."""
-    trials = [_trial_json(trial, prepared.goal) for trial in verdict.trials]
-    return Result(
-        {"verdict": verdict.as_json(), "trials": trials, "applied": applied},
-        _format_verdict(verdict, prepared, applied=applied),
-    )
-
-
-def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
-    from launcher.app.tuner import recommends_settings
-    from launcher.tuning.verdict import tabulate_trials
-
-    goal = prepared.goal
-    rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
-    for each in tabulate_trials(verdict.trials, goal):
-        half_width = UNKNOWN
-        if each.low is not None and each.high is not None and each.starts > 2:  # two starts are too few for an interval
-            half_width = f"± {_format_figure((each.high - each.low) / 2)}"
-        settings = describe_settings(each.settings, prepared.space.baseline)
-        figure = _format_figure(each.value)
-        rows.append((settings, figure, half_width, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
-    yield ""
-    yield from format_table(rows, right={1, 2, 3, 4})
-    yield ""
-    yield wrap_text(verdict.sentence)
-    yield from _describe_confidence(verdict.as_json())
-    if verdict.because:
-        yield wrap_text(f"Why: {verdict.because}")
-    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
-
-
-def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
-    """Return a trial as JSON. `value` is the goal's mean over the replies that count; drafts are summed over all
-    replies.
-    """
-    from statistics import fmean
-
-    from launcher.monitor.meter import sum_acceptance
-
-    scores = [score for run in trial.runs if (score := goal.score(run)) is not None]
-    drafts = sum_acceptance([run.acceptance for run in trial.runs if run.acceptance is not None])
-    return {
-        "number": trial.number,
-        "stage": trial.stage.value,
-        "settings": dict(trial.settings),
-        "value": round_figure(goal.value_from_score(fmean(scores)), 3) if scores else None,
-        "unit": goal.unit,
-        "seconds": round_figure(trial.seconds, 2),
-        "start_s": round_figure(trial.start_s, 2),
-        "runs": len(trial.runs),
-        "counted": len(scores),
-        "draft_n": drafts.drafted,
-        "draft_n_accepted": drafts.accepted,
-        "acceptance": round_figure(drafts.rate, 4),
-        "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
-        "error": trial.error,
-    }
-
-
-def describe_settings(settings: Settings, baseline: Mapping[str, object]) -> str:
-    """Return settings as short text: the draft length, and what differs from the baseline."""
-    from launcher.tuning.space import DRAFT, draft_of
-
-    draft = draft_of(settings)
-    changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
-    others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
-    return ", ".join([f"draft {draft}" if draft else "off", *others])
-
-
-def format_minutes(seconds: float) -> str:
-    """Return a time as text: 40 s, 3 min, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3_600:
-        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
-    return f"{whole // 3_600} h" + (f" {whole % 3_600 // 60} min" if whole % 3_600 // 60 else "")
-
-
-def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the confidence of the intervals in a verdict's sentence. It is a joint one, unlike that of the table."""
-    if verdict["speedup"] is not None or verdict["gain"] is not None:
-        yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
-
-
-_AIM_LABELS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
-
-
-def describe_more_time(model: str) -> str:
-    """Return a sentence on giving an undecided tune more time."""
-    return f"To give it more time in total: `mtp-launcher tune {_quote_model(model)} --continue --budget MIN`."
-
-
-def describe_saving(model: str, *, applied: bool) -> str:
-    """Return a sentence on the recommended settings: how to save them, or that they were saved."""
-    if applied:
-        return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses these settings."
-    return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
-
-
-def _describe_next_command(model: str, *, applied: bool, recommends: bool) -> str:
-    return describe_saving(model, applied=applied) if recommends else describe_more_time(model)
-
-
-def _quote_model(model: str) -> str:
-    """Return a model's name or path quoted for a shell."""
-    return shlex.quote(one_line(model))
-
-
-def _format_name(name: str) -> str:
-    """Return a setting's name as the command line spells it."""
-    return name.replace("_", "-")
-
-
-def _format_figure(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
-
-
 _DEFAULT_BUDGET_MIN = 10.0
 AIMS = ("speed", "answer", "energy")
 """The names of Aim. It is not imported, because that would slow down --help; a test compares them."""
@@ -448,3 +259,192 @@ async def _make_plan(prepared: PreparedTune, saved: SavedTune | None, *, named_s
 
 def _parse_names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip().lower().replace("-", "_") for name in text.split(",")]
+
+
+# Output of `mtp-launcher tune`: the plan, a line for each trial, the verdict; and the same as JSON.
+
+_STAGE_LABELS = {"probe": "first look", "explore": "explore", "verify": "compare", "confirm": "compare"}
+
+
+def describe_duration(prepared: PreparedTune) -> str:
+    """Return the expected duration of a tune as text."""
+    from launcher.tuning.plan_of_trials import grace_s
+
+    plan, budget_s = prepared.plan, prepared.budget_s
+    source = "as measured here" if prepared.measured else "a guess"
+    start = f"{prepared.restart_s:.0f}" if prepared.restart_s >= 0.95 else "less than 1"
+    rate = _round_to_three_digits(prepared.rate)
+    return (
+        f"about {format_minutes(plan.seconds)}, {format_minutes(budget_s)} at most (a trial under way may take "
+        f"{format_minutes(grace_s(budget_s))} more): {plan.starts} starts of "
+        f"{start} s ({source}), {plan.runs} replies, {prepared.tokens:,} tokens, at {rate} tokens/s"
+    )
+
+
+def _round_to_three_digits(value: float) -> str:
+    """Return a number with three significant digits, written in full: 1,200, not 1.2e+03."""
+    return f"{float(f'{value:.3g}'):,g}" if value < 1e6 else f"{value:,.0f}"
+
+
+class _TrialReporter:
+    """Prints a line or a JSON object for each finished trial."""
+
+    def __init__(self, prepared: PreparedTune, *, is_resumed: bool, as_json: bool) -> None:
+        self._reporter = Reporter(as_json=as_json)
+        self._prepared = prepared
+        self._left_s = prepared.budget_s
+        self._trials = 0
+        self._is_timed = is_resumed
+
+    def show_event(self, event: TuneEvent) -> None:
+        """Print a finished trial; after the first one also the expected duration of the tune, now as measured."""
+        from launcher.tuning.tuner import TrialFailed, TrialMeasured, TrialPlanned
+
+        if isinstance(event, TrialPlanned):
+            self._left_s = event.left_s
+        if not isinstance(event, TrialMeasured | TrialFailed):
+            return
+        self._trials = len(event.state.trials)
+        data = _trial_json(event.trial, self._prepared.goal)
+        lines = [self._describe_trial(event.trial, data)]
+        if not self._is_timed and event.trial.error is None:
+            self._is_timed = True
+            measured = self._prepared.with_measured_times([event.trial])
+            lines.append(wrap_text(describe_duration(measured), "  time      "))
+        self._reporter.show_event({"event": "trial", **data}, lines)
+
+    def _describe_trial(self, trial: Trial, data: Mapping[str, Any]) -> str:
+        figure = trial.error or f"{_format_figure(data['value'])} {self._prepared.goal.unit}"
+        acceptance = "" if data["acceptance"] is None else f", {100 * data['acceptance']:.0f} % accepted"
+        left_s = max(0.0, self._left_s - trial.seconds)
+        settings = describe_settings(trial.settings, self._prepared.space.baseline)
+        stage = _STAGE_LABELS[trial.stage.value]
+        line = f"{self._trials:>3}  {stage:<10}  {settings:<24}  {one_line(figure, 300)}{acceptance}"
+        return f"{line}  ({format_minutes(left_s)} left)"
+
+    def show_pause(self) -> None:
+        """Print that the tune is paused."""
+        kept = f"{self._trials} trials are kept" if self._trials else "nothing was measured yet"
+        resume = " Resume with `mtp-launcher tune --continue`." if self._trials else ""
+        self._reporter.show_event({"event": "paused", "trials": self._trials}, [Note(f"Paused: {kept}.{resume}")])
+
+
+def _make_result(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Result:
+    """Return the verdict with all trials."""
+    trials = [_trial_json(trial, prepared.goal) for trial in verdict.trials]
+    return Result(
+        {"verdict": verdict.as_json(), "trials": trials, "applied": applied},
+        _format_verdict(verdict, prepared, applied=applied),
+    )
+
+
+def _format_verdict(verdict: Verdict, prepared: PreparedTune, *, applied: bool) -> Iterator[str]:
+    from launcher.app.tuner import recommends_settings
+    from launcher.tuning.verdict import tabulate_trials
+
+    goal = prepared.goal
+    rows = [("setting", goal.unit, "95 %", "starts", "replies", "")]
+    for each in tabulate_trials(verdict.trials, goal):
+        half_width = UNKNOWN
+        if each.low is not None and each.high is not None and each.starts > 2:  # two starts are too few for an interval
+            half_width = f"± {_format_figure((each.high - each.low) / 2)}"
+        settings = describe_settings(each.settings, prepared.space.baseline)
+        figure = _format_figure(each.value)
+        rows.append((settings, figure, half_width, str(each.starts), str(each.runs), one_line(each.error or "", 200)))
+    yield ""
+    yield from format_table(rows, right={1, 2, 3, 4})
+    yield ""
+    yield wrap_text(verdict.sentence)
+    yield from _describe_confidence(verdict.as_json())
+    if verdict.because:
+        yield wrap_text(f"Why: {verdict.because}")
+    yield _describe_next_command(prepared.model, applied=applied, recommends=recommends_settings(verdict.as_json()))
+
+
+def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Return a trial as JSON. `value` is the goal's mean over the replies that count; drafts are summed over all
+    replies.
+    """
+    from statistics import fmean
+
+    from launcher.monitor.meter import sum_acceptance
+
+    scores = [score for run in trial.runs if (score := goal.score(run)) is not None]
+    drafts = sum_acceptance([run.acceptance for run in trial.runs if run.acceptance is not None])
+    return {
+        "number": trial.number,
+        "stage": trial.stage.value,
+        "settings": dict(trial.settings),
+        "value": round_figure(goal.value_from_score(fmean(scores)), 3) if scores else None,
+        "unit": goal.unit,
+        "seconds": round_figure(trial.seconds, 2),
+        "start_s": round_figure(trial.start_s, 2),
+        "runs": len(trial.runs),
+        "counted": len(scores),
+        "draft_n": drafts.drafted,
+        "draft_n_accepted": drafts.accepted,
+        "acceptance": round_figure(drafts.rate, 4),
+        "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
+        "error": trial.error,
+    }
+
+
+def describe_settings(settings: Settings, baseline: Mapping[str, object]) -> str:
+    """Return settings as short text: the draft length, and what differs from the baseline."""
+    from launcher.tuning.space import DRAFT, draft_of
+
+    draft = draft_of(settings)
+    changed = {name: value for name, value in settings.items() if name != DRAFT and value != baseline.get(name)}
+    others = [f"{_format_name(name)} {value}" for name, value in changed.items()]
+    return ", ".join([f"draft {draft}" if draft else "off", *others])
+
+
+def format_minutes(seconds: float) -> str:
+    """Return a time as text: 40 s, 3 min, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3_600} h" + (f" {whole % 3_600 // 60} min" if whole % 3_600 // 60 else "")
+
+
+def _describe_confidence(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the confidence of the intervals in a verdict's sentence. It is a joint one, unlike that of the table."""
+    if verdict["speedup"] is not None or verdict["gain"] is not None:
+        yield wrap_text("(These ranges hold with 95 % confidence, all of them together.)")
+
+
+_AIM_LABELS = {"speed": "tokens/s", "answer": "time to the whole answer", "energy": "tokens per joule"}
+
+
+def describe_more_time(model: str) -> str:
+    """Return a sentence on giving an undecided tune more time."""
+    return f"To give it more time in total: `mtp-launcher tune {_quote_model(model)} --continue --budget MIN`."
+
+
+def describe_saving(model: str, *, applied: bool) -> str:
+    """Return a sentence on the recommended settings: how to save them, or that they were saved."""
+    if applied:
+        return f"Saved: `mtp-launcher serve {_quote_model(model)}` uses these settings."
+    return f"Save these settings for the next start: `mtp-launcher tune {_quote_model(model)} --continue --apply`."
+
+
+def _describe_next_command(model: str, *, applied: bool, recommends: bool) -> str:
+    return describe_saving(model, applied=applied) if recommends else describe_more_time(model)
+
+
+def _quote_model(model: str) -> str:
+    """Return a model's name or path quoted for a shell."""
+    return shlex.quote(one_line(model))
+
+
+def _format_name(name: str) -> str:
+    """Return a setting's name as the command line spells it."""
+    return name.replace("_", "-")
+
+
+def _format_figure(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
