@@ -90,7 +90,7 @@ def _check_libraries(platform: str | None) -> None:
     from launcher.machine.libraries import find_missing_dependency, install_command, missing_libraries
 
     default = "xcb" if os.environ.get("DISPLAY") else "wayland"
-    plugin = re.split("[:;]", platform or default)[0]
+    plugin = re.split("[:;]", platform or default)[0]  # Qt accepts "wayland;xcb" and "xcb:OPTION"
     missing = (*missing_libraries("window"), *missing_libraries(plugin))
     if not missing and (qt := find_spec("PySide6")) is not None:
         folders = (Path(place, "Qt", "plugins", "platforms") for place in qt.submodule_search_locations or ())
