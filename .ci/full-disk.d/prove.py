@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
-from launcher.fetch.part import count_unfinished_bytes, free_bytes
+from launcher.fetch.partial_file import count_unfinished_bytes, free_bytes
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from tools.fault_matrix.server import serving
 

@@ -13,7 +13,7 @@ from launcher.app.planner import learn_from_load
 from launcher.app.published_server import PublishedServer
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
-from launcher.base.memory import fix_mmap_threshold
+from launcher.base.heap import fix_mmap_threshold
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.diagnosis.actions import apply_action, restarts_server

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from launcher.base.errors import BadOption
 from launcher.base.files import make_folder, write_atomically
+from launcher.base.kept_files import PARSE_ERRORS, KeptFile, hold_file_lock
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import config_dir
-from launcher.base.store import PARSE_ERRORS, KeptFile, hold_file_lock
 
 Value = bool | int | float | str
 _FIRST_LINE = (

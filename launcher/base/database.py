@@ -9,14 +9,14 @@ from pathlib import Path
 
 from launcher.base.errors import WrittenByNewer
 from launcher.base.files import make_private_folder, open_private_file, replace_file
-from launcher.base.messages import join_messages, message
-from launcher.base.store import (
+from launcher.base.kept_files import (
     delete_other_version_copies,
     find_readable_version_copy,
     restore_instructions,
     set_aside,
     version_copy_path,
 )
+from launcher.base.messages import join_messages, message
 
 _BUSY_S = 5.0
 _MEMORY = ":memory:"
@@ -39,8 +39,8 @@ def open_database(
     """Open a database in WAL mode, creating it if needed. A damaged file is kept as .bad and replaced by a new one.
 
     `migrations` are the scripts that lead from one schema version to the next; `user_version` counts those that were
-    run. An existing file is copied before it is migrated (base/store.py). `label` begins a sentence about the file,
-    such as "The history of measurements". If `prepare` raises an error for which `is_damage` is True, the file is
+    run. An existing file is copied before it is migrated (base/kept_files.py). `label` begins a sentence about the
+    file, such as "The history of measurements". If `prepare` raises an error for which `is_damage` is True, the file is
     replaced as well. Raises sqlite3.Error and OSError if the system refuses, WrittenByNewer for a file of a newer
     version of this program.
     """

@@ -47,7 +47,7 @@ async def run(options: argparse.Namespace) -> Result:
 
 
 def _list_version_copies() -> Result:
-    from launcher.base.store import original_path, restore_instructions
+    from launcher.base.kept_files import original_path, restore_instructions
     from launcher.updates.before_update import list_version_copies
 
     copies = [(each, restore_instructions(each)) for each in list_version_copies()]

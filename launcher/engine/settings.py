@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from launcher.base.errors import BadOption
 from launcher.base.files import make_private_folder
+from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import state_dir
-from launcher.base.store import KeptFile, hold_file_lock
 from launcher.engine.serve_options import ServeOptions, check_options
 from launcher.engine.server.launch import Launch
 from launcher.models.server_settings import LEFT_OPEN, ROWS, ServerSettings, Value, find_setting_name, to_fields

@@ -25,7 +25,7 @@ from launcher.base.threads import run_in_thread, wait_to_end
 from launcher.fetch import journal
 from launcher.fetch.digest import hash_file
 from launcher.fetch.journal import DownloadIdentity, Span
-from launcher.fetch.part import (
+from launcher.fetch.partial_file import (
     UNKNOWN_END,
     FileHasher,
     PartialFile,

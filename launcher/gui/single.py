@@ -20,8 +20,8 @@ from PySide6.QtCore import QDeadlineTimer, QLockFile, QObject, QThread
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
 
 from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.paths import state_dir
-from launcher.base.store import KeptFile
 
 _ANSWER_MS = 5_000
 """Time within which the first window has to answer, once it listens."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from launcher.base.errors import BadOption, ModelMissing
 from launcher.base.files import make_folder, write_atomically
+from launcher.base.kept_files import hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import config_dir, expand_user, models_dir
-from launcher.base.store import hold_file_lock
 from launcher.models.stores import find_store_folders, recognise_store
 
 _HEAD = "# Folders and GGUF files that MTP Launcher lists beside its own, one a line.\n"

@@ -14,8 +14,8 @@ from pathlib import Path
 from launcher import __version__
 from launcher.base.errors import GeometryUnknown, LauncherError
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.paths import cache_dir
-from launcher.base.store import KeptFile
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.catalogue_load import build_dataclass
 from launcher.models.geometry import Geometry, read_geometry

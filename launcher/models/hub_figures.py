@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar, cast
 
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir
-from launcher.base.store import KeptFile
 from launcher.models.catalogue import CompanionFile, FilePart, ModelEntry, ModelFile
 from launcher.models.gguf import part_names
 

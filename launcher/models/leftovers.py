@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.base.paths import models_dir
 from launcher.fetch import journal
-from launcher.fetch.part import count_unfinished_bytes, journal_path
+from launcher.fetch.partial_file import count_unfinished_bytes, journal_path
 from launcher.fetch.transfer import discard_download
 from launcher.models.added_places import read_added_places
 from launcher.models.stores import recognise_store

@@ -11,9 +11,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
-from launcher.base.store import KeptFile, hold_file_lock
 
 Kind = Literal["model", "draft", "mmproj"]
 Head = Literal["present", "promised", "none"]

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.paths import state_dir
-from launcher.base.store import KeptFile
 from launcher.models.compute_buffers import Backend
 from launcher.models.overhead import USUAL_MIB
 

@@ -17,7 +17,7 @@ from launcher.base.progress import Phase, Progress
 from launcher.fetch.digest import hash_file
 from launcher.fetch.hub import hub_token, resolve_file
 from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
-from launcher.fetch.part import count_unfinished_bytes
+from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target

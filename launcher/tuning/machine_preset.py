@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from launcher.base.errors import NothingMeasured, ResultMissing, ResultUnreadable
 from launcher.base.files import make_private_folder
+from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
-from launcher.base.store import KeptFile, hold_file_lock
 from launcher.models.gguf import read_model
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from launcher import __version__
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import find_version_copies, save_version_copy
 from launcher.base.paths import config_dir, data_dir, state_dir
-from launcher.base.store import find_version_copies, save_version_copy
 
 _log = logging.getLogger(__name__)
 

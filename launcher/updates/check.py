@@ -23,10 +23,10 @@ from launcher.app.settings_declared import WEEKLY_CHECK
 from launcher.base.errors import LauncherError
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.http import error_for_status, fetch_json_pages
+from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.net import host_name
 from launcher.base.paths import state_dir
-from launcher.base.store import KeptFile
 from launcher.engine.server import registry
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.base.database import open_database, open_memory
 from launcher.base.errors import WrittenByNewer
-from launcher.base.store import find_version_copies
+from launcher.base.kept_files import find_version_copies
 
 FIRST, SECOND = "CREATE TABLE a (x); CREATE TABLE b (y)", "ALTER TABLE a ADD COLUMN z DEFAULT 7"
 WHAT = "The file of tests"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Span, Stretch, count_bytes
-from launcher.fetch.part import PartialFile, journal_path, part_path
+from launcher.fetch.partial_file import PartialFile, journal_path, part_path
 
 IDENTITY = DownloadIdentity("https://example.org/model.gguf", 10_000, "ab" * 32, '"etag"')
 STRETCHES = [Stretch(0, 4_000, 3_000), Stretch(6_000, 7_000, 6_000)]

@@ -21,7 +21,7 @@ from launcher.base.errors import (
 from launcher.base.progress import Phase, Progress
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Span, Stretch, count_bytes, find_gaps, merge_spans
-from launcher.fetch.part import PartialFile, count_unfinished_bytes
+from launcher.fetch.partial_file import PartialFile, count_unfinished_bytes
 from launcher.fetch.transfer import DownloadedFile, DownloadSource, discard_download, download_file
 from tests.fetch.conftest import QUICK, Place
 

@@ -16,7 +16,7 @@ from launcher.base.errors import (
     TargetUnusable,
 )
 from launcher.base.progress import Progress
-from launcher.fetch.part import FileHasher, PartialFile, free_bytes, lock_target
+from launcher.fetch.partial_file import FileHasher, PartialFile, free_bytes, lock_target
 from launcher.fetch.transfer import discard_download, download_file
 from tests.fetch.conftest import QUICK, Place
 

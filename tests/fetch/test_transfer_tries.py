@@ -13,7 +13,7 @@ from launcher.base.errors import (
 )
 from launcher.base.progress import Phase, Progress
 from launcher.fetch import transfer
-from launcher.fetch.part import count_unfinished_bytes
+from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from tests.fetch.conftest import QUICK, Place
 

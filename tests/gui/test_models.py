@@ -17,7 +17,7 @@ from launcher.base.paths import models_dir
 from launcher.engine.server.state import ServerState
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Stretch
-from launcher.fetch.part import journal_path, part_path
+from launcher.fetch.partial_file import journal_path, part_path
 from launcher.gui.models.page import ModelsPage
 from launcher.gui.models.table import ModelTable
 from launcher.gui.models.text import display_name, place_text

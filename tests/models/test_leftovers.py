@@ -10,7 +10,7 @@ from launcher.base.errors import BadOption, DownloadBusy, ModelMissing
 from launcher.base.paths import config_dir, models_dir
 from launcher.fetch import journal
 from launcher.fetch.journal import DownloadIdentity, Stretch
-from launcher.fetch.part import journal_path, keep_as_bad, lock_target, part_path
+from launcher.fetch.partial_file import journal_path, keep_as_bad, lock_target, part_path
 from launcher.models.added_places import add_place, find_added_place, read_added_places, remove_place
 from launcher.models.catalogue import Catalogue
 from launcher.models.leftovers import LeftoverKind, find_leftovers, remove_leftover, select_leftovers

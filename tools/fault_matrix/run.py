@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.base.errors import LauncherError
 from launcher.base.progress import Phase, Progress
-from launcher.fetch.part import count_unfinished_bytes, free_bytes
+from launcher.fetch.partial_file import count_unfinished_bytes, free_bytes
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
 from tools.fault_matrix.cases import CASES, SIZE, Case
 from tools.fault_matrix.server import FileServer, serving

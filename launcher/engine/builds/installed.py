@@ -23,9 +23,9 @@ from pydantic import BaseModel, Field
 
 from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenByNewer
 from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import data_dir, expand_user
-from launcher.base.store import KeptFile
 from launcher.engine.builds.install_errors import EngineInUse
 from launcher.engine.server import registry
 

@@ -18,9 +18,9 @@ from pydantic import BaseModel
 
 from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
-from launcher.base.store import KeptFile
 from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild
 from launcher.engine.builds.install_errors import BadProfile
 from launcher.engine.builds.installed import find_engine_by_name, installed_name_of

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from launcher.base.errors import BadOption, PortBusy
 from launcher.base.files import make_private_folder
+from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import state_dir
-from launcher.base.store import KeptFile, hold_file_lock
 
 HOST = "127.0.0.1"
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 -- only where sharing was asked for

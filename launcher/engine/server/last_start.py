@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict
 from launcher.base.action import Action, ActionKind, Value
 from launcher.base.errors import LauncherError, ModelMissing
 from launcher.base.files import make_private_folder, write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import expand_user, state_dir
-from launcher.base.store import KeptFile
 from launcher.engine.builds.build import BUILT_IN
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions

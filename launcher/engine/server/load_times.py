@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile
 from launcher.base.paths import state_dir
-from launcher.base.store import KeptFile
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.state import ServerEvent, ServerState, ServerStatus
 

@@ -19,9 +19,9 @@ from launcher.base.control import ControlAddress
 from launcher.base.errors import PortBusy, ServerNotFound, SeveralServers
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.identity import ProcessId
+from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
 from launcher.base.paths import explain_os_error, runtime_dir, state_dir
-from launcher.base.store import KeptFile
 from launcher.engine.server.endpoint import ALL_ADDRESSES, HOST, Endpoint, claim_endpoint, is_port_free
 
 # Orphaned engines: they still run because their launcher was killed together with its keeper.

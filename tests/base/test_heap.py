@@ -7,7 +7,7 @@ import sys
 # Freeing 4 MiB moves glibc's limit above 300 KB; what is mapped one by one is counted as hblkhd, the fifth number.
 _PROBE = """
 import ctypes, sys
-from launcher.base.memory import fix_mmap_threshold
+from launcher.base.heap import fix_mmap_threshold
 
 class Info(ctypes.Structure):
     _fields_ = [(f"f{i}", ctypes.c_int) for i in range(10)]
@@ -33,7 +33,7 @@ def mapped_bytes(mode: str) -> int:
 
 def test_a_large_block_is_mapped_by_itself_after_others_were_freed() -> None:
     if platform.libc_ver()[0] != "glibc":
-        from launcher.base.memory import fix_mmap_threshold
+        from launcher.base.heap import fix_mmap_threshold
 
         assert not fix_mmap_threshold()
         return

@@ -3,7 +3,7 @@
 import stat
 from pathlib import Path
 
-from launcher.base.store import (
+from launcher.base.kept_files import (
     find_readable_version_copy,
     find_version_copies,
     original_path,
