@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, QSortFilterProxyModel, Qt, Signal
-from PySide6.QtGui import QFontMetrics, QKeyEvent, QPainter
+from PySide6.QtGui import QKeyEvent, QPainter
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -52,16 +52,16 @@ class _CellDelegate(QStyledItemDelegate):
             painter.drawText(text_rect, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), cell.text)
             painter.restore()
 
-    def sizeHint(self, option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
+    def sizeHint(self, _option: QStyleOptionViewItem, index: _Index) -> QSize:  # noqa: N802 -- Qt's name
         table = self.parent()
         assert isinstance(table, ModelTable)  # noqa: S101
         cell = table.cell_at(index)
         padding = 2 * theme.px(_PADDING) + 8
         if cell.badge and cell.text:
             return badge_size(cell.text) + QSize(padding, 0)
-        width = QFontMetrics(table.font()).horizontalAdvance(one_line(cell.text, 300)) + padding
+        width = table.fontMetrics().horizontalAdvance(one_line(cell.text, 300)) + padding
         glyph = theme.px(_GLYPH + 6) if cell.glyph else 0
-        return QSize(width + glyph, super().sizeHint(option, index).height())
+        return QSize(width + glyph, table.row_height)
 
 
 class ModelTable(RowTable, Generic[_T]):

@@ -1,6 +1,6 @@
 """Table with whole-row selection and a focus ring around the current row."""
 
-from PySide6.QtCore import QAbstractProxyModel, QRectF, Qt
+from PySide6.QtCore import QAbstractItemModel, QAbstractProxyModel, QEvent, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QStyle, QTableView, QWidget
 
@@ -24,6 +24,7 @@ class RowTable(QTableView):
 
     def __init__(self, name: str) -> None:
         super().__init__()
+        self._column_hints: dict[int, int] = {}
         self.setAccessibleName(name)
         self.setFont(theme.font(theme.BODY_PX, tabular=True))
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -39,6 +40,25 @@ class RowTable(QTableView):
         head.setHighlightSections(False)
         head.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         head.setFixedHeight(self.row_height)
+
+    def setModel(self, model: QAbstractItemModel | None) -> None:  # noqa: N802 -- Qt's name
+        """Show a model."""
+        self._column_hints.clear()
+        if model is not None:  # connected before the view's own slots, which ask for the widths
+            for changed in (model.modelReset, model.dataChanged, model.rowsInserted, model.rowsRemoved):
+                changed.connect(lambda *_: self._column_hints.clear())
+        super().setModel(model)
+
+    def sizeHintForColumn(self, column: int) -> int:  # noqa: N802
+        """Return the width of a column's widest cell, in pixels. Kept until a row changes: it is asked for often."""
+        if column not in self._column_hints:
+            self._column_hints[column] = super().sizeHintForColumn(column)
+        return self._column_hints[column]
+
+    def changeEvent(self, event: QEvent) -> None:  # noqa: N802
+        """Measure the columns again after a change of font or style."""
+        self._column_hints.clear()
+        super().changeEvent(event)
 
     def show_columns(self) -> None:
         """Show as many columns as fit. Those with the highest `spare` are hidden first."""
