@@ -57,7 +57,7 @@ def limit_on_gpus(launch: Launch, gpus: Sequence[Gpu]) -> Reading:
     except GeometryUnknown as error:
         return Reading.unknown(str(error.title))
     weights = read_weights(launch.header, geometry)
-    total_bytes = weights.output + sum(block.rest + block.experts for block in weights.blocks)
+    total_bytes = weights.output + weights.sum_rest() + weights.sum_experts()
     if gpu.memory_bytes is not None and total_bytes > gpu.memory_bytes:
         return Reading.unknown(message("The weights are larger than the GPU's memory: some are read from the host."))
     bytes_read = bytes_per_token(geometry, weights, PlanSettings(context=launch.context))

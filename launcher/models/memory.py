@@ -12,6 +12,7 @@ from launcher.base.errors import BadOption
 from launcher.base.messages import join_messages, message
 from launcher.models.compute_buffers import (
     Backend,
+    ComputeBuffers,
     ComputeSetting,
     compute_buffers,
     draft_model_buffers,
@@ -35,6 +36,8 @@ substitute graph, enlarged by a tenth, gives 1.03 to 1.65 times the right size; 
 _SIMILAR_BUFFERS = (0.15, 0.15)
 """The same for a known graph on a backend that was never compared, or split over several GPUs with host experts."""
 
+_GPU_CACHES = tuple(row.attribute for row in ROWS.values() if row.memory == "gpu_mib")
+"""Fields of server settings that set memory on the GPU directly, in MiB."""
 _NGRAM_OUTPUTS = 49
 """Rows of logits per slot with n-gram drafts: one token and the up to 48 drafted ones (--spec-ngram-mod-n-min)."""
 
@@ -132,7 +135,18 @@ class MemoryParts:
     @property
     def total(self) -> int:
         """Sum of all parts, in bytes."""
-        return sum(self.as_dict().values())
+        return (
+            self.weights
+            + self.kv
+            + self.recurrent
+            + self.draft_kv
+            + self.compute
+            + self.draft_compute
+            + self.staging
+            + self.overhead
+            + self.mmproj
+            + self.caches
+        )
 
     def as_dict(self) -> dict[str, int]:
         """Return the bytes by name of the part, in the order in which they are shown."""
@@ -188,6 +202,8 @@ class MemoryEstimate:
     @property
     def needed_bytes(self) -> int:
         """Bytes that must be free on all GPUs together so that each share fits; with one GPU the total."""
+        if len(self.by_gpu) == 1:
+            return self.by_gpu[0]
         free = _free_bytes(self.setting, len(self.by_gpu))
         return sum(free) + len(free) * max(need - have for need, have in zip(self.by_gpu, free, strict=True))
 
@@ -217,7 +233,8 @@ def estimate_memory(
     `draft` is the separate draft model if its header was read; otherwise its file size counts as its weights, and its
     KV cache and buffers are not counted. Raises BadOption for an unknown KV cache type.
     """
-    check_kv(setting.kv)
+    if setting.kv not in KV_TYPES:
+        check_kv(setting.kv)
     mtp = setting.draft > 0 and geometry.mtp_layers > 0 and not setting.ngrams
     on_cpu = setting.backend == "cpu"
     gpus = 1 if on_cpu else setting.gpus
@@ -240,8 +257,9 @@ def estimate_memory(
     compute = compute_buffers(geometry, asked)
     beside = draft if setting.draft_model_bytes else None
     of_draft = draft_model_buffers(beside.geometry, geometry, asked) if beside else None
-    head = sum(share for _, share in compute.by_device) - compute.draft if compute.staging else 0
-    head = min(head, compute.staging)  # the target's own may shrink, where copies replace larger results
+    head = 0
+    if compute.staging:  # the target's own may shrink, where copies replace larger results
+        head = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
     overheads = _overhead_bytes(setting, gpus)
     parts = MemoryParts(
@@ -255,9 +273,7 @@ def estimate_memory(
         staging=compute.staging - head,
         overhead=sum(overheads),
         mmproj=setting.mmproj_bytes + (ENCODER_MIB * _MIB if setting.mmproj_bytes else 0),
-        caches=0
-        if on_cpu
-        else sum((row.value_in(setting) or 0) * _MIB for row in ROWS.values() if row.memory == "gpu_mib"),
+        caches=0 if on_cpu else sum((getattr(setting, name) or 0) * _MIB for name in _GPU_CACHES),
     )
     host_parts = HostParts(
         weights=0 if on_cpu else host,
@@ -268,17 +284,7 @@ def estimate_memory(
     )
     buffers_known = compute.exact and (of_draft.exact if of_draft else not setting.draft_model_bytes)
     buffers_known = buffers_known and setting.split_mode in (None, "layer")
-    blocks = [
-        block.rest + (0 if at < moved else block.experts) + cache
-        for at, (block, cache) in enumerate(zip(weights.blocks, _layer_caches(geometry, setting, parts), strict=True))
-    ]
-    buffers = [0]
-    if gpus > 1:
-        buffers = [own + share for own, (share, _) in zip(overheads, compute.by_device, strict=True)]
-        buffers[0] += parts.caches  # llama.cpp keeps them on the first GPU
-    free = _given_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
-    free = free if len(free) == gpus else (1,) * gpus
-    shares = split_by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
+    shares = _split_parts(geometry, weights, setting, parts, compute, moved) if gpus > 1 else (parts.total,)
     low, high = _range_of_total(geometry, parts, weights, buffers_known)
     return MemoryEstimate(
         setting,
@@ -299,14 +305,35 @@ def _overhead_bytes(setting: PlanSettings, gpus: int) -> list[int]:
     return [mib * _MIB for mib in known or (USUAL_MIB[setting.backend],) * gpus]
 
 
+def _split_parts(
+    geometry: Geometry,
+    weights: Weights,
+    setting: PlanSettings,
+    parts: MemoryParts,
+    compute: ComputeBuffers,
+    moved: int,
+) -> tuple[int, ...]:
+    """Return the bytes of each of several GPUs, if the experts of the first `moved` layers are on the host."""
+    gpus, caches = setting.gpus, _layer_caches(geometry, setting, parts)
+    blocks = [
+        block.rest + (0 if at < moved else block.experts) + cache
+        for at, (block, cache) in enumerate(zip(weights.blocks, caches, strict=True))
+    ]
+    overheads = _overhead_bytes(setting, gpus)
+    buffers = [own + share for own, (share, _) in zip(overheads, compute.by_device, strict=True)]
+    buffers[0] += parts.caches  # llama.cpp keeps them on the first GPU
+    free = _given_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
+    free = free if len(free) == gpus else (1,) * gpus
+    return split_by_gpu(blocks, geometry.mtp_layers, buffers, free, parts.total)
+
+
 def _range_of_total(geometry: Geometry, parts: MemoryParts, weights: Weights, buffers_known: bool) -> tuple[int, int]:
     """Return the bytes between which the total lies, by what is not known exactly of weights and compute buffers."""
-    doubt = int(parts.weights * weights.tolerance)
-    buffers, shares = parts.compute + parts.draft_compute, (0.0, 0.0)
+    total, doubt, below, above = parts.total, int(parts.weights * weights.tolerance), 0, 0
     if not buffers_known:
         shares = _SIMILAR_BUFFERS if is_graph_known(geometry) else _GUESSED_BUFFERS
-    below, above = (int(buffers * share) for share in shares)
-    return max(parts.total - doubt - below, 0), parts.total + doubt + above
+        below, above = (int((parts.compute + parts.draft_compute) * share) for share in shares)
+    return max(total - doubt - below, 0), total + doubt + above
 
 
 def effective_value(name: str, value: int | None) -> int:
@@ -331,6 +358,8 @@ def kv_bytes(geometry: Geometry, setting: PlanSettings) -> int:
 
 
 def _indexer_bytes(geometry: Geometry, setting: PlanSettings) -> int:
+    if not geometry.indexer_layers:
+        return 0
     per_block, block_bytes = KV_TYPES[setting.kv]
     cells = setting.streams * padded_context(setting.context, setting.streams)
     return geometry.indexer_layers * cells * (geometry.indexer_length // per_block * block_bytes)
@@ -341,13 +370,16 @@ def _kv_of_layer(geometry: Geometry, setting: PlanSettings) -> tuple[int, int]:
     per_block, block_bytes = KV_TYPES[setting.kv]
 
     def cell(heads: int, key_length: int, value_length: int) -> int:
-        return sum(heads * length // per_block * block_bytes for length in (key_length, value_length))
+        return (heads * key_length // per_block + heads * value_length // per_block) * block_bytes
 
-    cells = padded_context(setting.context, setting.streams)
-    window = window_cells(geometry, cells, setting.ubatch, setting.slots // setting.streams)
+    streams = setting.streams
+    cells = padded_context(setting.context, streams)
     whole = cell(geometry.kv_heads, geometry.key_length, 0 if geometry.latent_attention else geometry.value_length)
+    if not geometry.window:
+        return streams * cells * whole, 0
+    window = window_cells(geometry, cells, setting.ubatch, setting.slots // streams)
     sliding = cell(geometry.window_kv_heads, geometry.window_key_length, geometry.window_value_length)
-    return setting.streams * cells * whole, setting.streams * window * sliding
+    return streams * cells * whole, streams * window * sliding
 
 
 def _layer_caches(geometry: Geometry, setting: PlanSettings, parts: MemoryParts) -> list[int]:

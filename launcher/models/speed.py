@@ -334,9 +334,9 @@ def measure_work(file: ModelFile, geometry: Geometry, weights: Weights, n_cpu_mo
     """Return the work of one pass. A quantisation of unknown name is taken to have the usual bits."""
     bits = (bits_per_weight(file) or (_USUAL_FILE_BITS,) * 3)[1]
     used = geometry.experts_used / geometry.experts if geometry.experts else 0.0
-    experts = sum(block.experts for block in weights.blocks[n_cpu_moe:]) * used
-    host = sum(block.experts for block in weights.blocks[:n_cpu_moe]) * used
-    rest = weights.output + sum(block.rest for block in weights.blocks)
+    experts = weights.sum_experts(n_cpu_moe) * used
+    host = weights.sum_experts(0, n_cpu_moe) * used
+    rest = weights.output + weights.sum_rest()
     head = weights.output + sum(block.rest + block.experts * used for block in weights.heads)
     return PassWork(
         gpu_bytes=rest + experts,

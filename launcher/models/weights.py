@@ -1,8 +1,11 @@
 """Splits a model's weights between GPU and host: by the tensors in its header, else by rules of its family."""
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from launcher.base.errors import GeometryUnknown
 from launcher.base.messages import message
@@ -50,7 +53,7 @@ class Block:
         return sum(self.matrices)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Weights:
     """Sizes of a model's tensors, in bytes.
 
@@ -68,24 +71,41 @@ class Weights:
     shared: int = 0
     tolerance: float = 0.0
 
+    @cached_property
+    def _rest_sums(self) -> tuple[int, int]:
+        """Bytes that are not routed experts: of the trunk's blocks, and with the heads."""
+        trunk = sum(block.rest for block in self.blocks)
+        return trunk, trunk + sum(block.rest for block in self.heads)
+
+    @cached_property
+    def _expert_sums(self) -> tuple[int, ...]:
+        """Bytes of the routed experts of the first 0, 1, 2, ... blocks, the heads behind the trunk."""
+        return tuple(accumulate((block.experts for block in self.blocks + self.heads), initial=0))
+
+    def sum_experts(self, begin: int = 0, end: int | None = None, *, mtp: bool = False) -> int:
+        """Return the bytes of the routed experts of the blocks from `begin` to `end`, `mtp`: of the heads, too."""
+        sums, count = self._expert_sums, len(self.blocks) + (len(self.heads) if mtp else 0)
+        return sums[count if end is None else min(end, count)] - sums[min(begin, count)]
+
+    def sum_rest(self, *, mtp: bool = False) -> int:
+        """Return the bytes of all blocks without their routed experts, `mtp`: of the heads, too."""
+        return self._rest_sums[mtp]
+
     def on_device(self, n_cpu_moe: int, *, mtp: bool) -> int:
         """Return the bytes on the GPU if all layers are there, except the experts of the first `n_cpu_moe`.
 
         The head's tensors are loaded only with MTP (llama.cpp, src/models/qwen35moe.cpp: load_mtp).
         """
-        blocks = self.blocks + (self.heads if mtp else ())
-        kept = sum(block.rest for block in blocks) + sum(block.experts for block in blocks[n_cpu_moe:])
-        return self.output + kept
+        return self.output + self.sum_rest(mtp=mtp) + self.sum_experts(n_cpu_moe, mtp=mtp)
 
     def on_host(self, n_cpu_moe: int, *, mtp: bool) -> int:
         """Return the bytes on the host: the input embedding and the experts that are not on the GPU."""
-        blocks = self.blocks + (self.heads if mtp else ())
-        return self.embedding + sum(block.experts for block in blocks[:n_cpu_moe])
+        return self.embedding + self.sum_experts(0, n_cpu_moe, mtp=mtp)
 
     def expert_layers(self, *, mtp: bool) -> int:
         """Return the least --n-cpu-moe that moves all routed experts: one more than the last layer that has any."""
-        blocks = self.blocks + (self.heads if mtp else ())
-        return max((at for at, block in enumerate(blocks, 1) if block.experts), default=0)
+        count = len(self.blocks) + (len(self.heads) if mtp else 0)
+        return bisect_left(self._expert_sums, self._expert_sums[count])
 
 
 def read_weights(model: GgufModel | GgufHeader, geometry: Geometry) -> Weights:
