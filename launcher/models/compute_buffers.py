@@ -447,16 +447,71 @@ class _Chunk:
 
 
 def buffer_bytes(buffer: BufferEvents, units: Size, chunk_bytes: int | None = None) -> int:
-    """Return the size of `buffer` in bytes. `chunk_bytes` is the backend's limit for one chunk, None without one."""
-    return place_tensors(buffer, units, chunk_bytes)[1]
+    """Return the size of `buffer` in bytes. `chunk_bytes` is the backend's limit for one chunk, None without one.
+
+    The result is that of `place_tensors`. Nearly all buffers fit into one chunk, for which less is kept.
+    """
+    sizes = _tensor_bytes(buffer, units)
+    peak = _measure_peak(buffer.events, sizes)
+    return peak if chunk_bytes is None or peak < chunk_bytes else place_tensors(buffer, units, chunk_bytes)[1]
+
+
+def _tensor_bytes(buffer: BufferEvents, units: Size) -> list[int]:
+    """Return the bytes of each tensor in `buffer`, a multiple of the alignment."""
+    rounded = [-(-kind.bytes(units) // ALIGNMENT) * ALIGNMENT for kind in buffer.kinds]
+    return [rounded[kind] for kind in buffer.sizes]
+
+
+def _measure_peak(events: list[int], sizes: list[int]) -> int:
+    """Return the peak of a single chunk without a limit, as `_Chunk` and `_find_hole` would fill it.
+
+    Written without calls: plans for many models run it some hundred times, for some hundred events each.
+    """
+    starts: list[int] = []  # of the holes below `end`, from which on all is free
+    rooms: list[int] = []
+    offsets = [0] * len(sizes)
+    end = peak = 0
+    for event in events:
+        if event >= 0:
+            size = sizes[event]
+            best, least = -1, _ENDLESS
+            for hole, room in enumerate(rooms):
+                if size <= room <= least:
+                    best, least = hole, room
+            if best < 0:
+                offsets[event] = end
+                end += size
+                peak = max(peak, end)
+            elif least == size:
+                offsets[event] = starts.pop(best)
+                del rooms[best]
+            else:
+                offsets[event] = starts[best]
+                starts[best] += size
+                rooms[best] = least - size
+        elif size := sizes[~event]:
+            begin = offsets[~event]
+            after, hole = begin + size, bisect(starts, begin)
+            if hole and starts[hole - 1] + rooms[hole - 1] == begin:
+                hole -= 1
+                begin = starts.pop(hole)
+                size += rooms.pop(hole)
+            if after == end:
+                end = begin
+            elif hole < len(starts) and starts[hole] == after:
+                starts[hole] = begin
+                rooms[hole] += size
+            else:
+                starts.insert(hole, begin)
+                rooms.insert(hole, size)
+    return peak
 
 
 def place_tensors(
     buffer: BufferEvents, units: Size, chunk_bytes: int | None = None
 ) -> tuple[list[tuple[int, int]], int]:
     """Return the place of each tensor in `buffer` (chunk number, offset in bytes) and the bytes of all chunks."""
-    rounded = [-(-kind.bytes(units) // ALIGNMENT) * ALIGNMENT for kind in buffer.kinds]
-    sizes = [rounded[kind] for kind in buffer.sizes]
+    sizes = _tensor_bytes(buffer, units)
     chunks: list[_Chunk] = []
     places = [(0, 0)] * len(sizes)
     for event in buffer.events:

@@ -8,6 +8,7 @@ ggml/src/ggml.c, src/llama-graph.cpp and src/models/*.cpp.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
+from operator import add, mul
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -77,11 +78,11 @@ class Size(NamedTuple):
 
     def plus(self, other: "Size") -> "Size":
         """Return the sum of both sizes, term by term."""
-        return Size(*(a + b for a, b in zip(self, other, strict=True)))
+        return Size(*map(add, self, other))
 
     def bytes(self, units: "Size") -> int:
         """Return the size in bytes; `units` has the value of each term: number of tokens, output rows, ..."""
-        return sum(a * b for a, b in zip(self, units, strict=True))
+        return sum(map(mul, self, units))
 
 
 _ZERO = Size()

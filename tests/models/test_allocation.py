@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.models.catalogue import ModelEntry
+from launcher.models.catalogue_load import shipped_models
 from launcher.models.compute_buffers import (
     ALIGNMENT,
     BufferEvents,
@@ -193,6 +195,11 @@ def test_living_tensors_never_overlap(graph: Graph, optimise: Optimise | None, p
             assert all(start % ALIGNMENT == 0 for start, _ in spans)
             most = max(most, sum(sizes[one] for one in living))
         assert most <= total <= sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+        assert buffer_bytes(buffer, ONE) == total
+        assert all(
+            buffer_bytes(buffer, ONE, limit) == place_tensors(buffer, ONE, limit)[1]
+            for limit in (512, total, total + 1)
+        )
 
 
 @given(graph=graphs(), pipelined=st.booleans())
@@ -222,6 +229,19 @@ def test_a_backends_order_computes_the_same(geometry: Geometry, optimise: Optimi
             users = [node for node in nodes if graph.ops[node] not in EMPTY and graph.bases[node] == base]
             assert sorted(users, key=when.__getitem__) == users
         assert all(until in when for until in needed)
+
+
+@pytest.mark.parametrize("entry", [entry for entry in shipped_models() if entry.geometry], ids=lambda entry: entry.id)
+def test_the_short_way_to_a_buffers_size_gives_the_same(entry: ModelEntry) -> None:
+    assert entry.geometry
+    for optimise, chunk in ((optimise_for_cuda, None), (optimise_for_vulkan, 1 << 30)):
+        for shape in (Shape(snapshots=3), Shape(rotated=True, scratch=chunk is None, cpu_expert_layers=3)):
+            graph = trunk_graph(entry.geometry, shape, DEVICE)
+            for buffer in record_events(graph, schedule_graph(graph, optimise)).values():
+                for cells, tokens in ((4_096, 32), (40_960, 512), (131_072, 512), (262_144, 2_048)):
+                    window = min(cells, 1_024 + tokens)
+                    each = Size(1, tokens, 3, 1, cells * tokens, cells, window * tokens, window, 3_000, 2_000, 1_000)
+                    assert buffer_bytes(buffer, each, chunk) == place_tensors(buffer, each, chunk)[1]
 
 
 def test_vulkan_does_reorder_and_cuda_does_not() -> None:
