@@ -14,7 +14,7 @@ from launcher.base.messages import message
 from launcher.base.paths import expand_user
 from launcher.models.limits import check_rpc, no_head_error
 from launcher.models.plan import Plan, PlanCriteria, check_criteria
-from launcher.models.server_settings import to_fields
+from launcher.models.server_settings import ROWS, to_fields
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ async def read_situation(
     """
     check_rpc(description.rpc)
     own = await _read_own_situation(description, also, build)
+    if not own.described and own.backend != "cpu":
+        own = replace(own, has_expert_cache=await _has_expert_cache(build))
     if not description.rpc:
         return own
     from launcher.models.read_situation import add_rpc_workers
@@ -174,6 +176,13 @@ def _must_ask_engine(machine: Machine, description: MachineDescription) -> bool:
     cards = [gpu for gpu in machine.gpus if not gpu.unified]
     gpus = cards or machine.gpus
     return not gpus or any(gpu.memory_bytes is None or gpu.free_bytes is None for gpu in gpus)
+
+
+async def _has_expert_cache(build: EngineBuild | None) -> bool:
+    """Return whether an engine (None: the one in use) can keep copies of experts on the GPU."""
+    with suppress(OSError):
+        build = build or await installed_build()
+    return build is not None and build.flags.issuperset(ROWS["moe_cache_mib"].flags)
 
 
 async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:

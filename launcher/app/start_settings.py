@@ -246,6 +246,9 @@ async def apply_own_settings(
             continue
         own = await read_own_settings(ServeOptions(path), use_kept=use_kept, use_tuned=use_tuned, wake=False)
         own = await _drop_foreign_kv_type(own, path)
+        if situation.backend != "cpu" and not situation.has_expert_cache:
+            without = ("moe_cache_mib",)
+            own = replace(own, kept=_without(own.kept, without), tuned=_without(own.tuned, without))
         file_criteria = replace(criteria, model=plan.entry.id, quant=plan.file.quant)
         tuned = await asyncio.to_thread(_apply_tuned, plan, catalogue, situation, file_criteria, own)
         tuned_plans.append(tuned)
@@ -343,7 +346,8 @@ async def resolve_start(
     build, situation = await _read_machine(base, ending)
     can_draft = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
-    own = replace(own, kept=_without(own.kept, unusable))
+    tuned_elsewhere = _find_unusable(own.tuned, build, can_draft=True)
+    own = replace(own, kept=_without(own.kept, unusable), tuned=_without(own.tuned, tuned_elsewhere))
     fixed = dict(asked)
     if not can_draft:  # even if the catalogue or a tune has a draft length
         own = replace(own, tuned=_without(own.tuned, ("draft",)))
@@ -508,6 +512,8 @@ def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool
     kv_types = build.kv_types if build else ()
     if "kv" in kept and kv_types and kept["kv"] not in kv_types:
         unusable["kv"] = kept["kv"]
+    if build is not None and kept.get("moe_cache_mib") and not build.flags.issuperset(ROWS["moe_cache_mib"].flags):
+        unusable["moe_cache_mib"] = kept["moe_cache_mib"]
     return unusable
 
 

@@ -22,7 +22,7 @@ from launcher.cli.machine_options import (
     read_plan_criteria,
 )
 from launcher.cli.output import Result
-from launcher.cli.plan import format_file_size, parts_json
+from launcher.cli.plan import format_file_size, host_parts, parts_json
 
 if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
@@ -44,6 +44,8 @@ _PART_LABELS = {
     "mmproj": "vision projector",
     "caches": "expert cache",
 }
+_LATER_LABELS = {"prompt_cache_most": "prompt cache, at most", "checkpoints_most": "checkpoints, at most"}
+"""Labels of the host memory that the engine adds while it runs."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -83,10 +85,13 @@ async def run(options: argparse.Namespace) -> Result:
             raise
         estimate, unknown = None, error
     warnings = _list_warnings(source, setting, is_local=expand_user(options.model).exists())
+    cautions = _list_host_cautions(estimate, criteria, situation) if estimate else []
     return Result(
-        _as_json(source, setting, estimate, unknown, situation, comparison) | {"warnings": warnings},
+        _as_json(source, setting, estimate, unknown, situation, comparison)
+        | {"cautions": cautions, "warnings": warnings},
         chain(
             _format_estimate(source, setting, estimate, unknown, situation, comparison),
+            (f"\n{wrap_text(caution)}" for caution in cautions),
             (f"\n{wrap_text(warning, 'Warning: ')}" for warning in warnings),
         ),
         exit_code=1 if isinstance(comparison, LauncherError) else 0,
@@ -111,6 +116,15 @@ async def _settings_for_start(
         subject = await asyncio.to_thread(select_model, target, load_catalogue())
     plan = await plan_for_start(subject, situation, criteria) if subject else None
     return plan.setting if plan else planner.setting_for(source.model, criteria, situation)
+
+
+def _list_host_cautions(estimate: MemoryEstimate, criteria: PlanCriteria, situation: Situation) -> list[str]:
+    """Return what the model needs of the host's memory, where that may be too small or was limited."""
+    from launcher.models.fitting import HOST_LIMITS
+    from launcher.models.plan_reasons import list_host_cautions
+
+    values = ((name, getattr(estimate.setting, name), getattr(criteria, name)) for name in HOST_LIMITS)
+    return list_host_cautions(estimate, situation, [name for name, own, asked in values if own is not None is asked])
 
 
 def _list_warnings(source: ModelSource, setting: PlanSettings, *, is_local: bool) -> list[str]:
@@ -171,11 +185,14 @@ def _as_json(
         "draft": setting.draft,
         "ubatch": setting.ubatch,
         "n_cpu_moe": setting.n_cpu_moe,
+        "moe_cache_mib": setting.moe_cache_mib or 0,
         "slots": setting.slots,
         "total_mib": round(estimate.parts.total / _MIB, 1) if estimate else None,
         "parts": parts_json(estimate.parts.as_dict()) if estimate else None,
         "parts_unknown": unknown.title if unknown else None,
         "host_mib": round(estimate.host.at_start / _MIB, 1) if estimate else None,
+        "host": parts_json(host_parts(estimate)) if estimate else None,
+        "host_available_mib": situation.host_mib,
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
         "needed_mib": _needed_mib(estimate) if estimate else None,
@@ -246,6 +263,11 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures:
     yield f"  {'status':<24}{_fit_status(estimate, situation):>12}"
     if backend != "cpu":
         yield f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB"
+    for name, label in _LATER_LABELS.items():
+        if size := getattr(estimate.host, name):
+            yield f"  {label:<24}{size / _MIB:>12,.1f} MiB"
+    if backend != "cpu" and situation.host_mib is not None:
+        yield f"  {'host memory available':<24}{situation.host_mib:>10,}   MiB"
     for note in situation.own_notes:
         yield f"\n{wrap_text(note)}"
     if estimate.parts.mmproj:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineDescription, PlannedEngine
     from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
-    from launcher.models.memory import PlanSettings
+    from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import Plan, UnplannedFile
     from launcher.models.situation import Situation
     from launcher.models.speed import SpeedForecast
@@ -279,6 +279,17 @@ def parts_json(parts: dict[str, int]) -> dict[str, float]:
     return {name: round(size / _MIB, 1) for name, size in parts.items()}
 
 
+def host_parts(estimate: MemoryEstimate) -> dict[str, int]:
+    """Return the bytes of host memory by part; the last two are what the engine may add while it runs."""
+    host = estimate.host
+    return {
+        "weights": host.weights,
+        "compute": host.compute,
+        "checkpoints_most": host.checkpoints_most,
+        "prompt_cache_most": host.prompt_cache_most,
+    }
+
+
 def _machine_json(situation: Situation) -> dict[str, Any]:
     return {
         "described": situation.described,
@@ -299,7 +310,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
     from launcher.app import planner
     from launcher.models.speed import comparable_rate, describe_measurement
 
-    setting, host = plan.setting, plan.estimate.host
+    setting = plan.setting
     words, lacks = _make_command(plan, engine, extra, rpc)
     return {
         "model": plan.entry.id,
@@ -316,6 +327,7 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "draft": setting.draft,
         "ubatch": setting.ubatch,
         "n_cpu_moe": setting.n_cpu_moe,
+        "moe_cache_mib": setting.moe_cache_mib or 0,
         "slots": setting.slots,
         "backend": setting.backend,
         "status": plan.status.value,
@@ -325,14 +337,8 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "by_gpu_mib": [round(share / _MIB, 1) for share in plan.estimate.by_gpu],
         "host_short": plan.host_short,
         "parts": parts_json(plan.estimate.parts.as_dict()),
-        "host": parts_json(
-            {
-                "weights": host.weights,
-                "compute": host.compute,
-                "checkpoints_most": host.checkpoints_most,
-                "prompt_cache_most": host.prompt_cache_most,
-            }
-        ),
+        "host_overfull": plan.host_overfull,
+        "host": parts_json(host_parts(plan.estimate)),
         "free_mib": plan.free_mib,
         "margin_mib": plan.margin_mib,
         "exact": plan.estimate.exact,
@@ -362,6 +368,8 @@ def _expected_json(plan: Plan) -> dict[str, float | None] | None:
         "low": round_figure(forecast.low),
         "high": round_figure(forecast.high),
         "without_mtp": round_figure(forecast.without_mtp),
+        "assumed_host_gb_s": forecast.host_gb_s,
+        "cache_hits": None if forecast.cache_hits is None else round(forecast.cache_hits, 2),
     }
 
 
@@ -441,6 +449,8 @@ def _describe_briefly(plan: Plan) -> str:
         words.append(f"ub {setting.ubatch}")
     if setting.n_cpu_moe:
         words.append(f"{setting.n_cpu_moe} on CPU")
+    if setting.moe_cache_mib:
+        words.append(f"expert cache {setting.moe_cache_mib:,} MiB")
     if plan.host_short:
         words.append("host memory short")
     return ", ".join(words)
@@ -473,6 +483,7 @@ def _describe_plan(
     yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""
+    experts += f", expert cache of {setting.moe_cache_mib:,} MiB" if setting.moe_cache_mib else ""
     mtp = _describe_drafts(setting, if_off="MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
     split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
@@ -530,6 +541,12 @@ def _describe_forecast(forecast: SpeedForecast, setting: PlanSettings) -> str:
     text = f"about {forecast.tokens_per_second:,.0f} tokens/s ({span}) at a short context"
     if setting.draft:
         text += f"; {forecast.without_mtp:,.0f} with MTP off"
+    if forecast.host_gb_s:
+        text += f"; host memory is assumed to give {forecast.host_gb_s:g} GB/s"
+    if forecast.cache_hits is not None:
+        text += f", and the cache to have {100 * forecast.cache_hits:.0f} % of the experts that are needed"
+    if forecast.host_gb_s:
+        return f"{text}; few such runs are published, so the range is wide"
     return text if forecast.near else f"{text}; no run on such a machine was published"
 
 

@@ -51,6 +51,7 @@ def _to_measurement(row: dict[str, str]) -> Measurement:
         kv=row["kv"] or None,
         draft=_integer(row["draft"]),
         n_cpu_moe=_integer(row["n_cpu_moe"]),
+        expert_cache=row["expert_cache"] == "yes",
         speculation="" if row["speculation"] in ("draft-mtp", "none") else row["speculation"],
         gpus=count_gpus(row["gpu"]),
         workload=row["workload"],

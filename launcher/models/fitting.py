@@ -23,6 +23,10 @@ SHORT_CONTEXTS = (24_576, 16_384, 12_288, 8_192, 4_096)
 """Contexts below LEAST_CONTEXT: only for a file that the user named and that fits with none of CONTEXTS."""
 LEAST_UBATCH = 256
 """Smallest ubatch that is tried: a smaller one saves little more memory."""
+CACHE_STEP_MIB = 256
+"""Step of the expert cache's size."""
+_CACHE_GAIN = 1.1
+"""Speed with an expert cache, as a multiple, from which on one is chosen: the gain must exceed the forecast's error."""
 ROOM_MIB = 1_024
 """Host memory, in MiB, left to the system beside the engine's share."""
 _CACHES_MIB = (4_096, 2_048, 1_024, 512, 256, 0)
@@ -33,6 +37,8 @@ HOST_LIMITS = ("cache_ram", "ctx_checkpoints")
 """The server settings that `choose_host_limits` sets."""
 
 Measure = Callable[[PlanSettings], MemoryEstimate]
+Rate = Callable[[PlanSettings], float | None]
+"""Returns the expected tokens per second of a setting, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,40 @@ def fewest_on_host(setting: PlanSettings, most: int, budget_mib: int, measure: M
     return _search_least(
         0, most, lambda count: measure(replace(setting, n_cpu_moe=count)).needed_bytes <= budget_mib * _MIB
     )
+
+
+def add_expert_cache(
+    fitted: FitResult,
+    budget_mib: int,
+    fixed: frozenset[str],
+    expert_layers: int,
+    host_mib: int | None,
+    measure: Measure,
+    rate: Rate,
+) -> FitResult:
+    """Give GPU memory to a cache of the experts in host memory if that is clearly faster, else return `fitted`.
+
+    Two ways are compared: the memory that is left, and that of the experts which are on the GPU as well: then the
+    experts of all layers are in host memory, as long as its `host_mib` suffice. In a cache the same memory holds the
+    experts that are needed most, of all layers.
+    """
+    setting = fitted.setting
+    plain = rate(setting)
+    if not setting.n_cpu_moe or setting.gpus > 1 or "moe_cache_mib" in fixed or plain is None:
+        return fitted  # with several GPUs the engine keeps the cache on the first one
+    layer_counts = (
+        {setting.n_cpu_moe} if "n_cpu_moe" in fixed else {setting.n_cpu_moe, max(setting.n_cpu_moe, expert_layers)}
+    )
+    found: list[tuple[float, FitResult]] = []
+    for count in sorted(layer_counts):
+        bare = measure(replace(setting, n_cpu_moe=count))
+        if count > setting.n_cpu_moe and host_mib is not None and host_need_mib(bare) > host_mib:
+            continue
+        spare_mib = min(budget_mib - -(-bare.needed_bytes // _MIB), bare.host.weights // _MIB)
+        cached = replace(setting, n_cpu_moe=count, moe_cache_mib=spare_mib // CACHE_STEP_MIB * CACHE_STEP_MIB)
+        if spare_mib >= CACHE_STEP_MIB and (speed := rate(cached) or 0) >= _CACHE_GAIN * plain:
+            found.append((speed, replace(fitted, setting=cached, estimate=measure(cached))))
+    return max(found, key=lambda one: one[0], default=(0.0, fitted))[1]
 
 
 def _moved_note(wanted: PlanSettings, found: PlanSettings) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from launcher.models.fitting import (
     CONTEXTS,
     LEAST_CONTEXT,
     FitResult,
+    add_expert_cache,
     choose_host_limits,
     fit_longest_context,
     fit_settings,
@@ -26,7 +27,7 @@ from launcher.models.gguf import GgufModel
 from launcher.models.header_summary import apply_header, read_draft_model
 from launcher.models.limits import no_head_error
 from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
-from launcher.models.plan_reasons import explain_plan, list_cautions
+from launcher.models.plan_reasons import explain_expert_cache, explain_plan, list_cautions
 from launcher.models.preset import Intent, Mark, Measurement, Preset
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import Situation
@@ -415,6 +416,22 @@ def _make_plan(
         fitted = (fit_settings if entry.presets else fit_longest_context)(
             setting, budgets, frozenset(fixed), layers, measure
         )
+
+    def forecast_rate(candidate: PlanSettings) -> float | None:
+        forecast = forecast_speed(file, geometry, weights, candidate, situation)
+        return forecast.tokens_per_second if forecast else None
+
+    uncached = fitted.setting
+    if situation.has_expert_cache and intent != "as-published":
+        fitted = add_expert_cache(
+            fitted,
+            budgets[0],
+            frozenset(fixed),
+            weights.expert_layers(mtp=False),  # a head's experts are needed for each drafted token
+            situation.host_mib,
+            measure,
+            forecast_rate,
+        )
     evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
     if not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
         preset = replace(preset, mark="derived", note="")
@@ -431,7 +448,10 @@ def _make_plan(
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
         mark=preset.mark,
-        reasons=explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure),
+        reasons=(
+            *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure),
+            *explain_expert_cache(uncached, fitted.setting, forecast_rate),
+        ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
         evidence=evidence,
         limit_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation),

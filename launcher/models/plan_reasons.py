@@ -14,11 +14,12 @@ from launcher.models.fitting import (
     LEAST_UBATCH,
     FitResult,
     Measure,
+    Rate,
     fewest_on_host,
     host_need_mib,
 )
 from launcher.models.limits import training_warning
-from launcher.models.memory import ENCODER_MIB, PlanSettings
+from launcher.models.memory import ENCODER_MIB, MemoryEstimate, PlanSettings
 from launcher.models.preset import Measurement, Preset
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
@@ -312,6 +313,42 @@ def _offload_reason(fitted: FitResult, weights: Weights) -> str:
     )
 
 
+def explain_expert_cache(uncached: PlanSettings, setting: PlanSettings, rate: Rate) -> tuple[str, ...]:
+    """Return the reason for the expert cache of `setting`, which would be `uncached` without one; () if it has none."""
+    cache, before, after = setting.moe_cache_mib, rate(uncached), rate(setting)
+    if not cache or not setting.n_cpu_moe:
+        return ()
+    if uncached.moe_cache_mib or before is None or after is None:
+        return (message("The expert cache of {cache:,} MiB is on the GPU.", cache=cache),)
+    if setting.n_cpu_moe > uncached.n_cpu_moe:
+        reason = message(
+            "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} instead "
+            "of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly (--moe-cache-mib 0 turns "
+            "it off).",
+            window=(
+                "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} "
+                "instead of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly."
+            ),
+            cache=cache,
+            layers=plural_message("{n} layer", "{n} layers", setting.n_cpu_moe - uncached.n_cpu_moe),
+            after=after,
+            before=before,
+        )
+    else:
+        reason = message(
+            "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} tokens/s are "
+            "expected (--moe-cache-mib 0 turns it off).",
+            window=(
+                "An expert cache takes {cache:,} MiB of GPU memory: {after:,.0f} instead of {before:,.0f} tokens/s are "
+                "expected."
+            ),
+            cache=cache,
+            after=after,
+            before=before,
+        )
+    return (reason,)
+
+
 def _chosen_offload_reason(
     entry: ModelEntry, fitted: FitResult, situation: Situation, chosen: int | str | None, measure: Measure
 ) -> str:
@@ -360,6 +397,7 @@ def _order_of_concessions(
 ) -> str:
     setting = fitted.setting
     steps = [
+        message("expert cache") if setting.moe_cache_mib and "moe_cache_mib" not in fixed else "",
         message("ubatch to 256") if setting.ubatch > 256 and "ubatch" not in fixed else "",
         message("KV to q8_0") if setting.kv == "f16" and "kv" not in fixed else "",
         message("context") if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
@@ -403,7 +441,7 @@ def list_cautions(
                 ),
             )
         )
-    found += _host_cautions(fitted, situation, limited)
+    found += list_host_cautions(fitted.estimate, situation, limited)
     found += [
         message("{text} Source: {source}.", text=note.text, source=note.source)
         for note in entry.quality_notes(file.quant, setting.kv)
@@ -512,12 +550,16 @@ def _slower_cautions(evidence: Sequence[Measurement], situation: Situation) -> l
     return found
 
 
-def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[str]) -> list[str]:
-    """Return cautions about the host memory that the engine takes at its start, and may add later."""
-    host, offloads = fitted.estimate.host, fitted.setting.n_cpu_moe > 0
+def list_host_cautions(found: MemoryEstimate, situation: Situation, limited: Collection[str]) -> list[str]:
+    """Return cautions about the host memory that the engine takes at its start, and may add later.
+
+    `limited` has the settings that were limited to fit into host memory.
+    """
+    host, setting = found.host, found.setting
+    offloads = setting.n_cpu_moe > 0
     later = (host.checkpoints_most + host.prompt_cache_most) // _MIB
     if situation.backend == "cpu":
-        spare = situation.free_mib - fitted.required_mib
+        spare = situation.free_mib - -(-found.parts.total // _MIB)
         room = (
             message("{spare:,} MiB stay free", spare=spare)
             if spare >= later
@@ -533,7 +575,7 @@ def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[
             room=room,
         )
         return [sentence]
-    need, have = host_need_mib(fitted.estimate), situation.host_mib
+    need, have = host_need_mib(found), situation.host_mib
     if have is None:
         sentence = message(
             "The experts on the CPU need about {need:,} MiB of free host memory. The free host memory is "
@@ -569,7 +611,6 @@ def _host_cautions(fitted: FitResult, situation: Situation, limited: Collection[
             later=later,
         )
         return [sentence]
-    setting = fitted.setting
     if setting.cache_ram is not None or setting.ctx_checkpoints is not None:
         sentence = message(
             "Long use may need up to {later:,} MiB more host memory: {prompt_cache_most:,} MiB of cached "
@@ -596,7 +637,7 @@ def _limits_note(names: Collection[str]) -> str:
 def _offload_cautions(weights: Weights, fitted: FitResult, situation: Situation, measure: Measure) -> list[str]:
     layer_bytes = weights.blocks[0].experts
     has_room = fitted.needed_mib + layer_bytes // _MIB <= situation.free_mib - situation.margin_mib
-    if not fitted.setting.draft or not layer_bytes or has_room:
+    if not fitted.setting.draft or not layer_bytes or has_room or fitted.setting.moe_cache_mib:
         return []
     cost = fitted.estimate.parts.total - measure(replace(fitted.setting, draft=0, draft_model_bytes=0)).parts.total
     layers = min(cost // layer_bytes, fitted.setting.n_cpu_moe)

@@ -97,6 +97,8 @@ class Measurement:
     """Draft length."""
     n_cpu_moe: Count | None = None
     """Layers whose routed experts were in host memory."""
+    expert_cache: bool = False
+    """Whether the GPU had a cache of the experts in host memory."""
     speculation: str = ""
     """How tokens were drafted, as llama-server's --spec-type; empty for MTP or none."""
     gpus: Positive = 1

@@ -55,10 +55,11 @@ class Situation:
     memory (if a GPU shares it, beside `free_mib`), None if unknown. `gpus` is the number of GPUs to split a model over,
     and `gpu_free_mib` the free memory of each. `overheads_mib` is what driver and process take on each GPU beside the
     engine's buffers, () if nothing is known. `cards` has what is known of each GPU's model, () if nothing is;
-    `power_limit_w` is what the GPU may draw, None for its board's power. `own` is the memory of those servers,
-    `by_device_now_mib` the free memory of each device while they run. `read_at` is the time of reading in seconds since
-    the epoch, None if nothing was read. `headless`: no display uses the GPUs. `described`: given by options, not read
-    from a machine. `no_gpu`: read, without a usable GPU. `notes` are sentences for users on how the memory is known.
+    `power_limit_w` is what the GPU may draw, None for its board's power. `has_expert_cache`: the engine at hand can
+    keep copies of experts on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the
+    free memory of each device while they run. `read_at` is the time of reading in seconds since the epoch, None if
+    nothing was read. `headless`: no display uses the GPUs. `described`: given by options, not read from a machine.
+    `no_gpu`: read, without a usable GPU. `notes` are sentences for users on how the memory is known.
     """
 
     backend: Backend
@@ -77,6 +78,7 @@ class Situation:
     headless: bool = False
     described: bool = False
     no_gpu: bool = False
+    has_expert_cache: bool = False
     notes: tuple[str, ...] = ()
     own: tuple[ServerShare, ...] = ()
     by_device_now_mib: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from launcher.models.library_index import Record, store_record
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation, describe_machine
 from launcher.tuning.machine_preset import MachinePreset
+from tests.cli import test_plan_engine as engines
 from tests.cli.conftest import own_model
 from tests.tuning.measured import ENVIRONMENT
 from tools.sparse_models.models import Model
@@ -206,6 +208,22 @@ class TestKeptSettingsThatNoLongerFit:
         text = "Your last settings do not work with this file and engine: kv tbq4_0."
         assert [notice.text for notice in start.notices] == [text]
         assert start.set_aside == {"kv": "tbq4_0"}
+
+    async def test_an_expert_cache_is_not_passed_to_an_engine_without_one(
+        self, own: Path, has: list[Situation], tuned: dict[str, int | str], tmp_path: Path
+    ) -> None:
+        del has
+        engine = engines.llama_server(tmp_path, engines.TestTheInstalledEngine.FLAGS)
+        make_options = partial(ServeOptions, engine=engine)
+        save_settings(own, {"moe_cache_mib": 1_024, "draft": 3})
+        start = await resolve_start(str(own), make_options=make_options)
+        assert values(start, "moe_cache_mib", "draft") == [None, 3]
+        text = "Your last settings do not work with this file and engine: moe-cache-mib 1024."
+        assert [notice.text for notice in start.notices] == [text]
+        assert start.set_aside == {"moe_cache_mib": 1_024}
+        save_settings(own, {})
+        tuned |= {"moe_cache_mib": 1_024}
+        assert values(await resolve_start(str(own), make_options=make_options), "moe_cache_mib") == [None]
 
     async def test_a_card_that_shows_the_plan_in_their_place_keeps_them(self, own: Path) -> None:
         save_model_settings(own, {"ctx": 262_144})

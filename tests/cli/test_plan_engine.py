@@ -76,6 +76,22 @@ class TestTheInstalledEngine:
         text = " ".join(run("--host-memory", "64", PATH=f"{tmp_path}:{os.environ['PATH']}").stdout.split())
         assert "The engine in use cannot run this plan." in text
 
+    @pytest.mark.parametrize("has_cache", [True, False])
+    def test_an_expert_cache_is_planned_where_it_has_one(self, tmp_path: Path, has_cache: bool) -> None:
+        engine = llama_server(tmp_path, self.FLAGS + (" --moe-cache-mib" if has_cache else ""))
+        card = "NVIDIA GeForce RTX 3060 (12288 MiB, 11882"
+        engine.write_text(engine.read_text().replace("A card (24082 MiB, 23500", card))
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        plan = first("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", "--host-memory", "32", PATH=path)
+        assert plan["status"] == "OFFLOADS"
+        assert (plan["moe_cache_mib"] > 4_096) is has_cache
+        assert ("--moe-cache-mib" in plan["argv"]) is has_cache
+        assert (plan["expected"]["cache_hits"] is not None) is has_cache
+        assert plan["parts"]["caches"] == plan["moe_cache_mib"]
+        text = " ".join(run("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", "--host-memory", "32", PATH=path).stdout.split())
+        assert (f"expert cache of {plan['moe_cache_mib']:,} MiB" in text) is has_cache
+        assert "host memory is assumed to give 40 GB/s" in text
+
     def test_a_described_machine_has_no_engine(self, tmp_path: Path) -> None:
         llama_server(tmp_path, "--model")
         assert first("--gpu-memory", "24", PATH=f"{tmp_path}:{os.environ['PATH']}")["argv"][0] == "llama-server"

@@ -8,7 +8,7 @@ from launcher.machine.cards import find_card
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.memory import PlanSettings
 from launcher.models.situation import Situation, describe_machine, describe_unified_machine
-from launcher.models.speed import SpeedForecast, forecast_speed, tokens_per_pass
+from launcher.models.speed import SpeedForecast, forecast_speed, hit_rate, tokens_per_pass
 from launcher.models.weights import weights_by_rules
 from tools.speed_accuracy.__main__ import SHIPPED, read_runs
 
@@ -105,3 +105,31 @@ def test_half_of_the_published_runs_are_within_an_eighth() -> None:
     assert len(runs) >= 200
     assert sum(left_out.values()) + len(runs) >= 600
     assert errors[len(errors) // 2] < 0.125
+
+
+def test_an_expert_cache_is_as_fast_as_two_published_runs() -> None:
+    # thecodacus/llama.cpp#5, RTX 3060 12 GB, Q4_K_M: 42.3 without a cache, 51.3 with one; with MTP 69.3.
+    here, gib = card("RTX 3060 12GB"), 1_024
+    held = [
+        forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, draft, n_cpu_moe=40, moe_cache_mib=5 * gib)
+        for draft in (0, 2)
+    ]
+    assert held[0].tokens_per_second == pytest.approx(51.3, rel=0.06)
+    assert held[1].tokens_per_second == pytest.approx(69.3, rel=0.06)
+    assert held[0].cache_hits == pytest.approx(0.55, abs=0.02)
+    bare = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 2, n_cpu_moe=40)
+    assert (bare.cache_hits, bare.host_gb_s) == (None, 40)
+    assert held[1].tokens_per_second > 1.4 * bare.tokens_per_second
+    assert held[1].low / held[1].tokens_per_second < bare.low / bare.tokens_per_second  # its range is wider
+    assert held[1].low > bare.low
+
+
+def test_a_larger_cache_has_more_of_the_experts_up_to_all() -> None:
+    hits = [hit_rate(held) for held in (0, 0.1, 0.3, 0.6, 1)]
+    assert hits == sorted(set(hits))
+    assert (hits[0], hits[-1]) == (0, 1)
+    assert hit_rate(0.3, spread=1) == pytest.approx(0.3)  # where all experts are needed equally often
+    here = card("RTX 3060 12GB")
+    whole = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 0, n_cpu_moe=40, moe_cache_mib=40_000)
+    none = forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_M", here, 0)
+    assert whole.tokens_per_second == pytest.approx(none.tokens_per_second)
