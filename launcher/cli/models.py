@@ -194,10 +194,14 @@ def _list_facts(model: ModelEntry) -> Iterator[tuple[str, str]]:
         speculation = SPECULATION[model.speculation]
         draft = f", {model.draft.file} ({_format_gb(model.draft.size_bytes)} GB)" if model.draft else ""
         yield "Drafts by", f"{speculation.summary} (--spec-type {speculation.spec_type}){draft}"
+    defaults = {"on": "on, unless a request turns it off", "off": "off"}
+    yield "Thinking", defaults[model.thinking] if model.thinking else "unknown here"
     if model.sampling:
         yield "Sampling", f"thinking: {_format_sampling(model.sampling.thinking)}"
         yield "", f"no thinking: {_format_sampling(model.sampling.no_thinking)}"
         yield "", f"from {model.sampling.source}"
+    else:
+        yield "Sampling", "unknown here"
     if shape := model.geometry:
         experts = f", {shape.experts} experts of which {shape.experts_used} work" if shape.experts else ""
         layers = f"{shape.layers} layers, {shape.attention_layers} with attention, {shape.mtp_layers} MTP"

@@ -163,7 +163,7 @@ class ModelEntry:
     speculation: SpeculationKind | None = None
     """How it drafts: with a head inside (mtp), a head in its own file, a smaller model, or repeats (ngram-mod)."""
     thinking: Literal["on", "off"] | None = None
-    """Whether it thinks before it answers unless told otherwise; absent where its authors were not asked."""
+    """Whether it thinks before it answers unless told otherwise; absent where that is unknown."""
     draft: CompanionFile | None = None
     """The draft's file, where it needs one."""
     mmproj: tuple[CompanionFile, ...] = ()

@@ -87,3 +87,13 @@ def test_a_file_that_is_gone_is_planned_only_where_it_is_named() -> None:
     for model, file in gone:
         assert file.note
         assert make_plans(CATALOGUE, describe_machine(24), PlanCriteria(model=model.id, quant=file.quant))
+
+
+def test_sampling_is_advised_where_anybody_published_advice() -> None:
+    """A model that is missing here needs its sampling, or belongs into the first set."""
+    unknown = {"command-a-plus", "hy3", "llama-3.3-70b", "step-3.7-flash"}
+    assert {model.id for model in MODELS if model.sampling is None} == unknown
+    thinking = {model.id for model in MODELS if model.thinking == "on" and model.sampling}
+    assert {model.id for model in MODELS if model.sampling and model.sampling.thinking} >= thinking - {"glm-4.5-air"}
+    off = [model for model in MODELS if model.thinking == "off" and model.sampling]
+    assert all(model.sampling and model.sampling.no_thinking for model in off)
