@@ -27,7 +27,14 @@ from launcher.engine.settings import Settings, change_settings, load_model_setti
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.library import find_companion
-from launcher.models.locate import ModelSelection, find_named, refuse_damaged, select_file, select_model
+from launcher.models.locate import (
+    ModelSelection,
+    find_named,
+    find_projector,
+    refuse_damaged,
+    select_file,
+    select_model,
+)
 from launcher.models.memory import KV_TYPES, PlanSettings
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.preset import Intent
@@ -318,20 +325,24 @@ async def resolve_start(
     use_kept: bool = True,
     use_tuned: bool = True,
     intent: Intent = "balanced",
+    vision: bool = False,
     ending: Collection[int] = (),
 ) -> Start:
     """Return the start of a model as the user names it: a path, ID[:QUANT], OWNER/NAME:FILE, or "demo".
 
     `asked` are the settings asked for now. `make_options` returns the options for the model's file, with everything
-    that is no server setting, such as the engine. `ending` are the process IDs of engines that the start replaces. If
-    it is unknown what fits (a model without a memory formula), the context is `fallback_context`.
+    that is no server setting, such as the engine. With `vision`, the model's projector is loaded, too. `ending` are the
+    process IDs of engines that the start replaces. If it is unknown what fits (a model without a memory formula), the
+    context is `fallback_context`.
 
-    Raises ModelMissing, also for a model that must be downloaded first, ModelUnknown, ModelBroken, ModelUnexpected if
-    the file holds another model, and BadOption. Other problems of the file, and drafts asked for without a head, are
-    not raised here: the start reports them with possible fixes.
+    Raises ModelMissing, also for a model or projector that must be downloaded first, ModelUnknown, ModelBroken,
+    ModelUnexpected if the file holds another model, and BadOption. Other problems of the file, and drafts asked for
+    without a head, are not raised here: the start reports them with possible fixes.
     """
     asked = {name: value for name, value in (asked or {}).items() if value is not None}
     selection, base = await asyncio.to_thread(_select_named_model, model, make_options)
+    if vision and selection is not None:
+        base = replace(base, mmproj=await asyncio.to_thread(find_projector, selection))
     asked_options = change_settings(base, asked)
     # Without drafts, because a missing head is no problem unless the user asked for drafts.
     checked_options = asked_options if "draft" in asked else replace(asked_options, draft=0)

@@ -184,7 +184,9 @@ def _describe_result(pulled: PullResult) -> Iterator[str]:
     for file in pulled.files:
         yield str(file.path)
     if pulled.checked.problem is None and pulled.record.kind == "model":
-        head = "with an MTP head" if pulled.checked.head == "present" else "without an MTP head"
+        beside = next((file.path.name for file in pulled.files if file.kind == "draft"), None)
+        head = "with an MTP head" if pulled.checked.head == "present" or beside else "without an MTP head"
+        head += f" ({beside})" if beside else ""
         start = f"mtp-launcher serve {shlex.quote(pulled.record.label)}"
         yield Note(f"{pulled.checked.name}, {head}. Start it: {start}")
 

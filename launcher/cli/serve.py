@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_engine_option(parser)
     for row in ROWS.values():
         add_setting_option(parser, row, default=row.default)
-    parser.add_argument("--mmproj", type=Path, metavar="FILE", help="a vision projector, for images")
+    vision = parser.add_mutually_exclusive_group()
+    vision.add_argument("--vision", action="store_true", help="with the model's vision projector, for images")
+    vision.add_argument("--mmproj", type=Path, metavar="FILE", help="a vision projector, for images")
     parser.add_argument(
         "--chat-template-file", type=Path, metavar="FILE", help="a chat template in place of the model's own"
     )
@@ -84,6 +86,7 @@ async def run(options: argparse.Namespace) -> int:
             lambda path: make_serve_options(options, path),
             use_kept=not options.defaults,
             use_tuned=not options.no_preset,
+            vision=options.vision,
         )
     except LauncherError as error:
         save_last_start(None, None, error)

@@ -14,6 +14,7 @@ from launcher.fetch.hub import DEFAULT_ENDPOINT, HubFile, hub_endpoint, is_hub_f
 from launcher.models.catalogue import SPECULATION, Catalogue, ModelEntry, ModelFile
 from launcher.models.library import find_catalogue_file, quant_of, split_names
 from launcher.models.library_index import Kind
+from launcher.models.side_files import head_preference
 
 _ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*)(?::(?P<quant>[\w.-]+))?", re.ASCII)
 _REPO = re.compile(
@@ -272,6 +273,7 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
         for name, its in sorted(listing.files.items())
         if name.endswith(".gguf") and split_names(name)[0] == name and "mmproj" not in name and "imatrix" not in name
     }
+    models = {name: its for name, its in models.items() if not _is_head(name)} or models
     meant = [name for name in models if quant and (quant_of(name) or "").casefold() == quant.casefold()]
     if quant is None and len(models) == 1:
         meant = list(models)
@@ -295,6 +297,26 @@ def _find_quant(repo: str, quant: str | None, revision: str | None) -> HubFile:
         repo=repo,
         files=choices,
     )
+
+
+def find_head_item(model: HubFile, quant: str | None) -> DownloadItem | None:
+    """Return the file with the MTP head alone (mtp-*.gguf) that a repository has for a model, None if there is none.
+
+    Of several it is the one of the model's quantisation, else the usual one, else the smallest. Raises the errors of
+    requests to the hub.
+    """
+    listing = list_files(model.repo, None if model.revision == "main" else model.revision)
+    heads = [name for name in listing.files if _is_gguf(name) and _is_head(name)]
+    if not heads:
+        return None
+    name = min(heads, key=lambda each: head_preference(each, listing.files[each].bytes, quant))
+    figures = listing.files[name].bytes, listing.files[name].sha256
+    return DownloadItem("draft", (DownloadFile(name, replace(model, path=name), None, *figures),))
+
+
+def _is_head(name: str) -> bool:
+    """Return whether the name of a file is that of an MTP head alone."""
+    return PurePosixPath(name).name.lower().startswith("mtp-")
 
 
 def _is_gguf(text: str) -> bool:

@@ -16,6 +16,7 @@ from launcher.models.library import (
     State,
     describe_mismatch,
     find_catalogue_file,
+    find_companion,
     find_damaged,
     find_entry,
     find_file,
@@ -24,6 +25,7 @@ from launcher.models.library import (
     find_stored,
     is_ollamas_own,
 )
+from launcher.models.side_files import find_side_files
 
 _SHOWN = 12
 
@@ -254,4 +256,32 @@ def _refuse_unusable(model: GgufModel, name: str) -> None:
         message("{name} is {what}.", name=model.path.name, what=what),
         message("Name the model that it belongs to. What lies beside that is found by itself."),
         path=str(model.path),
+    )
+
+
+def find_projector(selection: ModelSelection) -> Path:
+    """Return the vision projector of a local model: the catalogue's, else one that was made for it and lies beside it.
+
+    Raises ModelMissing if there is none on this machine, and ModelBroken for one that is known to be damaged.
+    """
+    entry = selection.entry
+    preferred = [entry.projector] if entry.projector else []
+    listed = (find_companion(entry, each) for each in (*preferred, *entry.mmproj))
+    path = next(filter(None, listed), None)
+    if path is None:
+        beside = find_side_files(read_model(selection.local_path)).projectors
+        path = Path(beside[0].file) if beside else None
+    if path is not None:
+        refuse_damaged(path)
+        return path
+    if entry.projector is None or entry.repo is None:
+        raise ModelMissing(
+            message("No vision projector was found for {name}.", name=entry.name),
+            message("Put its mmproj file beside the model, or name it with --mmproj."),
+        )
+    quant = f":{selection.file.quant}" if selection.file else ""
+    raise ModelMissing(
+        message("The vision projector of {name} is not on this computer yet.", name=entry.name),
+        message("Download it first: `mtp-launcher pull {model} --vision`.", model=f"{entry.id}{quant}"),
+        wanted=entry.projector.file,
     )

@@ -20,12 +20,14 @@ from launcher.fetch.hub_cache import claimed_sha256, find_cached_files
 from launcher.fetch.partial_file import count_unfinished_bytes
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import DownloadSource, TransferSettings, download_file
-from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, local_target
+from launcher.models.download_target import DownloadFile, DownloadItem, DownloadTarget, find_head_item, local_target
 from launcher.models.folders import make_download_folder
+from launcher.models.gguf import read_model
 from launcher.models.library import find_store_copies, quant_of
 from launcher.models.library_index import Kind, Record, find_hash, read_index, store_hash, store_record
 from launcher.models.locate import refuse_damaged
 from launcher.models.received import HeaderCheck, check_received, promises_head, store_header
+from launcher.models.side_files import is_head_of
 
 Origin = Literal["downloaded", "here", "cache"]
 
@@ -108,7 +110,8 @@ async def pull(
 
     Files that exist in the models folder, or (without `to`) in a cache of the hub's tools, are verified once and used
     in place. Cancelling pauses the download: the next call resumes it. A problem with the downloaded model, such as a
-    missing MTP head, is returned in `checked`.
+    missing MTP head, is returned in `checked`. If a model of the hub that is not in the catalogue has no head inside,
+    the head that its repository has in a file of its own (mtp-*.gguf) is downloaded, too.
 
     Raises ModelReplaced if the hub's files differ from the catalogue's or from local ones, ModelBroken for a truncated
     or invalid GGUF or a file known to be damaged, the errors of `resolve_file` if a file is not local, and the errors
@@ -124,6 +127,16 @@ async def pull(
         await asyncio.to_thread(_add_to_library, work.make_record(item, files), wanted)
         for item, files in zip(wanted.items, brought, strict=True)
     ]
+    if head := await _find_head(wanted, *checks[0]):
+        known += await _resolve_all(replace(wanted, items=(head,)), settings, on_progress)
+        work.add_files(known[-1:])
+        brought.append(await work.get_files(head))
+        checks.append(await asyncio.to_thread(_add_to_library, work.make_record(head, brought[-1]), wanted))
+        if await asyncio.to_thread(_is_head_of, brought[-1][0].path, checks[0][0].path):
+            record = work.make_record(wanted.items[0], brought[0])
+            checks[0] = await asyncio.to_thread(partial(_add_to_library, record, wanted, has_head_beside=True))
+        else:
+            notes.append(message("{name} is not an MTP head for this model.", name=brought[-1][0].path.name))
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in brought for file in each)
     published = not any(each.lacks_checksum for each in known)
@@ -229,11 +242,36 @@ def _redact_url(url: str) -> str:
     return f"{there.scheme}://{there.netloc.rpartition('@')[2]}{there.path}"
 
 
-def _add_to_library(record: Record, wanted: DownloadTarget) -> tuple[Record, HeaderCheck]:
+async def _find_head(wanted: DownloadTarget, record: Record, checked: HeaderCheck) -> DownloadItem | None:
+    """Return the MTP head of its own that the repository of a model without a head has, as an item to download.
+
+    None for a model of the catalogue, which knows its head, for a file with a given checksum, and if the hub cannot be
+    asked.
+    """
+    from_hub = wanted.items[0].pieces[0].hub
+    if record.kind != "model" or checked.head == "present" or from_hub is None or wanted.entry or wanted.insists:
+        return None
+    try:
+        return await asyncio.to_thread(find_head_item, from_hub, record.quant)
+    except LauncherError:
+        return None
+
+
+def _is_head_of(head: Path, trunk: Path) -> bool:
+    """Return whether a downloaded head is made for a model."""
+    try:
+        return is_head_of(read_model(head), read_model(trunk))
+    except LauncherError:
+        return False
+
+
+def _add_to_library(
+    record: Record, wanted: DownloadTarget, *, has_head_beside: bool = False
+) -> tuple[Record, HeaderCheck]:
     """Check the header of a downloaded model, and store its record in the library."""
     is_model = record.kind == "model"
     entry, file = (wanted.entry, wanted.file) if is_model else (None, None)
-    promised = is_model and promises_head(record.repo, record.file or record.path.name)
+    promised = is_model and not has_head_beside and promises_head(record.repo, record.file or record.path.name)
     try:
         checked = check_received(record.path, record.kind, entry=entry, file=file, head=promised)
     except LauncherError as error:
@@ -262,9 +300,15 @@ class _Download:
         self._to = to.absolute() if to else None
         self._settings = settings
         self._on_progress = on_progress
-        self._known = {each.piece: each for each in known}
+        self._known: dict[DownloadFile, _ResolvedFile] = {}
         self._done: list[PulledFile] = []
-        sizes = [each.bytes for each in known]
+        self._bytes: int | None = 0
+        self.add_files(known)
+
+    def add_files(self, known: Sequence[_ResolvedFile]) -> None:
+        """Add further files to the download, and their sizes to its total."""
+        self._known |= {each.piece: each for each in known}
+        sizes = [each.bytes for each in self._known.values()]
         self._bytes = None if None in sizes else sum(size or 0 for size in sizes)
 
     async def get_files(self, item: DownloadItem) -> list[PulledFile]:

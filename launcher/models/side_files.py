@@ -49,7 +49,8 @@ def find_side_files(trunk: GgufModel) -> SideFiles:
             projectors.append(each)
         elif trunk.mtp_head is not MtpHead.PRESENT and is_head_of(each, trunk):
             heads.append(each)
-    head = min(heads, key=lambda each: _preference(each, quant_of(path.name)), default=None)
+    quant = quant_of(path.name)
+    head = min(heads, key=lambda each: head_preference(each.path.name, each.file_bytes, quant), default=None)
     named = trunk.metadata.get("general.basename")
     projectors.sort(key=lambda each: each.metadata.get("general.basename") != named)  # stable: then by name
     return SideFiles(_as_companion(head) if head else None, tuple(map(_as_companion, projectors)))
@@ -91,10 +92,10 @@ def _same(one: int | None, other: int | None) -> bool:
     return None in (one, other) or one == other
 
 
-def _preference(head: GgufModel, quant: str | None) -> tuple[bool, bool, int]:
-    """Return the order of heads: the model's own quantisation, then the usual one, then the smallest."""
-    its = quant_of(head.path.name)
-    return its != quant, its != _USUAL_HEAD_QUANT, head.file_bytes
+def head_preference(name: str, file_bytes: int, quant: str | None) -> tuple[bool, bool, int]:
+    """Return the order of heads for a model of `quant`: its own quantisation, then the usual one, then the smallest."""
+    its = quant_of(name)
+    return its != quant, its != _USUAL_HEAD_QUANT, file_bytes
 
 
 def _as_companion(model: GgufModel) -> CompanionFile:

@@ -24,7 +24,7 @@ from launcher.app.start_settings import (
     resolve_plan,
     resolve_start,
 )
-from launcher.base.errors import ModelHasNoHead, ModelUnexpected
+from launcher.base.errors import ModelHasNoHead, ModelMissing, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import check_model, plan_settings_of
@@ -37,6 +37,7 @@ from launcher.models.situation import Situation, describe_machine
 from launcher.tuning.machine_preset import MachinePreset
 from tests.cli import test_plan_engine as engines
 from tests.cli.conftest import own_model
+from tests.models.test_side_files import projector
 from tests.tuning.measured import ENVIRONMENT
 from tools.sparse_models.models import Model
 from tools.sparse_models.models import model as made
@@ -451,3 +452,30 @@ def test_a_preset_that_does_not_fit_is_left_out_before_what_the_user_set(own: Pa
     settings = OwnSettings(kept={"ctx": 131_072}, tuned={"ubatch": 16_384})
     resolved = resolve_plan(catalogue, this(12), replace(WISH, quant="Q"), settings)
     assert (resolved.kept, resolved.tuned, resolved.replaced) == ({"ctx": 131_072}, {}, {})
+
+
+@pytest.mark.usefixtures("has")
+class TestVision:
+    async def test_a_projector_beside_the_model_is_loaded_and_counted(self, nine: Path) -> None:
+        beside = projector(nine.with_name("mmproj-nine.gguf"), 4_096)
+        projector(nine.with_name("mmproj-other.gguf"), 5_120)
+        start = await resolve_start(str(nine), vision=True)
+        assert start.options.mmproj == beside
+        assert start.plan is not None
+        assert start.plan.estimate.parts.mmproj > beside.stat().st_size
+        assert (await resolve_start(str(nine))).options.mmproj is None
+
+    async def test_without_one_it_is_named_as_missing(self, nine: Path) -> None:
+        with pytest.raises(ModelMissing, match="No vision projector was found"):
+            await resolve_start(str(nine), vision=True)
+
+    async def test_that_of_the_catalogue_is_loaded_or_can_be_downloaded(self, home: Path, tmp_path: Path) -> None:
+        path = own_model(home, made("qwen35-9b-q4_k_m"))
+        file = home / "config" / "models" / "own.toml"
+        text = file.read_text()
+        file.write_text(text.replace("[[models]]", f'[[models]]\nmmproj = [{{ file = "{tmp_path}/sight.gguf" }}]', 1))
+        store_record(Record(paths=(path,), bytes=path.stat().st_size, model="own", quant="Q"))
+        with pytest.raises(ModelMissing, match="No vision projector was found"):
+            await resolve_start("own", vision=True)
+        sight = projector(tmp_path / "sight.gguf", 4_096)
+        assert (await resolve_start("own", vision=True)).options.mmproj == sight

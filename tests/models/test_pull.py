@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.app.start_settings import options_for
 from launcher.base.errors import (
     BadOption,
     DownloadBroken,
@@ -19,6 +21,7 @@ from launcher.base.errors import (
 )
 from launcher.base.paths import models_dir
 from launcher.base.progress import Phase, Progress
+from launcher.engine.serve_options import ServeOptions
 from launcher.fetch.retries import call_with_retries
 from launcher.fetch.transfer import TransferSettings
 from launcher.models.catalogue import CompanionFile, FilePart, ModelFile
@@ -30,8 +33,22 @@ from launcher.models.pull import pull, unfinished_bytes
 from tests.conftest import Hub
 from tests.models.pulling import COMMIT, DEMO, FILE, QUICK, catalogue, entry, get, methods, sha256
 from tests.models.test_gguf_split import write_split
+from tools.sparse_models.models import Model
+from tools.sparse_models.models import model as made
+from tools.sparse_models.write import write
 
 PATIENT = replace(QUICK, attempts=4)
+
+
+def small(tensors: Iterable[str]) -> Model:
+    """A model of few bytes with the blocks and the head of another one."""
+    return Model(BIG.architecture, BIG.metadata, dict.fromkeys(tensors, ((32,), "F32")))
+
+
+BIG = made("qwen35-27b-q4_k_m")
+WHOLE = small(BIG.tensors)
+TRUNK = WHOLE.without_head()
+HEAD = small(name for name in BIG.tensors if name.startswith("blk.64.") or not name.startswith("blk."))
 
 
 class TestAFileOfTheHub:
@@ -263,6 +280,55 @@ class TestWhatItIsIsLookedAt:
         problem = (await get("mine:F16", mine)).checked.problem
         assert isinstance(problem, ModelUnexpected)
         assert "layers 4 in place of 40, hidden 384 in place of 2048" in problem.title
+
+
+class TestAHeadInAFileOfItsOwn:
+    @pytest.fixture
+    def repo(self, hub: Hub) -> Iterator[str]:
+        """A repository with a model without a head, and with its head in two files."""
+        folder = hub.folder / "pull" / "Apart-MTP-GGUF"
+        folder.mkdir(parents=True)
+        write(folder / "trunk-Q8_0.gguf", "trunk", TRUNK)
+        for name in ("mtp-trunk-BF16.gguf", "mtp-trunk-Q8_0.gguf"):
+            write(folder / name, "head", HEAD)
+        yield "pull/Apart-MTP-GGUF"
+        shutil.rmtree(folder)
+
+    @pytest.mark.parametrize("named", ["trunk-Q8_0.gguf", "Q8_0"])
+    async def test_it_comes_with_its_model(self, repo: str, named: str) -> None:
+        told: list[Progress] = []
+        meant = await asyncio.to_thread(parse_target, f"{repo}:{named}", catalogue())
+        pulled = await pull(meant, on_progress=told.append, settings=QUICK)
+        trunk, head = pulled.files
+        assert [(file.kind, file.path.name) for file in pulled.files] == [
+            ("model", "trunk-Q8_0.gguf"),
+            ("draft", "mtp-trunk-Q8_0.gguf"),
+        ]
+        assert (pulled.checked.head, pulled.checked.problem, pulled.notes) == ("none", None, ())
+        assert (told[-1].item_number, told[-1].item_count) == (2, 2)
+        assert told[-1].done_bytes == told[-1].bytes == pulled.bytes
+        assert options_for(str(trunk.path), ServeOptions).draft_file == head.path
+        records = {record.path.name: record for record in read_index()[0].records}
+        assert records["trunk-Q8_0.gguf"].problem is None
+        assert records["mtp-trunk-Q8_0.gguf"].kind == "draft"
+        again = await pull(meant, settings=QUICK)
+        assert [file.origin for file in again.files] == ["here", "here"]
+
+    async def test_one_of_another_model_is_named(self, repo: str, hub: Hub) -> None:
+        other = Model(HEAD.architecture, {**HEAD.metadata, "embedding_length": 64}, HEAD.tensors)
+        for name in ("mtp-trunk-BF16.gguf", "mtp-trunk-Q8_0.gguf"):
+            write(hub.folder / repo / name, "head", other)
+        pulled = await get(f"{repo}:trunk-Q8_0.gguf")
+        assert isinstance(pulled.checked.problem, ModelHasNoHead)
+        assert "mtp-trunk-Q8_0.gguf is not an MTP head for this model." in pulled.notes
+
+    async def test_none_is_looked_for_beside_a_head_inside(self, repo: str, hub: Hub) -> None:
+        write(hub.folder / repo / "whole-Q4_0.gguf", "whole", WHOLE)
+        pulled = await get(f"{repo}:whole-Q4_0.gguf")
+        assert [file.path.name for file in pulled.files] == ["whole-Q4_0.gguf"]
+        assert pulled.checked.head == "present"
+        alone = await get(f"{repo}:mtp-trunk-BF16.gguf")
+        assert [file.kind for file in alone.files] == ["draft"]
 
 
 class TestASplitModel:
