@@ -216,13 +216,13 @@ class TestKeptSettingsThatNoLongerFit:
         del has
         engine = engines.llama_server(tmp_path, engines.TestTheInstalledEngine.FLAGS)
         make_options = partial(ServeOptions, engine=engine)
-        save_settings(own, {"moe_cache_mib": 1_024, "draft": 3})
+        save_model_settings(own, {"moe_cache_mib": 1_024, "draft": 3})
         start = await resolve_start(str(own), make_options=make_options)
         assert values(start, "moe_cache_mib", "draft") == [None, 3]
         text = "Your last settings do not work with this file and engine: moe-cache-mib 1024."
         assert [notice.text for notice in start.notices] == [text]
         assert start.set_aside == {"moe_cache_mib": 1_024}
-        save_settings(own, {})
+        save_model_settings(own, {})
         tuned |= {"moe_cache_mib": 1_024}
         assert values(await resolve_start(str(own), make_options=make_options), "moe_cache_mib") == [None]
 
