@@ -179,7 +179,7 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
     unreachable = Unreachable(message("The launcher of the server does not respond."), message("Is it still running?"))
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            reader, writer = await _connect(address.path)
+            reader, writer = await _open_connection(address.path)
     except (OSError, TimeoutError) as error:
         raise unreachable from error
     try:
@@ -200,7 +200,7 @@ async def send_request(address: ControlAddress, verb: str, **fields: object) -> 
             await writer.wait_closed()
 
 
-async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open_connection(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if sys.platform == "win32":
         loop = asyncio.get_running_loop()
         assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 -- the default there

@@ -24,7 +24,7 @@ from launcher.cli.subject_options import (
     add_start_options,
     cost_of_runs,
     read_prices,
-    resolve_serve_options,
+    resolve_model_and_options,
 )
 from launcher.tuning.statistics import INTERVAL_NOTE, plus_minus
 
@@ -115,7 +115,7 @@ async def run(options: argparse.Namespace) -> Result | int:
                 return await _measure_target(target, workload, options, reporter)
         session = ServerSession(on_event=None if options.json else StateLine().show_event)
         try:
-            model, serve_options = await resolve_serve_options(options, reporter)
+            model, serve_options = await resolve_model_and_options(options, reporter)
             target = await serve_target(session, serve_options, model, workload)
             return await _measure_target(target, workload, options, reporter)
         except LauncherError as error:

@@ -110,7 +110,7 @@ def cost_of_runs(runs: Sequence[Run], prices: Prices | None) -> tuple[dict[str, 
     return {} if prices is None else {"cost": cost.as_json() if cost else None, "cost_said": text}, text
 
 
-async def resolve_serve_options(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:
+async def resolve_model_and_options(options: argparse.Namespace, reporter: Reporter) -> tuple[str, ServeOptions]:
     """Return the model's name, and the options with which `serve` would start it, changed by --set.
 
     Shows a note if tuned settings are used.
@@ -134,7 +134,7 @@ async def resolve_serve_options(options: argparse.Namespace, reporter: Reporter)
 
 
 async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], reporter: Reporter) -> SweepModel:
-    """Return the model to measure, with the options of `resolve_serve_options` and draft lengths.
+    """Return the model to measure, with the options of `resolve_model_and_options` and draft lengths.
 
     Shows a note about each running server. Raises TuneUnderWay while a tune runs, BadOption for --set draft.
     """
@@ -147,7 +147,7 @@ async def prepare_subject(options: argparse.Namespace, drafts: Sequence[int], re
     await asyncio.to_thread(check_no_tune)
     if "draft" in parse_settings(dict(options.changes)):
         raise BadOption("The draft length is what is compared here, so it is not a setting.", "Use --draft.")
-    model, serve_options = await resolve_serve_options(options, reporter)
+    model, serve_options = await resolve_model_and_options(options, reporter)
     for entry in await asyncio.to_thread(registry.list_entries):
         note = f"A server runs at {entry.url} ({one_line(entry.model)}): it takes memory, and speed while it replies."
         reporter.show_event(None, [Note(wrap_text(note))])

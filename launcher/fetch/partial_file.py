@@ -133,7 +133,7 @@ class PartialFile:
         return self._count_done()
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the whole file is written."""
         return self.size is not None and self.done_bytes == self.size
 

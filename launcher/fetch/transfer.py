@@ -585,7 +585,7 @@ class Transfer:
     async def _receive(self) -> None:
         """Fetch the missing data with as many connections as pay off."""
         trouble: ConnectionTrouble | None = None
-        while not self._part.complete:
+        while not self._part.is_complete:
             if trouble is not None and not self._workers:
                 await self._wait_for_retry(trouble)
                 trouble = None

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.cli.machine_options import add_engine_option
 from launcher.cli.progress import Reporter
-from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_serve_options
+from launcher.cli.subject_options import add_model_argument, add_start_options, resolve_model_and_options
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.settings import save_model_settings
 from launcher.models.gguf import read_model
@@ -50,7 +50,7 @@ async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
     p_min: float | None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    named, served = await resolve_serve_options(
+    named, served = await resolve_model_and_options(
         asked(str(model), "--engine", "built-in", *words), Reporter(as_json=False)
     )
     assert named == str(model)
