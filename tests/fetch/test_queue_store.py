@@ -38,7 +38,7 @@ def test_everything_about_a_job_is_read_back(tmp_path: Path) -> None:
     jobs, _ = JobList().add_job("copy", {"path": "C:\\ü\udc80", "list": [1, None, {}]}, "ü", size_bytes=5, now_s=1.25)
     jobs = jobs.claim_due(ProcessId(7, 3.5), ["copy"], at_once=1, now_s=2.0).request_state(1, RequestedState.DISCARD)
     assert store.change_jobs(lambda _none: (jobs, "told")) == (jobs, "told", ())
-    assert QueueStore(tmp_path).change(lambda read: (read, None)) == (jobs, None, ())
+    assert QueueStore(tmp_path).change_jobs(lambda read: (read, None)) == (jobs, None, ())
 
 
 def test_a_look_writes_nothing(home: Path) -> None:
