@@ -54,8 +54,8 @@ class TestSignatures:
             assert not {"{", "}", "[", "]"} & set(sentence.replace("[0, ", ""))
             assert "unknown" not in sentence
             assert ".." not in sentence.replace("...", "")
-        assert found.action.label
-        assert "{" not in found.action.label
+        assert found.actions[0].label
+        assert "{" not in found.actions[0].label
 
     def test_it_is_the_same_in_every_dress(self, example: dict[str, Any]) -> None:
         text = example["text"]
@@ -105,7 +105,7 @@ class TestFirstCause:
         assert found is not None
         assert found.code == "cuda_out_of_memory"
         assert "for the MTP context" in found.title
-        assert found.action.kind == "draft_off"
+        assert found.actions[0].kind == "draft_off"
 
     def test_what_only_hinders_never_explains_an_end(self) -> None:
         text = "warning: no usable GPU found, --gpu-layers option will be ignored\nE srv start: something quite new\n"

@@ -11,7 +11,7 @@ from launcher.base.errors import DraftsInert, EngineFailed, EngineUnsuitable, La
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.diagnosis.actions import apply_action
 from launcher.engine.diagnosis.explain import Diagnosis, diagnose_log, explain_refusal
-from launcher.engine.diagnosis.fixes import add_values, attach_fixes, suggest_fixes
+from launcher.engine.diagnosis.fixes import add_fix_values, attach_fixes, suggest_fixes
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch
 from launcher.engine.server.process import EngineCommand
@@ -55,13 +55,13 @@ def needed_mib(launch: Launch, context: int, n_cpu_moe: int = 0) -> float:
 
 
 def test_the_context_is_the_longest_that_the_formula_says_fits(launch: Launch) -> None:
-    found = by_kind(add_values(diagnosis(), launch, backend="cuda"))[ActionKind.SMALLER_CONTEXT]
+    found = by_kind(add_fix_values(diagnosis(), launch, backend="cuda"))[ActionKind.SMALLER_CONTEXT]
     context = found.parameters["context"]
     assert isinstance(context, int)
     assert f"{context:,}" in found.label
     assert needed_mib(launch, context) <= 18_000 < needed_mib(launch, 262_144)
     assert apply_action(found, launch.options).context == context
-    tighter = by_kind(add_values(diagnosis(), launch, backend="cuda", free_mib=17_000))[ActionKind.SMALLER_CONTEXT]
+    tighter = by_kind(add_fix_values(diagnosis(), launch, backend="cuda", free_mib=17_000))[ActionKind.SMALLER_CONTEXT]
     assert int(tighter.parameters["context"]) < context
 
 
@@ -73,14 +73,16 @@ def free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_as_few_experts_go_to_the_host_as_will_do(launch: Launch) -> None:
-    found = by_kind(add_values(diagnosis(), launch, backend="cuda", free_mib=14_000))[ActionKind.MORE_EXPERTS_ON_CPU]
+    found = by_kind(add_fix_values(diagnosis(), launch, backend="cuda", free_mib=14_000))[
+        ActionKind.MORE_EXPERTS_ON_CPU
+    ]
     count = int(found.parameters["n_cpu_moe"])
     assert needed_mib(launch, 262_144, count) <= 14_000 < needed_mib(launch, 262_144, count - 1)
 
 
 def test_what_cannot_help_is_not_offered(launch: Launch) -> None:
     without = replace(launch, options=replace(launch.options, draft=0, kv="q8_0"))
-    kinds = by_kind(add_values(diagnosis(), without, backend="cuda"))
+    kinds = by_kind(add_fix_values(diagnosis(), without, backend="cuda"))
     assert ActionKind.DRAFT_OFF not in kinds
     assert ActionKind.OTHER_KV_TYPE not in kinds
     assert ActionKind.ONE_SLOT not in kinds
@@ -89,7 +91,7 @@ def test_what_cannot_help_is_not_offered(launch: Launch) -> None:
 
 def test_without_figures_the_next_shorter_context_is_tried(launch: Launch) -> None:
     bare = replace(diagnosis(), facts={})
-    found = by_kind(add_values(bare, launch, backend="cuda"))
+    found = by_kind(add_fix_values(bare, launch, backend="cuda"))
     assert found[ActionKind.SMALLER_CONTEXT].parameters == {"context": 229_376}
     assert found[ActionKind.MORE_EXPERTS_ON_CPU].parameters == {}
 

@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_served(broken: Path, name: str, code: str, words:
 def test_a_model_without_a_head(headless_model: Path) -> None:
     found, text = run("--model", str(headless_model), *MTP)
     assert found is not None, text
-    assert (found.code, found.action.kind) == ("no_mtp_head", "draft_off")
+    assert (found.code, found.actions[0].kind) == ("no_mtp_head", "draft_off")
 
 
 def test_a_port_that_is_taken(demo_model: Path, busy_port: int) -> None:
@@ -95,13 +95,13 @@ def test_a_port_that_is_taken(demo_model: Path, busy_port: int) -> None:
     assert found is not None, text
     assert found.code == "port_busy"
     assert found.facts["port"] == busy_port
-    assert found.action.parameters == {"port": busy_port}
+    assert found.actions[0].parameters == {"port": busy_port}
 
 
 def test_a_flag_that_it_does_not_have(demo_model: Path) -> None:
     found, text = run("--model", str(demo_model), "--warp-speed", "9")
     assert found is not None, text
-    assert (found.code, found.action.parameters) == ("unknown_flag", {"flag": "--warp-speed"})
+    assert (found.code, found.actions[0].parameters) == ("unknown_flag", {"flag": "--warp-speed"})
 
 
 def test_a_value_that_it_does_not_take(demo_model: Path) -> None:
@@ -122,4 +122,4 @@ def test_a_context_that_memory_does_not_hold(demo_model: Path) -> None:
     assert found is not None, text
     assert found.code in ("kv_cache_too_big", "compute_buffer_too_big")
     assert int(found.facts["mib"]) > 500
-    assert found.action.kind in ("smaller_context", "smaller_ubatch")
+    assert found.actions[0].kind in ("smaller_context", "smaller_ubatch")

@@ -15,7 +15,7 @@ from launcher.base.messages import Message, fill_template, join_messages, messag
 from launcher.engine.diagnosis.log_reading import (
     FaultMatch,
     extract_last_run,
-    find_failed_trial,
+    find_failed_test_load,
     find_matches,
     is_retried,
     last_loaded_offset,
@@ -67,11 +67,6 @@ class Diagnosis:
     facts: Mapping[str, str | int] = field(default_factory=dict)
     line: str = ""
 
-    @property
-    def action(self) -> Action:
-        """The best suggested fix."""
-        return self.actions[0]
-
     def as_error(self, exit_code: int | None = None) -> LauncherError:
         """Return the diagnosis as an error of class `error`."""
         kind = error_types()[self.error]
@@ -118,32 +113,39 @@ def diagnose_log(text: str, *, exit_code: int | None = None) -> Diagnosis | None
 
     `exit_code` is the engine's exit code, negative for a signal, None if unknown or still running.
     """
-    run = extract_last_run(text)
-    hits = [hit for hit in find_matches(run) if _has_evidence(hit.fault, run)]
-    if exit_code != 0 and (fatal := _find_first_fatal(hits, run)):
+    run_text = extract_last_run(text)
+    matches = [match for match in find_matches(run_text) if _has_evidence(match.fault, run_text)]
+    if exit_code != 0 and (fatal := _find_first_fatal(matches, run_text)):
         cause = next(
-            (hit for hit in hits if fatal.fault.code in hit.fault.data.explains and hit.offset < fatal.offset), None
+            (
+                match
+                for match in matches
+                if fatal.fault.code in match.fault.data.explains and match.offset < fatal.offset
+            ),
+            None,
         )
         if cause is None:
-            return _make_diagnosis(fatal, hits, run)
-        diagnosis = _make_diagnosis(cause, hits, run)
+            return _make_diagnosis(fatal, matches, run_text)
+        diagnosis = _make_diagnosis(cause, matches, run_text)
         return replace(diagnosis, facts={**diagnosis.facts, "led_to": fatal.fault.code})
     if exit_code:
         by_exit = next((fault for fault in fault_signatures() if exit_code in fault.data.exits), None)
         if by_exit is not None:
-            return _make_diagnosis(FaultMatch(len(run), by_exit, "", {}), hits, run)
-    if exit_code or any(ending in run for ending in _FAILED_TEXTS):
+            return _make_diagnosis(FaultMatch(len(run_text), by_exit, "", {}), matches, run_text)
+    if exit_code or any(ending in run_text for ending in _FAILED_TEXTS):
         return None  # it failed, but faults that are not fatal cannot be the cause
-    loaded = last_loaded_offset(run)
+    loaded = last_loaded_offset(run_text)
     not_fatal = [
-        hit
-        for hit in hits
-        if hit.fault.data.severity in _RANKS and not (hit.fault.data.until_loaded and hit.offset < loaded)
+        match
+        for match in matches
+        if match.fault.data.severity in _RANKS and not (match.fault.data.until_loaded and match.offset < loaded)
     ]
     worst = min(
-        not_fatal, key=lambda hit: (_RANKS.index(hit.fault.data.severity), hit.offset, hit.fault.order), default=None
+        not_fatal,
+        key=lambda match: (_RANKS.index(match.fault.data.severity), match.offset, match.fault.order),
+        default=None,
     )
-    return _make_diagnosis(worst, hits, run) if worst else None
+    return _make_diagnosis(worst, matches, run_text) if worst else None
 
 
 def find_error_line(text: str) -> str | None:
@@ -151,8 +153,8 @@ def find_error_line(text: str) -> str | None:
 
     If all are symptoms, return the last of them; without errors, the last line; None for an empty log.
     """
-    run = extract_last_run(text)
-    lines = [line for raw in run[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw)).text.strip()]
+    run_text = extract_last_run(text)
+    lines = [line for raw in run_text[-_LAST_CHARACTERS:].split("\n") if (line := parse_line(raw)).text.strip()]
     errors = [line.text for line in lines if line.level == "E" or " E " in line.text or "error" in line.text.lower()]
     causes = [error for error in errors if not _SYMPTOM.search(error)]
     if causes:
@@ -162,34 +164,34 @@ def find_error_line(text: str) -> str | None:
     return _clean_text(lines[-1].text) if lines else None
 
 
-def _find_first_fatal(hits: list[FaultMatch], run: str) -> FaultMatch | None:
-    loaded = last_loaded_offset(run)
+def _find_first_fatal(matches: list[FaultMatch], run_text: str) -> FaultMatch | None:
+    loaded = last_loaded_offset(run_text)
     fatal = [
-        hit
-        for hit in hits
-        if hit.fault.data.severity == "fatal" and hit.offset > loaded and not is_retried(run, hit.offset)
+        match
+        for match in matches
+        if match.fault.data.severity == "fatal" and match.offset > loaded and not is_retried(run_text, match.offset)
     ]
-    trial = find_failed_trial(run)
-    return min(fatal, key=lambda hit: (hit.offset in trial, hit.offset, hit.fault.order), default=None)
+    test_load = find_failed_test_load(run_text)
+    return min(fatal, key=lambda match: (match.offset in test_load, match.offset, match.fault.order), default=None)
 
 
-def _has_evidence(fault: FaultSignature, run: str) -> bool:
+def _has_evidence(fault: FaultSignature, run_text: str) -> bool:
     """Return whether the log contains one of the fault's `evidence` patterns, if any, and none of its `absent` ones."""
-    has_evidence = not fault.evidence or any(each.search(run) for each in fault.evidence)
-    return has_evidence and not any(each.search(run) for each in fault.absent)
+    has_evidence = not fault.evidence or any(each.search(run_text) for each in fault.evidence)
+    return has_evidence and not any(each.search(run_text) for each in fault.absent)
 
 
-def _make_diagnosis(hit: FaultMatch, hits: list[FaultMatch], run: str) -> Diagnosis:
-    """Make the diagnosis of a hit, with facts from the lines around it and from a narrower fault among all `hits`."""
-    data = hit.fault.data
-    facts = _parse_facts(hit.facts)
-    narrower = _find_narrower(hit, hits)
+def _make_diagnosis(match: FaultMatch, matches: list[FaultMatch], run_text: str) -> Diagnosis:
+    """Make the diagnosis of a match, with facts from the lines around it and from a narrower one among `matches`."""
+    data = match.fault.data
+    facts = _parse_facts(match.facts)
+    narrower = _find_narrower(match, matches)
     if narrower is not None and narrower.fault.data.part:
         facts = _parse_facts(narrower.facts) | facts
         facts["part"] = fill_template(narrower.fault.data.part, {})
-    if hit.fault.context:
-        above, below = text_around(run, hit.offset, _FAR, _NEAR)
-        for regex in hit.fault.context:
+    if match.fault.context:
+        above, below = text_around(run_text, match.offset, _FAR, _NEAR)
+        for regex in match.fault.context:
             nearest = regex.search(below) or next(reversed(list(regex.finditer(above))), None)
             if nearest is not None:
                 facts = _parse_facts({name: value for name, value in nearest.groupdict().items() if value}) | facts
@@ -205,15 +207,15 @@ def _make_diagnosis(hit: FaultMatch, hits: list[FaultMatch], run: str) -> Diagno
         _fill_facts(advice.hint, facts, advice.window_hint),
         tuple(_first_of_each_kind(_make_action(each, facts) for each in actions)),
         facts,
-        _clean_text(hit.line),
+        _clean_text(match.line),
     )
 
 
-def _find_narrower(hit: FaultMatch, hits: list[FaultMatch]) -> FaultMatch | None:
-    """Return a later hit that names which part of the engine a lack of memory affected; None if there is none."""
-    near = [each for each in hits if hit.offset <= each.offset <= hit.offset + _NARROWING]
+def _find_narrower(match: FaultMatch, matches: list[FaultMatch]) -> FaultMatch | None:
+    """Return a later match that names which part of the engine a lack of memory affected; None if there is none."""
+    near = [each for each in matches if match.offset <= each.offset <= match.offset + _NARROWING]
     by_code = {each.fault.code: each for each in reversed(near)}
-    return next((by_code[code] for code in reversed(hit.fault.data.narrowed_by) if code in by_code), None)
+    return next((by_code[code] for code in reversed(match.fault.data.narrowed_by) if code in by_code), None)
 
 
 def _parse_facts(texts: Mapping[str, str]) -> dict[str, str | int]:

@@ -63,8 +63,6 @@ _FIXES_BY_CLASS: tuple[tuple[type[LauncherError], tuple[Action, ...]], ...] = (
 )
 """Suggested fixes for errors that no log explains, by error class; the first matching row counts."""
 
-Measure = Callable[[PlanSettings], MemoryEstimate]
-
 
 def attach_fixes(
     error: LauncherError, options: ServeOptions, launch: Launch | None = None, lines: Sequence[str] = ()
@@ -111,7 +109,7 @@ def suggest_fixes(exit_code: int | None, lines: Sequence[str], launch: Launch) -
     free_mib = found.facts.get("free_mib")
     if not isinstance(free_mib, int):
         free_mib = _find_free_mib(lines, backend)
-    return add_values(found, launch, backend=backend, free_mib=free_mib)
+    return add_fix_values(found, launch, backend=backend, free_mib=free_mib)
 
 
 def _find_free_mib(lines: Iterable[str], backend: Backend) -> int | None:
@@ -122,15 +120,15 @@ def _find_free_mib(lines: Iterable[str], backend: Backend) -> int | None:
     return sum(free) if free else None
 
 
-def add_values(
+def add_fix_values(
     diagnosis: Diagnosis, launch: Launch, *, backend: Backend, free_mib: int | None = None
 ) -> tuple[Action, ...]:
     """Return the diagnosis's fixes, with values in those that save memory; others stay unchanged.
 
-    `backend` holds the weights, `free_mib` is the free memory there before the start, by default the one in the log. A
-    context gets the longest usual length that fits by the memory estimate, or the next shorter one if nothing is known;
-    as few experts as necessary move to the host. A fix without a value lets `apply_action` choose it. A context beyond
-    the trained one is shortened first.
+    `backend` holds the weights, `free_mib` is the free memory there before the start, by default the figure in the log.
+    A shorter context gets the longest usual length that fits by the memory estimate, or the next shorter one if nothing
+    is known. As few experts as necessary move to the host. `apply_action` chooses the values of other fixes. If the
+    context is beyond the trained one, the fix that shortens it comes first.
     """
     logged_mib = diagnosis.facts.get("free_mib")
     if free_mib is None and isinstance(logged_mib, int):
@@ -150,18 +148,18 @@ def add_values(
         useful = (each for each in diagnosis.actions if _is_useful(each, launch, setting, has_experts=True))
         return _sort_actions((_set_context(each, steps, None) for each in useful), beyond_trained=beyond_trained)
 
-    def measure(candidate: PlanSettings) -> MemoryEstimate:
+    def estimate(candidate: PlanSettings) -> MemoryEstimate:
         return estimate_memory(geometry, weights, candidate)
 
-    if free_mib is not None and measure(setting).needed_bytes <= free_mib * _MIB:
-        free_mib = None  # by the estimate it should have fitted but did not, so the estimate is of no use here
+    if free_mib is not None and estimate(setting).needed_bytes <= free_mib * _MIB:
+        free_mib = None  # by the estimate these settings fit, but they did not, so the estimate is of no use here
 
     def fits(context: int) -> bool:
-        return free_mib is not None and measure(replace(setting, context=context)).needed_bytes <= free_mib * _MIB
+        return free_mib is not None and estimate(replace(setting, context=context)).needed_bytes <= free_mib * _MIB
 
     def add_value(action: Action) -> Action:
         if action.kind is ActionKind.MORE_EXPERTS_ON_CPU and free_mib is not None and geometry.experts:
-            count = fewest_on_host(setting, geometry.layers, free_mib, measure)
+            count = fewest_on_host(setting, geometry.layers, free_mib, estimate)
             return replace(action, parameters={"n_cpu_moe": max(count, setting.n_cpu_moe + 1)})
         return _set_context(action, steps, None if free_mib is None else fits)
 

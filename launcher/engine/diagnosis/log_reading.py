@@ -31,12 +31,13 @@ _LOADED_TEXTS = (
     "main] model loaded",
     "listening on http",
 )
-_TRIAL = "load_model: loading model"
-_TRIAL_FAILED = "encountered an error while trying to fit params"
+_TEST_LOAD = "load_model: loading model"
+_TEST_LOAD_FAILED = "encountered an error while trying to fit params"
 _RETRIED = "retrying without pipeline parallelism"
 _PREAMBLE_LINES = 60
-_MOST_HITS = 60
-_WINDOW_LINES = 4
+_MOST_MATCHES = 60
+_LINES_OF_MATCH = 4
+"""A pattern must match in a line, but its groups may lie in the next three."""
 _MOST_LINE_CHARACTERS = 20_000
 """Maximum characters of a line; more than the 16,384 that the launcher itself writes."""
 _RETRY_CHARACTERS = 1_500
@@ -127,7 +128,7 @@ def extract_last_run(text: str) -> str:
     # Some faults stop the engine before it prints its "initializing" line. If such a fault comes after the line of an
     # earlier run, it belongs to a later run that begins there.
     faults_at_start = [fault for fault in fault_signatures() if fault.data.at_start]
-    offsets = [begin + hit.offset for hit in find_matches(text[begin:], faults_at_start)]
+    offsets = [begin + match.offset for match in find_matches(text[begin:], faults_at_start)]
     if offsets and any(line in text[begin : offsets[-1]] for line in _BEGIN_TEXTS):
         return text[_preamble_start(text, offsets[-1]) :]
     return text[begin:]
@@ -138,13 +139,13 @@ def last_loaded_offset(text: str) -> int:
     return max(map(text.rfind, _LOADED_TEXTS))
 
 
-def find_failed_trial(text: str) -> range:
-    """Return the offsets of the failed trial load with which the engine checks what fits; empty if there is none.
+def find_failed_test_load(text: str) -> range:
+    """Return the offsets of the failed test load by which the engine finds out what fits; empty if there is none.
 
-    The engine loads the model afterwards anyway, so a fault in the trial is fatal only if it occurs again.
+    The engine loads the model afterwards anyway, so a fault in the test load is fatal only if it occurs again.
     """
-    end = text.rfind(_TRIAL_FAILED)
-    begin = text.rfind(_TRIAL, 0, end) if end >= 0 else -1
+    end = text.rfind(_TEST_LOAD_FAILED)
+    begin = text.rfind(_TEST_LOAD, 0, end) if end >= 0 else -1
     return range(begin, end) if begin >= 0 else range(0)
 
 
@@ -184,7 +185,7 @@ def _preamble_start(text: str, begin: int) -> int:
 def find_matches(text: str, known: Sequence[FaultSignature] | None = None) -> list[FaultMatch]:
     """Return the lines that match one of the `known` faults (by default all), in order.
 
-    For speed at most `_MOST_HITS` lines are tried for each needle.
+    For speed, at most `_MOST_MATCHES` lines are tried for each needle: see LinePattern.
     """
     starts: dict[str, list[int]] = {}
     found: dict[tuple[int, int], FaultMatch] = {}
@@ -194,14 +195,14 @@ def find_matches(text: str, known: Sequence[FaultSignature] | None = None) -> li
                 starts[pattern.needle] = list(_line_starts(text, pattern.needle))
             for start in starts[pattern.needle]:
                 key = (start, fault.order)
-                if key not in found and (hit := _match_line(text, start, fault, pattern)):
-                    found[key] = hit
+                if key not in found and (match := _match_line(text, start, fault, pattern)):
+                    found[key] = match
     return [found[key] for key in sorted(found)]
 
 
 def _line_starts(text: str, needle: str) -> Iterator[int]:
     position = text.find(needle)
-    for _ in range(_MOST_HITS):
+    for _ in range(_MOST_MATCHES):
         if position < 0:
             return
         yield text.rfind("\n", 0, position) + 1
@@ -210,18 +211,18 @@ def _line_starts(text: str, needle: str) -> Iterator[int]:
 
 
 def _match_line(text: str, start: int, fault: FaultSignature, pattern: LinePattern) -> FaultMatch | None:
-    first, window = window_at(text, start)
-    found = None if first.level in ("D", "T") else pattern.regex.search(window)
+    first, lines = parse_lines_at(text, start)
+    found = None if first.level in ("D", "T") else pattern.regex.search(lines)
     if found is None or found.start() > len(first.text):
         return None
     facts = {name: value for name, value in found.groupdict().items() if value}
     return FaultMatch(start, fault, first.text.strip(), facts)
 
 
-def window_at(text: str, start: int) -> tuple[ParsedLine, str]:
-    """Return the line at `start`, and the text of it and the next lines, without prefixes."""
+def parse_lines_at(text: str, start: int) -> tuple[ParsedLine, str]:
+    """Return the line at `start`, and its text together with that of the next three lines, without prefixes."""
     lines = []
-    for _ in range(_WINDOW_LINES):
+    for _ in range(_LINES_OF_MATCH):
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
         lines.append(parse_line(text[start : min(end, start + _MOST_LINE_CHARACTERS)]))

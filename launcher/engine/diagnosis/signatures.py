@@ -146,6 +146,9 @@ def error_types() -> Mapping[str, type[LauncherError]]:
     return {kind.code: kind for kind in reversed(list(with_subclasses(LauncherError)))}
 
 
+# Parts of a regular expression, for find_needle: escaped punctuation, character classes, innermost groups, and anything
+# else that matches more than one text.
+
 _ESCAPED = re.compile(r"\\([^\w\s])")
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _GROUP = re.compile(r"\((\?(?:P<\w+>|:|!|=|<!|<=))?([^()]*)\)([?*+]|\{\d*,?\d*\})?")
