@@ -39,11 +39,11 @@ async def measure(model: Path, draft: int, rounds: int, seconds: float) -> dict[
         warm_up = await _use(session.send_request(request(_WARM_UP_TOKENS)))
         tokens = int(seconds * _WARM_UP_TOKENS / warm_up.wall_s)
         for _ in range(rounds):
-            samples = session.monitor.samples
+            samples = session.monitor.snapshot_count
             use = await _use(session.send_request(request(tokens)))
             found["tokens_per_second"].append(tokens / use.wall_s)
             found["cpu_percent"].append(use.percent)
-            found["samples_per_second"].append((session.monitor.samples - samples) / use.wall_s)
+            found["samples_per_second"].append((session.monitor.snapshot_count - samples) / use.wall_s)
         idle = [await _use(asyncio.sleep(seconds / rounds)) for _ in range(rounds) if rounds > 1]
     return found | {"idle_percent": [use.percent for use in idle]}
 

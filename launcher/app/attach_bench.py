@@ -108,13 +108,13 @@ class AttachedBench:
                     message("It ignores max_tokens, so it cannot be measured."),
                 )
 
-        meter = self.monitor.reply_started()
+        meter = self.monitor.start_reply_meter()
         began_s = time.monotonic()
         try:
             async with self.server.chat(request) as deltas:
                 return await read_reply(deltas, began_s, meter, check)
         finally:
-            self.monitor.reply_ended(meter)
+            self.monitor.end_reply_meter(meter)
 
 
 @asynccontextmanager

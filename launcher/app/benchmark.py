@@ -25,7 +25,7 @@ from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import ServerEntry
 from launcher.models.gguf import read_model
-from launcher.monitor.health_event import Code
+from launcher.monitor.health_event import FindingCode
 from launcher.tuning.history import SessionRecord, record_session
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
 from launcher.tuning.measured_speed import LEAST_ROUNDS, MOST_ROUNDS, WIDTH, MeasuredSpeed, measure_speed
@@ -313,6 +313,6 @@ def _find_spill_sentence(url: str) -> str | None:
     """
     with suppress(LauncherError, OSError):
         for finding in registry.find_server(url).health:
-            if finding.get("code") == Code.SPILL:
+            if finding.get("code") == FindingCode.SPILL:
                 return str(finding.get("sentence"))
     return None

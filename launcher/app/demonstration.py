@@ -106,7 +106,7 @@ async def run_demo(
         tokens_per_second=1_000.0 * (tokens - len(timed)) / milliseconds if milliseconds else None,
         acceptance=acceptance,
         text=replies[0].text,
-        samples=session.monitor.samples,
+        samples=session.monitor.snapshot_count,
         speed_note=f"Tuned on this machine: {measured}" if measured else preset.speed_note,
     )
 

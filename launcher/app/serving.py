@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from launcher.app.attach import AttachedServer, ServerAddress, parse_address
 from launcher.app.running_servers import explain_break, suspended_engine_error
-from launcher.app.session import OnEvent, OnHealth, OnSample, ServerSession
+from launcher.app.session import OnEvent, OnHealth, OnSnapshot, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -25,7 +25,7 @@ async def serve(
     port: int | None = None,
     shared: bool = False,
     on_event: OnEvent | None = None,
-    on_sample: OnSample | None = None,
+    on_snapshot: OnSnapshot | None = None,
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,
 ) -> AsyncIterator[ServerSession]:
@@ -34,7 +34,7 @@ async def serve(
     `shared` lets other computers of the network use this server with its key. `chosen` are the settings to keep
     for the model's next start: see ServerSession.start. Raises the LauncherError of a failed start.
     """
-    session = ServerSession(port=port, shared=shared, on_event=on_event, on_sample=on_sample, on_health=on_health)
+    session = ServerSession(port=port, shared=shared, on_event=on_event, on_snapshot=on_snapshot, on_health=on_health)
     try:
         await session.start(options, chosen=chosen)
         yield session

@@ -49,7 +49,7 @@ _PUBLISH_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
 OnEvent = Callable[[ServerEvent], None]
-OnSample = Callable[[MonitorSnapshot], None]
+OnSnapshot = Callable[[MonitorSnapshot], None]
 OnHealth = Callable[[HealthEvent], None]
 
 
@@ -75,11 +75,11 @@ class ServerSession:
         port: int | None = None,
         shared: bool = False,
         on_event: OnEvent | None = None,
-        on_sample: OnSample | None = None,
+        on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
     ) -> None:
         fix_mmap_threshold()
-        self.monitor = Monitor(on_sample, on_health=self._publish_health)
+        self.monitor = Monitor(on_snapshot, on_health=self._publish_health)
         self._on_health = on_health
         self._port, self._may_change_port = port, port is None
         self.shared = shared
@@ -308,7 +308,7 @@ class ServerSession:
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""
         if self._published is not None:
-            findings = tuple(finding.as_json() for finding in self.monitor.watch.open_findings)
+            findings = tuple(finding.as_json() for finding in self.monitor.health_watch.open_findings)
             self._published.registration.update(health=findings)
         if self._on_health is not None:
             _call_listener(self._on_health, event)
@@ -335,13 +335,13 @@ class ServerSession:
 
     async def send_request(self, request: ChatRequest, on_delta: OnDelta | None = None) -> Reply:
         """Send a request and return the whole reply. The monitor observes it. See Supervisor.chat for errors."""
-        meter = self.monitor.reply_started()
+        meter = self.monitor.start_reply_meter()
         began_s = time.monotonic()
         try:
             async with self.supervisor.chat(request) as deltas:
                 return await read_reply(deltas, began_s, meter, on_delta)
         finally:
-            self.monitor.reply_ended(meter)
+            self.monitor.end_reply_meter(meter)
 
     async def _open_supervisor(self, options: ServeOptions) -> Supervisor:
         published = await PublishedServer.publish(self, self._port, options, shared=self.shared)

@@ -87,4 +87,4 @@ async def run(options: argparse.Namespace) -> Result:
         "acceptance": round_figure(drafts.rate, 4),
         "acceptance_by_position": [round_figure(share, 4) for share in drafts.rates_by_position],
     }
-    return Result(data, ["", Note(f"\n{reply.line}")])
+    return Result(data, ["", Note(f"\n{reply.summary}")])

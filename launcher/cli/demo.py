@@ -45,7 +45,7 @@ async def run(options: argparse.Namespace) -> Result:
         on_event=states.show_event,
         on_prompt=lambda prompt: print(f"\n> {prompt}\n"),
         on_delta=show_delta,
-        on_reply=lambda reply: print(f"\n\n  {reply.line}"),
+        on_reply=lambda reply: print(f"\n\n  {reply.summary}"),
     )
     return Result(_as_json(report), [_describe_report(report)])
 

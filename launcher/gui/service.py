@@ -78,7 +78,7 @@ class ServerService:
 
         if self.session is None:
             self.session = ServerSession(
-                on_event=self._forward_event, on_sample=self._post, on_health=self._forward_health
+                on_event=self._forward_event, on_snapshot=self._post, on_health=self._forward_health
             )
             self._counting = UseCounting(self.session)
             self.session.monitor.set_visible(self._visible)
@@ -165,7 +165,7 @@ class ServerService:
 
     def _forward_health(self, _event: "HealthEvent") -> None:
         if self.session is not None:
-            self._post(HealthChanged(tuple(self.session.monitor.watch.open_findings)))
+            self._post(HealthChanged(tuple(self.session.monitor.health_watch.open_findings)))
 
     @staticmethod
     async def measured_note(launch: "Launch") -> str:

@@ -8,14 +8,23 @@ from statistics import median
 from launcher.base.action import Action, ActionKind
 from launcher.base.messages import join_messages, message, plural_message
 from launcher.machine.gpu import GpuProcess
-from launcher.monitor.health_event import Code, Finding, FinishedReply, HealthEvent, Latch, Level, Moment, ServerSetup
+from launcher.monitor.health_event import (
+    Finding,
+    FindingCode,
+    FindingLevel,
+    FinishedReply,
+    HealthEvent,
+    Latch,
+    Moment,
+    ServerSetup,
+)
 
 # Drafts that are not made or rarely accepted, and requests that wait.
 
 _WINDOW_DRAFTS, _WINDOW_REPLIES = 600, 4
 """Least drafted tokens and replies over which acceptance is judged."""
-_USUAL_WINDOWS = 3
-"""Windows after the start whose median is the usual acceptance."""
+_FIRST_RATES = 3
+"""Number of acceptance rates after the start whose median is the usual acceptance; each is of other replies."""
 _COLLAPSED, _RECOVERED = 0.55, 0.75
 """Shares of the usual acceptance below which the finding is raised, and above which it is cleared."""
 _LOW_ACCEPTANCE, _LOW_SHARE_OF_PUBLISHED = 0.10, 0.50
@@ -26,7 +35,7 @@ _LEAST_TOKENS = 32
 """Shorter replies without drafts do not count."""
 
 
-class AcceptanceLow:
+class LowAcceptanceDetector:
     """Detects a draft acceptance that collapsed, or that is far below the published values for the model.
 
     Acceptance depends strongly on the text: published results for one model are from about 0.5 to 0.95. So it takes
@@ -35,28 +44,29 @@ class AcceptanceLow:
 
     def __init__(self, setup: ServerSetup) -> None:
         self._setup = setup
-        self._window: deque[tuple[int, int]] = deque()
-        self._windows: list[float] = []
+        self._last_replies: deque[tuple[int, int]] = deque()
+        """Drafted and accepted tokens of the replies that are judged."""
+        self._first_rates: list[float] = []
 
     def check(self, moment: Moment) -> Finding | bool | None:
         """See Detector."""
         if not self._setup.draft:
             return None
-        drafts = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
-        self._window.extend(drafts)
-        drafted = sum(each for each, _ in self._window)
-        if not drafts or drafted < _WINDOW_DRAFTS or len(self._window) < _WINDOW_REPLIES:
+        new_replies = [(each.drafted, each.accepted or 0) for each in moment.finished if each.drafted]
+        self._last_replies.extend(new_replies)
+        drafted = sum(tokens for tokens, _ in self._last_replies)
+        if not new_replies or drafted < _WINDOW_DRAFTS or len(self._last_replies) < _WINDOW_REPLIES:
             return None
-        while len(self._window) > _WINDOW_REPLIES and drafted - self._window[0][0] >= _WINDOW_DRAFTS:
-            drafted -= self._window.popleft()[0]
-        rate = sum(each for _, each in self._window) / drafted
-        if len(self._windows) < _USUAL_WINDOWS:
-            self._windows.append(rate)
-            self._window.clear()
-        usual = median(self._windows) if len(self._windows) == _USUAL_WINDOWS else None
-        return self._judge(rate, drafted, usual)
+        while len(self._last_replies) > _WINDOW_REPLIES and drafted - self._last_replies[0][0] >= _WINDOW_DRAFTS:
+            drafted -= self._last_replies.popleft()[0]
+        rate = sum(tokens for _, tokens in self._last_replies) / drafted
+        if len(self._first_rates) < _FIRST_RATES:
+            self._first_rates.append(rate)
+            self._last_replies.clear()
+        usual = median(self._first_rates) if len(self._first_rates) == _FIRST_RATES else None
+        return self._judge_rate(rate, drafted, usual)
 
-    def _judge(self, rate: float, drafted: int, usual: float | None) -> Finding | bool | None:
+    def _judge_rate(self, rate: float, drafted: int, usual: float | None) -> Finding | bool | None:
         published = self._setup.published_acceptance
         lowest = _LOW_SHARE_OF_PUBLISHED * published if published is not None else _LOW_ACCEPTANCE
         collapsed = usual is not None and rate < _COLLAPSED * usual
@@ -72,7 +82,7 @@ class AcceptanceLow:
         else:
             against = message("at this rate drafting costs more than it gains")
         return Finding(
-            Code.ACCEPTANCE_LOW,
+            FindingCode.ACCEPTANCE_LOW,
             message(
                 "Only {rate:.0f} % of the last {drafted} drafted tokens were accepted; {against}.",
                 rate=100 * rate,
@@ -94,7 +104,7 @@ def _shorten_draft(draft: int) -> Action:
     return Action(ActionKind.DRAFT_OFF, message("Switch MTP off"))
 
 
-class DraftsInert:
+class InertDraftsDetector:
     """Detects replies without any draft although MTP is on. (The supervisor checks that there are some at the start.)
 
     A single reply may have none for a good reason (an image, the end of the context), so it takes several replies with
@@ -120,7 +130,7 @@ class DraftsInert:
         if self._replies < _INERT_REPLIES or self._tokens < _INERT_TOKENS:
             return None
         return Finding(
-            Code.DRAFTS_INERT,
+            FindingCode.DRAFTS_INERT,
             message(
                 "MTP is on, but the last {replies} replies ({tokens} tokens) had no drafted tokens.",
                 replies=self._replies,
@@ -131,7 +141,7 @@ class DraftsInert:
         )
 
 
-class RequestsWait:
+class WaitingRequestsDetector:
     """Detects requests that wait because all slots are busy."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -145,7 +155,7 @@ class RequestsWait:
             return False
         slots = min(self._slots + moment.waiting, 2 * self._slots)
         return Finding(
-            Code.REQUESTS_WAIT,
+            FindingCode.REQUESTS_WAIT,
             message(
                 "{requests}: {busy}. More slots process them at the same time, but share the context and "
                 "slow each reply down.",
@@ -154,7 +164,7 @@ class RequestsWait:
             ),
             {"requests_waiting": float(moment.waiting), "slots": float(self._slots)},
             Action(ActionKind.MORE_SLOTS, message("Use {slots} slots", slots=slots), {"slots": slots}),
-            Level.INFORMATION,
+            FindingLevel.INFORMATION,
         )
 
 
@@ -179,14 +189,14 @@ _MOST_NAMES = 2
 """Most programs that are named in a sentence."""
 
 
-class Throttling:
+class ThrottlingDetector:
     """Detects clocks that are throttled while the GPU works, from the reasons that NVML reports.
 
     A power limit is the normal state of a GPU under load. It is reported, as information, only if the clock is a
     quarter below the highest one since the server's start.
     """
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: FindingCode) -> None:
         self._code = code
         self._best_mhz = 0.0
 
@@ -199,7 +209,7 @@ class Throttling:
         self._best_mhz = max(self._best_mhz, clock or 0.0)
         if self._find_cause(frozenset(reasons)) is not self._code:
             return False
-        if self._code is Code.THROTTLED_POWER and (clock is None or clock > _POWER_CLOCK_SHARE * self._best_mhz):
+        if self._code is FindingCode.THROTTLED_POWER and (clock is None or clock > _POWER_CLOCK_SHARE * self._best_mhz):
             return None if clock is None else False
         names = ("gpu_temperature_c", "gpu_clock_mhz", "gpu_power_w", "gpu_power_limit_w")
         figures = {name: value for name in names if (value := moment.value(name)) is not None}
@@ -207,21 +217,21 @@ class Throttling:
         return self._make_finding(moment, evidence, _describe_clocks(clock, self._best_mhz))
 
     @staticmethod
-    def _find_cause(reasons: frozenset[str]) -> Code | None:
+    def _find_cause(reasons: frozenset[str]) -> FindingCode | None:
         if reasons & HOT:
-            return Code.THROTTLED_HOT
+            return FindingCode.THROTTLED_HOT
         if reasons & HARDWARE:
-            return Code.THROTTLED_HARDWARE
-        return Code.THROTTLED_POWER if reasons & POWER else None
+            return FindingCode.THROTTLED_HARDWARE
+        return FindingCode.THROTTLED_POWER if reasons & POWER else None
 
     def _make_finding(self, moment: Moment, evidence: Evidence, clocks: str) -> Finding:
         temperature = moment.value("gpu_temperature_c")
-        if self._code is Code.THROTTLED_HOT:
+        if self._code is FindingCode.THROTTLED_HOT:
             at = message(" at {temperature:.0f} °C", temperature=temperature) if temperature is not None else ""
             cool = Action(ActionKind.IMPROVE_COOLING, message("Clean the fans and check the airflow"))
             sentence = message("The GPU slows down because it is too hot{at}{clocks}.", at=at, clocks=clocks)
             return Finding(self._code, sentence, evidence, cool, self._heat_level(moment))
-        if self._code is Code.THROTTLED_HARDWARE:
+        if self._code is FindingCode.THROTTLED_HARDWARE:
             check = Action(ActionKind.IMPROVE_COOLING, message("Check the power cables and the cooling"))
             sentence = message(
                 "The GPU protects itself and slows down: power supply or cooling is insufficient{clocks}.",
@@ -231,13 +241,13 @@ class Throttling:
         if moment.on_battery:
             sentence = message("On battery the GPU gets less power{clocks}.", clocks=clocks)
             plug = Action(ActionKind.PLUG_IN, message("Plug in the charger"))
-            return Finding(self._code, sentence, evidence, plug, Level.INFORMATION)
+            return Finding(self._code, sentence, evidence, plug, FindingLevel.INFORMATION)
         limit = moment.value("gpu_power_limit_w")
         watts = message(" of {limit:.0f} W", limit=limit) if limit is not None else ""
         sentence = message("The power limit{watts} holds the GPU back{clocks}.", watts=watts, clocks=clocks)
-        return Finding(self._code, sentence, evidence, None, Level.INFORMATION)
+        return Finding(self._code, sentence, evidence, None, FindingLevel.INFORMATION)
 
-    def _heat_level(self, moment: Moment) -> Level:
+    def _heat_level(self, moment: Moment) -> FindingLevel:
         """Return the severity of thermal throttling.
 
         A laptop's driver may hold a temperature limit all day. That is a warning only if the clock falls noticeably.
@@ -245,7 +255,7 @@ class Throttling:
         clock = moment.value("gpu_clock_mhz")
         by_hardware = "temperature (hardware)" in (moment.activity.throttled_by or ())
         slower = clock is None or clock < _HEAT_CLOCK_SHARE * self._best_mhz
-        return Level.WARNING if by_hardware or slower else Level.INFORMATION
+        return FindingLevel.WARNING if by_hardware or slower else FindingLevel.INFORMATION
 
 
 def _describe_clocks(now: float | None, best: float) -> str:
@@ -254,7 +264,7 @@ def _describe_clocks(now: float | None, best: float) -> str:
     return message(": {now:.0f} MHz, it had {best:.0f} MHz", now=now, best=best)
 
 
-class VramPressure:
+class VramPressureDetector:
     """Detects other programs that took GPU memory after the model was loaded, so that hardly any is left.
 
     llama-server allocates its memory at its start, so later growth is due to other programs. Their share is exact if
@@ -297,7 +307,7 @@ class VramPressure:
         if programs and not exact:
             sentence = join_messages(sentence, message("Programs on the GPU: {who}.", who=programs))
         return Finding(
-            Code.VRAM_PRESSURE,
+            FindingCode.VRAM_PRESSURE,
             sentence,
             {"vram_free_mib": free, "vram_taken_by_others_mib": taken, "programs": programs or "unknown"},
             Action(ActionKind.FREE_MEMORY, message("Close the programs that use the GPU's memory")),
@@ -321,8 +331,8 @@ def _find_engine(processes: tuple[GpuProcess, ...] | None, pid: int | None) -> G
     return next((each for each in processes or () if each.pid == pid and each.name is not None), None)
 
 
-class GpuUnused:
-    """Detects a GPU build that runs on the CPU, or a model that is on the GPU by the log but not by its memory in use.
+class UnusedGpuDetector:
+    """Detects a GPU build that runs on the CPU, or a model that the log places on the GPU but its memory use does not.
 
     Undecided if neither log nor driver is conclusive: WDDM, WSL and containers hide the memory of a process.
     """
@@ -369,7 +379,7 @@ class GpuUnused:
     @staticmethod
     def _make_finding(sentence: str, evidence: Evidence) -> Finding:
         return Finding(
-            Code.GPU_UNUSED,
+            FindingCode.GPU_UNUSED,
             sentence,
             evidence,
             Action(ActionKind.OTHER_ENGINE_BUILD, message("Install the build that suits this GPU and driver")),
@@ -396,8 +406,8 @@ _LAST_REPLIES, _NEWEST_REPLIES = 5, 3
 _RECENT_S, _LAST_S, _LEAST_SPAN_S = 60.0, 600.0, 30.0
 """Seconds. All replies of the last minute are compared, or the last five within ten minutes if there are fewer; they
 must span half a minute."""
-_LEAST_FILL = 256
-"""Upper limit of the first class of context in use, in tokens."""
+_LEAST_CONTEXT_USED = 256
+"""Up to this context in use, in tokens, all replies are in one class."""
 _SLOW, _FINE = 0.70, 0.85
 """Shares of the usual speed up to which falling speed is raised, and above which it is cleared."""
 
@@ -440,7 +450,7 @@ class SpeedHistory:
 
     def add(self, time_s: float, reply: FinishedReply) -> None:
         """Add a reply that ended at `time_s`."""
-        if reply.predicted_n < _FEWEST_TOKENS or reply.predicted_s < _SHORTEST_S or reply.fill is None:
+        if reply.predicted_n < _FEWEST_TOKENS or reply.predicted_s < _SHORTEST_S or reply.context_used is None:
             self.too_short += 1
             return
         if reply.others_percent is not None and reply.others_percent > _MOST_OTHERS_PERCENT:
@@ -451,15 +461,15 @@ class SpeedHistory:
             self.too_short += 1
             return
         rate = steps / reply.predicted_s
-        fill_class = floor(2 * log2(max(reply.fill, _LEAST_FILL) / _LEAST_FILL))
-        first = self._first.setdefault((fill_class, reply.streams, bool(reply.drafted)), [])
+        context_class = floor(2 * log2(max(reply.context_used, _LEAST_CONTEXT_USED) / _LEAST_CONTEXT_USED))
+        first = self._first.setdefault((context_class, reply.streams, bool(reply.drafted)), [])
         if len(first) < _FIRST_REPLIES:
             first.append(rate)
             return
         self.compared += 1
         self._last.append(_ComparedReply(time_s, rate / median(first), rate))
 
-    def drop_last(self) -> None:
+    def drop_last_replies(self) -> None:
         """Drop the last replies, so that only later ones are compared. The usual speed stays."""
         self._last.clear()
 
@@ -477,8 +487,8 @@ class SpeedHistory:
         return SpeedComparison(median(each.ratio for each in recent), latest, rate / latest, rate, len(recent), span_s)
 
 
-class SpeedFalling:
-    """Detects replies that became much slower. Health suppresses it while another finding explains that."""
+class FallingSpeedDetector:
+    """Detects replies that became much slower. Health does not run it while another finding explains the slowness."""
 
     def __init__(self, speed: SpeedHistory) -> None:
         self._speed = speed
@@ -499,7 +509,7 @@ class SpeedFalling:
             return None
         minutes = (moment.time_s - self._since_s) / 60
         return Finding(
-            Code.SPEED_FALLING,
+            FindingCode.SPEED_FALLING,
             message(
                 "Replies are {latest:.1f} times slower than this server's first ones at the same context: "
                 "{now_per_s:.1f} steps/s now, {usual_per_s:.1f} steps/s then.",
@@ -538,7 +548,7 @@ _USUAL_CHECKS = 10
 """Checks after the start whose median is the usual traffic and power."""
 
 
-class Spill:
+class SpillDetector:
     """Detects a spill by growth of shared memory where it is reported, else by PCIe traffic with less speed or power.
 
     Windows reports the shared memory of the process (`gpu_shared_mib`). amdgpu reports that of all programs
@@ -647,30 +657,46 @@ def _spill_finding(sentence: str, evidence: dict[str, float], speed: SpeedCompar
     figures: dict[str, float | str] = dict(evidence)
     if speed is not None:
         figures["speed_ratio"] = speed.latest
-    return Finding(Code.SPILL, sentence, figures, Action(ActionKind.SMALLER_CONTEXT, message("Halve the context")))
+    return Finding(
+        FindingCode.SPILL, sentence, figures, Action(ActionKind.SMALLER_CONTEXT, message("Halve the context"))
+    )
 
 
-_CAUSES = frozenset({Code.SPILL, Code.THROTTLED_HOT, Code.THROTTLED_HARDWARE, Code.THROTTLED_POWER, Code.GPU_UNUSED})
+_CAUSES = frozenset(
+    {
+        FindingCode.SPILL,
+        FindingCode.THROTTLED_HOT,
+        FindingCode.THROTTLED_HARDWARE,
+        FindingCode.THROTTLED_POWER,
+        FindingCode.GPU_UNUSED,
+    }
+)
 """Findings that explain slow replies, so SPEED_FALLING is not raised while there is one of them."""
 
 
 class Health:
-    """Runs all detectors for one server, from its start to its end. Its clock is the `time_s` of the moments."""
+    """Runs all detectors for one server, from its start to its end."""
 
     def __init__(self, setup: ServerSetup) -> None:
         self.setup = setup
         self.speed = SpeedHistory()
         self._latches = {
-            Code.GPU_UNUSED: Latch(GpuUnused(setup), raise_checks=3, clear_checks=3),
-            Code.SPILL: Latch(Spill(setup, self.speed), raise_checks=3, clear_checks=5),
-            Code.VRAM_PRESSURE: Latch(VramPressure(setup), raise_checks=3, clear_checks=5),
-            Code.THROTTLED_HOT: Latch(Throttling(Code.THROTTLED_HOT), raise_checks=5, clear_checks=10),
-            Code.THROTTLED_HARDWARE: Latch(Throttling(Code.THROTTLED_HARDWARE), raise_checks=5, clear_checks=10),
-            Code.THROTTLED_POWER: Latch(Throttling(Code.THROTTLED_POWER), raise_checks=10, clear_checks=10),
-            Code.ACCEPTANCE_LOW: Latch(AcceptanceLow(setup), raise_checks=2, clear_checks=2),
-            Code.DRAFTS_INERT: Latch(DraftsInert(setup), raise_checks=1, clear_checks=1),
-            Code.REQUESTS_WAIT: Latch(RequestsWait(setup), raise_checks=10, clear_checks=10),
-            Code.SPEED_FALLING: Latch(SpeedFalling(self.speed), raise_checks=2, clear_checks=2),
+            FindingCode.GPU_UNUSED: Latch(UnusedGpuDetector(setup), raise_checks=3, clear_checks=3),
+            FindingCode.SPILL: Latch(SpillDetector(setup, self.speed), raise_checks=3, clear_checks=5),
+            FindingCode.VRAM_PRESSURE: Latch(VramPressureDetector(setup), raise_checks=3, clear_checks=5),
+            FindingCode.THROTTLED_HOT: Latch(
+                ThrottlingDetector(FindingCode.THROTTLED_HOT), raise_checks=5, clear_checks=10
+            ),
+            FindingCode.THROTTLED_HARDWARE: Latch(
+                ThrottlingDetector(FindingCode.THROTTLED_HARDWARE), raise_checks=5, clear_checks=10
+            ),
+            FindingCode.THROTTLED_POWER: Latch(
+                ThrottlingDetector(FindingCode.THROTTLED_POWER), raise_checks=10, clear_checks=10
+            ),
+            FindingCode.ACCEPTANCE_LOW: Latch(LowAcceptanceDetector(setup), raise_checks=2, clear_checks=2),
+            FindingCode.DRAFTS_INERT: Latch(InertDraftsDetector(setup), raise_checks=1, clear_checks=1),
+            FindingCode.REQUESTS_WAIT: Latch(WaitingRequestsDetector(setup), raise_checks=10, clear_checks=10),
+            FindingCode.SPEED_FALLING: Latch(FallingSpeedDetector(self.speed), raise_checks=2, clear_checks=2),
         }
 
     @property
@@ -684,12 +710,12 @@ class Health:
             self.speed.add(moment.time_s, reply)
         events = []
         for code, latch in self._latches.items():
-            explained = code is Code.SPEED_FALLING and latch.raised is None and self._has_cause()
-            event = None if explained else latch.feed(moment)
+            explained = code is FindingCode.SPEED_FALLING and latch.raised is None and self._has_cause()
+            event = None if explained else latch.check_moment(moment)
             if event is not None:
                 events.append(event)
                 if event.cleared and code in _CAUSES:
-                    self.speed.drop_last()  # these replies were slow for the cleared reason
+                    self.speed.drop_last_replies()  # these replies were slow for the cleared reason
         return tuple(events)
 
     def _has_cause(self) -> bool:

@@ -1,4 +1,4 @@
-"""Types of the health monitor: its input (Moment), findings, events, and the hysteresis between these two."""
+"""Types of the health monitor: its input (Moment), findings, events, and the hysteresis that decides on events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ LONGEST_GAP_S = 10.0
 """Longest gap between two checks in seconds. After a longer one (the computer slept) latches restart their count."""
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     """Severity of a finding."""
 
     INFORMATION = "information"
@@ -21,8 +21,8 @@ class Level(StrEnum):
     """It costs the user speed or memory now."""
 
 
-class Code(StrEnum):
-    """Problems that a running server may have."""
+class FindingCode(StrEnum):
+    """Codes of the problems that a running server may have."""
 
     SPILL = "spill"
     THROTTLED_HOT = "throttled_hot"
@@ -40,11 +40,11 @@ class Code(StrEnum):
 class Finding:
     """A problem found by a detector. The names in `evidence` end in the unit, if there is one."""
 
-    code: Code
+    code: FindingCode
     sentence: str
     evidence: Mapping[str, float | str]
     action: Action | None = None
-    level: Level = Level.WARNING
+    level: FindingLevel = FindingLevel.WARNING
 
     def as_json(self) -> dict[str, object]:
         """Return the finding as JSON data, with figures rounded to three decimals."""
@@ -72,8 +72,8 @@ class FinishedReply:
     """A finished reply, or the sum of several that ended between two readings of the counters.
 
     `predicted_n`, `drafted` and `accepted` count tokens; the latter two are None if the engine build does not count
-    them. `predicted_s` is the generation time in seconds. `fill` is the context in use in the middle of the reply, in
-    tokens, None if unknown. `streams` is the most replies generated at the same time, as far as observed.
+    them. `predicted_s` is the generation time in seconds. `context_used` is the context in use in the middle of the
+    reply, in tokens, None if unknown. `streams` is the most replies generated at the same time, as far as observed.
     `others_percent` is the processor share of other programs meanwhile.
     """
 
@@ -81,7 +81,7 @@ class FinishedReply:
     predicted_s: float
     drafted: int | None
     accepted: int | None
-    fill: float | None
+    context_used: float | None
     streams: int
     others_percent: float | None = None
 
@@ -152,7 +152,7 @@ class Latch:
         self._count = 0
         self._checked_s: float | None = None
 
-    def feed(self, moment: Moment) -> HealthEvent | None:
+    def check_moment(self, moment: Moment) -> HealthEvent | None:
         """Run the detector on a moment; return an event if its finding was raised or cleared, else None."""
         if self._checked_s is not None and moment.time_s - self._checked_s > LONGEST_GAP_S:
             self._count = 0

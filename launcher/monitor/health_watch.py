@@ -160,7 +160,7 @@ def _is_host(name: str) -> bool:
     return name.startswith(("CPU", "BLAS", "AMX")) or name.endswith("_Host")
 
 
-_SMALL_FILL, _LONG_S = 4_096, 2.0
+_SMALL_CONTEXT_USED, _LONG_S = 4_096, 2.0
 """Limits in tokens and seconds. If several requests ended between two readings of the counters, only their sums are
 known. The sum of tokens counts as the context in use if it is small, or if it must be mostly that of one long request.
 """
@@ -178,7 +178,7 @@ class CheckInput:
 
 @dataclass(slots=True)
 class _RunningReply:
-    """A running reply of ours: its start, the most streams at the same time, and its tokens at the last check."""
+    """A reply that we are reading: its start, the most streams at the same time, and its tokens at the last check."""
 
     began_s: float
     streams: int
@@ -202,14 +202,14 @@ class HealthWatch:
         self._listener = listener
         self._others = OtherProgramsLoad()
         self._engine_pid: int | None = None
-        self._next_s = 0.0
-        self._last_s = 0.0
+        self._next_check_s = 0.0
+        self._last_check_s = 0.0
         self._counters: Counters | None = None
-        self._own: dict[ReplyMeter, _RunningReply] = {}
-        self._own_ended_s = float("-inf")
+        self._own_replies: dict[ReplyMeter, _RunningReply] = {}
+        self._own_reply_ended_s = float("-inf")
         self._finished: list[tuple[float, FinishedReply]] = []
         """Replies that ended since the last check, with the times at which they began."""
-        self._others_percents: deque[tuple[float, float | None]] = deque(maxlen=300)
+        self._others_shares: deque[tuple[float, float | None]] = deque(maxlen=300)
         """Processor share of other programs at the last checks, with their times."""
 
     @property
@@ -219,7 +219,7 @@ class HealthWatch:
 
     def is_due(self, now_s: float) -> bool:
         """Return whether the next health check is due."""
-        return now_s >= self._next_s
+        return now_s >= self._next_check_s
 
     def read_machine(self, gpu: GpuSensors, engine_pid: int, launch: Launch | None, log: LogBook | None) -> CheckInput:
         """Read the machine's values for a check, and the setup of a new engine (from its log, if we started it)."""
@@ -235,7 +235,8 @@ class HealthWatch:
 
     def check(self, now_s: float, machine: CheckInput | None, series: Mapping[str, Series]) -> None:
         """Run the detectors, and pass their events to the listener. `machine` is None if no server is ready."""
-        since_s, self._last_s, self._next_s = self._last_s, now_s, now_s + self.period_s
+        since_s, self._last_check_s = self._last_check_s, now_s
+        self._next_check_s = now_s + self.period_s
         if machine is None:
             return
         if machine.setup is not None:
@@ -243,7 +244,7 @@ class HealthWatch:
             self._finished.clear()
         if self.health is None:
             return
-        self._others_percents.append((now_s, machine.others_percent))
+        self._others_shares.append((now_s, machine.others_percent))
         processing = self._counters.processing if self._counters else None
         readings = {name: _mean(series[name], since_s) for name in READINGS if name in series}
         self.activity = machine.snapshot.activity
@@ -271,20 +272,25 @@ class HealthWatch:
 
     def reply_started(self, meter: ReplyMeter, now_s: float) -> None:
         """Register a reply that we have requested."""
-        self._own[meter] = _RunningReply(now_s, 0)
+        self._own_replies[meter] = _RunningReply(now_s, 0)
         self._count_streams()
 
     def reply_ended(self, meter: ReplyMeter, now_s: float) -> None:
         """Register the end of our reply, whether it is complete or not."""
-        own = self._own.pop(meter)
-        self._own_ended_s = now_s
+        own = self._own_replies.pop(meter)
+        self._own_reply_ended_s = now_s
         timings = meter.last
         if timings is None:
             return
         drafts = meter.acceptance
-        fill = timings.cache_n + timings.prompt_n + timings.predicted_n / 2
+        context_used = timings.cache_n + timings.prompt_n + timings.predicted_n / 2
         reply = FinishedReply(
-            timings.predicted_n, timings.predicted_ms / 1_000, drafts.drafted, drafts.accepted, fill, own.streams
+            timings.predicted_n,
+            timings.predicted_ms / 1_000,
+            drafts.drafted,
+            drafts.accepted,
+            context_used,
+            own.streams,
         )
         self._finished.append((own.began_s, reply))
 
@@ -295,39 +301,39 @@ class HealthWatch:
         """
         self._counters = now
         self._count_streams()
-        if before is None or self._own or self._own_ended_s >= before_s:
+        if before is None or self._own_replies or self._own_reply_ended_s >= before_s:
             return
         tokens, seconds = int(now.predicted_n - before.predicted_n), now.predicted_s - before.predicted_s
         if tokens <= 0 or seconds <= 0 or now.drafted < before.drafted or now.accepted < before.accepted:
             return
         streams = max(before.processing, now.processing, 1)
-        fill = now.prompt_n - before.prompt_n + tokens / 2
-        fill_known = fill <= _SMALL_FILL or (streams == 1 and seconds >= _LONG_S)
+        context_used = now.prompt_n - before.prompt_n + tokens / 2
+        context_known = context_used <= _SMALL_CONTEXT_USED or (streams == 1 and seconds >= _LONG_S)
         counts = now.counts_drafts
         reply = FinishedReply(
             predicted_n=tokens,
             predicted_s=seconds,
             drafted=now.drafted - before.drafted if counts else None,
             accepted=now.accepted - before.accepted if counts else None,
-            fill=fill if fill_known else None,
+            context_used=context_used if context_known else None,
             streams=streams,
         )
         self._finished.append((before_s, reply))
 
     def _count_streams(self) -> None:
-        streams = max(len(self._own), self._counters.processing if self._counters else 0)
-        for own in self._own.values():
+        streams = max(len(self._own_replies), self._counters.processing if self._counters else 0)
+        for own in self._own_replies.values():
             own.streams = max(own.streams, streams)
 
     def _is_generating(self, processing: int | None) -> bool | None:
         """Return whether tokens were generated since the last check, or None if unknown.
 
-        Of other clients' requests it is known only that they are being processed.
+        The engine does not tell how many tokens requests of other clients have, only that it processes some.
         """
-        if not self._own:
+        if not self._own_replies:
             return None if processing is None else processing > 0
         generated = False
-        for meter, own in self._own.items():
+        for meter, own in self._own_replies.items():
             tokens = meter.last.predicted_n if meter.last else 0
             generated |= tokens > own.checked_n
             own.checked_n = tokens
@@ -335,7 +341,7 @@ class HealthWatch:
 
     def _add_others_share(self, began_s: float, reply: FinishedReply) -> FinishedReply:
         """Return `reply` with the processor share of other programs while it was generated."""
-        shares = [share for time_s, share in self._others_percents if time_s > began_s and share is not None]
+        shares = [share for time_s, share in self._others_shares if time_s > began_s and share is not None]
         return replace(reply, others_percent=fmean(shares) if shares else None)
 
 

@@ -37,7 +37,7 @@ class MonitoredServer(Protocol):
 
     @property
     def launch(self) -> Launch | None:
-        """The start request, None if others started it."""
+        """The launch, None if others started the server."""
 
     @property
     def log(self) -> LogBook | None:
@@ -88,10 +88,11 @@ class MonitorSnapshot:
 
 
 class Monitor:
-    """Samples the machine and a server from `watch_server` to `end`. Runs in the supervisor's loop.
+    """Samples the machine and a server from `watch_server` to `end`, in the periods of `periods`.
 
-    It samples as `periods` says. A reply of ours wakes it immediately, a request of another client at the next reading
-    of /metrics: within `metrics_s` if the log shows it, else within `metrics_rest_s`. The series are kept after `end`.
+    A reply of ours wakes it immediately, a request of another client at the next reading of /metrics: within
+    `metrics_s` if the log shows the request, else within `metrics_rest_s`. The series are kept after `end`. A monitor
+    belongs to the event loop of the server's supervisor.
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class Monitor:
         periods: MonitorPeriods | None = None,
     ) -> None:
         self.periods = periods or MonitorPeriods()
-        self.watch = HealthWatch(on_health)
+        self.health_watch = HealthWatch(on_health)
         self.series: dict[str, Series] = {}
-        self.samples = 0
+        self.snapshot_count = 0
         self.on_traffic: Callable[[Traffic], None] | None = None
         """Called with the traffic of all requests, our own and others', except during `pause_traffic_reports`."""
         self._traffic_pauses = 0
@@ -135,12 +136,12 @@ class Monitor:
         finally:
             self._traffic_pauses -= 1
 
-    def watch_server(self, supervisor: MonitoredServer) -> None:
-        """Start sampling `supervisor` and the machine, unless already started."""
+    def watch_server(self, server: MonitoredServer) -> None:
+        """Start sampling `server` and the machine, unless already started."""
         if not self._tasks:
             self._tasks = [
-                asyncio.create_task(self._run_sampling(supervisor)),
-                asyncio.create_task(self._poll_metrics(supervisor)),
+                asyncio.create_task(self._run_sampling(server)),
+                asyncio.create_task(self._poll_metrics(server)),
             ]
             for task in self._tasks:
                 task.add_done_callback(_report_failure)
@@ -159,56 +160,57 @@ class Monitor:
         if visible:
             self._wake.set()
 
-    def reply_started(self) -> ReplyMeter:
-        """Return a meter for a reply that we request. Until it ends, the engine's figures come from this meter."""
+    def start_reply_meter(self) -> ReplyMeter:
+        """Return a meter for a reply that we request. Until it ends, the engine's figures come from the meter."""
         self._meter = ReplyMeter()
-        self.watch.reply_started(self._meter, self._clock())
+        self.health_watch.reply_started(self._meter, self._clock())
         self._wake.set()
         return self._meter
 
-    def reply_ended(self, meter: ReplyMeter) -> None:
-        """Register the end of a reply of ours. Its figures stay valid for `reply_valid_s`, and until they were sampled.
-
-        On a busy computer a short reply may begin and end between two samples.
+    def end_reply_meter(self, meter: ReplyMeter) -> None:
+        """Register the end of a reply of ours. Its figures stay valid for `reply_valid_s`, and until they were sampled,
+        because a short reply may begin and end between two samples.
         """
-        self.watch.reply_ended(meter, self._clock())
+        self.health_watch.reply_ended(meter, self._clock())
         if self._meter is meter:
             self._meter = None
             self._ended_reply, self._unsampled = (meter, self._clock()), True
 
-    async def _run_sampling(self, supervisor: MonitoredServer) -> None:
+    async def _run_sampling(self, server: MonitoredServer) -> None:
         gpu = await asyncio.to_thread(GpuSensors)
         next_s, next_check_s = self._clock(), 0.0
         try:
             while True:
                 self._wake.clear()
-                self._host.watch_process(supervisor.engine_pid)
-                serving = supervisor.status.state in (ServerState.READY, ServerState.BUSY)
-                pid = supervisor.engine_pid if serving and self.watch.is_due(next_s) else None
+                self._host.watch_process(server.engine_pid)
+                serving = server.status.state in (ServerState.READY, ServerState.BUSY)
+                pid = server.engine_pid if serving and self.health_watch.is_due(next_s) else None
                 read_check = (
-                    partial(self.watch.read_machine, gpu, pid, supervisor.launch, supervisor.log) if pid else None
+                    partial(self.health_watch.read_machine, gpu, pid, server.launch, server.log) if pid else None
                 )
                 machine, check_input = await asyncio.to_thread(
-                    self._read_machine, gpu, supervisor.engine_pid is not None, read_check
+                    self._read_machine, gpu, server.engine_pid is not None, read_check
                 )
-                self._reset_for_new_engine(supervisor.engine_pid)
+                self._reset_for_new_engine(server.engine_pid)
                 engine, acceptance = self._engine_readings()
                 self._store_snapshot(
-                    MonitorSnapshot(next_s, machine | engine | self.watch.memory, acceptance, self.watch.activity)
+                    MonitorSnapshot(
+                        next_s, machine | engine | self.health_watch.memory, acceptance, self.health_watch.activity
+                    )
                 )
                 if read_check is not None:
-                    self.watch.check(next_s, check_input, self.series)
-                    next_check_s = next_s + self.watch.period_s
+                    self.health_watch.check(next_s, check_input, self.series)
+                    next_check_s = next_s + self.health_watch.period_s
                 elif not serving:
-                    self.watch.reset()
-                next_s = await self._wait_for_next(next_s, next_check_s, supervisor)
+                    self.health_watch.reset()
+                next_s = await self._wait_for_next(next_s, next_check_s, server)
         finally:
             gpu.close()
 
-    async def _wait_for_next(self, before_s: float, next_check_s: float, supervisor: MonitoredServer) -> float:
+    async def _wait_for_next(self, before_s: float, next_check_s: float, server: MonitoredServer) -> float:
         """Wait until the next sample or health check is due, and return its time."""
         sampled_s = self._clock()
-        if not self._is_generating(supervisor):
+        if not self._is_generating(server):
             later_s = before_s + (self.periods.visible_s if self._visible else self.periods.hidden_s)
             if before_s < next_check_s < later_s:  # checks keep their period, because detectors count them
                 later_s = next_check_s
@@ -221,9 +223,9 @@ class Monitor:
         await asyncio.sleep(soon_s - self._clock())
         return soon_s
 
-    def _is_generating(self, supervisor: MonitoredServer) -> bool:
+    def _is_generating(self, server: MonitoredServer) -> bool:
         """Return whether tokens are being generated, or were so recently that the figures still count."""
-        return self._meter is not None or self._last_reply_is_valid or supervisor.status.state is ServerState.BUSY
+        return self._meter is not None or self._last_reply_is_valid or server.status.state is ServerState.BUSY
 
     @property
     def _last_reply_is_valid(self) -> bool:
@@ -232,17 +234,17 @@ class Monitor:
             self._unsampled or self._clock() - self._ended_reply[1] <= self.periods.reply_valid_s
         )
 
-    async def _poll_metrics(self, supervisor: MonitoredServer) -> None:
+    async def _poll_metrics(self, server: MonitoredServer) -> None:
         """Read /metrics periodically, in a task of its own because the engine may be slow to reply."""
         while True:
-            log, until_s = supervisor.log, self._clock() + self.periods.metrics_rest_s
+            log, until_s = server.log, self._clock() + self.periods.metrics_rest_s
             # Counted before the request, so that no line logged meanwhile is missed.
             lines = log.line_count if log is not None else 0
-            await self._read_metrics(supervisor)
+            await self._read_metrics(server)
             idle = True
             while idle:
                 await asyncio.sleep(self.periods.metrics_s)
-                idle = self._clock() < until_s and _is_idle(supervisor, log, lines)
+                idle = self._clock() < until_s and _is_idle(server, log, lines)
 
     def _read_machine(
         self, gpu: GpuSensors, engine_runs: bool, read_check: Callable[[], CheckInput] | None
@@ -286,27 +288,27 @@ class Monitor:
             return self._ended_reply[0]
         return self._meter
 
-    def _store_snapshot(self, sample: MonitorSnapshot) -> None:
-        self.samples += 1
-        for name, reading in sample.readings.items():
-            self.series.setdefault(name, Series(name)).add(sample.time_s, reading)
+    def _store_snapshot(self, snapshot: MonitorSnapshot) -> None:
+        self.snapshot_count += 1
+        for name, reading in snapshot.readings.items():
+            self.series.setdefault(name, Series(name)).add(snapshot.time_s, reading)
         if self._listener is not None:
-            self._listener(sample)
+            self._listener(snapshot)
 
-    async def _read_metrics(self, supervisor: MonitoredServer) -> None:
-        if supervisor.status.state not in (ServerState.READY, ServerState.BUSY):
+    async def _read_metrics(self, server: MonitoredServer) -> None:
+        if server.status.state not in (ServerState.READY, ServerState.BUSY):
             self._counters = None
             return
         # Sampling resets as well, but its first sample of a new engine may come after this first reading.
-        self._reset_for_new_engine(supervisor.engine_pid)
+        self._reset_for_new_engine(server.engine_pid)
         try:
-            counters = parse_counters(await supervisor.client.read_metrics())
+            counters = parse_counters(await server.client.read_metrics())
         except (LauncherError, ValueError):
             return  # the supervisor notices a dead engine itself
-        supervisor.note_requests(counters.processing)
+        server.note_requests(counters.processing)
         if counters.processing:
             self._wake.set()
-        self.watch.add_counters(self._counters, counters, self._counters_s)
+        self.health_watch.add_counters(self._counters, counters, self._counters_s)
         self._counters_s = self._clock()
         if self._counters is not None:
             traffic = measure_traffic(self._counters, counters)
@@ -317,9 +319,9 @@ class Monitor:
         self._counters = counters
 
 
-def _is_idle(supervisor: MonitoredServer, log: LogBook | None, lines: int) -> bool:
+def _is_idle(server: MonitoredServer, log: LogBook | None, lines: int) -> bool:
     """Return whether the engine is idle, and its log shows no request after the first `lines` lines."""
-    if log is None or supervisor.log is not log or supervisor.status.state is not ServerState.READY:
+    if log is None or server.log is not log or server.status.state is not ServerState.READY:
         return False
     return all(POLLING_LINE.search(line.text) for line in log.lines_since(lines))
 

@@ -32,8 +32,8 @@ class Reply:
     completion_tokens: int | None = None
 
     @property
-    def line(self) -> str:
-        """Summary line shown under a reply: rate, tokens, time to the first token, acceptance, why it ended."""
+    def summary(self) -> str:
+        """Line shown under a reply: rate, tokens, time to the first token, acceptance, why it ended."""
         parts = []
         if self.timings is not None:
             parts += [format_rate(self.timings.tokens_per_second), f"{self.timings.predicted_n} tokens"]

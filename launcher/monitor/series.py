@@ -12,7 +12,7 @@ from launcher.machine.gpu import Reading
 SPAN_S = 600.0
 """Time span that a series keeps, in seconds."""
 _SLACK = 512
-"""Old samples that are deleted at once."""
+"""Number of outdated samples that are deleted at once."""
 
 
 class Sample(NamedTuple):
@@ -49,7 +49,7 @@ class Series:
     @property
     def last(self) -> float | None:
         """The newest value, or None if unknown."""
-        return _known(self._values[-1]) if self._values else None
+        return _none_for_nan(self._values[-1]) if self._values else None
 
     def __len__(self) -> int:
         return len(self._times) - self._first
@@ -63,10 +63,10 @@ class Series:
 
     def _samples_from(self, index: int) -> list[Sample]:
         return [
-            Sample(time_s, _known(value))
+            Sample(time_s, _none_for_nan(value))
             for time_s, value in zip(self._times[index:], self._values[index:], strict=True)
         ]
 
 
-def _known(value: float) -> float | None:
+def _none_for_nan(value: float) -> float | None:
     return None if isnan(value) else value

@@ -8,7 +8,7 @@ from statistics import median
 from launcher.base.messages import message
 from launcher.machine.gpu import GpuActivity, GpuProcess
 from launcher.monitor.health import HARDWARE, HOT
-from launcher.monitor.health_event import Code, Finding
+from launcher.monitor.health_event import Finding, FindingCode
 from launcher.monitor.monitor import Monitor
 from launcher.tuning.records import Run
 from launcher.tuning.statistics import mean_of_known
@@ -57,7 +57,7 @@ class DisturbanceJudge:
 
 
 def _find_spill(after: MachineSnapshot) -> str | None:
-    return next((found.sentence for found in after.open_findings if found.code is Code.SPILL), None)
+    return next((found.sentence for found in after.open_findings if found.code is FindingCode.SPILL), None)
 
 
 def _find_throttling(after: MachineSnapshot, clock_mhz: float | None, usual_mhz: float | None) -> str | None:
@@ -107,7 +107,7 @@ class RunSensors:
 
     def take_snapshot(self) -> MachineSnapshot:
         """Return the machine's state as of the monitor's last check. Take one before each request."""
-        watch = self._monitor.watch
+        watch = self._monitor.health_watch
         return MachineSnapshot(
             watch.open_findings, watch.activity, watch.memory["others_vram_mib"].value, self._engine_pid()
         )

@@ -125,9 +125,9 @@ async def test_the_machine_is_watched_beside_a_server_of_another_program(demo_mo
             attached_bench(server) as bench,
         ):
             async with asyncio.timeout(30):
-                while bench.monitor.watch.activity is None:
+                while bench.monitor.health_watch.activity is None:
                     await bench.run(PROMPTS[0], seed=1)
-            assert bench.monitor.watch.health is not None
+            assert bench.monitor.health_watch.health is not None
     finally:
         await session.stop()
 

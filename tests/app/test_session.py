@@ -110,7 +110,7 @@ async def test_what_runs_goes_on_when_the_next_start_cannot_be(options: ServeOpt
 
 async def test_a_start_waits_until_what_a_stop_puts_away_is_away(options: ServeOptions) -> None:
     reached, go, sampled = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    mine = ServerSession(on_sample=lambda _: sampled.set())
+    mine = ServerSession(on_snapshot=lambda _: sampled.set())
     end = mine.monitor.end
 
     async def end_late() -> None:

@@ -6,15 +6,15 @@ from launcher.base.action import Action, ActionKind
 from launcher.cli import status
 from launcher.cli.layout import health_line
 from launcher.engine.server import registry
-from launcher.monitor.health_event import Code, Finding, Level
+from launcher.monitor.health_event import Finding, FindingCode, FindingLevel
 
 SPILL = Finding(
-    Code.SPILL,
+    FindingCode.SPILL,
     "115 MiB of the GPU's memory have moved to host memory.",
     {"spilled_mib": 115.0004},
     Action(ActionKind.SMALLER_CONTEXT, "Halve the context"),
 )
-WAIT = Finding(Code.REQUESTS_WAIT, "2 request(s) wait.", {}, None, Level.INFORMATION)
+WAIT = Finding(FindingCode.REQUESTS_WAIT, "2 request(s) wait.", {}, None, FindingLevel.INFORMATION)
 
 
 def test_a_warning_names_its_remedy_and_a_note_need_have_none() -> None:

@@ -341,8 +341,8 @@ def test_the_last_reply_is_copied_by_its_key(pane: ChatPane, qtbot: QtBot, qapp:
 def test_the_line_under_a_reply_is_in_the_chosen_language() -> None:
     timings = Timings.parse({"predicted_n": 231, "predicted_ms": 500.0, "predicted_per_second": 462.0})
     reply = Reply("", "", timings, Acceptance(10, 8, (5, 5), (5, 3)), 0.184, "stop")
-    assert format_footer(reply) == reply.line
-    assert "80 % of drafts accepted (mean 2.6) · stopped: end" in reply.line
+    assert format_footer(reply) == reply.summary
+    assert "80 % of drafts accepted (mean 2.6) · stopped: end" in reply.summary
     assert format_footer(replace(reply, finish_reason="other", timings=None)).endswith("stopped: other")
     words.choose_language("zh_CN")
     try:

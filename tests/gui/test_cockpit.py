@@ -19,7 +19,7 @@ from launcher.engine.server.state import ServerState
 from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
-from launcher.monitor.health_event import Code, Finding
+from launcher.monitor.health_event import Finding, FindingCode
 from tests.app.test_machine_presets import here, tuned
 from tests.app.test_preview import described
 
@@ -280,7 +280,7 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
 
 def check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page: CockpitPage, demo: Window) -> None:
     action = Action(ActionKind.SHORTER_DRAFT, "Draft 1 token", {"draft": 1})
-    finding = Finding(Code.ACCEPTANCE_LOW, "Few drafts are accepted.", {"share": 0.2}, action)
+    finding = Finding(FindingCode.ACCEPTANCE_LOW, "Few drafts are accepted.", {"share": 0.2}, action)
     demo.controller.health_changed.emit((finding,))
     (banner,) = page.notices.findings.values()
     assert banner.isVisible()

@@ -21,7 +21,7 @@ from launcher.gui.plots.card import PlotCard
 from launcher.gui.plots.marks import Mark, MarkKind
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS, exported_quantities
-from launcher.monitor.health_event import Code, Finding
+from launcher.monitor.health_event import Finding, FindingCode
 from tests.gui.plotted import (
     chart_of,
     drawn,
@@ -60,8 +60,8 @@ class TestMarks:
         model.update(replying=False)
         model.update(status=ServerStatus(ServerState.READY))
         model.update(status=ServerStatus(ServerState.BUSY))
-        hot = Finding(Code.THROTTLED_HOT, "The GPU is too hot.", {})
-        spill = Finding(Code.SPILL, "Weights are in system memory.", {})
+        hot = Finding(FindingCode.THROTTLED_HOT, "The GPU is too hot.", {})
+        spill = Finding(FindingCode.SPILL, "Weights are in system memory.", {})
         controller.health_changed.emit((hot,))
         controller.health_changed.emit((hot, spill))
         controller.health_changed.emit(())

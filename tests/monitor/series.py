@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.machine.gpu import GpuActivity, GpuProcess, Reading
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, FinishedReply, HealthEvent, Moment
+from launcher.monitor.health_event import FindingCode, FinishedReply, HealthEvent, Moment
 
 Anything = Any
 """Whatever a look or a reply has."""
@@ -30,7 +30,7 @@ def reply(
     tokens_per_second: float,
     *,
     tokens: int = 400,
-    fill: float | None = 2_000,
+    context_used: float | None = 2_000,
     acceptance: float = 0.8,
     **what: Anything,
 ) -> FinishedReply:
@@ -42,7 +42,7 @@ def reply(
             "predicted_s": tokens / tokens_per_second,
             "drafted": round(2 * steps),
             "accepted": round(2 * steps * acceptance),
-            "fill": fill,
+            "context_used": context_used,
             "streams": 1,
             **what,
         }
@@ -53,7 +53,7 @@ def run(health: Health, moments: Iterable[Moment]) -> list[HealthEvent]:
     return [event for one in moments for event in health.check(one)]
 
 
-def told(events: Iterable[HealthEvent]) -> list[tuple[Code, bool]]:
+def told(events: Iterable[HealthEvent]) -> list[tuple[FindingCode, bool]]:
     """What was raised (True) and cleared (False), in order."""
     return [(event.finding.code, not event.cleared) for event in events]
 

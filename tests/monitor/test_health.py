@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, Finding, Latch, Moment, ServerSetup
+from launcher.monitor.health_event import Finding, FindingCode, Latch, Moment, ServerSetup
 from tests.monitor.series import activity, looks, moment, reply, run, told
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
-FOUND = Finding(Code.SPILL, "Found.", {"spilled_mib": 1.23456, "who": "x"})
+FOUND = Finding(FindingCode.SPILL, "Found.", {"spilled_mib": 1.23456, "who": "x"})
 
 
 class Scripted:
@@ -27,7 +27,7 @@ def latched(says: str, *, gap_before: int | None = None) -> str:
     times = [
         2.0 * index + (100.0 if gap_before is not None and index >= gap_before else 0.0) for index in range(len(says))
     ]
-    events = [latch.feed(moment(time_s)) for time_s in times]
+    events = [latch.check_moment(moment(time_s)) for time_s in times]
     return "".join("." if event is None else "C" if event.cleared else "R" for event in events)
 
 
@@ -61,8 +61,8 @@ def test_a_fresh_server_of_which_nothing_is_known_has_nothing_wrong() -> None:
 def test_two_things_may_be_wrong_at_once() -> None:
     hot = looks(15, generating=True, activity=activity(("temperature (hardware)",)), waiting=2)
     health = Health(ServerSetup())
-    assert {code for code, _ in told(run(health, hot))} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
-    assert {found.code for found in health.open_findings} == {Code.THROTTLED_HOT, Code.REQUESTS_WAIT}
+    assert {code for code, _ in told(run(health, hot))} == {FindingCode.THROTTLED_HOT, FindingCode.REQUESTS_WAIT}
+    assert {found.code for found in health.open_findings} == {FindingCode.THROTTLED_HOT, FindingCode.REQUESTS_WAIT}
 
 
 def test_a_night_asleep_raises_nothing() -> None:
@@ -73,4 +73,4 @@ def test_a_night_asleep_raises_nothing() -> None:
 
 def test_the_document_names_every_code() -> None:
     rows = DOCUMENT.read_text("utf-8").split("\n")
-    assert {row.split("`")[1] for row in rows if row.startswith("| `")} == {code.value for code in Code}
+    assert {row.split("`")[1] for row in rows if row.startswith("| `")} == {code.value for code in FindingCode}

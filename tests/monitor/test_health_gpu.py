@@ -6,7 +6,7 @@ from launcher.base.action import ActionKind
 from launcher.machine import nvidia
 from launcher.machine.gpu import GpuProcess
 from launcher.monitor.health import HARDWARE, HOT, POWER, Health
-from launcher.monitor.health_event import Code, Level, ServerSetup
+from launcher.monitor.health_event import FindingCode, FindingLevel, ServerSetup
 from tests.monitor.series import GIB, activity, looks, run, told
 
 ENGINE, BROWSER, GAME = 4711, 800, 900
@@ -31,10 +31,10 @@ class TestThrottling:
     def test_heat_is_raised_within_ten_seconds_and_cleared(self) -> None:
         health = Health(CARD)
         events = run(health, self.work(10) + self.hot(20, 20.0) + self.work(15, 60.0))
-        assert told(events) == [(Code.THROTTLED_HOT, True), (Code.THROTTLED_HOT, False)]
+        assert told(events) == [(FindingCode.THROTTLED_HOT, True), (FindingCode.THROTTLED_HOT, False)]
         raised = events[0]
         assert raised.time_s - 20.0 <= 10
-        assert raised.finding.level is Level.WARNING
+        assert raised.finding.level is FindingLevel.WARNING
         assert (
             raised.finding.sentence == "The GPU slows down because it is too hot at 87 °C: 1500 MHz, it had 2400 MHz."
         )
@@ -52,12 +52,12 @@ class TestThrottling:
     def test_a_laptop_that_holds_its_temperature_without_losing_clock_is_information(self) -> None:
         warm = self.work(30, reasons=("temperature (driver)",), gpu_clock_mhz=2_350.0)
         (event,) = run(Health(CARD), self.work(3, -10.0) + warm)
-        assert (event.finding.code, event.finding.level) == (Code.THROTTLED_HOT, Level.INFORMATION)
+        assert (event.finding.code, event.finding.level) == (FindingCode.THROTTLED_HOT, FindingLevel.INFORMATION)
 
     def test_the_hardwares_own_slowdown_is_told_from_heat(self) -> None:
         brake = self.work(20, 20.0, reasons=("hardware slowdown", "power brake"), gpu_clock_mhz=700.0)
         (event,) = run(Health(CARD), self.work(10) + brake)
-        assert event.finding.code is Code.THROTTLED_HARDWARE
+        assert event.finding.code is FindingCode.THROTTLED_HARDWARE
         assert "power supply" in event.finding.sentence
 
     def test_a_power_limit_at_full_clock_is_the_ordinary_state(self) -> None:
@@ -69,7 +69,7 @@ class TestThrottling:
             30, 20.0, reasons=("power limit",), gpu_clock_mhz=900.0, gpu_power_limit_w=60.0, on_battery=on_battery
         )
         (event,) = run(Health(CARD), self.work(10) + low)
-        assert (event.finding.code, event.finding.level) == (Code.THROTTLED_POWER, Level.INFORMATION)
+        assert (event.finding.code, event.finding.level) == (FindingCode.THROTTLED_POWER, FindingLevel.INFORMATION)
         assert event.finding.sentence.startswith(words)
 
     def test_a_driver_that_does_not_say_says_nothing(self) -> None:
@@ -94,7 +94,7 @@ class TestVramPressure:
         after = looks(10, 20.0, vram_used_mib=16_250.0, activity=activity((), now))
         free = looks(10, 40.0, vram_used_mib=15_000.0, activity=activity((), programs(engine=14_600, browser=300)))
         events = run(Health(CARD), before + after + free)
-        assert told(events) == [(Code.VRAM_PRESSURE, True), (Code.VRAM_PRESSURE, False)]
+        assert told(events) == [(FindingCode.VRAM_PRESSURE, True), (FindingCode.VRAM_PRESSURE, False)]
         found = events[0].finding
         assert found.sentence == (
             "game and browser took 1250 MiB of GPU memory since the model was loaded; 61 MiB left."
@@ -136,7 +136,7 @@ class TestGpuUnused:
     def test_a_build_for_gpus_that_saw_none_is_raised_at_once_and_stays(self) -> None:
         setup = ServerSetup(expects_gpu=True, sees_gpu=False, on_gpu=False)
         (event,) = run(Health(setup), looks(50))
-        assert event.finding.code is Code.GPU_UNUSED
+        assert event.finding.code is FindingCode.GPU_UNUSED
         assert event.time_s <= 6
         assert event.finding.sentence == "The engine is a GPU build but runs on the CPU: it found no GPU."
         assert event.finding.action is not None
@@ -158,7 +158,10 @@ class TestGpuUnused:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)
         gone = looks(5, vram_used_mib=700.0, activity=activity((), programs(browser=600)))
         there = looks(5, 10.0, vram_used_mib=15_000.0, activity=activity((), programs(browser=600, engine=14_300)))
-        assert told(run(Health(setup), gone + there)) == [(Code.GPU_UNUSED, True), (Code.GPU_UNUSED, False)]
+        assert told(run(Health(setup), gone + there)) == [
+            (FindingCode.GPU_UNUSED, True),
+            (FindingCode.GPU_UNUSED, False),
+        ]
 
     def test_memory_that_windows_hides_is_unknown_not_absent(self) -> None:
         setup = ServerSetup(engine_pid=ENGINE, expects_gpu=True, on_gpu=True, weights_mib=14_000.0)

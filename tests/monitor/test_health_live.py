@@ -20,7 +20,7 @@ async def main():
     told = asyncio.Queue()
     options = ServeOptions(model=Path(os.environ["STUB_MODEL"]), built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session:
-        session.monitor.periods, session.monitor.watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
+        session.monitor.periods, session.monitor.health_watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asking = asyncio.create_task(session.send_request(ENDLESS))
         raised = await asyncio.wait_for(told.get(), 120)
         os.environ["STUB_REASONS"] = "1"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, FinishedReply, Moment, ServerSetup
+from launcher.monitor.health_event import FindingCode, FinishedReply, Moment, ServerSetup
 from tests.monitor.series import PERIOD_S, activity, moment, reply, run, told
 
 
@@ -32,7 +32,7 @@ class TestFalling:
         slow = served(lambda _: reply(70), 300, 600)
         fine = served(lambda _: reply(144), 300, 900)
         events = run(Health(ServerSetup(draft=2)), served(lambda _: reply(144), 600) + slow + fine)
-        assert told(events) == [(Code.SPEED_FALLING, True), (Code.SPEED_FALLING, False)]
+        assert told(events) == [(FindingCode.SPEED_FALLING, True), (FindingCode.SPEED_FALLING, False)]
         assert events[0].time_s - 600 <= 120
         assert events[1].time_s - 900 <= 120
         found = events[0].finding
@@ -41,12 +41,12 @@ class TestFalling:
 
     def test_a_slow_decline_over_hours_is_found(self) -> None:
         hours = served(lambda time_s: reply(144 * (1 - 0.4 * time_s / 10_800)), 10_800)
-        assert told(run(Health(ServerSetup(draft=2)), hours)) == [(Code.SPEED_FALLING, True)]
+        assert told(run(Health(ServerSetup(draft=2)), hours)) == [(FindingCode.SPEED_FALLING, True)]
 
     def test_a_chat_that_fills_its_context_slows_down_as_it_should(self) -> None:
         def growing(time_s: float) -> FinishedReply:
             fill = 1_000 + 54_000 * (time_s % 3_600) / 3_600
-            return reply(rtx_5060_ti(fill), fill=fill)
+            return reply(rtx_5060_ti(fill), context_used=fill)
 
         assert run(Health(ServerSetup(draft=2)), served(growing, 4 * 3_600)) == []
 
@@ -54,7 +54,9 @@ class TestFalling:
         """Fewer drafts accepted: 144 t/s at 90 % is the same step rate as 77 t/s at 25 %."""
         code = served(lambda _: reply(144, acceptance=0.9), 600)
         prose = served(lambda _: reply(144 * 1.5 / 2.8, acceptance=0.25), 600, 600)
-        assert Code.SPEED_FALLING not in [code for code, _ in told(run(Health(ServerSetup(draft=2)), code + prose))]
+        assert FindingCode.SPEED_FALLING not in [
+            code for code, _ in told(run(Health(ServerSetup(draft=2)), code + prose))
+        ]
 
     def test_streams_at_once_are_compared_with_their_own_kind(self) -> None:
         alone = served(lambda _: reply(144), 600)
@@ -77,7 +79,7 @@ class TestFalling:
 
     def test_short_replies_and_unknown_contexts_say_nothing(self) -> None:
         short = served(lambda _: reply(10, tokens=20), 600, 600)
-        unknown = served(lambda _: reply(10, fill=None), 600, 1_200)
+        unknown = served(lambda _: reply(10, context_used=None), 600, 1_200)
         assert run(Health(ServerSetup(draft=2)), served(lambda _: reply(144), 600) + short + unknown) == []
 
     def test_replies_that_end_within_an_accepted_draft_are_no_measure(self) -> None:
@@ -91,4 +93,4 @@ class TestFalling:
             return moment(time_s, finished=finished, generating=True, activity=reasons, gpu_clock_mhz=900.0)
 
         moments = served(lambda _: reply(144), 600) + [hot(600.0 + 2 * i) for i in range(150)]
-        assert told(run(Health(ServerSetup(draft=2)), moments)) == [(Code.THROTTLED_HOT, True)]
+        assert told(run(Health(ServerSetup(draft=2)), moments)) == [(FindingCode.THROTTLED_HOT, True)]

@@ -13,7 +13,7 @@ from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import GpuSnapshot
 from launcher.monitor import health_watch
 from launcher.monitor.health import Health
-from launcher.monitor.health_event import Code, HealthEvent, Moment, ServerSetup
+from launcher.monitor.health_event import FindingCode, HealthEvent, Moment, ServerSetup
 from launcher.monitor.health_watch import CheckInput, HealthWatch
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.monitor import MonitorPeriods
@@ -74,7 +74,7 @@ class TestOwnReplies:
         assert [one.generating for one in health.moments] == [None, False, True, None, None]
         assert [len(one.finished) for one in health.moments] == [0, 0, 0, 1, 0]
         (reply,) = health.moments[3].finished
-        assert (reply.predicted_n, reply.predicted_s, reply.fill, reply.streams) == (200, 2.0, 1_200.0, 1)
+        assert (reply.predicted_n, reply.predicted_s, reply.context_used, reply.streams) == (200, 2.0, 1_200.0, 1)
         assert (reply.drafted, reply.accepted) == (200, 100)
         assert reply.others_percent == 30.0
 
@@ -106,18 +106,18 @@ class TestOtherClients:
         return Counters(tokens, seconds, 100, 60, 50, (), processing, float(prompt), 0, counts)
 
     @pytest.mark.parametrize(
-        ("tokens", "seconds", "prompt", "fill"),
+        ("tokens", "seconds", "prompt", "context_used"),
         [(300, 1.0, 2_000, 2_150.0), (300, 3.0, 50_000, 50_150.0), (300, 1.0, 50_000, None)],
     )
     def test_what_ended_between_two_readings_is_one_reply(
-        self, seen: list[Seen], tokens: int, seconds: float, prompt: int, fill: float | None
+        self, seen: list[Seen], tokens: int, seconds: float, prompt: int, context_used: float | None
     ) -> None:
         watch = HealthWatch()
         watch.check(0.0, sensed(pid=1), {})
         watch.add_counters(NOTHING, self.after(tokens=tokens, seconds=seconds, prompt=prompt), 0.0)
         watch.check(2.0, sensed(), {})
         (reply,) = seen[0].moments[-1].finished
-        assert (reply.predicted_n, reply.fill, reply.drafted, reply.accepted) == (tokens, fill, 100, 60)
+        assert (reply.predicted_n, reply.context_used, reply.drafted, reply.accepted) == (tokens, context_used, 100, 60)
 
     def test_drafts_that_a_build_does_not_count_are_unknown(self, seen: list[Seen]) -> None:
         watch = HealthWatch()
@@ -171,14 +171,14 @@ async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) 
     told: asyncio.Queue[HealthEvent] = asyncio.Queue()
     options = ServeOptions(model=demo_model, built_in=True, threads=1)
     async with serve(options, on_health=told.put_nowait) as session, asyncio.timeout(300):
-        session.monitor.periods, session.monitor.watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
+        session.monitor.periods, session.monitor.health_watch.period_s = MonitorPeriods(metrics_s=0.05), 0.05
         asked = [asyncio.create_task(session.send_request(ENDLESS)) for _ in range(2)]
         raised = await told.get()
-        assert (raised.finding.code, raised.cleared) == (Code.REQUESTS_WAIT, False)
-        assert raised.finding in session.monitor.watch.open_findings
+        assert (raised.finding.code, raised.cleared) == (FindingCode.REQUESTS_WAIT, False)
+        assert raised.finding in session.monitor.health_watch.open_findings
         while [server.entry.health for server in await read_statuses()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
         for each in asked:  # an engine sees that the one which waits was cancelled only when its turn has come
             each.cancel()
         over = await told.get()
-        assert (over.finding.code, over.cleared) == (Code.REQUESTS_WAIT, True)
+        assert (over.finding.code, over.cleared) == (FindingCode.REQUESTS_WAIT, True)

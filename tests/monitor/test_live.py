@@ -24,7 +24,7 @@ QUESTION = ChatRequest(
 @asynccontextmanager
 async def serving(model: Path, samples: list[MonitorSnapshot] | None = None) -> AsyncIterator[ServerSession]:
     listen = None if samples is None else samples.append
-    async with serve(ServeOptions(model=model, built_in=True, threads=1), on_sample=listen) as server:
+    async with serve(ServeOptions(model=model, built_in=True, threads=1), on_snapshot=listen) as server:
         yield server
 
 
@@ -62,7 +62,7 @@ async def test_samples_come_ten_times_a_second_on_one_clock_while_tokens_come(de
 
 async def test_what_cannot_be_known_is_absent_with_its_reason(demo_model: Path) -> None:
     async with serving(demo_model) as server:
-        while not server.monitor.samples:
+        while not server.monitor.snapshot_count:
             await asyncio.sleep(0)
         power, rate = server.monitor.series["gpu_power_w"], server.monitor.series["tokens_per_second"]
         if power.last is None:

@@ -105,16 +105,16 @@ async def test_unseen_it_samples_more_seldom_until_somebody_looks(tmp_path: Path
 async def test_a_reply_wakes_it_at_once(tmp_path: Path) -> None:
     async with watching(tmp_path, visible_s=NEVER_S) as watched:
         await watched.until(1)
-        watched.monitor.reply_started()
+        watched.monitor.start_reply_meter()
         await watched.until(20)
 
 
 async def test_it_rests_again_a_second_after_the_reply(tmp_path: Path) -> None:
     async with watching(tmp_path, reply_valid_s=0.05, visible_s=0.2) as watched:
         await watched.until(1)
-        meter = watched.monitor.reply_started()
+        meter = watched.monitor.start_reply_meter()
         await watched.until(5)
-        watched.monitor.reply_ended(meter)
+        watched.monitor.end_reply_meter(meter)
         while watched.times[-1] - watched.times[-2] < 0.19:
             await watched.until(len(watched.times) + 1)
 
@@ -123,13 +123,13 @@ async def test_a_reply_shorter_than_the_time_between_two_samples_is_in_one(tmp_p
     # as on a computer too busy to take a sample within a second
     async with watching(tmp_path, reply_valid_s=-1.0) as watched:
         await watched.until(1)
-        meter = watched.monitor.reply_started()
+        meter = watched.monitor.start_reply_meter()
         meter.add(
             Timings(
                 3, 0, 5.0, predicted_n=8, predicted_ms=100.0, predicted_per_second=80.0, draft_n=6, draft_n_accepted=4
             )
         )
-        watched.monitor.reply_ended(meter)
+        watched.monitor.end_reply_meter(meter)
         await watched.until(len(watched.times) + 2)
         assert 80.0 in [sample.value for sample in watched.monitor.series["tokens_per_second"]]
 
@@ -193,7 +193,7 @@ class NotingWatch(HealthWatch):
 
 async def test_the_detectors_look_as_often_at_rest(tmp_path: Path) -> None:
     async with watching(tmp_path, engine=True, visible_s=NEVER_S) as watched:
-        watch = watched.monitor.watch = NotingWatch()
+        watch = watched.monitor.health_watch = NotingWatch()
         watch.period_s = 0.05
         async with asyncio.timeout(20):
             while len(watch.looks) < 6:

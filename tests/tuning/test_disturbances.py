@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.machine.gpu import GpuActivity, GpuProcess
-from launcher.monitor.health_event import Code, Finding
+from launcher.monitor.health_event import Finding, FindingCode
 from launcher.tuning.disturbances import DisturbanceJudge, MachineSnapshot
 
 ENGINE = GpuProcess(10, "llama-server", 4 << 30)
@@ -40,8 +40,8 @@ def test_a_power_limit_is_the_ordinary_state() -> None:
 
 
 def test_a_spill_spoils() -> None:
-    found = Finding(Code.SPILL, "115 MiB have moved.", {})
-    slow = Finding(Code.SPEED_FALLING, "It is slower.", {})
+    found = Finding(FindingCode.SPILL, "115 MiB have moved.", {})
+    slow = Finding(FindingCode.SPEED_FALLING, "It is slower.", {})
     assert (
         DisturbanceJudge().find_disturbance(MachineSnapshot(), MachineSnapshot((slow, found)), None)
         == "115 MiB have moved."

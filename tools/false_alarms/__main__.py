@@ -17,7 +17,7 @@ from launcher.app.start_settings import options_for
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
-from launcher.monitor.health_event import HealthEvent, Level
+from launcher.monitor.health_event import FindingLevel, HealthEvent
 
 QUESTIONS = (
     "What is MTP, and what does this demo show?",
@@ -98,7 +98,7 @@ class Use:
         self.restarts += 1
 
     def _note_counts(self) -> None:
-        health = self.session.monitor.watch.health
+        health = self.session.monitor.health_watch.health
         if health is not None:
             self.compared += health.speed.compared
             self.too_short += health.speed.too_short
@@ -122,7 +122,7 @@ async def measure(minutes: float, seed: int, model: str) -> str:
         with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C: what was measured so far counts
             await use.go_on(began_s + 60 * minutes, options)
     raised = [event.finding for event in events if not event.cleared]
-    alarms = [found for found in raised if found.level is Level.WARNING]
+    alarms = [found for found in raised if found.level is FindingLevel.WARNING]
     codes = ", ".join(sorted({found.code.value for found in raised})) or "none"
     return (
         f"seed {seed}: {(time.monotonic() - began_s) / 60:.1f} min, {use.replies} replies, {use.restarts} restarts;"

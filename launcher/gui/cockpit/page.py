@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from launcher.base.action import Action
     from launcher.export.render import ExportKind
     from launcher.gui.widgets.blocks import ButtonAction
-    from launcher.monitor.health_event import Code, Finding
+    from launcher.monitor.health_event import Finding, FindingCode
 
 # Export of the running setup as text for other tools, shown before it is copied.
 
@@ -261,8 +261,8 @@ class NoticeArea(QWidget):
         super().__init__()
         self._controller = controller
         self.problem, self.done = Banner(), Banner()
-        self.findings: dict[Code, Banner] = {}
-        self._dismissed: set[Code] = set()
+        self.findings: dict[FindingCode, Banner] = {}
+        self._dismissed: set[FindingCode] = set()
         self._apply_error: LauncherError | None = None
         """Why the last apply failed, until something else runs."""
         self._shown_error: LauncherError | None = None
@@ -329,13 +329,13 @@ class NoticeArea(QWidget):
             banner.show_message(finding.sentence, _MEANINGS[finding.level.value], [button] if button else [])
         self._hide_if_empty()
 
-    def _add_banner(self, code: "Code") -> Banner:
+    def _add_banner(self, code: "FindingCode") -> Banner:
         banner = self.findings[code] = Banner()
         banner.closed.connect(partial(self._dismiss, code))
         self._column.addWidget(banner)
         return banner
 
-    def _dismiss(self, code: "Code") -> None:
+    def _dismiss(self, code: "FindingCode") -> None:
         self._dismissed.add(code)
         self._hide_if_empty()
 
