@@ -117,10 +117,10 @@ def main() -> None:
     controller.launched.connect(lambda launch: ask() if launch is not None else None)
     controller.replied.connect(end)
     controller.closed.connect(application.quit)
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
 
     options = _fake(tokens)
-    controller.start(str(options.model), start=Start(str(options.model), options))
+    controller.start(str(options.model), start=ResolvedStart(str(options.model), options))
     application.exec()
 
 

@@ -7,7 +7,7 @@ from benchmarks.measure import summary
 from benchmarks.report import Row
 from benchmarks.workplace import request
 from launcher.app.serving import serve
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 
@@ -17,7 +17,7 @@ _TOKENS = 400
 def run(*, quick: bool) -> list[Row]:
     """Serve it with MTP on and off, and on one thread and two."""
     replies = 5 if quick else 20
-    options = options_for(DEMO, lambda path: ServeOptions(model=path))
+    options = make_unresolved_options(DEMO, lambda path: ServeOptions(model=path))
     kinds = (
         ("MTP on, 1 thread", replace(options, threads=1)),
         ("MTP on, 2 threads", replace(options, threads=2)),

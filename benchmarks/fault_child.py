@@ -99,9 +99,9 @@ def _fake(lines: int) -> ServeOptions:
 
 
 def _serve(window: Window, options: ServeOptions) -> None:
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
 
-    window.controller.start(str(options.model), start=Start(str(options.model), options))
+    window.controller.start(str(options.model), start=ResolvedStart(str(options.model), options))
 
 
 def _flood(window: Window, seconds: float) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 
 from launcher.app.serving import serve
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 
 
 async def main() -> None:
-    options = options_for(DEMO, lambda path: ServeOptions(model=path))
+    options = make_unresolved_options(DEMO, lambda path: ServeOptions(model=path))
     async with serve(options) as session:
         await session.monitor.end()
         print("ready", flush=True)

@@ -9,7 +9,7 @@ from benchmarks.reference import Interpreter
 from benchmarks.report import Row
 from benchmarks.workplace import command
 from launcher.app.serving import serve
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 
@@ -28,7 +28,7 @@ def run(*, quick: bool) -> list[Row]:
 
 
 async def _measure(bare: Interpreter, times: int) -> tuple[list[float], list[float]]:
-    options = options_for(DEMO, lambda path: ServeOptions(model=path))
+    options = make_unresolved_options(DEMO, lambda path: ServeOptions(model=path))
     inside, outside = [], []
     async with serve(options) as session:
         for number in range(times):

@@ -114,7 +114,7 @@ def main() -> None:
 def _stream(window: Window, model: Path, tokens: list[float]) -> None:
     """Serve `model` on one thread and ask without a pause; `tokens` gets the size of each reply."""
     from benchmarks.workplace import slow_options
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
     from launcher.engine.server.client import ChatRequest
 
     body = ChatRequest.body
@@ -131,7 +131,7 @@ def _stream(window: Window, model: Path, tokens: list[float]) -> None:
 
     controller.launched.connect(lambda launch: ask_again("") if launch else None)
     controller.replied.connect(lambda _, footer: ask_again(footer))
-    controller.start(str(model), start=Start(str(model), slow_options(model, 2)))
+    controller.start(str(model), start=ResolvedStart(str(model), slow_options(model, 2)))
 
 
 def _begin(

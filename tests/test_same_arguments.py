@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from launcher.app import planner, recipes
-from launcher.app.bench import options_with
+from launcher.app.bench import options_with_settings
 from launcher.app.planner import MachineDescription
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
@@ -145,7 +145,7 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
         exported = without_plumbing([*recipe.program, *recipe.build_arguments()])
         assert exported == wanted, f"export {number}: {settings}"
 
-        tuned = await launch_plan(options_with(ServeOptions(path, draft=0), settings), ENDPOINT)
+        tuned = await launch_plan(options_with_settings(ServeOptions(path, draft=0), settings), ENDPOINT)
         assert without_plumbing(tuned.command.arguments) == wanted, f"tune {number}: {settings}"
 
         if card is not None:

@@ -70,11 +70,11 @@ def _is_local(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOffer:
-    """What a server can do. Unknown values are None; `missing` maps each missing endpoint to the reason.
+class ServerFeatures:
+    """Features of a server. Unknown values are None; `missing` maps each missing endpoint to the reason.
 
     `models` are the names of its models, `model_path` is the path of the model's file on the server's computer.
-    `drafts` is whether it speculates, `counts` whether it has counters (/metrics).
+    `drafts` is whether it speculates, `has_counters` whether it has llama-server's /metrics.
     """
 
     url: str
@@ -84,7 +84,7 @@ class ServerOffer:
     slots: int | None = None
     drafts: bool | None = None
     healthy: bool | None = None
-    counts: bool = False
+    has_counters: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
     model_path: str | None = None
 
@@ -100,12 +100,12 @@ class ServerOffer:
 
 
 class AttachedServer:
-    """A server started by others, with the attributes that Monitor reads. Belongs to one asyncio loop."""
+    """A server started by others, with the attributes that Monitor reads. It belongs to one asyncio loop."""
 
     def __init__(self, address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None) -> None:
         remote = not address.local or address.url.startswith("https://")
         self.address = address
-        self.offer = ServerOffer(address.url)
+        self.features = ServerFeatures(address.url)
         self._client = EngineClient(address.url, api_key, remote=remote)
         self._status = ServerStatus(ServerState.PREPARING)
         self._has_key = api_key is not None
@@ -134,7 +134,7 @@ class AttachedServer:
     @property
     def client(self) -> EngineClient:
         """HTTP client of the server. Raises ServerNotFound if it has no counters."""
-        if not self.offer.counts:
+        if not self.features.has_counters:
             raise ServerNotFound(
                 message("The server has no metrics endpoint."), message("Start llama-server with --metrics.")
             )
@@ -148,8 +148,8 @@ class AttachedServer:
         """Close all connections."""
         await self._client.close()
 
-    async def detect_offer(self) -> ServerOffer:
-        """Ask for everything that a server may offer, and keep the result as `offer`.
+    async def detect_features(self) -> ServerFeatures:
+        """Request every endpoint that a model server may have, and keep the result as `features`.
 
         Raises Unreachable when nothing answers, Refused when it wants another key or offers no known endpoint.
         """
@@ -164,7 +164,7 @@ class AttachedServer:
         usable_slots = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
         if not usable_slots and "/slots" not in missing:
             missing["/slots"] = "its answer is not that of llama-server"
-        counts = await self._has_counters(missing)
+        has_counters = await self._has_counters(missing)
         healthy = True if await self._client.is_healthy() else None
         if healthy is None:
             missing["/health"] = _NOT_OFFERED
@@ -179,7 +179,7 @@ class AttachedServer:
                 message("Check the address."),
             )
         settings = facts.get("default_generation_settings")
-        self.offer = ServerOffer(
+        self.features = ServerFeatures(
             url=self.address.url,
             models=names,
             engine=_clean_text(facts.get("build_info")),
@@ -187,12 +187,12 @@ class AttachedServer:
             slots=_positive_int(facts.get("total_slots")),
             drafts=any(slot.get("speculative") is True for slot in usable_slots) if usable_slots else None,
             healthy=healthy,
-            counts=counts,
+            has_counters=has_counters,
             missing=missing,
             model_path=path if isinstance(path := facts.get("model_path"), str) else None,
         )
         self._status = ServerStatus(ServerState.READY)
-        return self.offer
+        return self.features
 
     async def _get_endpoint(self, path: str, missing: dict[str, str]) -> Any:  # noqa: ANN401 -- the caller checks the shape
         """Return the reply of an endpoint; if it is missing, return None and add the reason to `missing`."""
@@ -232,7 +232,7 @@ class AttachedServer:
         """Check the server every `period_s` until cancelled. Its status is FAILED while it does not answer."""
         while True:
             await asyncio.sleep(period_s)
-            if self.offer.healthy is None:
+            if self.features.healthy is None:
                 continue
             if await self._client.is_healthy():
                 if self._status.state is ServerState.FAILED:
@@ -245,9 +245,9 @@ class AttachedServer:
 
     async def read_counters(self) -> Counters | None:
         """Return the server's counters; if it has only slots, just the number of working ones; None without either."""
-        if self.offer.counts:
+        if self.features.has_counters:
             return parse_counters(await self._client.read_metrics())
-        if "/slots" in self.offer.missing:
+        if "/slots" in self.features.missing:
             return None
         return Counters(0.0, 0.0, 0, 0, 0, (), processing=await self._client.count_working_slots())
 
@@ -256,7 +256,7 @@ class AttachedServer:
 
         Raises Refused unless it is a llama-server.
         """
-        if not self.offer.is_llama_server:
+        if not self.features.is_llama_server:
             raise Refused(
                 message("{url} does not report the number of tokens in a prompt.", url=self.address.url),
                 message("The launcher cannot build prompts of an exact size for it. Use another workload."),
@@ -266,10 +266,10 @@ class AttachedServer:
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
         """Stream a reply, with a request in the form that this server accepts. See EngineClient.chat."""
-        if not self.offer.is_llama_server and not isinstance(request, PlainRequest):
+        if not self.features.is_llama_server and not isinstance(request, PlainRequest):
             request = PlainRequest.from_request(request)
-        if self.offer.model:
-            request = replace(request, extra={"model": self.offer.model, **request.extra})
+        if self.features.model:
+            request = replace(request, extra={"model": self.features.model, **request.extra})
         try:
             async with self._client.chat(request) as deltas:
                 yield deltas
@@ -298,11 +298,14 @@ class PlainRequest(ChatRequest):
 async def attach_server(
     address: ServerAddress, api_key: str | None = None, *, engine_pid: int | None = None
 ) -> AsyncIterator[AttachedServer]:
-    """Yield a server after detecting its offer, and keep its status up to date. Raises what `detect_offer` raises."""
+    """Yield a server after detecting its features, and keep its status up to date.
+
+    Raises what `detect_features` raises.
+    """
     server = AttachedServer(address, api_key, engine_pid=engine_pid)
     following: asyncio.Task[None] | None = None
     try:
-        await server.detect_offer()
+        await server.detect_features()
         following = asyncio.create_task(server.follow_health())
         yield server
     finally:

@@ -44,7 +44,7 @@ class AttachedBench:
         self._settings = dict(settings or {})
         self._timer = RequestTimer(self.monitor, lambda: server.engine_pid, server.read_counters)
         self._find_disturbance = find_disturbance
-        self._requests_counts = True
+        self._requests_usage = True
 
     def now_s(self) -> float:
         """Return the monitor's time in seconds."""
@@ -54,7 +54,7 @@ class AttachedBench:
         """See Bench. Raises ActionImpossible for settings other than the server's own."""
         if any(self._settings.get(name) != value for name, value in settings.items()):
             raise ActionImpossible(
-                message("The settings of {url} cannot be changed from here.", url=self.server.offer.url),
+                message("The settings of {url} cannot be changed from here.", url=self.server.features.url),
                 message("Restart that server with the new settings."),
             )
         return 0.0
@@ -79,17 +79,17 @@ class AttachedBench:
         return replace(run, spoilt=await self._find_disturbance())
 
     async def _send_request(self, prompt: Prompt, seed: int) -> Reply:
-        if self.server.offer.is_llama_server:
+        if self.server.features.is_llama_server:
             return await self._read_reply(build_request(prompt, seed=seed), prompt.tokens)
         plain = _plain_request(prompt, seed)
-        if self._requests_counts:
+        if self._requests_usage:
             try:
-                return await self._read_reply(_CountedRequest.from_request(plain), prompt.tokens)
+                return await self._read_reply(_UsageRequest.from_request(plain), prompt.tokens)
             except Refused as error:
                 if error.status not in (400, 422):
                     raise
         reply = await self._read_reply(PlainRequest.from_request(plain), prompt.tokens)
-        self._requests_counts = False  # the server refuses requests for token counts, and accepts others
+        self._requests_usage = False  # the server refused a request for token counts, and accepted one without
         return reply
 
     async def _read_reply(self, request: ChatRequest, tokens: int) -> Reply:
@@ -102,7 +102,7 @@ class AttachedBench:
                 raise Refused(
                     message(
                         "{url} did not stop after the requested {tokens:,} tokens.",
-                        url=self.server.offer.url,
+                        url=self.server.features.url,
                         tokens=tokens,
                     ),
                     message("It ignores max_tokens, so it cannot be measured."),
@@ -131,7 +131,7 @@ async def attached_bench(
         await bench.monitor.end()
 
 
-class _CountedRequest(PlainRequest):
+class _UsageRequest(PlainRequest):
     """A request with standard fields only that asks for token counts."""
 
     def body(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measures the server of a session, with sensor values for each reply."""
+"""Measures the server of a server session, with sensor values for each reply."""
 
 import time
 
@@ -16,15 +16,15 @@ from launcher.tuning.timed_request import RequestTimer, build_request
 
 
 class SessionBench:
-    """Bench on a session. Server settings that a measurement does not name are those of `options`.
+    """Bench on a server session. Settings that a measurement does not name are those of `options`.
 
     The server is stopped before it starts with other settings: the memory of both is then never needed at once, and the
     previous settings are not restored if the new ones fail. Use it on the session's event loop only.
     """
 
-    def __init__(self, session: ServerSession, options: ServeOptions, *, named: str | None = None) -> None:
+    def __init__(self, session: ServerSession, options: ServeOptions, *, model_name: str | None = None) -> None:
         self.session = session
-        self._base, self._named = options, named
+        self._base, self._model_name = options, model_name
         self._settings: Settings = {}
         self._served: ServeOptions | None = None
         self._expected_changes: int | None = None
@@ -37,7 +37,7 @@ class SessionBench:
 
     async def become(self, settings: Settings) -> float:
         """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""
-        options = options_with(self._base, settings)
+        options = options_with_settings(self._base, settings)
         self._check_not_superseded()
         if self._served == options and self.session.supervisor.status.state in SERVING:
             return 0.0
@@ -46,7 +46,7 @@ class SessionBench:
         await self.session.stop()
         self._check_not_superseded()
         self._expected_changes += 1
-        await self.session.start(options, named=self._named)
+        await self.session.start(options, model_name=self._model_name)
         self._check_not_superseded()
         self._settings, self._served = dict(settings), options
         return self.now_s() - began_s
@@ -89,7 +89,7 @@ class SessionBench:
         return None if self.session.is_idle else self.session.supervisor.engine_pid
 
 
-def options_with(options: ServeOptions, settings: Settings) -> ServeOptions:
+def options_with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
     """Return the options with a measurement's settings. None leaves a setting to the engine.
 
     Raises BadOption for an unknown setting.

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launcher.app.attach import ServerOffer, attach_server, parse_address
+from launcher.app.attach import ServerFeatures, attach_server, parse_address
 from launcher.app.attach_bench import AttachedBench, attached_bench
 from launcher.app.bench import SessionBench
 from launcher.app.session import ServerSession
@@ -36,7 +36,7 @@ from launcher.tuning.sized_prompts import TokenCounter, fill_prompts
 from launcher.tuning.workloads import Workload
 
 KIND = "bench"
-"""Kind of a benchmark's sessions in the history."""
+"""Kind of a benchmark in the history."""
 _BUILD = re.compile(r"b(\d+)-([0-9a-f]+)")
 
 
@@ -118,19 +118,19 @@ class BenchmarkTarget:
 async def serve_target(
     session: ServerSession,
     options: ServeOptions,
-    named: str,
-    work: Workload | None = None,
+    model_name: str,
+    workload: Workload | None = None,
 ) -> BenchmarkTarget:
     """Serve a model on a session to measure it. The caller stops it. Raises what a start raises.
 
-    With `work`, BadOption is raised before the start for prompts that exceed the context.
+    With `workload`, BadOption is raised before the start for prompts that exceed the context.
     """
     launch = await prepare_launch(options, Endpoint(0, ""))
-    if work is not None:
-        _check_sizes(work, launch.context)
+    if workload is not None:
+        _check_sizes(workload, launch.context)
     options = replace(options, context=launch.context)
     chosen: dict[str, Value] = dict(options.chosen())  # without settings that are left to the engine
-    bench = SessionBench(session, options, named=named)
+    bench = SessionBench(session, options, model_name=model_name)
     await bench.become(chosen)
     supervisor = session.supervisor
     environment = await asyncio.to_thread(Environment.for_launch, launch)
@@ -138,9 +138,9 @@ async def serve_target(
     return BenchmarkTarget(bench, supervisor.client, environment, {**chosen, **extra}, supervisor.endpoint.url)
 
 
-def _check_sizes(work: Workload, context: int) -> None:
+def _check_sizes(workload: Workload, context: int) -> None:
     """Raise BadOption if a prompt of fixed size and its reply exceed the context."""
-    large = [each for each in work.prompts if each.size and each.size + each.tokens > context]
+    large = [each for each in workload.prompts if each.size and each.size + each.tokens > context]
     if large:
         listed = "; ".join(f"{each.name} ({each.size:,} to read, {each.tokens:,} to write)" for each in large)
         raise BadOption(
@@ -159,7 +159,7 @@ async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
         attach_server(parse_address(entry.url), key, engine_pid=entry.engine_pid) as server,
         attached_bench(server, settings, find_spill) as bench,
     ):
-        environment = await asyncio.to_thread(_read_environment, server.offer, entry.engine, entry.model)
+        environment = await asyncio.to_thread(_read_environment, server.features, entry.engine, entry.model)
         with _raising_server_error(bench):
             yield BenchmarkTarget(bench, server, environment, settings, entry.url)
 
@@ -168,13 +168,13 @@ async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
 async def other_target(url: str, api_key: str | None) -> AsyncIterator[BenchmarkTarget]:
     """Yield a server that others started. Raises what requests to it raise."""
     async with attach_server(parse_address(url), api_key) as server, attached_bench(server) as bench:
-        offer, is_local = server.offer, server.address.local
-        engine, model = "llama-server" if offer.is_llama_server else "another server", offer.model or "unknown"
-        environment = Environment(ModelFacts(model), engine, offer.engine or "")
+        features, is_local = server.features, server.address.local
+        engine, model = "llama-server" if features.is_llama_server else "another server", features.model or "unknown"
+        environment = Environment(ModelFacts(model), engine, features.engine or "")
         if is_local:
-            environment = await asyncio.to_thread(_read_environment, offer, engine, model)
+            environment = await asyncio.to_thread(_read_environment, features, engine, model)
         with _raising_server_error(bench):
-            yield BenchmarkTarget(bench, server, environment, {}, offer.url, is_local)
+            yield BenchmarkTarget(bench, server, environment, {}, features.url, is_local)
 
 
 async def check_server(url: str, api_key: str | None) -> None:
@@ -199,12 +199,12 @@ async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_r
 
     Raises NothingMeasured, and BadOption for prompts that cannot have their size.
     """
-    work = request.workload
-    prompts = await fill_prompts(work.prompts, target.server)
+    workload = request.workload
+    prompts = await fill_prompts(workload.prompts, target.server)
     minimum, most, width = LEAST_ROUNDS, MOST_ROUNDS, request.width
     if request.rounds:
         minimum, most, width = request.rounds, request.rounds, 0.0
-    async with _record_targets([target], work) as records:
+    async with _record_targets([target], workload) as records:
         record = records.get(target.url)
 
         def record_run(run: Run, number: int) -> None:
@@ -222,14 +222,14 @@ async def run_benchmark(target: BenchmarkTarget, request: BenchmarkRequest, on_r
             most=most,
         )
         history_id = record.id if record else None
-        benchmark = Benchmark(measured, work, target.environment, target.settings, target.url, history_id)
+        benchmark = Benchmark(measured, workload, target.environment, target.settings, target.url, history_id)
         if record:
             record.finish({**benchmark.as_json(), "sentence": benchmark.sentence})
     return benchmark
 
 
 async def compare_targets(
-    targets: Sequence[BenchmarkTarget], work: Workload, rounds: int, on_turn: OnTurn
+    targets: Sequence[BenchmarkTarget], workload: Workload, rounds: int, on_turn: OnTurn
 ) -> tuple[ServerStanding, ...]:
     """Measure several targets in turns, and record them in the history. Standings are named by the server's address.
 
@@ -238,9 +238,9 @@ async def compare_targets(
     """
     if len({target.url for target in targets}) < len(targets):
         raise BadOption(message("A server cannot be compared with itself."), message("List each server only once."))
-    prompts = await _fill_by_any(work, targets)
+    prompts = await _fill_by_any(workload, targets)
     benches = {target.url: target.bench for target in targets}
-    async with _record_targets(targets, work) as records:
+    async with _record_targets(targets, workload) as records:
 
         def record_run(url: str, run: Run, number: int) -> None:
             if number and url in records:
@@ -253,24 +253,24 @@ async def compare_targets(
     return standings
 
 
-async def _fill_by_any(work: Workload, targets: Sequence[BenchmarkTarget]) -> tuple[Prompt, ...]:
+async def _fill_by_any(workload: Workload, targets: Sequence[BenchmarkTarget]) -> tuple[Prompt, ...]:
     for target in targets[:-1]:
         with suppress(Refused):
-            return await fill_prompts(work.prompts, target.server)
-    return await fill_prompts(work.prompts, targets[-1].server)
+            return await fill_prompts(workload.prompts, target.server)
+    return await fill_prompts(workload.prompts, targets[-1].server)
 
 
 @asynccontextmanager
 async def _record_targets(
-    targets: Sequence[BenchmarkTarget], work: Workload
+    targets: Sequence[BenchmarkTarget], workload: Workload
 ) -> AsyncIterator[dict[str, SessionRecord]]:
     """Record targets in the history, by address. Those on other computers are left out."""
     async with AsyncExitStack() as stack:
         records: dict[str, SessionRecord] = {}
         for target in targets:
             if target.is_local:
-                session = record_session(KIND, target.environment, target.settings, workload=work.name)
-                records[target.url] = await stack.enter_async_context(session)
+                recording = record_session(KIND, target.environment, target.settings, workload=workload.name)
+                records[target.url] = await stack.enter_async_context(recording)
         try:
             yield records
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -286,16 +286,16 @@ def _to_run_value(value: object) -> Value:
     return value if isinstance(value, int | float | str) else str(value)
 
 
-def _read_environment(offer: ServerOffer, engine: str, name: str) -> Environment:
+def _read_environment(features: ServerFeatures, engine: str, name: str) -> Environment:
     """Return the environment of a server on this computer.
 
     The model is read from its file, if the server names one.
     """
     model = ModelFacts(name)
-    if offer.model_path is not None:
+    if features.model_path is not None:
         with suppress(LauncherError, OSError):
-            model = model_facts(read_model(Path(offer.model_path)))
-    return Environment.for_model(model, engine, _format_version(engine, offer.engine or ""))
+            model = model_facts(read_model(Path(features.model_path)))
+    return Environment.for_model(model, engine, _format_version(engine, features.engine or ""))
 
 
 def _format_version(engine: str, reported: str) -> str:

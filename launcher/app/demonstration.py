@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from launcher.app.machine_presets import measured_sentence
 from launcher.app.serving import serve
 from launcher.app.session import OnEvent
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import DraftsInert, EngineFailed
 from launcher.base.messages import message
 from launcher.base.units import process_age_s
@@ -63,7 +63,7 @@ async def run_demo(
     end.
     """
     preset = read_demo_preset()
-    options = options_for(DEMO, lambda path: ServeOptions(model=path))
+    options = make_unresolved_options(DEMO, lambda path: ServeOptions(model=path))
     replies: list[Reply] = []
     async with serve(options, on_event=on_event) as session:
         ready_s = process_age_s()

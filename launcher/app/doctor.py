@@ -37,11 +37,11 @@ _ASLEEP = message("A GPU sleeps, and listing its devices would wake it.")
 class EngineCheck:
     """An engine that was checked: its build and devices, or its error.
 
-    `place` names it for users: "built-in", its name in the store, or its path. `devices_absent` is the reason why
+    `name` is its name for users: "built-in", its name in the store, or its path. `devices_absent` is the reason why
     `devices` is None.
     """
 
-    place: str
+    name: str
     build: EngineBuild | None
     devices: tuple[Device, ...] | None
     devices_absent: str | None
@@ -49,7 +49,7 @@ class EngineCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Problem:
     """A problem, with what to do about it. `blocks` names what does not work until then, such as "demo" or "MTP"."""
 
     title: str
@@ -73,7 +73,7 @@ class DoctorReport:
     backend: BackendChoice
     engines: tuple[EngineCheck, ...]
     missing: tuple[Library, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Problem, ...]
     situation: Situation | None
 
     @property
@@ -94,13 +94,13 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     settings = read_wsl_settings() if machine.host.wsl else ()
     on_path = find_llama_server_on_path()
     asleep = any(gpu.asleep for gpu in machine.gpus)
-    places: list[tuple[str, Path | None]] = [("built-in", None)]
+    programs: list[tuple[str, Path | None]] = [("built-in", None)]
     chosen, choice_findings = _find_chosen_engine()
     if chosen is not None:
-        places.append((chosen.name, chosen.program))
+        programs.append((chosen.name, chosen.program))
     if on_path is not None:
-        places.append((str(on_path), on_path))
-    checks = [_check_engine(place, engine, _ASLEEP if asleep and engine else None) for place, engine in places]
+        programs.append((str(on_path), on_path))
+    checks = [_check_engine(name, program, _ASLEEP if asleep and program else None) for name, program in programs]
     engines = tuple(await asyncio.gather(*checks))
     # All but the first, because the built-in engine does not use GPUs.
     devices = [device for engine in engines[1:] for device in engine.devices or ()]
@@ -113,7 +113,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
         *map(_describe_outdated_preset, await outdated_presets(machine)),
         *choice_findings,
         *(finding for engine in engines[1:] for finding in _find_engine_problems(engine, machine)),
-        *(Finding(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
+        *(Problem(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
         *_find_window_problems(machine, missing),
     ]
     backend = choose_backend(machine.gpus)
@@ -141,54 +141,54 @@ def suggested_wslconfig() -> WslconfigSuggestion:
     return suggestion
 
 
-def _find_chosen_engine() -> tuple[InstalledEngine | None, list[Finding]]:
-    """Return the engine that the user chose, and if it cannot be used, None and the reason. None without a choice."""
+def _find_chosen_engine() -> tuple[InstalledEngine | None, list[Problem]]:
+    """Return the engine that the user chose, and problems with it. None without a choice, or if it cannot be used."""
     try:
         return engine_in_use(), []
     except EngineMissing as error:
-        return None, [Finding(error.title, error.hint, "serve")]
+        return None, [Problem(error.title, error.hint, "serve")]
     except OSError as error:
         refused = explain_os_error(error)
-        return None, [Finding(refused.title, refused.hint, "serve")]
+        return None, [Problem(refused.title, refused.hint, "serve")]
 
 
-async def _check_engine(place: str, engine: Path | None, devices_absent: str | None) -> EngineCheck:
+async def _check_engine(name: str, program: Path | None, devices_absent: str | None) -> EngineCheck:
     try:
-        build = await probe_engine(engine)
+        build = await probe_engine(program)
         devices = None if devices_absent else await list_devices(build)
-        return EngineCheck(place, build, devices, devices_absent, None)
+        return EngineCheck(name, build, devices, devices_absent, None)
     except LauncherError as error:
-        return EngineCheck(place, None, None, error.title, error)
+        return EngineCheck(name, None, None, error.title, error)
     except OSError as error:
         unwritable = LauncherError(
             message("Cannot write {filename}: {strerror}.", filename=error.filename, strerror=error.strerror),
             message("Check that folder."),
         )
-        return EngineCheck(place, None, None, unwritable.title, unwritable)
+        return EngineCheck(name, None, None, unwritable.title, unwritable)
 
 
-def _find_demo_problems(built_in: EngineCheck) -> list[Finding]:
+def _find_demo_problems(built_in: EngineCheck) -> list[Problem]:
     findings = []
     if built_in.error is not None:
-        findings.append(Finding(built_in.error.title, built_in.error.hint, "demo"))
+        findings.append(Problem(built_in.error.title, built_in.error.hint, "demo"))
     try:
         unpack_demo_model()
     except LauncherError as error:
-        findings.append(Finding(error.title, error.hint, "demo"))
+        findings.append(Problem(error.title, error.hint, "demo"))
     except OSError as error:
         why = message("Cannot unpack the demo model: {strerror}.", strerror=error.strerror)
-        findings.append(Finding(why, message("Check its folder and the disk space."), "demo"))
+        findings.append(Problem(why, message("Check its folder and the disk space."), "demo"))
     return findings
 
 
-def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding]:
+def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem]:
     """Return the problems of an engine other than the built-in one."""
     if engine.error is not None:
-        return [Finding(engine.error.title, engine.error.hint, engine.place)]
+        return [Problem(engine.error.title, engine.error.hint, engine.name)]
     findings = []
     if engine.devices is not None:
         findings += [
-            Finding(message("{place}: {title}", place=engine.place, title=each.title), each.hint)
+            Problem(message("{place}: {title}", place=engine.name, title=each.title), each.hint)
             for each in find_disagreements(machine.gpus, engine.devices)
         ]
     number = build_number(engine.build.version) if engine.build else None
@@ -196,12 +196,12 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding
     if fault is not None:
         title = message(
             "{place} is b{number}, a build with a known bug: {reason}.",
-            place=engine.place,
+            place=engine.name,
             number=number,
             reason=fault.reason,
         )
         findings.append(
-            Finding(
+            Problem(
                 title,
                 message("Install build b{fixed_in} or newer ({source}).", fixed_in=fault.fixed_in, source=fault.source),
                 "MTP",
@@ -210,30 +210,30 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Finding
     elif number is not None and number < _OLDEST_BUILD:
         title = message(
             "{place} is b{number}, older than the oldest build that this program supports.",
-            place=engine.place,
+            place=engine.name,
             number=number,
         )
-        findings.append(Finding(title, message("Install build b{first_good} or newer.", first_good=_OLDEST_BUILD)))
+        findings.append(Problem(title, message("Install build b{first_good} or newer.", first_good=_OLDEST_BUILD)))
     return findings
 
 
-def _describe_outdated_preset(match: PresetMatch) -> Finding:
+def _describe_outdated_preset(match: PresetMatch) -> Problem:
     """Return the finding about tuned settings that were measured in another environment."""
     facts = {"words": match.preset.model.label_with_quant, "differs": match.differs}
     if match.used:
         title = message("The tuned settings for {words} are used, but may be out of date: {differs}.", **facts)
     else:
         title = message("The tuned settings for {words} are not used: {differs}.", **facts)
-    return Finding(title, message("Measure again: `mtp-launcher tune`."))
+    return Problem(title, message("Measure again: `mtp-launcher tune`."))
 
 
-def _find_window_problems(machine: Machine, missing: tuple[Library, ...]) -> list[Finding]:
+def _find_window_problems(machine: Machine, missing: tuple[Library, ...]) -> list[Problem]:
     findings = []
     window = tuple(library for library in missing if library.purpose != "engine")
     if window:
         names = ", ".join(library.soname for library in window)
         findings.append(
-            Finding(
+            Problem(
                 message("The window needs {names}.", names=names),
                 message("Install: {command}", command=install_command(window)),
                 "window",
@@ -241,12 +241,12 @@ def _find_window_problems(machine: Machine, missing: tuple[Library, ...]) -> lis
         )
     if machine.host.display is None:
         findings.append(
-            Finding(message("No display found."), message("The demo runs in the terminal, without its window."))
+            Problem(message("No display found."), message("The demo runs in the terminal, without its window."))
         )
     settings = system_settings_file()
     if settings is not None:
         findings.append(
-            Finding(
+            Problem(
                 message("{settings} affects every llama-server on this computer.", settings=settings),
                 message("Move or rename it if you did not intend that."),
             )

@@ -77,7 +77,7 @@ class FirstStartRequest:
         return self.plan_settings is not None and self.plan_settings.backend != "cpu"
 
 
-def make_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstStartRequest:
+def make_first_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstStartRequest:
     """Return the request that starts a plan. `kept` has the user's own settings for its file.
 
     They are included if `plan` is the variant with them, or if that variant does not exist (none of them fits). If it
@@ -249,7 +249,9 @@ def _has_companions(entry: ModelEntry, request: FirstStartRequest) -> bool:
     return all(find_companion(entry, each) for each in needed if each)
 
 
-async def query_hub(request: FirstStartRequest, on_wait: Callable[[str], object] | None = None) -> ModelToFetch:
+async def query_model_to_fetch(
+    request: FirstStartRequest, on_wait: Callable[[str], object] | None = None
+) -> ModelToFetch:
     """Ask the hub for the sizes of all files of a model, waiting while it limits requests.
 
     Raises Refused for a gated repository, ModelMissing, and what else `parse_target` and `resolve_file` raise.
@@ -263,7 +265,7 @@ async def query_hub(request: FirstStartRequest, on_wait: Callable[[str], object]
     return ModelToFetch(size, max(size - await asyncio.to_thread(unfinished_bytes, target), 0))
 
 
-async def query_github() -> EngineToFetch:
+async def query_engine_to_fetch() -> EngineToFetch:
     """Ask GitHub for the build that suits this computer. Wakes sleeping GPUs. Raises what `find_offer` raises."""
     target = describe_computer(await asyncio.to_thread(lambda: read_machine(wake=True)))
     offer = await find_offer(ReleaseClient(), target, None, None)

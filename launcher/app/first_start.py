@@ -17,14 +17,14 @@ from launcher.app.first_checks import (
     StartSurvey,
     check_disk_space,
     check_other_servers,
-    query_github,
-    query_hub,
+    query_engine_to_fetch,
+    query_model_to_fetch,
     survey_start,
 )
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.session import ServerSession
 from launcher.app.settings import transfer_settings
-from launcher.app.start_settings import Start, resolve_start, start_planned
+from launcher.app.start_settings import ResolvedStart, resolve_start, start_planned
 from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError
 from launcher.base.messages import message
 from launcher.base.progress import Phase, Progress
@@ -51,7 +51,7 @@ _DEMO_PROMPT = message("What is MTP, and what does this demo show?")
 OnStep = Callable[[StepProgress], object]
 OnStatus = Callable[[ServerStatus], None]
 SendRequest = Callable[[ChatRequest], Awaitable[Reply]]
-StartServer = Callable[[Start, OnStatus], Awaitable[SendRequest]]
+StartServer = Callable[[ResolvedStart, OnStatus], Awaitable[SendRequest]]
 """Starts a server, passes on each status until it is ready, and returns the function that sends requests to it."""
 
 
@@ -81,13 +81,13 @@ def make_server_starter(session: ServerSession) -> StartServer:
     The settings that the user chose are kept for the model's next start.
     """
 
-    async def serve(start: Start, on_status: OnStatus) -> SendRequest:
+    async def serve(start: ResolvedStart, on_status: OnStatus) -> SendRequest:
         with session.listening(lambda event: on_status(event) if isinstance(event, ServerStatus) else None):
             await session.start(
                 start.options,
                 chosen=start.chosen,
                 set_aside=start.set_aside,
-                named=start.named,
+                model_name=start.model_name,
                 notices=start.notices,
             )
         return session.send_request
@@ -99,8 +99,8 @@ async def perform_first_start(request: FirstStartRequest, serve: StartServer, on
     """Run the remaining steps of a first start, and return the self-test's reply. The server keeps running.
 
     `on_step` is called with each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
-    `survey_start`, `query_hub`, `query_github`, `check_disk_space`, `install_build`, `pull` and `ServerSession.start`
-    raise, and DraftsInert when no draft was accepted.
+    `survey_start`, `query_model_to_fetch`, `query_engine_to_fetch`, `check_disk_space`, `install_build`, `pull` and
+    `ServerSession.start` raise, and DraftsInert when no draft was accepted.
     """
     return await _FirstStart(request, serve, on_step).run()
 
@@ -148,14 +148,14 @@ class _FirstStart:
         model = engine = None
         if survey.model.path is None:
             self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.ASKING)
-            model = await query_hub(
+            model = await query_model_to_fetch(
                 self._request,
                 lambda note: self._report_step(Step.MODEL, Stage.RUNNING, detail=StepDetail.ASKING, note=note),
             )
             self._report_step(Step.MODEL, Stage.WAITING, progress=Progress(bytes=model.bytes))
         if survey.engine is None:
             self._report_step(Step.ENGINE, Stage.RUNNING, detail=StepDetail.ASKING)
-            engine = await query_github()
+            engine = await query_engine_to_fetch()
             self._report_step(Step.ENGINE, Stage.WAITING, subject=engine.name, progress=Progress(bytes=engine.bytes))
         await asyncio.to_thread(check_disk_space, model, engine)
         return engine
@@ -241,7 +241,7 @@ class _FirstStart:
             self._report_step(step, Stage.RUNNING, detail=StepDetail.ELSEWHERE, progress=progress)
             await asyncio.sleep(_POLL_S)
 
-    async def _load_model(self, start: Start) -> SendRequest:
+    async def _load_model(self, start: ResolvedStart) -> SendRequest:
         self._report_step(Step.LOAD, Stage.RUNNING)
 
         def report_status(status: ServerStatus) -> None:
@@ -300,7 +300,7 @@ def _engine_detail(engine: LocalEngine) -> StepDetail:
     return StepDetail.INSTALLED_AND_TESTED if engine.tested else StepDetail.FOUND
 
 
-async def resolve_requested_start(request: FirstStartRequest) -> Start:
+async def resolve_requested_start(request: FirstStartRequest) -> ResolvedStart:
     """Return the requested start: with the server settings of its plan, or without a plan as `serve` resolves it.
 
     Raises what `resolve_start` raises.

@@ -1,10 +1,12 @@
-"""Compares tuned settings (machine presets) with the current environment, to decide whether they are used."""
+"""Compares tuned settings with the current environment, to decide whether they are used.
+
+A machine preset is a record of tuned settings with the evidence for them: see tuning/machine_preset.py.
+"""
 
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from launcher.base.errors import HistoryUnusable, LauncherError
 from launcher.base.messages import message
@@ -26,12 +28,10 @@ from launcher.tuning.machine_preset import (
 )
 from launcher.tuning.report import settings_line
 
-_V = TypeVar("_V")
-
 
 @dataclass(frozen=True, slots=True)
 class PresetMatch:
-    """A preset, and the sentences on what has `changed` since its measurement.
+    """A preset compared with the current environment. `changed` are sentences on what changed since its measurement.
 
     It is `used` if it was measured or confirmed on this machine, and GPU, processor and model are the same. With
     another driver or engine version it is still used, and measuring again is suggested.
@@ -68,8 +68,8 @@ class PresetMatch:
         )
 
 
-async def find_preset(options: ServeOptions, *, wake: bool = True) -> PresetMatch | None:
-    """Return the preset for the model of these options, None if there is none.
+async def find_preset_match(options: ServeOptions, *, wake: bool = True) -> PresetMatch | None:
+    """Return the preset for the model of these options, compared with this machine; None if there is none.
 
     Without `wake` no engine lists its devices, because that would wake a sleeping GPU. An imported preset becomes
     verified once sessions of this machine in the history confirm it. Errors (a broken model, an engine that does not
@@ -91,7 +91,7 @@ async def find_preset(options: ServeOptions, *, wake: bool = True) -> PresetMatc
 
 
 def match_preset(preset: MachinePreset, current: Environment) -> PresetMatch:
-    """Return whether a preset is used in the current environment of this machine."""
+    """Compare a preset with the current environment of this machine."""
     measured = preset.evidence.environment
     engines = {measured.engine, current.engine}
     same_kind = BUILT_IN not in engines or len(engines) == 1

@@ -76,29 +76,29 @@ class EngineComparison:
 async def read_situation(
     description: MachineDescription, *, also: Sequence[RunningEngine] = (), build: EngineBuild | None = None
 ) -> Situation:
-    """Return the state of the given machine, with the devices of RPC workers that the engine lists.
+    """Return the situation of the given machine, with the devices of RPC workers that the engine lists.
 
-    Its memory is read now, and the memory of our own servers counts as free; `also` are servers that the registry may
+    Its memory is read now, and the memory of our own servers counts as free; `also` are engines that the registry may
     not have yet. `build` is the engine to ask for memory that drivers do not report, None for the one in use. Raises
     BadOption for impossible memory sizes, and GpuAsleep if this machine's only GPU sleeps and must not be woken.
     """
     check_rpc(description.rpc)
-    own = await _read_own_situation(description, also, build)
-    if not own.described and own.backend != "cpu":
-        own = replace(own, has_expert_cache=await _has_expert_cache(build))
+    situation = await _read_local_situation(description, also, build)
+    if not situation.described and situation.backend != "cpu":
+        situation = replace(situation, has_expert_cache=await _has_expert_cache(build))
     if not description.rpc:
-        return own
+        return situation
     from launcher.models.read_situation import add_rpc_workers
 
     devices = await _list_devices(build, description.rpc)
     workers = {device.name: device.free_mib for device in devices if device.name.startswith("RPC")}
-    return add_rpc_workers(own, workers, description.rpc)
+    return add_rpc_workers(situation, workers, description.rpc)
 
 
-async def _read_own_situation(
+async def _read_local_situation(
     description: MachineDescription, also: Sequence[RunningEngine], build: EngineBuild | None
 ) -> Situation:
-    """Return the state of the given machine without RPC workers. Raises what `read_situation` raises.
+    """Return the situation of the given machine without RPC workers. Raises what `read_situation` raises.
 
     The engine is asked for its devices if the drivers do not report a GPU's memory, unless that would wake a GPU.
     """
@@ -190,7 +190,7 @@ async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) ->
     from launcher.engine.builds.probe import list_devices
 
     try:
-        build = build or await installed_build()
+        build = build or await probe_engine_in_use()
         if build is None or (rpc and "--rpc" not in build.flags):
             return ()
         return await list_devices(build, rpc)
@@ -297,8 +297,8 @@ def downloaded_file(plan: Plan) -> Path | None:
     return local.path if local else None
 
 
-async def installed_build() -> EngineBuild | None:
-    """Return the probed build of the engine in use, or of llama-server on PATH. None when none answers."""
+async def probe_engine_in_use() -> EngineBuild | None:
+    """Return the probed build of the engine in use, or of llama-server on PATH; None if there is none that works."""
     from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
     from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
 
@@ -312,11 +312,11 @@ async def installed_build() -> EngineBuild | None:
         return None
 
 
-def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
-    """Compare the GPU memory of a running engine with the estimate, and record both for later plans.
+def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:
+    """Record the measured and the estimated GPU memory of a running engine, for later plans.
 
     Does nothing unless the driver reports memory by process (NVML on Linux), a single GPU holds everything, the
-    engine's `log` names its backend, and it has no user arguments, draft model or vision encoder.
+    engine's `log` names its backend, and the engine has no extra arguments, draft model or vision encoder.
     """
     from launcher.engine.engine_estimate import backend_of_log
     from launcher.machine.gpus import find_gpus, read_gpu_states
@@ -335,14 +335,15 @@ def learn_from_load(launch: Launch, engine_pid: int, log: Sequence[str]) -> None
         for process in activity.processes or ()
         if process.pid == engine_pid and process.used_bytes
     }
-    users = [gpu for gpu in gpus if gpu.id in used_bytes]
-    if len(users) != 1:
+    used_gpus = [gpu for gpu in gpus if gpu.id in used_bytes]
+    if len(used_gpus) != 1:
         return
     geometry = read_geometry(launch.header)
     weights = read_weights(launch.header, geometry)
     parts = estimate_memory(geometry, weights, launch.plan_settings(backend)).parts
-    measured = used_bytes[users[0].id]
-    record_load(users[0].id, backend, buffers_mib=(parts.total - parts.overhead) // _MIB, measured_mib=measured // _MIB)
+    gpu_id = used_gpus[0].id
+    measured = used_bytes[gpu_id]
+    record_load(gpu_id, backend, buffers_mib=(parts.total - parts.overhead) // _MIB, measured_mib=measured // _MIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +402,7 @@ def read_source(target: str) -> ModelSource:
 
 
 def _locate_target(target: str) -> str:
-    """Return the path of a model that is named by id and downloaded, else its address on the hub."""
+    """Return the path of a downloaded model of the catalogue, the hub address of another one, else `target` itself."""
     from launcher.engine.demo import DEMO, unpack_demo_model
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.locate import find_named
@@ -436,10 +437,10 @@ def projector_bytes(target: str) -> int:
     return resolve_file(HubFile.parse(target)).bytes
 
 
-def setting_for(model: GgufModel, criteria: PlanCriteria, situation: Situation) -> PlanSettings:
-    """Return the setting of the plan for a model that is not in the catalogue.
+def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situation) -> PlanSettings:
+    """Return the settings of the plan for a model that is not in the catalogue.
 
-    For a model without a memory formula, its context is `fallback_context`. Raises BadOption for invalid values,
+    For a model without a memory formula, the context is `fallback_context`. Raises BadOption for invalid values,
     ModelHasNoHead for drafts without a head.
     """
     from launcher.engine.serve_options import DEFAULT_DRAFT, fallback_context
@@ -464,8 +465,8 @@ def setting_for(model: GgufModel, criteria: PlanCriteria, situation: Situation) 
     return replace(default, **to_fields(criteria.chosen()))
 
 
-def estimate_by_formula(source: ModelSource, setting: PlanSettings) -> MemoryEstimate:
-    """Return the formula's estimate for a model whose header was read, with the head found in a file of its own.
+def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEstimate:
+    """Return the formula's estimate for a model whose header was read, including a separate draft model beside it.
 
     Raises GeometryUnknown.
     """
@@ -476,22 +477,22 @@ def estimate_by_formula(source: ModelSource, setting: PlanSettings) -> MemoryEst
     from launcher.models.weights import read_weights
 
     geometry = read_geometry(source.model)
-    beside = read_draft_model(describe_file(source.model)) if setting.draft_model_bytes else None
-    return estimate_memory(geometry, read_weights(source.model, geometry), setting, beside)
+    draft_model = read_draft_model(describe_file(source.model)) if settings.draft_model_bytes else None
+    return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
 
 
-def drafts_from_own_file(source: ModelSource, setting: PlanSettings) -> bool:
+def drafts_from_own_file(source: ModelSource, settings: PlanSettings) -> bool:
     """Return whether drafts come from the model's own file."""
     from launcher.models.gguf import MtpHead
 
-    from_elsewhere = setting.draft_model_bytes > 0 or setting.ngrams
+    from_elsewhere = settings.draft_model_bytes > 0 or settings.ngrams
     return not from_elsewhere and source.model.mtp_head is MtpHead.PRESENT
 
 
 async def compare_with_engine(
-    source: ModelSource, setting: PlanSettings, engine: Path | None, machine: MachineDescription | None = None
+    source: ModelSource, settings: PlanSettings, engine: Path | None, machine: MachineDescription | None = None
 ) -> EngineComparison:
-    """Ask an engine for the memory of `setting`: the given engine, else the one that `serve` would start.
+    """Ask an engine for the memory of `settings`: the given engine, else the one that `serve` would start.
 
     It is started as `serve` would start it on `machine`, by default this one. The formula is computed for the backend
     that the engine reports. Drafts from another file are left out, because the engine is asked about one file only.
@@ -502,17 +503,17 @@ async def compare_with_engine(
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
 
-    if not drafts_from_own_file(source, setting):
-        setting = replace(setting, draft=0, draft_model_bytes=0)
+    if not drafts_from_own_file(source, settings):
+        settings = replace(settings, draft=0, draft_model_bytes=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
-    gpu = setting.backend != "cpu"
+    gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"
     if machine is not None and machine.gpu_memory_gib is None:
         gpu = not no_gpu and await uses_gpu(build, await asyncio.to_thread(read_machine))
-    answer = await ask_engine(build, source.parts, setting, gpu=gpu, no_gpu=no_gpu)
+    answer = await ask_engine(build, source.parts, settings, gpu=gpu, no_gpu=no_gpu)
     try:
         formula = estimate_by_formula(
-            source, replace(setting, backend=answer.backend, gpus=max(len(answer.devices), 1))
+            source, replace(settings, backend=answer.backend, gpus=max(len(answer.devices), 1))
         )
     except GeometryUnknown:
         return EngineComparison(answer, None, None)

@@ -86,15 +86,18 @@ def _draft_template(old: int, new: int) -> str:
     return mark("{cost} for {step} more draft tokens") if new > old else mark("{cost} for {step} fewer draft tokens")
 
 
-def list_warnings(setting: PlanSettings, trained_context: int | None, *, uncounted: bool) -> tuple[str, ...]:
-    """Return warnings about a setting other than its memory. `uncounted`: it has arguments of unknown cost."""
+def list_warnings(settings: PlanSettings, trained_context: int | None, *, has_extra: bool) -> tuple[str, ...]:
+    """Return warnings about settings, except about their memory.
+
+    `has_extra` tells that the server has extra arguments, whose memory no estimate knows.
+    """
     warnings: list[str] = []
-    if sentence := training_warning(trained_context, setting.slot_context):
+    if sentence := training_warning(trained_context, settings.slot_context):
         warnings.append(sentence)
-    if setting.streams > 1:
-        values = {"slots": setting.slots, "each": setting.slot_context}
+    if settings.streams > 1:
+        values = {"slots": settings.slots, "each": settings.slot_context}
         warnings.append(fill_template(mark("Each of the {slots} slots has {each:,} tokens of context."), values))
-    if uncounted:
+    if has_extra:
         warnings.append(
             message("Your extra arguments are not in the estimate: the server may use more or less memory.")
         )
@@ -113,17 +116,18 @@ APPLIES_NOW = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking
 class PreviewBasis:
     """Facts about a server as it runs or would run. Memory in MiB.
 
-    `geometry` and `weights` are None if the model has no memory formula; `unknown` is then the reason. `available_mib`
-    is what the server may use: the free memory and its own. `others_mib` is used by other programs, `other_servers_mib`
-    by our other servers, which stay. `host_mib` is the host memory that the server may use, None if unknown. `read_at`
-    is the Unix time of reading the memory, None if it was not read. `own_measured` is True if the server's own share
-    was measured, not estimated. `draft_bytes` is the size of a separate draft model. `expert_layers` is the number of
-    layers whose experts can be moved to the host. `place` names the memory: a GPU or the host. `unsupported` are the
-    settings that the engine does not have.
+    `plan_settings` are the settings of its memory estimate. `geometry` and `weights` are None if the model has no
+    memory formula; `unknown` is then the reason. `memory_name` is the memory that holds the model: the name of a GPU,
+    or "host memory". Of its `total_mib`, the server may use `available_mib`: what is free, and what the server itself
+    uses. `others_mib` is used by other programs, `other_servers_mib` by our other servers, which keep running.
+    `host_mib` is the host memory that the server may use, None if unknown. `read_at` is the Unix time of reading the
+    memory, None if it was not read. `own_measured` is True if the server's own memory was measured, not estimated.
+    `draft_bytes` is the size of a separate draft model. `expert_layers` is the number of layers whose experts can be
+    moved to the host. `unsupported` are the settings that the engine does not have.
     """
 
     options: ServeOptions
-    setting: PlanSettings
+    plan_settings: PlanSettings
     geometry: Geometry | None
     weights: Weights | None
     unknown: str = ""
@@ -133,7 +137,7 @@ class PreviewBasis:
     can_draft: bool = True
     expert_layers: int = 0
     kv_types: tuple[str, ...] = ("f16",)
-    place: str = ""
+    memory_name: str = ""
     total_mib: int = 0
     others_mib: int = 0
     other_servers_mib: int = 0
@@ -148,14 +152,14 @@ class PreviewBasis:
 
     def slider_values(self, name: str) -> tuple[Value, ...]:
         """Return the values of a slider for the setting `name`, in order. Empty if it has no slider."""
-        row, current = ROWS[name], ROWS[name].value_in(self.setting)
+        row, current = ROWS[name], ROWS[name].value_in(self.plan_settings)
         if name in self.unsupported or (row.of_experts and not self.expert_layers):
             return (current,)
         match name:
             case "ctx":
                 return self.contexts
             case "draft":
-                return tuple(range(max(LONGEST_DRAFT, self.setting.draft) + 1)) if self.can_draft else (0,)
+                return tuple(range(max(LONGEST_DRAFT, self.plan_settings.draft) + 1)) if self.can_draft else (0,)
             case "kv":
                 return self.kv_types
             case "n_cpu_moe":
@@ -168,8 +172,8 @@ class PreviewBasis:
     @property
     def contexts(self) -> tuple[int, ...]:
         """Contexts to choose from, in tokens: 1024, 1536, 2048, 3072, ..., the trained and the current context."""
-        longest = self.trained_context or max(self.setting.context, 2**17)
-        contexts = {longest, self.setting.context}
+        longest = self.trained_context or max(self.plan_settings.context, 2**17)
+        contexts = {longest, self.plan_settings.context}
         power = LEAST_CONTEXT
         while power < longest:
             contexts |= {each for each in (power, power * 3 // 2) if each < longest}
@@ -204,12 +208,13 @@ class SettingChange:
 class Preview:
     """A server with changed settings. `estimate` and its figures are None if the model has no memory formula.
 
-    `difference_mib` is how much more memory it needs than before the changes. `largest_context` is the longest context
-    in tokens that fits with these settings, None if none does.
+    `plan_settings` are the settings of the estimate. `difference_mib` is how much more memory the server needs than
+    before the changes. `largest_context` is the longest context in tokens that fits with these settings, None if none
+    does.
     """
 
     basis: PreviewBasis
-    setting: PlanSettings
+    plan_settings: PlanSettings
     changes: tuple[SettingChange, ...]
     estimate: MemoryEstimate | None
     difference_mib: int | None
@@ -235,7 +240,7 @@ class Preview:
     def status(self) -> Status | None:
         """Whether it fits, in the terms of plans. None if that is unknown."""
         needed, basis = self.needed_mib, self.basis
-        return None if needed is None else fit_status(needed, self.setting, basis.available_mib, basis.margin_mib)
+        return None if needed is None else fit_status(needed, self.plan_settings, basis.available_mib, basis.margin_mib)
 
     @property
     def restart_s(self) -> float | None:
@@ -256,7 +261,7 @@ class Preview:
             "needed_mib": self.needed_mib,
             "difference_mib": self.difference_mib,
             "missing_mib": self.missing_mib,
-            "place": basis.place,
+            "place": basis.memory_name,
             "total_mib": basis.total_mib,
             "others_mib": basis.others_mib,
             "other_servers_mib": basis.other_servers_mib,
@@ -271,7 +276,7 @@ class Preview:
 
 
 class Previewer:
-    """Makes previews from one basis. Estimates are cached, because a slider asks for the same ones again and again."""
+    """Makes previews from one basis. Estimates are cached, because a slider needs the same ones again and again."""
 
     def __init__(self, basis: PreviewBasis) -> None:
         self.basis = basis
@@ -304,47 +309,47 @@ class Previewer:
         request_changes = {name: value for name, value in changes.items() if name in APPLIES_NOW}
         server_changes = {name: value for name, value in changes.items() if name not in APPLIES_NOW}
         options = change_settings(basis.options, server_changes)
-        setting = self._make_setting(options)
-        if setting.draft and not basis.can_draft:
+        settings = self._make_plan_settings(options)
+        if settings.draft and not basis.can_draft:
             raise no_head_error(basis.options.model.name)
-        before, after = self._estimate_memory(basis.setting), self._estimate_memory(setting)
+        before, after = self._estimate_memory(basis.plan_settings), self._estimate_memory(settings)
         described = [change for name in server_changes if (change := self._describe_change(name, options))]
         for name, value in request_changes.items():
             described.append(SettingChange(name, None, value, False, 0, message("applies to the next reply")))
         return Preview(
             basis=basis,
-            setting=setting,
+            plan_settings=settings,
             changes=tuple(described),
             estimate=after,
             difference_mib=_difference_mib(before, after),
-            largest_context=self._largest_context(setting),
+            largest_context=self._largest_context(settings),
             warnings=list_warnings(
-                setting, basis.trained_context, uncounted=options.extra == basis.options.extra != ()
+                settings, basis.trained_context, has_extra=options.extra == basis.options.extra != ()
             ),
         )
 
-    def _estimate_memory(self, setting: PlanSettings) -> MemoryEstimate | None:
+    def _estimate_memory(self, settings: PlanSettings) -> MemoryEstimate | None:
         basis = self.basis
         if basis.geometry is None or basis.weights is None:
             return None
-        estimate = self._estimates.get(setting)
+        estimate = self._estimates.get(settings)
         if estimate is None:
-            estimate = self._estimates[setting] = estimate_memory(
-                basis.geometry, basis.weights, setting, basis.draft_model
+            estimate = self._estimates[settings] = estimate_memory(
+                basis.geometry, basis.weights, settings, basis.draft_model
             )
         return estimate
 
-    def _largest_context(self, setting: PlanSettings) -> int | None:
+    def _largest_context(self, settings: PlanSettings) -> int | None:
         """Return the longest context that fits with these settings and the margin. None if none does."""
-        key = replace(setting, context=0)
+        key = replace(settings, context=0)
         if key not in self._largest_contexts:
-            self._largest_contexts[key] = self._search_largest_context(setting)
+            self._largest_contexts[key] = self._search_largest_context(settings)
         return self._largest_contexts[key]
 
-    def _search_largest_context(self, setting: PlanSettings) -> int | None:
+    def _search_largest_context(self, settings: PlanSettings) -> int | None:
         room = (self.basis.available_mib - self.basis.margin_mib) * _MIB
         contexts = self.basis.contexts
-        longest = self._estimate_memory(replace(setting, context=contexts[-1]))
+        longest = self._estimate_memory(replace(settings, context=contexts[-1]))
         if longest is None:
             return None
         if longest.needed_bytes <= room:  # the usual case needs no search
@@ -352,16 +357,16 @@ class Previewer:
         low, high = 0, len(contexts)
         while low < high:
             middle = (low + high) // 2
-            estimate = self._estimate_memory(replace(setting, context=contexts[middle]))
+            estimate = self._estimate_memory(replace(settings, context=contexts[middle]))
             if estimate is not None and estimate.needed_bytes <= room:
                 low = middle + 1
             else:
                 high = middle
         return contexts[low - 1] if low else None
 
-    def _make_setting(self, options: ServeOptions) -> PlanSettings:
-        """Return the setting that a start with `options` would have."""
-        running, values, resets_limits = self.basis.setting, dict[str, Any](), False
+    def _make_plan_settings(self, options: ServeOptions) -> PlanSettings:
+        """Return the plan settings that a start with `options` would have."""
+        running, values, resets_limits = self.basis.plan_settings, dict[str, Any](), False
         for row in ROWS.values():
             value = row.value_in(options)
             if value is None and row.name in HOST_LIMITS and row.value_in(self.basis.options) is not None:
@@ -369,12 +374,12 @@ class Previewer:
             elif value is None:
                 value = row.value_in(running) if row.resolved else row.usual
             values[row.attribute] = value
-        setting = replace(running, **values, draft_model_bytes=self.basis.draft_bytes if options.draft else 0)
-        return replace(setting, **self._choose_limits(setting)) if resets_limits else setting
+        settings = replace(running, **values, draft_model_bytes=self.basis.draft_bytes if options.draft else 0)
+        return replace(settings, **self._choose_limits(settings)) if resets_limits else settings
 
-    def _choose_limits(self, setting: PlanSettings) -> dict[str, Any]:
+    def _choose_limits(self, settings: PlanSettings) -> dict[str, Any]:
         """Return the limits of host memory that a start would choose."""
-        estimate = self._estimate_memory(setting)
+        estimate = self._estimate_memory(settings)
         if estimate is None or self.basis.host_mib is None:
             return {}
         return to_fields(choose_host_limits(estimate, self.basis.host_mib))
@@ -382,22 +387,22 @@ class Previewer:
     def _describe_change(self, name: str, options: ServeOptions) -> SettingChange | None:
         """Return the change of one setting with its cost alone, None if it stays the same."""
         basis = self.basis
-        old = _effective_value(name, basis.options, basis.setting)
-        new = _effective_value(name, options, self._make_setting(options))
+        old = _effective_value(name, basis.options, basis.plan_settings)
+        new = _effective_value(name, options, self._make_plan_settings(options))
         if old == new:
             return None
         mib = None
         if name in ROWS and ROWS[name].memory:
-            alone = self._make_setting(change_settings(basis.options, {name: new}))
-            mib = _difference_mib(self._estimate_memory(basis.setting), self._estimate_memory(alone))
+            alone = self._make_plan_settings(change_settings(basis.options, {name: new}))
+            mib = _difference_mib(self._estimate_memory(basis.plan_settings), self._estimate_memory(alone))
         return SettingChange(name, old, new, True, mib, consequence_sentence(name, old, new, mib))
 
 
-def _effective_value(name: str, options: ServeOptions, setting: PlanSettings) -> Value:
+def _effective_value(name: str, options: ServeOptions, settings: PlanSettings) -> Value:
     if name not in ROWS:
         return join_extra(options.extra) or None
     row = ROWS[name]
-    value: Value = row.value_in(setting if row.memory or row.resolved else options)
+    value: Value = row.value_in(settings if row.memory or row.resolved else options)
     return value
 
 
@@ -416,7 +421,7 @@ def _needed_mib(estimate: MemoryEstimate) -> int:
 async def read_basis(launch: Launch, *, engine_pid: int | None = None, log: Sequence[str] = ()) -> PreviewBasis:
     """Return the basis for a server that runs as `engine_pid`, or for one that does not run yet.
 
-    Its `log` tells which backend holds the model. A sleeping GPU is not woken, so its memory is unknown.
+    The engine's `log` names the backend that holds the model. A sleeping GPU is not woken, so its memory is unknown.
     """
     backend: Backend | None = "cpu" if launch.build.name == BUILT_IN else None
     if backend is None and log:
@@ -443,20 +448,20 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         weights = read_weights(header, geometry)
     except GeometryUnknown as error:
         geometry, unknown = None, error.title
-    setting = replace(launch.plan_settings(backend), gpus=situation.gpus if situation else 1)
+    settings = replace(launch.plan_settings(backend), gpus=situation.gpus if situation else 1)
     unsupported = frozenset(name for name, row in ROWS.items() if not set(row.flags) <= launch.build.flags)
     kv_types = tuple(kind for kind in KV_TYPES if kind in launch.build.kv_types) or tuple(KV_TYPES)
     basis = PreviewBasis(
         options=options,
-        setting=setting,
+        plan_settings=settings,
         geometry=geometry,
         weights=weights,
         unknown=unknown,
         draft_model=read_draft_file(options.draft_file),
         draft_bytes=file_bytes(options.draft_file),
         trained_context=header.trained_context,
-        can_draft=header.has_mtp_head or options.draft_file is not None or setting.ngrams,
-        expert_layers=weights.expert_layers(mtp=setting.draft > 0) if weights and backend != "cpu" else 0,
+        can_draft=header.has_mtp_head or options.draft_file is not None or settings.ngrams,
+        expert_layers=weights.expert_layers(mtp=settings.draft > 0) if weights and backend != "cpu" else 0,
         kv_types=kv_types,
         load=expected_load_time(launch),
         unsupported=unsupported,
@@ -465,23 +470,25 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
 
 
 def _with_memory(basis: PreviewBasis, situation: Situation, engine_pid: int | None) -> PreviewBasis:
-    """Return the basis with the machine's memory. The server's own share counts as available to it."""
-    share = next((each for each in situation.own if each.engine_pid == engine_pid), None)
+    """Return the basis with the machine's memory. What the server itself uses counts as available."""
+    own = next((each for each in situation.own if each.engine_pid == engine_pid), None)
     with_others = situation.with_servers_running(ending=() if engine_pid is None else (engine_pid,))
     total = round(situation.nominal_gb * 1_024)
     available = min(total, with_others.free_mib)
     other_servers = min(sum(each.mib for each in with_others.own), total - available)
     return replace(
         basis,
-        setting=replace(basis.setting, gpu_free_mib=with_others.gpu_free_mib, overheads_mib=situation.overheads_mib),
-        place=situation.gpu_name if situation.gpu_name and situation.backend != "cpu" else "host memory",
+        plan_settings=replace(
+            basis.plan_settings, gpu_free_mib=with_others.gpu_free_mib, overheads_mib=situation.overheads_mib
+        ),
+        memory_name=situation.gpu_name if situation.gpu_name and situation.backend != "cpu" else "host memory",
         total_mib=total,
         others_mib=total - available - other_servers,
         other_servers_mib=other_servers,
         available_mib=available,
         host_mib=with_others.host_mib,
         margin_mib=situation.margin_mib,
-        own_measured=share is not None and share.measured and share.by_device is not None,
+        own_measured=own is not None and own.measured and own.by_device is not None,
         notes=situation.notes,
         read_at=situation.read_at,
     )

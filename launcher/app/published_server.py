@@ -40,7 +40,7 @@ smaller than the 1 MiB that base/control.py allows.
 _LOG_PERIOD_S = 0.2
 
 
-class Controlled(Protocol):
+class ControllableSession(Protocol):
     """The methods of a session that its control socket needs."""
 
     @property
@@ -65,11 +65,12 @@ class Controlled(Protocol):
 
 
 class RemoteControl:
-    """Control socket of one session. Verbs: status; stop (drain_s); restart (set, drain_s); preview (set);
-    logs (lines, follow).
+    """Control socket of one server session.
+
+    It answers these verbs: status; stop (drain_s); restart (set, drain_s); preview (set); logs (lines, follow).
     """
 
-    def __init__(self, session: Controlled, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
+    def __init__(self, session: ControllableSession, entry_fields: Callable[[], Mapping[str, object]] = dict) -> None:
         """`entry_fields` returns the changing fields of the registry entry.
 
         "status" sends them too, because on a full disk the entry's file may be out of date.
@@ -93,7 +94,7 @@ class RemoteControl:
                 # The entry's fields are called "note" because programs of older versions look for that.
                 yield status_data(self._session.supervisor) | {"note": self._entry_fields()}
             case "stop":
-                async for each in self._run_and_report(partial(self._session.stop, drain_s=_drain_seconds(fields))):
+                async for each in self._run_and_report(partial(self._session.stop, drain_s=_parse_drain_s(fields))):
                     yield each
                 yield {"stopped": True}
             case "restart":
@@ -125,7 +126,7 @@ class RemoteControl:
         launch = _require_launch(supervisor)
         options = supervisor.options or launch.options
         options = change_settings(options, await _resolve_context(options, chosen, supervisor.engine_pid))
-        drain_s = _drain_seconds(fields)
+        drain_s = _parse_drain_s(fields)
         starting = partial(self._session.start, options, again=True, drain_s=drain_s, chosen=chosen)
         try:
             async for each in self._run_and_report(starting):
@@ -214,7 +215,7 @@ def _parse_changes(fields: Mapping[str, Any]) -> dict[str, Value]:
 
 
 async def _resolve_context(options: ServeOptions, chosen: Settings, engine_pid: int | None) -> Settings:
-    """Return `chosen`. If it resets the context to the default, that becomes the one a new start would choose."""
+    """Return `chosen`; a context that is reset to the default gets the value that a new start would choose."""
     if "ctx" not in chosen or chosen["ctx"] is not None:
         return chosen
     options = change_settings(options, chosen)
@@ -237,7 +238,7 @@ def _require_launch(supervisor: Supervisor) -> Launch:
     return supervisor.launch
 
 
-def _drain_seconds(fields: Mapping[str, Any]) -> float:
+def _parse_drain_s(fields: Mapping[str, Any]) -> float:
     seconds = fields.get("drain_s", 0.0)
     return max(0.0, float(seconds)) if isinstance(seconds, int | float) else 0.0
 
@@ -252,16 +253,18 @@ class PublishedServer:
     """Registry entry and control socket of a server, updated by the server's events until `withdraw`."""
 
     def __init__(
-        self, endpoint: Endpoint, registration: Registration, options: ServeOptions, session: Controlled
+        self, endpoint: Endpoint, registration: Registration, options: ServeOptions, session: ControllableSession
     ) -> None:
         self.endpoint, self.registration = endpoint, registration
         self._options = options
         self._remote = RemoteControl(session, self._entry_fields)
-        self._ending = asyncio.Event()
-        self._watching = asyncio.create_task(self._watch_entry())
+        self._withdrawn = asyncio.Event()
+        self._watch_task = asyncio.create_task(self._watch_entry())
 
     @classmethod
-    async def publish(cls, session: Controlled, port: int | None, options: ServeOptions, *, shared: bool) -> Self:
+    async def publish(
+        cls, session: ControllableSession, port: int | None, options: ServeOptions, *, shared: bool
+    ) -> Self:
         """Claim an address (see registry.register_server), publish the server, and listen.
 
         If cancelled, nothing stays published.
@@ -309,8 +312,8 @@ class PublishedServer:
 
     async def withdraw(self) -> None:
         """Remove the registry entry and close the control socket."""
-        self._ending.set()
-        await asyncio.wait([self._watching], timeout=_CLOSE_TIMEOUT_S)
+        self._withdrawn.set()
+        await asyncio.wait([self._watch_task], timeout=_CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.registration.remove)
         await self._remote.close()
 
@@ -320,8 +323,8 @@ class PublishedServer:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_PERIOD_S):
-                    await self._ending.wait()
-            if self._ending.is_set():
+                    await self._withdrawn.wait()
+            if self._withdrawn.is_set():
                 return
             if await asyncio.to_thread(self._must_open_socket):
                 await self._open_socket()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecipe:
-    """A recipe. `missing` is the name of the model file if it is not here, `command` the command that downloads it."""
+    """A recipe. `missing` is the name of the model file unless it is here, `command` the command that downloads it."""
 
     recipe: ExportRecipe
     missing: str = ""
@@ -90,7 +90,9 @@ async def recipe_of_plan(
 
     situation = await planner.read_situation(machine)
     catalogue = load_catalogue()
-    plans, own = await apply_own_settings(make_plans(catalogue, situation, criteria), catalogue, situation, criteria)
+    plans, kept_plans = await apply_own_settings(
+        make_plans(catalogue, situation, criteria), catalogue, situation, criteria
+    )
     unplanned = list_unplanned(catalogue, situation, criteria) if not plans else ()
     if unplanned:
         first = unplanned[0]
@@ -108,7 +110,7 @@ async def recipe_of_plan(
             message("{model} does not fit this computer.", model=criteria.model),
             message("`mtp-launcher plan --model {model}` says why.", model=criteria.model),
         )
-    plan = next((each.kept_plan for each in own if each.planned is plans[0] and each.kept_plan), plans[0])
+    plan = next((each.kept_plan for each in kept_plans if each.planned is plans[0] and each.kept_plan), plans[0])
     engine = await planner.planned_engine(machine, situation)
     endpoint = await _claim_endpoint(port)
     argv = planner.plan_arguments(plan, engine, extra, rpc=machine.rpc)

@@ -38,8 +38,8 @@ OnState = Callable[[str, float | None], None]
 class RegisteredServer:
     """A server in the registry, and its current state. `percent` is its loading progress, None while it does not load.
 
-    `error` is why it failed or is being restarted, or None. `problem` is why it does not answer or is unsupervised,
-    with a remedy; None if all is well.
+    `error` is why it failed or is being restarted, or None. `problem` is why it does not answer or why nothing
+    supervises it, with a remedy; None if all is well.
     """
 
     entry: ServerEntry
@@ -49,8 +49,8 @@ class RegisteredServer:
     problem: str | None = None
 
 
-async def read_statuses(url: str | None = None) -> tuple[RegisteredServer, ...]:
-    """Return the running servers, or only the one at `url`. Raises ServerNotFound when that does not run."""
+async def read_running_servers(url: str | None = None) -> tuple[RegisteredServer, ...]:
+    """Return the running servers, or only the one at `url`. Raises ServerNotFound if none runs at `url`."""
     if url is None:
         entries = await asyncio.to_thread(registry.list_entries)
     else:
@@ -134,8 +134,8 @@ def _resume_hint(pid: int) -> str:
     return message("`kill -CONT {pid}` resumes it", pid=pid)
 
 
-async def explain_break(entry: ServerEntry, error: Unreachable) -> Unreachable:
-    """Return why a server's reply broke off, as far as its launcher knows; otherwise return `error` unchanged."""
+async def explain_broken_reply(entry: ServerEntry, error: Unreachable) -> Unreachable:
+    """Return an error with the reason why a server's reply broke off; `error` itself if its launcher does not know."""
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         return suspended
     if entry.control_address is None:

@@ -56,6 +56,8 @@ class SavedTune:
 
 
 class _TuneFile(BaseModel):
+    """The content of a tune's file. `session` is the id of its record in the history."""
+
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     version: int
@@ -110,7 +112,7 @@ def _read_tune(path: Path) -> SavedTune | None:
         return None
 
 
-def _parse(data: bytes) -> SavedTune:
+def _parse_tune(data: bytes) -> SavedTune:
     file = _TuneFile.model_validate_json(data)
     try:
         state = TuneState.from_json(file.state)
@@ -132,7 +134,7 @@ def _parse(data: bytes) -> SavedTune:
 
 
 _KEPT_FILE: KeptFile[SavedTune | None] = KeptFile(
-    "The tune that was begun", _parse, lambda: None, consequence="it cannot be continued"
+    "The tune that was begun", _parse_tune, lambda: None, consequence="it cannot be continued"
 )
 
 

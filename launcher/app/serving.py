@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from launcher.app.attach import AttachedServer, ServerAddress, parse_address
-from launcher.app.running_servers import explain_break, suspended_engine_error
+from launcher.app.running_servers import explain_broken_reply, suspended_engine_error
 from launcher.app.session import OnEvent, OnHealth, OnSnapshot, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
@@ -60,7 +60,7 @@ async def request_reply(
         async with EngineClient(entry.url, key) as client, client.chat(request) as deltas:
             return await read_reply(deltas, began_s, ReplyMeter(), on_delta)
     except Unreachable as error:
-        raise await explain_break(entry, error) from error
+        raise await explain_broken_reply(entry, error) from error
 
 
 async def _chat_with_other_server(
@@ -74,7 +74,7 @@ async def _chat_with_other_server(
     server = AttachedServer(address, api_key)
     try:
         try:
-            await server.detect_offer()
+            await server.detect_features()
         except Unreachable as error:
             if address.local:
                 raise not_found from error

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.app.planner import learn_from_load
+from launcher.app.planner import record_load_memory
 from launcher.app.published_server import PublishedServer
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import ActionImpossible, LauncherError, PortBusy, ServerNotFound, Superseded
@@ -125,15 +125,15 @@ class ServerSession:
         drain_s: float = 0.0,
         chosen: Mapping[str, Value] | None = None,
         set_aside: Mapping[str, Value] | None = None,
-        named: str | None = None,
+        model_name: str | None = None,
         notices: Sequence[Notice] = (),
     ) -> None:
         """Serve `options` instead of what is served now. See Supervisor.become.
 
         `chosen` are the settings that the user chose. Once they are served, they are kept for the model's next start,
         together with `set_aside`: earlier choices that are not used this time (None: all that are kept). `notices` go
-        to the listeners first. `named` is the model as the user named it, for commands that start it again (None: its
-        path).
+        to the listeners first. `model_name` is the model as the user named it, for commands that start it again
+        (None: its path).
 
         A port that the user did not choose is changed if another program takes it before the engine does. The error of
         a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
@@ -144,13 +144,13 @@ class ServerSession:
         if self._newest_start is not None:
             if self._newest_start.options.model != options.model:
                 self._chosen, self._set_aside = {}, None
-            elif named is None:
-                named = self._newest_start.model
+            elif model_name is None:
+                model_name = self._newest_start.model
         if chosen is not None and set_aside is not None:
             self._set_aside = dict(set_aside)
         self._newest_start = this_start = RepeatableStart.from_options(
             options,
-            named=named,
+            model_name=model_name,
             chosen=None if chosen is None else {**self._chosen, **chosen},
             port=None if self._may_change_port else self._port,
             shared=self.shared,
@@ -199,7 +199,7 @@ class ServerSession:
             self._port, self._may_change_port = None, True
         elif action.kind is not ActionKind.RESTART:
             base = base.with_options(apply_action(action, base.options, context=base.context))
-        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, named=base.model)
+        await self.start(base.options, again=True, drain_s=drain_s, chosen=base.settings, model_name=base.model)
 
     @property
     def change_count(self) -> int:
@@ -225,12 +225,12 @@ class ServerSession:
         base = newest_start.with_options(supervisor.options)
         await self.stop(drain_s=drain_s)  # the address of a process cannot change
         try:
-            await self.start(base.options, chosen=base.settings, named=base.model)
+            await self.start(base.options, chosen=base.settings, model_name=base.model)
         except LauncherError as error:
             if not shared or isinstance(error, Superseded):
                 raise
             self.shared = False
-            await self.start(base.options, chosen=base.settings, named=base.model)
+            await self.start(base.options, chosen=base.settings, model_name=base.model)
             raise
 
     def command_for_action(self, action: Action) -> FixCommand:
@@ -303,7 +303,7 @@ class ServerSession:
         if launch is None or pid is None or launch.build.name == BUILT_IN:
             return
         with suppress(Exception):
-            await asyncio.to_thread(learn_from_load, launch, pid, supervisor.log.last_lines())
+            await asyncio.to_thread(record_load_memory, launch, pid, supervisor.log.last_lines())
 
     def _publish_health(self, event: HealthEvent) -> None:
         """Publish the open health findings to this user's other programs, and call the listener."""

@@ -7,7 +7,7 @@ from launcher.app.settings_file import Value
 from launcher.base.messages import LANGUAGES, mark
 from launcher.base.paths import MODELS_VARIABLE
 
-Kind = Literal["choice", "number", "switch", "folder", "text"]
+SettingKind = Literal["choice", "number", "switch", "folder", "text"]
 Applies = Literal["now", "next window", "next download", "next login"]
 
 
@@ -25,7 +25,7 @@ class Setting:
     group: str
     title: str
     sentence: str
-    kind: Kind
+    kind: SettingKind
     default: Value
     applies: Applies = "now"
     choices: tuple[tuple[str, str], ...] = ()
@@ -53,6 +53,8 @@ class Setting:
             return f"a text of up to {self.most:,} characters"
         return f"one of {', '.join(named)}" if named else ""
 
+
+# Names of settings, and values of settings with choices.
 
 LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
 MOTION, CLOSE = "window.motion", "window.close"

@@ -1,4 +1,4 @@
-"""Tells how other computers reach a shared server: its addresses, and how to open the firewall."""
+"""Addresses of a shared server for other computers, and the commands that open the firewall for it."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,8 @@
 """Resolves the server settings of a start, in one place for window and command line.
 
-Precedence: settings asked for now; settings that the user chose for this file the last time (kept); settings that a
-tune found best on this machine (tuned); recommended settings, from the plan for this machine in its current state.
+The first of these that has a value: settings asked for now; settings that the user chose for this file the last time
+(kept); settings that a tune found best on this machine (tuned); recommended settings, from the plan for the memory of
+this machine now.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from launcher.app.machine_presets import PresetMatch, find_preset
+from launcher.app.machine_presets import PresetMatch, find_preset_match
 from launcher.app.planner import MachineDescription, downloaded_file, read_situation
 from launcher.base.errors import BadOption, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
 from launcher.base.messages import message
@@ -42,8 +43,8 @@ from launcher.models.server_settings import ROWS, Value, format_settings, to_fie
 from launcher.models.situation import Situation
 
 
-class Origin(Enum):
-    """Origin of a server setting's value, in order of precedence."""
+class SettingOrigin(Enum):
+    """SettingOrigin of a server setting's value, in order of precedence."""
 
     ASKED = "asked"
     KEPT = "kept"
@@ -55,22 +56,22 @@ class Origin(Enum):
 class OwnSettings:
     """Settings of this machine for a model file: the user's choices of the last time, and those that a tune found.
 
-    `preset` is the tune's result, used or not. `same_as_tuned` are choices of the user that equal those of a verified
-    tune; they count as tuned, not as `kept`.
+    `preset_match` is the tune's result, used or not. `same_as_tuned` are choices of the user that equal those of a
+    verified tune; they count as tuned, not as `kept`.
     """
 
     kept: Settings = field(default_factory=dict)
     tuned: Settings = field(default_factory=dict)
-    preset: PresetMatch | None = None
+    preset_match: PresetMatch | None = None
     same_as_tuned: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """A plan with the user's own settings for its file.
+    """A plan with the own settings of this machine for its file.
 
-    `kept` and `tuned` are those that the plan has. `replaced` are kept settings that no longer fit, for which the plan
-    has other values. If `plan` is None, it is unknown what fits, and the kept settings are used.
+    `kept` and `tuned` are the own settings that the plan has. `replaced` are kept settings that no longer fit, so that
+    the plan has other values. If `plan` is None, it is unknown what fits, and the kept settings are used.
     """
 
     plan: Plan | None
@@ -81,10 +82,10 @@ class ResolvedPlan:
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A plan for a local file, and the same plan with the settings that the user chose the last time.
+    """A plan for a local file, and the same plan with the settings that the user chose the last time (kept settings).
 
-    `planned` is the plan without them. `kept_plan` has those that fit (`kept`) but not those that no longer fit
-    (`replaced`); it is None if none fits. `settings` are the user's settings that differ from `planned`, and
+    `planned` is the plan without kept settings. `kept_plan` has those that fit (`kept`) but not those that no longer
+    fit (`replaced`); it is None if none fits. `settings` are the kept settings that differ from `planned`, and
     `planned_settings` the values of `planned` for the same names. `same_as_tuned` are the user's choices that equal the
     tune's.
     """
@@ -103,36 +104,36 @@ class KeptPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """A model as the user named it, with the options to start it.
+class ResolvedStart:
+    """A start whose settings are resolved: the model as the user named it, and the options to start it.
 
     `origins` has the origin of each setting that is not left to the engine. `chosen` are the user's own choices among
-    them, which are kept for the next start (None: the kept settings stay as they are). `set_aside` are kept settings
-    that are not used this time, but stay kept. `notices` are for the user.
+    these settings, which are kept for the next start (None: the kept settings stay as they are). `set_aside` are kept
+    settings that are not used this time, but stay kept. `notices` are for the user.
     """
 
-    named: str
+    model_name: str
     options: ServeOptions
     plan: Plan | None = None
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, SettingOrigin] = field(default_factory=dict)
     chosen: Settings | None = None
     set_aside: Settings = field(default_factory=dict)
-    preset: PresetMatch | None = None
+    preset_match: PresetMatch | None = None
     notices: tuple[Notice, ...] = ()
 
     @property
     def preset_line(self) -> str:
         """Line about the tuned settings for this model. Empty where there are none."""
-        return self.preset.line if self.preset else ""
+        return self.preset_match.line if self.preset_match else ""
 
-    def settings_from(self, origin: Origin) -> dict[str, Value]:
+    def settings_from(self, origin: SettingOrigin) -> dict[str, Value]:
         """Return the settings from one origin."""
-        names = [name for name, its_origin in self.origins.items() if its_origin is origin]
+        names = [name for name in self.origins if self.origins[name] is origin]
         return {name: ROWS[name].value_in(self.options) for name in names}
 
 
 def resolve_plan(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings) -> ResolvedPlan:
-    """Return the plan for one file of the catalogue with the user's own settings. `criteria` has those asked for now.
+    """Return the plan for one file of the catalogue with the own settings. `criteria` has the settings asked for now.
 
     Kept settings that no longer fit are dropped: a single one if that is enough, else all. If nothing fits, they stay,
     and the plan's status is TOO_BIG. Raises what `make_plans` raises for the criteria.
@@ -147,12 +148,12 @@ def resolve_plan(catalogue: Catalogue, situation: Situation, criteria: PlanCrite
     for some_kept in _reduce_settings(kept):
         for some_tuned in (tuned, {}) if tuned else ({},):
             settings = {**some_tuned, **some_kept}
-            plan = _plan_with(catalogue, situation, criteria, settings) if settings else recommended
+            plan = _plan_with_settings(catalogue, situation, criteria, settings) if settings else recommended
             first_tried = first_tried or plan
             if plan is not None and plan.status is not Status.TOO_BIG and not _overfills_host(plan, some_kept):
                 # Not only `some_kept`: the plan may have the value of a dropped setting by itself.
                 used = {name: value for name, value in kept.items() if _plan_has_value(plan.setting, name, value)}
-                return ResolvedPlan(plan, used, some_tuned, _without(kept, used))
+                return ResolvedPlan(plan, used, some_tuned, _leave_out(kept, used))
     return ResolvedPlan(first_tried or recommended, kept, tuned, {})
 
 
@@ -166,12 +167,14 @@ def _reduce_settings(kept: dict[str, Value]) -> Iterator[dict[str, Value]]:
     yield kept
     if len(kept) > 1:
         for each in kept:
-            yield _without(kept, (each,))
+            yield _leave_out(kept, (each,))
     if kept:
         yield {}
 
 
-def _plan_with(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, settings: Settings) -> Plan | None:
+def _plan_with_settings(
+    catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, settings: Settings
+) -> Plan | None:
     try:
         return _first_fitting(
             make_plans(catalogue, situation, replace(criteria, **to_fields(_replace_foreign_kv_type(settings))))
@@ -196,33 +199,34 @@ def _is_foreign(name: str, value: Value) -> bool:
     return name == "kv" and value is not None and value not in KV_TYPES
 
 
-def _plan_has_value(setting: PlanSettings, name: str, value: Value) -> bool:
-    """Return True if a plan's setting has a kept value, or the nearest one that plans can have."""
-    planned = ROWS[name].value_in(setting)
+def _plan_has_value(settings: PlanSettings, name: str, value: Value) -> bool:
+    """Return whether a plan's settings have a kept value, or the nearest one that plans can have."""
+    planned = ROWS[name].value_in(settings)
     is_capped = name == "n_cpu_moe" and int(value or 0) > int(planned or 0)  # more than the layers with experts
     return planned == value or is_capped or _is_foreign(name, value)
 
 
-def _without(settings: Settings, names: Collection[str]) -> dict[str, Value]:
+def _leave_out(settings: Settings, names: Collection[str]) -> dict[str, Value]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
 async def read_own_settings(
     options: ServeOptions, *, use_kept: bool = True, use_tuned: bool = True, wake: bool = True
 ) -> OwnSettings:
-    """Return the user's own settings for the model of these options. Without `wake` no GPU is woken.
+    """Return the own settings of this machine for the model of these options. Without `wake` no GPU is woken.
 
     A tune does not vary the context, so it is never among the tuned settings.
     """
     kept = await asyncio.to_thread(load_model_settings, options.model) if use_kept else {}
-    preset = await find_preset(options, wake=wake)
-    if preset is None:
+    match = await find_preset_match(options, wake=wake)
+    if match is None:
         return OwnSettings(kept)
-    tuned = {name: value for name, value in preset.preset.settings.items() if name in ROWS and name != "ctx"}
-    verified = preset.preset.verified
-    same_as_tuned = {name: value for name, value in kept.items() if verified and name in tuned and tuned[name] == value}
-    used = tuned if preset.used and use_tuned else {}
-    return OwnSettings(_without(kept, same_as_tuned), used, preset if use_tuned else None, same_as_tuned)
+    tuned = {name: value for name, value in match.preset.settings.items() if name in ROWS and name != "ctx"}
+    same_as_tuned: dict[str, Value] = {}
+    if match.preset.verified:
+        same_as_tuned = {name: value for name, value in kept.items() if name in tuned and tuned[name] == value}
+    used = tuned if match.used and use_tuned else {}
+    return OwnSettings(_leave_out(kept, same_as_tuned), used, match if use_tuned else None, same_as_tuned)
 
 
 async def apply_own_settings(
@@ -285,9 +289,9 @@ async def plan_for_start(
 def _apply_tuned(
     plan: Plan, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings
 ) -> Plan:
-    if own.preset is None:
+    if own.preset_match is None:
         return plan
-    reason = message("Tuned settings: {preset}.", preset=own.preset.line)
+    reason = message("Tuned settings: {preset}.", preset=own.preset_match.line)
     resolved = resolve_plan(catalogue, situation, criteria, replace(own, kept={}))
     if own.tuned and (resolved.plan is None or resolved.plan.status is Status.TOO_BIG or not resolved.tuned):
         return plan  # the tuned settings do not fit
@@ -298,7 +302,7 @@ def _apply_tuned(
 def _apply_kept(
     plan: Plan, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings
 ) -> KeptPlan:
-    own = replace(own, kept=_without(own.kept, criteria.chosen()))
+    own = replace(own, kept=_leave_out(own.kept, criteria.chosen()))
     planned = {name: row.value_in(plan.setting) for name, row in ROWS.items()}
     different = {name: value for name, value in own.kept.items() if planned[name] != value}
     resolved = resolve_plan(catalogue, situation, criteria, own)
@@ -327,7 +331,7 @@ async def resolve_start(
     intent: Intent = "balanced",
     vision: bool = False,
     ending: Collection[int] = (),
-) -> Start:
+) -> ResolvedStart:
     """Return the start of a model as the user names it: a path, ID[:QUANT], OWNER/NAME:FILE, or "demo".
 
     `asked` are the settings asked for now. `make_options` returns the options for the model's file, with everything
@@ -351,17 +355,17 @@ async def resolve_start(
     except LauncherError:
         selection = None
     if selection is None:  # the start reports the file's problem, with possible fixes
-        return Start(model, asked_options)
+        return ResolvedStart(model, asked_options)
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
-    build, situation = await _read_machine(base, ending)
+    build, situation = await _read_engine_and_memory(base, ending)
     can_draft = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
     tuned_elsewhere = _find_unusable(own.tuned, build, can_draft=True)
-    own = replace(own, kept=_without(own.kept, unusable), tuned=_without(own.tuned, tuned_elsewhere))
+    own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, tuned_elsewhere))
     fixed = dict(asked)
     if not can_draft:  # even if the catalogue or a tune has a draft length
-        own = replace(own, tuned=_without(own.tuned, ("draft",)))
+        own = replace(own, tuned=_leave_out(own.tuned, ("draft",)))
         fixed = {"draft": 0, **asked}
     resolved = ResolvedPlan(None, own.kept, own.tuned, {})
     if situation is not None:
@@ -374,10 +378,10 @@ async def resolve_start(
             **to_fields(_replace_foreign_kv_type(fixed)),
         )
         resolved = await asyncio.to_thread(resolve_plan, selection.catalogue, situation, criteria, own)
-    chosen = {**_without(resolved.kept, asked), **asked}
-    tuned = _without(resolved.tuned, chosen)
+    chosen = {**_leave_out(resolved.kept, asked), **asked}
+    tuned = _leave_out(resolved.tuned, chosen)
     options = _start_options(base, resolved.plan, {**fixed, **tuned, **chosen}, header.trained_context)
-    replaced = _without(resolved.replaced, asked)
+    replaced = _leave_out(resolved.replaced, asked)
     notices = []
     if not can_draft and "draft" not in chosen:
         notices.append(Notice(NO_HEAD, message("{name} has no MTP head, so MTP is off.", name=base.model.name)))
@@ -385,27 +389,27 @@ async def resolve_start(
         notices.append(_unusable_notice(unusable))
     if replaced:
         notices.append(_replaced_notice(replaced, options))
-    return Start(
-        named=model,
+    return ResolvedStart(
+        model_name=model,
         options=options,
         plan=resolved.plan,
         origins=_find_origins(options, asked, resolved.kept, tuned),
         chosen=chosen,
-        set_aside={**_without(unused_kept, chosen), **_without(own.same_as_tuned, chosen), **unusable, **replaced},
-        preset=own.preset,
+        set_aside={**_leave_out(unused_kept, chosen), **_leave_out(own.same_as_tuned, chosen), **unusable, **replaced},
+        preset_match=own.preset_match,
         notices=tuple(notices),
     )
 
 
 def start_planned(
     model: str,
-    setting: PlanSettings,
+    settings: PlanSettings,
     *,
     kept: Settings,
     replaced: Settings,
     same_as_tuned: Settings,
     make_options: Callable[[Path], ServeOptions],
-) -> Start:
+) -> ResolvedStart:
     """Return the start of a plan that the user saw, with exactly its settings.
 
     `kept` are the user's choices among them; only they are kept for the next start, not the recommended values.
@@ -413,9 +417,9 @@ def start_planned(
     tune's. Raises what resolve_start raises for the model.
     """
     _, base = _select_named_model(model, make_options)
-    options = _start_options(base, setting, kept, None)
-    return Start(
-        named=model,
+    options = _start_options(base, settings, kept, None)
+    return ResolvedStart(
+        model_name=model,
         options=options,
         origins=_find_origins(options, {}, kept, {}),
         chosen=kept,
@@ -424,7 +428,7 @@ def start_planned(
     )
 
 
-def options_for(model: str, make_options: Callable[[Path], ServeOptions]) -> ServeOptions:
+def make_unresolved_options(model: str, make_options: Callable[[Path], ServeOptions]) -> ServeOptions:
     """Return the options for a model as the user names it, without resolving its settings: see resolve_start.
 
     The demo has the settings of its preset. A model without an MTP head according to the catalogue is served without
@@ -496,14 +500,17 @@ async def _drop_foreign_kv_type(own: OwnSettings, path: Path) -> OwnSettings:
         return own
     with suppress(LauncherError, OSError):
         build = await choose_build(ServeOptions(path))
-        return replace(own, kept=_without(own.kept, _find_unusable(own.kept, build, can_draft=True)))
+        return replace(own, kept=_leave_out(own.kept, _find_unusable(own.kept, build, can_draft=True)))
     return own
 
 
-async def _read_machine(options: ServeOptions, ending: Collection[int]) -> tuple[EngineBuild | None, Situation | None]:
+async def _read_engine_and_memory(
+    options: ServeOptions, ending: Collection[int]
+) -> tuple[EngineBuild | None, Situation | None]:
     """Return the engine of a start, and the memory that it may use while this user's other servers run.
 
-    Either is None if unknown; the start will report the problem.
+    `ending` are the process IDs of engines that the start replaces. Either result is None if unknown; the start will
+    report the problem.
     """
     build: EngineBuild | None = None
     try:
@@ -531,7 +538,7 @@ def _find_unusable(kept: Settings, build: EngineBuild | None, *, can_draft: bool
 def _start_options(
     base: ServeOptions, plan: Plan | PlanSettings | None, settings: Settings, trained: int | None
 ) -> ServeOptions:
-    """Return the options of a start by a plan or its setting; without one, with the context `fallback_context`.
+    """Return the options of a start by a plan or its settings; without one, with the context `fallback_context`.
 
     Limits of host memory stay None, because the launch chooses them anew.
     """
@@ -542,10 +549,10 @@ def _start_options(
     return change_settings(replace(planned_options(setting, base), **unset), settings)
 
 
-def _find_origins(options: ServeOptions, asked: Settings, kept: Settings, tuned: Settings) -> dict[str, Origin]:
+def _find_origins(options: ServeOptions, asked: Settings, kept: Settings, tuned: Settings) -> dict[str, SettingOrigin]:
     """Return the origin of each setting that is not left to the engine."""
-    origins = {name: Origin.RECOMMENDED for name, row in ROWS.items() if row.value_in(options) is not None}
-    for origin, settings in ((Origin.TUNED, tuned), (Origin.KEPT, kept), (Origin.ASKED, asked)):
+    origins = {name: SettingOrigin.RECOMMENDED for name, row in ROWS.items() if row.value_in(options) is not None}
+    for origin, settings in ((SettingOrigin.TUNED, tuned), (SettingOrigin.KEPT, kept), (SettingOrigin.ASKED, asked)):
         origins |= dict.fromkeys(origins.keys() & settings.keys(), origin)
     return origins
 

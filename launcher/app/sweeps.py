@@ -67,7 +67,7 @@ class SweepModel:
     """
 
     options: ServeOptions
-    named: str
+    model_name: str
     drafts: tuple[int, ...]
     trained_context: int | None
 
@@ -77,7 +77,7 @@ class SweepModel:
         return dict(self.options.chosen())
 
 
-async def prepare_model(options: ServeOptions, named: str, drafts: Sequence[int] = ()) -> SweepModel:
+async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence[int] = ()) -> SweepModel:
     """Return the model to measure with some draft lengths: by default without MTP, and with it if the model can draft.
 
     Raises BadOption for invalid options, errors of the model's file, and ModelHasNoHead for drafts without a head.
@@ -89,7 +89,9 @@ async def prepare_model(options: ServeOptions, named: str, drafts: Sequence[int]
     can_draft = header.has_mtp_head or options.draft_file is not None
     series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
     context = options.context or fallback_context(header.trained_context)
-    return SweepModel(replace(options, context=context), named, tuple(dict.fromkeys(series)), header.trained_context)
+    return SweepModel(
+        replace(options, context=context), model_name, tuple(dict.fromkeys(series)), header.trained_context
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +154,15 @@ async def run_sweep(
     If cancelled, `on_point` has received everything measured so far, and it is kept. Raises what
     `curves.measure_curve` raises, and errors of the engine.
     """
-    bench = _SweepBench(session, sweep.model.options, named=sweep.model.named)
+    bench = _SweepBench(session, sweep.model.options, model_name=sweep.model.model_name)
     points: list[RoundPoint] = list(sweep.gaps)
 
     def build_result() -> dict[str, Any]:
         curve = build_curve(sweep.axis, points)
         return {**curve.as_json(), "sentence": join_messages(*summarize_curve(curve)[:1])}
 
-    settings, work = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
-    async with _record_runs(CURVE, sweep.model, settings, work, on_begun, build_result) as add_run:
+    settings, workload_label = sweep.starts[0].settings, f"{sweep.workload.name}, {sweep.axis}"
+    async with _record_runs(CURVE, sweep.model, settings, workload_label, on_begun, build_result) as add_run:
 
         def record_point(point: RoundPoint) -> None:
             points.append(point)
@@ -235,12 +237,12 @@ async def run_endurance(
     `on_begun` gets the session id in the history. If cancelled, `on_run` has received everything measured so far, and
     it is kept. Raises what `endurance.sustain_load` raises.
     """
-    bench = _SweepBench(session, model.options, named=model.named)
+    bench = _SweepBench(session, model.options, model_name=model.model_name)
     settings = {**model.settings, DRAFT: draft}
     runs: list[Run] = []
-    work = f"{workload.name}, load"
+    workload_label = f"{workload.name}, load"
     async with _record_runs(
-        ENDURE, model, settings, work, on_begun, lambda: judge_endurance(runs).as_json()
+        ENDURE, model, settings, workload_label, on_begun, lambda: judge_endurance(runs).as_json()
     ) as add_run:
 
         def record_run(run: Run) -> None:
@@ -256,17 +258,17 @@ async def _record_runs(
     kind: str,
     model: SweepModel,
     settings: Mapping[str, Value],
-    work: str,
+    workload_label: str,
     on_begun: OnBegun,
     build_result: Callable[[], Mapping[str, Any]],
 ) -> AsyncIterator[Callable[[Run], None]]:
     """Yield a function that records a run in the history. The result is recorded also if the block is cancelled.
 
-    `work` differs from the workload's name, so that these runs do not count among its measurements.
+    `workload_label` differs from the workload's name, so that these runs do not count among its measurements.
     """
     launch = await prepare_launch(replace(model.options, draft=0), Endpoint(0, ""))
     environment = await asyncio.to_thread(Environment.for_launch, launch)
-    async with record_session(kind, environment, settings, workload=work) as record:
+    async with record_session(kind, environment, settings, workload=workload_label) as record:
         on_begun(record.id)
         complete = False
         try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from launcher.app.bench import SessionBench, options_with
+from launcher.app.bench import SessionBench, options_with_settings
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.session import ServerSession
 from launcher.app.tuner_space import PreparedTune
@@ -50,7 +50,7 @@ async def run_tune(
         previous = None if session.is_idle else session.supervisor.options
         try:
             verdict = await _tune_and_record(
-                SessionBench(session, prepared.options, named=prepared.model), prepared, on_event, resume
+                SessionBench(session, prepared.options, model_name=prepared.model), prepared, on_event, resume
             )
         except Superseded:
             raise
@@ -66,7 +66,9 @@ async def serve_winner(session: ServerSession, model: str, options: ServeOptions
 
     `options` are those of the tune.
     """
-    await session.start(options_with(options, settings), chosen=select_server_settings(settings), named=model)
+    await session.start(
+        options_with_settings(options, settings), chosen=select_server_settings(settings), model_name=model
+    )
     await asyncio.to_thread(save_winner, options, settings)
 
 

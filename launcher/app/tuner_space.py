@@ -64,7 +64,7 @@ class PreparedTune:
     rate: float
     restart_s: float
     measured: bool
-    needs: Callable[[Settings], int | None]
+    estimate_mib: Callable[[Settings], int | None]
     """Returns the GPU memory of settings by the formula in MiB. None where unknown, or where it is host memory."""
 
     def with_measured_times(self, trials: Sequence[Trial]) -> "PreparedTune":
@@ -190,7 +190,7 @@ class _SpaceBuilder:
     @property
     def on_cpu(self) -> bool:
         """True if the processor computes everything."""
-        return self._launch.build.name == BUILT_IN or self._basis.setting.backend == "cpu"
+        return self._launch.build.name == BUILT_IN or self._basis.plan_settings.backend == "cpu"
 
     def _preview(self, settings: Settings) -> Preview:
         return self._previewer.preview(settings)
@@ -198,7 +198,7 @@ class _SpaceBuilder:
     def build_space(self, vary: Collection[str] | None) -> Space:
         """Return the search space: the settings in `vary`, or those that are likely to matter here."""
         on_cpu = self.on_cpu
-        experts = () if on_cpu else self._expert_layers()
+        experts = () if on_cpu else self._expert_layers_to_try()
         offloads = len(experts) > 1
         samples = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)
         varied_by_default: Mapping[Likely, bool] = {
@@ -210,16 +210,16 @@ class _SpaceBuilder:
             "sampled": samples,
         }
         baseline = self._baseline_settings(experts)
-        measured_values: Mapping[str, Sequence[Value]] = {
-            "kv": self._kv_types(baseline["kv"], offloads=offloads, named=vary is not None),
+        machine_values: Mapping[str, Sequence[Value]] = {
+            "kv": self._kv_types_to_try(baseline["kv"], offloads=offloads, named=vary is not None),
             "n_cpu_moe": experts,
-            "threads": self._thread_numbers(baseline["threads"]),
+            "threads": self._thread_counts_to_try(baseline["threads"]),
         }
         axes = []
         for name in VARIED:
             row = ROWS[name]
             wanted = name in vary if vary is not None else varied_by_default[row.likely]
-            values = measured_values[name] if name in measured_values else _values_to_try(row, baseline[name])
+            values = machine_values[name] if name in machine_values else _values_to_try(row, baseline[name])
             if wanted and len(values) > 1 and name not in self._basis.unsupported:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
         return Space({axis.name: baseline[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
@@ -236,18 +236,18 @@ class _SpaceBuilder:
             baseline["n_cpu_moe"] = experts[-1]
         return baseline
 
-    def _kv_types(self, own: Value, *, offloads: bool, named: bool) -> Sequence[Value]:
+    def _kv_types_to_try(self, own: Value, *, offloads: bool, named: bool) -> Sequence[Value]:
         """Return the KV cache types to try, smallest first: the user's, f16, and q8_0 where memory is short."""
         tried = {own, ROWS["kv"].usual, *(("q8_0",) if offloads or named else ())}
         order = ("q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "q8_0", "bf16", "f16", "f32")
         known = [kind for kind in order if kind in tried and kind in (*self._basis.kv_types, own)]
         return known if own in known else [own]
 
-    def _thread_numbers(self, own: Value) -> Sequence[Value]:
+    def _thread_counts_to_try(self, own: Value) -> Sequence[Value]:
         """Return the thread numbers to try: the user's, one per core, and one per logical processor."""
         return sorted({int(own or 1), _physical_cores(), os.cpu_count() or 1})
 
-    def _expert_layers(self) -> list[int]:
+    def _expert_layers_to_try(self) -> list[int]:
         """Return the numbers of layers with experts in host memory to try, highest first.
 
         They go from the fewest with which the longest draft fits down to the fewest with which the model fits without
@@ -314,7 +314,7 @@ def _expected_rate(launch: Launch, basis: PreviewBasis) -> float:
     """Return the expected tokens/s without MTP, from the bytes that are read per token."""
     limit = find_speed_limit(launch).value
     if limit is None and basis.geometry is not None and basis.weights is not None:
-        limit = _HOST_GB_S * 1e9 / bytes_per_token(basis.geometry, basis.weights, basis.setting)
+        limit = _HOST_GB_S * 1e9 / bytes_per_token(basis.geometry, basis.weights, basis.plan_settings)
     if limit is None:
         limit = _HOST_GB_S * 1e9 / launch.header.file_bytes
     return min(_SHARE_OF_LIMIT * limit, _HIGHEST_RATE)

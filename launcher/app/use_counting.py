@@ -42,7 +42,7 @@ class UseCounting:
         launch = None if self._session.is_idle else self._session.supervisor.launch
         if launch is None:
             return
-        counts = UseCounts.from_traffic(used_settings(launch), traffic)
+        counts = UseCounts.from_traffic(settings_for_history(launch), traffic)
         if counts is None:
             return
         key = repr((launch.build.version, launch.options.model, counts.settings))
@@ -66,8 +66,8 @@ class UseCounting:
         await self.save_counts()
 
 
-def used_settings(launch: Launch) -> Settings:
-    """Return a server's settings in the form of the history. A list of extra arguments becomes one string."""
+def settings_for_history(launch: Launch) -> Settings:
+    """Return a server's settings as the history stores them: a list of extra arguments becomes one string."""
     chosen = launched_settings(launch)
     return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in chosen.items()}  # type: ignore[misc]
 
@@ -81,7 +81,7 @@ def find_advice(launch: Launch) -> Advice | None:
         if not settings.stored_value(ADVICE):
             return None
         environment = Environment.for_launch(launch)
-        settings_in_use = used_settings(launch)
+        settings_in_use = settings_for_history(launch)
         with History() as history:
             all_counts = history.load_use(use_counts_key(environment))
             counts = [each for each in all_counts if each.settings == settings_in_use]

@@ -16,14 +16,14 @@ from launcher.machine.machine import read_machine
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A component (`what`) and its version. `absent` is the reason if the version is unknown."""
+    """A component and its version. `absent` is the reason if the version is unknown."""
 
-    what: str
+    component: str
     version: str | None
     absent: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.version or f'not known ({self.absent})'}"
+        return f"{self.component}: {self.version or f'not known ({self.absent})'}"
 
 
 async def read_versions() -> tuple[Version, ...]:

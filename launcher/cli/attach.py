@@ -17,7 +17,7 @@ from launcher.cli.progress import Reporter
 from launcher.cli.quantities import parse_number, parse_rounds
 
 if TYPE_CHECKING:
-    from launcher.app.attach import AttachedServer, ServerOffer
+    from launcher.app.attach import AttachedServer, ServerFeatures
     from launcher.monitor.monitor import MonitorSnapshot
     from launcher.tuning.measured_speed import MeasuredSpeed
     from launcher.tuning.statistics import Figure
@@ -67,7 +67,7 @@ async def run(options: argparse.Namespace) -> Result | int:
                 runs=options.runs or _DEFAULT_RUNS,
                 as_json=options.json,
             )
-        result = Result(_offer_json(server.offer), _describe_offer(server.offer))
+        result = Result(_features_json(server.features), _describe_features(server.features))
         if options.once:
             return result
         print_result(result, as_json=options.json)
@@ -83,15 +83,15 @@ async def _measure_server(server: AttachedServer, workload_name: str, *, runs: i
 
     workload = load_workload(workload_name)
     with closing(Reporter(as_json=as_json)) as reporter:
-        reporter.show_event(None, _describe_offer(server.offer))
+        reporter.show_event(None, _describe_features(server.features))
         async with attached_bench(server) as bench:
             show_round = partial(reporter.show_round, rounds=runs)
             speed = await measure_attached(bench, workload, runs=runs, on_run=show_round)
     reasons = unknown_reasons(speed)
     drafts = speed.acceptance
     data = {
-        "url": server.offer.url,
-        "model": server.offer.model,
+        "url": server.features.url,
+        "model": server.features.model,
         "workload": workload.name,
         "clock": speed.clock,
         "prefill_per_second": _figure_json(speed.prefill),
@@ -140,7 +140,7 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
         nonlocal latest
         latest = snapshot
 
-    if not server.offer.counts and server.offer.healthy is None:
+    if not server.features.has_counters and server.features.healthy is None:
         if not as_json:
             print("This server cannot be watched: it offers neither /metrics nor /health.")
         return 0
@@ -156,51 +156,51 @@ async def _watch_server(server: AttachedServer, *, seconds: float | None, as_jso
             status = server.status
             if status.state is ServerState.FAILED and status.error is not None:
                 raise status.error
-            print_result(_sample_result(status.state, latest, server.offer), as_json=as_json)
+            print_result(_sample_result(status.state, latest, server.features), as_json=as_json)
     finally:
         await monitor.end()
     return 0
 
 
-def _offer_json(offer: ServerOffer) -> dict[str, Any]:
+def _features_json(features: ServerFeatures) -> dict[str, Any]:
     return {
-        "url": offer.url,
-        "kind": _server_kind(offer),
-        "models": offer.models,
-        "engine": offer.engine,
-        "ctx": offer.context,
-        "slots": offer.slots,
-        "speculative": offer.drafts,
-        "healthy": offer.healthy,
-        "metrics": offer.counts,
-        "not_offered": dict(offer.missing),
+        "url": features.url,
+        "kind": _server_kind(features),
+        "models": features.models,
+        "engine": features.engine,
+        "ctx": features.context,
+        "slots": features.slots,
+        "speculative": features.drafts,
+        "healthy": features.healthy,
+        "metrics": features.has_counters,
+        "not_offered": dict(features.missing),
     }
 
 
-def _describe_offer(offer: ServerOffer) -> Iterator[str]:
+def _describe_features(features: ServerFeatures) -> Iterator[str]:
     unknown = "not reported"
-    drafts = {True: "on", False: "off", None: unknown}[offer.drafts]
-    yield f"{offer.url}/v1  {_server_kind(offer)}{f', {one_line(offer.engine)}' if offer.engine else ''}"
-    yield f"  models       {one_line(', '.join(offer.models)) or unknown}"
-    yield f"  context      {unknown if offer.context is None else f'{offer.context:,} tokens a slot'}"
-    yield f"  slots        {unknown if offer.slots is None else offer.slots}"
+    drafts = {True: "on", False: "off", None: unknown}[features.drafts]
+    yield f"{features.url}/v1  {_server_kind(features)}{f', {one_line(features.engine)}' if features.engine else ''}"
+    yield f"  models       {one_line(', '.join(features.models)) or unknown}"
+    yield f"  context      {unknown if features.context is None else f'{features.context:,} tokens a slot'}"
+    yield f"  slots        {unknown if features.slots is None else features.slots}"
     yield f"  speculation  {drafts}"
-    for path, reason in offer.missing.items():
+    for path, reason in features.missing.items():
         yield f"  {path:<12} {reason}"
 
 
-def _server_kind(offer: ServerOffer) -> str:
-    return "llama-server" if offer.is_llama_server else "OpenAI-compatible server"
+def _server_kind(features: ServerFeatures) -> str:
+    return "llama-server" if features.is_llama_server else "OpenAI-compatible server"
 
 
-def _sample_result(state: str, snapshot: MonitorSnapshot | None, offer: ServerOffer) -> Result:
-    readings = snapshot.readings if snapshot and offer.counts else {}
+def _sample_result(state: str, snapshot: MonitorSnapshot | None, features: ServerFeatures) -> Result:
+    readings = snapshot.readings if snapshot and features.has_counters else {}
     rate, percent = (
         reading.value if (reading := readings.get(name)) else None
         for name in ("tokens_per_second", "acceptance_percent")
     )
     parts = [state]
-    if not offer.counts:
+    if not features.has_counters:
         parts.append("tokens/s not reported")
     elif rate is not None:
         parts.append(f"{rate:.1f} tokens/s")

@@ -43,14 +43,14 @@ def _resolve_model(name: str | None) -> str | None:
 
     Raises the errors of `serve` for a model that it cannot serve.
     """
-    from launcher.app.start_settings import options_for
+    from launcher.app.start_settings import make_unresolved_options
     from launcher.base.paths import expand_user
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import check_model
 
     if name is None:
         return None
-    check_model(options_for(name, lambda path: ServeOptions(model=path)))
+    check_model(make_unresolved_options(name, lambda path: ServeOptions(model=path)))
     path = expand_user(name)
     return str(path.absolute()) if path.exists() else name
 

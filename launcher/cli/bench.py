@@ -214,11 +214,11 @@ async def _check_no_changes(server: ServerEntry, options: argparse.Namespace) ->
 
 
 def _read_model_name(options: argparse.Namespace) -> str:
-    from launcher.app.start_settings import options_for
+    from launcher.app.start_settings import make_unresolved_options
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import api_model_name
 
-    return api_model_name(options_for(options.model, lambda path: ServeOptions(model=path)))
+    return api_model_name(make_unresolved_options(options.model, lambda path: ServeOptions(model=path)))
 
 
 # Output of `bench`: one server, or several in a table.

@@ -142,9 +142,10 @@ async def _plan_sweep(options: argparse.Namespace, reporter: Reporter) -> Sweep:
 def _describe_sweep(sweep: Sweep) -> str:
     places = sorted({place for start in sweep.starts for place in start.places})
     series = " and ".join(dict.fromkeys(start.series for start in sweep.starts))
+    model = one_line(sweep.model.model_name)
     points = sweep.rounds * sum(len(start.places) for start in sweep.starts)
     return (
-        f"{one_line(sweep.model.named)}, {series}: {sweep.axis.value} {', '.join(f'{place:,}' for place in places)};"
+        f"{model}, {series}: {sweep.axis.value} {', '.join(f'{place:,}' for place in places)};"
         f" {points} points in {sweep.rounds} round{'' if sweep.rounds == 1 else 's'},"
         f" replies of {sweep.prompt.tokens} tokens."
     )

@@ -165,11 +165,11 @@ def _describe_activity(gpu: Gpu, report: DoctorReport) -> list[str]:
 
 def _describe_engine(engine: EngineCheck) -> str:
     if engine.build is None:
-        return f"{engine.place}: cannot be used"
+        return f"{engine.name}: cannot be used"
     from launcher.app.doctor import list_gpu_devices
 
     devices = ", ".join(f"{each.name} {each.description}" for each in list_gpu_devices(engine)) or "processor only"
-    return f"{engine.place}: {engine.build.version}, {engine.devices_absent or devices}"
+    return f"{engine.name}: {engine.build.version}, {engine.devices_absent or devices}"
 
 
 def _describe_disk(use: str, disk: Disk) -> str:
@@ -195,7 +195,7 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
         },
         "engines": [
             {
-                "place": engine.place,
+                "place": engine.name,
                 "version": engine.build.version if engine.build else None,
                 "devices": None if engine.devices is None else [asdict(device) for device in engine.devices],
                 "devices_absent": engine.devices_absent,

@@ -75,7 +75,7 @@ async def run(options: argparse.Namespace) -> int:
         return Result(data, _format_verdict(verdict, cost_text), exit_code=1 if verdict.answer == "ended" else 0)
 
     mtp = f"draft {draft}" if draft else "no MTP"
-    reporter.show_event(None, [Note(f"{one_line(subject.named)}, {mtp}: {options.minutes:g} min of load.")])
+    reporter.show_event(None, [Note(f"{one_line(subject.model_name)}, {mtp}: {options.minutes:g} min of load.")])
     return await measure_subject(
         lambda session, on_begun: run_endurance(
             session, subject, draft, workload, 60 * options.minutes, add_run, on_begun=on_begun

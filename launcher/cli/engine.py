@@ -391,11 +391,11 @@ def _find_fault(store: EngineStore) -> KnownFault | None:
 
 async def _list_flags(options: argparse.Namespace) -> Result:
     """List the flags of the engine that `serve` would use, or of the named one."""
-    from launcher.app.planner import installed_build
+    from launcher.app.planner import probe_engine_in_use
     from launcher.engine.builds.flags import read_flags
     from launcher.engine.builds.probe import probe_engine
 
-    build = None if options.engine else await installed_build()
+    build = None if options.engine else await probe_engine_in_use()
     if build is None:
         build = await probe_engine(options.engine)
     flags = [flag for flag in await read_flags(build) if flag.matches_search(" ".join(options.search))]

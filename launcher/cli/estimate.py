@@ -115,7 +115,7 @@ async def _settings_for_start(
     with suppress(LauncherError):  # a file on the hub cannot be selected; `source` has its header
         subject = await asyncio.to_thread(select_model, target, load_catalogue())
     plan = await plan_for_start(subject, situation, criteria) if subject else None
-    return plan.setting if plan else planner.setting_for(source.model, criteria, situation)
+    return plan.setting if plan else planner.settings_for_model(source.model, criteria, situation)
 
 
 def _list_host_cautions(estimate: MemoryEstimate, criteria: PlanCriteria, situation: Situation) -> list[str]:

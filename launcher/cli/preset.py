@@ -88,13 +88,13 @@ async def _export_preset(options: argparse.Namespace) -> Result:
 
 
 async def _import_preset(options: argparse.Namespace) -> Result:
-    from launcher.app.bench import options_with
+    from launcher.app.bench import options_with_settings
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.machine_preset import preset_for_model, read_preset, save_preset
     from launcher.tuning.report import settings_line
 
     preset = await asyncio.to_thread(read_preset, options.file)
-    options_with(ServeOptions(options.file), preset.settings)  # rejects unknown settings
+    options_with_settings(ServeOptions(options.file), preset.settings)  # rejects unknown settings
     existing = await asyncio.to_thread(preset_for_model, preset.model)
     if existing is not None and existing.verified:
         raise BadOption(

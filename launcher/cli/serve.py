@@ -21,7 +21,7 @@ from launcher.models.server_settings import ROWS, format_settings
 
 if TYPE_CHECKING:
     from launcher.app.session import ServerSession
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
     from launcher.models.memory import PlanSettings
     from launcher.monitor.health_event import HealthEvent
 
@@ -101,7 +101,7 @@ async def run(options: argparse.Namespace) -> int:
             start.options,
             chosen=start.chosen,
             set_aside=start.set_aside,
-            named=model,
+            model_name=model,
             notices=start.notices,
         )
         await _start_and_wait(session, start_server, start, options)
@@ -125,7 +125,7 @@ def _print_health(event: HealthEvent) -> None:
 async def _start_and_wait(
     session: ServerSession,
     start_server: Callable[[], Awaitable[None]],
-    start: Start,
+    start: ResolvedStart,
     options: argparse.Namespace,
 ) -> None:
     """Start the server, print its address and wait for its end; with --fix apply suggested changes after a failure."""
@@ -137,7 +137,7 @@ async def _start_and_wait(
     while True:
         try:
             await start_server()
-            await asyncio.to_thread(save_last_model, start.named)
+            await asyncio.to_thread(save_last_model, start.model_name)
             ready = Result(_ready_json(session, start), _describe_server(session, start))
             print_result(ready, as_json=options.json)
             try:
@@ -162,9 +162,9 @@ async def _start_and_wait(
             start_server = partial(session.apply_fix, fix)
 
 
-def _ready_json(session: ServerSession, start: Start) -> dict[str, Any]:
+def _ready_json(session: ServerSession, start: ResolvedStart) -> dict[str, Any]:
     from launcher.app.sharing import shared_urls
-    from launcher.app.start_settings import Origin
+    from launcher.app.start_settings import SettingOrigin
 
     supervisor, endpoint = session.supervisor, session.supervisor.endpoint
     data: dict[str, Any] = {
@@ -177,19 +177,19 @@ def _ready_json(session: ServerSession, start: Start) -> dict[str, Any]:
     if endpoint.shared:
         data["lan"] = shared_urls(endpoint.port)
     if start.preset_line:
-        data["preset"] = {"settings": start.settings_from(Origin.TUNED), "note": start.preset_line}
+        data["preset"] = {"settings": start.settings_from(SettingOrigin.TUNED), "note": start.preset_line}
     if start.notices:
         data["notices"] = [asdict(notice) for notice in start.notices]
     return data
 
 
-def _describe_server(session: ServerSession, start: Start) -> Iterator[str]:
-    from launcher.app.start_settings import Origin
+def _describe_server(session: ServerSession, start: ResolvedStart) -> Iterator[str]:
+    from launcher.app.start_settings import SettingOrigin
 
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     if launch is None:
         return
-    limits, kept = format_settings(launch.limits), format_settings(start.settings_from(Origin.KEPT))
+    limits, kept = format_settings(launch.limits), format_settings(start.settings_from(SettingOrigin.KEPT))
     draft = launch.options.draft
     plan_settings = launch.plan_settings("cpu")
     mtp = f"MTP on, draft length {draft}" if draft else "MTP off"

@@ -21,9 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """List the servers. Exit code 1 if there is none, so that scripts can check."""
-    from launcher.app.running_servers import read_statuses
+    from launcher.app.running_servers import read_running_servers
 
-    servers = await read_statuses(options.url)
+    servers = await read_running_servers(options.url)
     fields = {"settings", "url", "port", "api_key", "engine_pid", "model", "engine", "draft", "health", "shared"}
     data = [
         {

@@ -125,7 +125,7 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
     none, or for options that a tune keeps from its beginning.
     """
     from launcher.app.saved_tunes import load_tune, load_tunes
-    from launcher.app.start_settings import options_for
+    from launcher.app.start_settings import make_unresolved_options
     from launcher.app.tuner import recommends_settings
     from launcher.base.errors import BadOption
     from launcher.engine.serve_options import ServeOptions
@@ -143,7 +143,7 @@ def _load_saved_tune(options: argparse.Namespace) -> SavedTune:
             f"Begin one: `mtp-launcher tune {_quote_model(options.model) if options.model else 'MODEL'}`.",
         )
     if options.model is not None:
-        saved = load_tune(options_for(options.model, ServeOptions).model)
+        saved = load_tune(make_unresolved_options(options.model, ServeOptions).model)
         if saved is None:
             others = ", ".join(one_line(each.model) for each in tunes)
             raise BadOption(

@@ -97,7 +97,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
     Raises NothingFits if no model fits, or if none was named and there is no usable GPU.
     """
     from launcher.app import planner
-    from launcher.app.first_checks import FirstStartRequest, make_start_request
+    from launcher.app.first_checks import FirstStartRequest, make_first_start_request
     from launcher.app.start_settings import apply_own_settings
     from launcher.base.errors import NothingFits
     from launcher.models.catalogue_load import load_catalogue
@@ -128,7 +128,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
     kept = next((each for each in kept_plans if each.planned is plan), None)
     if kept is not None and kept.kept_plan is not None:
         plan = kept.kept_plan
-    return make_start_request(plan, kept), plan
+    return make_first_start_request(plan, kept), plan
 
 
 def _is_network_error(error: LauncherError) -> bool:

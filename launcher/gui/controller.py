@@ -20,7 +20,7 @@ from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 
 if TYPE_CHECKING:
     from launcher.app.session import ServerSession
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
     from launcher.base.action import Action
     from launcher.engine.server.client import Delta
     from launcher.engine.server.launch import Launch
@@ -112,7 +112,7 @@ class Controller(QObject):
         model: str | None = None,
         *,
         draft: int | None = None,
-        start: "Start | None" = None,
+        start: "ResolvedStart | None" = None,
     ) -> None:
         """Start a model: "demo", a path, or ID[:QUANT]. None starts the last one again.
 
@@ -323,10 +323,10 @@ class Controller(QObject):
         self._view_model.update(model=event.model, settings=event.settings, address=event.address, served=True)
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
         if self._start_request is not None:
-            from launcher.app.start_settings import Start
+            from launcher.app.start_settings import ResolvedStart
 
             self._start_request = replace(
-                self._start_request, start=Start(self._start_request.model, event.launch.options)
+                self._start_request, start=ResolvedStart(self._start_request.model, event.launch.options)
             )
         self.launched.emit(event.launch)
         if event.note:  # a measurement on this machine may disagree

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
     from launcher.engine.server.client import Delta
     from launcher.engine.server.launch import Launch
     from launcher.monitor.health_event import Finding
@@ -17,7 +17,7 @@ class StartRequest:
 
     model: str
     draft: int | None = None
-    start: "Start | None" = None
+    start: "ResolvedStart | None" = None
 
 
 @dataclass(frozen=True, slots=True)

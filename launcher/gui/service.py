@@ -63,7 +63,7 @@ class ServerService:
             start.options,
             chosen=start.chosen,
             set_aside=start.set_aside,
-            named=request.model,
+            model_name=request.model,
             notices=start.notices,
         )
         self._post(session.supervisor.status)  # the status may not have changed, so no event was sent

@@ -69,7 +69,7 @@ async def serving(routes: dict[str, Answer], default: Answer = NOT_FOUND) -> Asy
 async def looked(url: str, key: str | None = None) -> AttachedServer:
     server = AttachedServer(parse_address(url), key)
     try:
-        await server.detect_offer()
+        await server.detect_features()
     finally:
         await server.close()
     return server
@@ -114,19 +114,19 @@ class TestAddresses:
 class TestOffers:
     async def test_a_server_with_models_and_chat_alone(self) -> None:
         async with serving({"/v1/models": MODELS}) as (url, _):
-            offer = (await looked(f"{url}/v1")).offer
-        assert offer.models == ("some/model", "other")
-        assert not offer.is_llama_server
-        assert (offer.engine, offer.context, offer.slots, offer.drafts, offer.healthy) == (None,) * 5
-        assert not offer.counts
-        assert offer.missing == dict.fromkeys(("/props", "/slots", "/metrics", "/health"), "not offered")
+            features = (await looked(f"{url}/v1")).features
+        assert features.models == ("some/model", "other")
+        assert not features.is_llama_server
+        assert (features.engine, features.context, features.slots, features.drafts, features.healthy) == (None,) * 5
+        assert not features.has_counters
+        assert features.missing == dict.fromkeys(("/props", "/slots", "/metrics", "/health"), "not offered")
 
     async def test_counters_of_another_kind_are_not_taken_for_zeros(self) -> None:
         other = reply(b"vllm:num_requests_running 3.0\n", kind="text/plain")
         routes: dict[str, Answer] = {"/v1/models": MODELS, "/metrics": other}
         async with serving(routes) as (url, _), attach_server(parse_address(url)) as server:
-            assert not server.offer.counts
-            assert "not those of llama-server" in server.offer.missing["/metrics"]
+            assert not server.features.has_counters
+            assert "not those of llama-server" in server.features.missing["/metrics"]
             with pytest.raises(ServerNotFound):
                 _ = server.client
 
@@ -134,13 +134,13 @@ class TestOffers:
         props = reply({"build_info": 7, "total_slots": -1, "default_generation_settings": {"n_ctx": True}})
         slots = reply(["what", None])
         async with serving({"/v1/models": MODELS, "/props": props, "/slots": slots}) as (url, _):
-            offer = (await looked(url)).offer
-        assert (offer.engine, offer.context, offer.slots, offer.drafts) == (None,) * 4
+            features = (await looked(url)).features
+        assert (features.engine, features.context, features.slots, features.drafts) == (None,) * 4
 
     async def test_names_cannot_act_on_a_terminal(self) -> None:
         models = reply({"data": [{"id": "\x1b]0;gotcha\x07\u202eevil\nname" + "x" * 10_000}, {"id": 3}, 4]})
         async with serving({"/v1/models": models}) as (url, _):
-            (name,) = (await looked(url)).offer.models
+            (name,) = (await looked(url)).features.models
         assert name.isprintable()
         assert len(name) <= 401
 
@@ -347,7 +347,7 @@ class TestWatching:
     async def test_a_server_that_goes_away_is_told(self) -> None:
         async with serving({"/v1/models": MODELS, "/health": reply({})}) as (url, _):
             server = AttachedServer(parse_address(url))
-            await server.detect_offer()
+            await server.detect_features()
         following = asyncio.create_task(server.follow_health(period_s=0.02))
         try:
             async with asyncio.timeout(10):

@@ -124,7 +124,7 @@ async def test_the_real_engine_is_measured_by_its_own_clock(demo_model: Path) ->
         await session.start(ServeOptions(model=demo_model, built_in=True, threads=1, context=4_096))
         endpoint = session.supervisor.endpoint
         server = AttachedServer(parse_address(endpoint.url), endpoint.api_key)
-        await server.detect_offer()
+        await server.detect_features()
         seen: list[int] = []
 
         def see(_run: Run, number: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.app.attach import attach_server, parse_address
 from launcher.app.attach_bench import attached_bench
-from launcher.app.bench import SessionBench, options_with
+from launcher.app.bench import SessionBench, options_with_settings
 from launcher.app.session import ServerSession
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.engine.serve_options import ServeOptions
@@ -206,9 +206,9 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
             attached_bench(server) as bench,
         ):
             if counts != "metrics":
-                server.offer = replace(server.offer, counts=False)
+                server.features = replace(server.features, counts=False)
             if counts == "neither":
-                server.offer = replace(server.offer, missing={"/slots": "not offered"})
+                server.features = replace(server.features, missing={"/slots": "not offered"})
             run = await disturbed(ours, bench.run(PROMPT, seed=1))
             assert counts == "slots" or run.spoilt == (None if counts == "neither" else OTHERS_ASKED)
             told = await server.read_counters()
@@ -239,15 +239,17 @@ async def test_a_stop_while_it_starts_is_somebody_elses(bench: SessionBench) -> 
 
 
 def test_settings_of_a_measurement_become_options(options: ServeOptions) -> None:
-    found = options_with(options, {"draft": 3, "kv": "q8_0", "p_min": 0.75, "ngram": "ngram-simple", "ubatch": None})
+    found = options_with_settings(
+        options, {"draft": 3, "kv": "q8_0", "p_min": 0.75, "ngram": "ngram-simple", "ubatch": None}
+    )
     assert (found.draft, found.kv, found.ubatch, found.context) == (3, "q8_0", None, 1_024)
     assert (found.ngram, found.p_min, found.extra, found.spec_type) == ("ngram-simple", 0.75, (), "draft-mtp")
     with pytest.raises(BadOption, match="colour"):
-        options_with(options, {"colour": "red"})
+        options_with_settings(options, {"colour": "red"})
     with pytest.raises(BadOption):
-        options_with(options, {"draft": 2.5})
+        options_with_settings(options, {"draft": 2.5})
     with pytest.raises(BadOption):
-        options_with(options, {"draft": -1})
+        options_with_settings(options, {"draft": -1})
 
 
 async def test_arguments_reach_the_engine(bench: SessionBench) -> None:

@@ -84,7 +84,7 @@ async def test_what_does_not_fit_is_told_and_kept_as_a_failure(demo_model: Path)
     try:
         long = Workload("long", "Long", 1, (Prompt("long", (("user", "What?"),), 8, size=900),), "this test")
         with pytest.raises(BadOption, match=r"context of 512 tokens is too small for long .900 to read, 8 to write"):
-            await serve_target(session, options, "demo", work=long)
+            await serve_target(session, options, "demo", workload=long)
         target = await serve_target(session, options, "demo")
         with pytest.raises(NothingMeasured, match="context"):
             await run_benchmark(target, BenchmarkRequest(long, rounds=1), lambda *_: None)

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.app import first_checks
 from launcher.app.downloads import add_pull, download_queue
-from launcher.app.first_checks import FirstStartRequest, check_other_servers, make_start_request, survey_start
+from launcher.app.first_checks import FirstStartRequest, check_other_servers, make_first_start_request, survey_start
 from launcher.app.first_start import initial_steps, make_server_starter, perform_first_start
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.session import ServerSession
@@ -101,7 +101,7 @@ def catalogue_with(home: Path, repo: str = REPO) -> None:
 def aim(*, gpu: bool = False) -> FirstStartRequest:
     """The first plan of that model for a described computer."""
     situation = describe_machine(24.0, host_gib=32.0, backend=None if gpu else "cpu")
-    return make_start_request(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
+    return make_first_start_request(make_plans(load_catalogue(), situation, PlanWish(model="mine"))[0])
 
 
 @pytest.fixture

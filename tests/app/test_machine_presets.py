@@ -14,7 +14,7 @@ from launcher.app.demonstration import run_demo
 from launcher.app.doctor import examine_machine
 from launcher.app.machine_presets import (
     PresetMatch,
-    find_preset,
+    find_preset_match,
     match_preset,
     measured_sentence,
     outdated_presets,
@@ -67,7 +67,7 @@ def imported(preset: MachinePreset) -> MachinePreset:
 async def test_one_that_matches_is_used(demo_model: Path) -> None:
     preset = tuned(await here(demo_model), demo_model)
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
-    found = await find_preset(ServeOptions(demo_model, built_in=True))
+    found = await find_preset_match(ServeOptions(demo_model, built_in=True))
     assert found == PresetMatch(preset, (), used=True)
     assert found.line == f"{preset.summary}; --no-preset ignores them"
     assert await outdated_presets(read_machine()) == ()
@@ -97,17 +97,17 @@ async def test_what_another_machine_found_is_not_said_of_this_one(demo_model: Pa
 
 async def test_without_one_nothing_is_looked_at(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_presets, "check_model", None)
-    assert await find_preset(ServeOptions(demo_model, built_in=True)) is None
+    assert await find_preset_match(ServeOptions(demo_model, built_in=True)) is None
 
 
 async def test_one_for_another_model_is_none(demo_model: Path) -> None:
     tuned(ENVIRONMENT, demo_model)
-    assert await find_preset(ServeOptions(demo_model, built_in=True)) is None
+    assert await find_preset_match(ServeOptions(demo_model, built_in=True)) is None
 
 
 async def test_a_model_that_cannot_be_read_is_for_the_start_to_tell(demo_model: Path, tmp_path: Path) -> None:
     tuned(await here(demo_model), demo_model)
-    assert await find_preset(ServeOptions(tmp_path / "none.gguf")) is None
+    assert await find_preset_match(ServeOptions(tmp_path / "none.gguf")) is None
 
 
 async def test_another_driver_is_told_another_gpu_is_not_used(demo_model: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
 
 async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path) -> None:
     preset = imported(tuned(await here(demo_model), demo_model))
-    found = await find_preset(ServeOptions(demo_model, built_in=True))
+    found = await find_preset_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert not found.used
     assert "only after a measurement here confirms them" in found.line
@@ -159,7 +159,7 @@ async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path
         for off_rate, rate in ((50.0, 60.0), (51.0, 61.0), (50.5, 60.5)):
             ids.append(history.add_session("bench", await here(demo_model), OFF, workload="code"))
             history.add_runs(ids[-1], [run(off_rate), run(rate, one)])
-    found = await find_preset(ServeOptions(demo_model, built_in=True))
+    found = await find_preset_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert found.used
     assert set(found.preset.verified_by) == set(ids)

@@ -34,7 +34,7 @@ def described(model: str = "qwen3.6-35b-a3b-mtp", quant: str = "UD-Q3_K_XL", *, 
     setting = PlanSettings(context=65_536, kv="q8_0", draft=2)
     return PreviewBasis(
         options=ServeOptions(model=Path("model.gguf"), context=65_536, draft=2, kv="q8_0"),
-        setting=setting,
+        plan_settings=setting,
         geometry=entry.geometry,
         weights=weights,
         trained_context=entry.geometry.trained_context,
@@ -68,15 +68,15 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
         assert basis.weights is not None
         return estimate_memory(basis.geometry, basis.weights, setting).needed_bytes
 
-    before = needed(basis.setting)
+    before = needed(basis.plan_settings)
     draft, context, temperature = found.changes
-    assert draft.mib == round((needed(replace(basis.setting, draft=3)) - before) / _MIB) == 63
+    assert draft.mib == round((needed(replace(basis.plan_settings, draft=3)) - before) / _MIB) == 63
     assert str(draft.consequence) == "+63 MiB for 1 more draft token"
-    assert context.mib == round((needed(replace(basis.setting, context=131_072)) - before) / _MIB)
+    assert context.mib == round((needed(replace(basis.plan_settings, context=131_072)) - before) / _MIB)
     assert str(context.consequence) == f"+{context.mib:,} MiB for 65,536 more tokens of context"
     assert (draft.needs_restart, context.needs_restart, temperature.needs_restart) == (True, True, False)
     assert found.estimate is not None
-    together = replace(basis.setting, draft=3, context=131_072)
+    together = replace(basis.plan_settings, draft=3, context=131_072)
     assert found.estimate.needed_bytes == needed(together)
     assert found.difference_mib == round((needed(together) - before) / _MIB)
 
@@ -132,13 +132,13 @@ def test_contexts_are_powers_of_two_and_half_way_steps_up_to_the_trained_length(
     basis = described()
     assert basis.contexts[:5] == (1_024, 1_536, 2_048, 3_072, 4_096)
     assert basis.contexts[-3:] == (131_072, 196_608, 262_144)
-    odd = replace(basis, trained_context=40_960, setting=replace(basis.setting, context=5_000))
+    odd = replace(basis, trained_context=40_960, plan_settings=replace(basis.plan_settings, context=5_000))
     assert odd.contexts[-2:] == (32_768, 40_960)
     assert 5_000 in odd.contexts
 
 
 def test_what_no_engine_could_use_is_refused() -> None:
-    previewer = Previewer(replace(described(), can_draft=False, setting=PlanSettings(context=8_192, draft=0)))
+    previewer = Previewer(replace(described(), can_draft=False, plan_settings=PlanSettings(context=8_192, draft=0)))
     with pytest.raises(BadOption, match="out of range"):
         previewer.preview({"ctx": 1})
     with pytest.raises(BadOption, match="--port cannot be passed"):
@@ -170,7 +170,9 @@ def test_another_look_at_the_memory_keeps_the_estimates() -> None:
 def test_limits_of_host_memory_that_are_left_open_again_are_those_of_a_start() -> None:
     basis = described()
     options = replace(basis.options, cache_ram=4_096, ctx_checkpoints=4)
-    basis = replace(basis, options=options, setting=replace(basis.setting, cache_ram=4_096, ctx_checkpoints=4))
+    basis = replace(
+        basis, options=options, plan_settings=replace(basis.plan_settings, cache_ram=4_096, ctx_checkpoints=4)
+    )
     roomy = Previewer(replace(basis, host_mib=100_000)).preview({"cache_ram": None})
     assert [(change.name, change.old, change.new) for change in roomy.changes] == [("cache_ram", 4_096, None)]
     narrow = Previewer(replace(basis, host_mib=4_096)).preview({"cache_ram": None, "ctx_checkpoints": None})
@@ -203,7 +205,7 @@ async def test_a_command_that_does_not_run_yet_is_previewed_too(demo_model: Path
     launch = await prepare_launch(ServeOptions(model=demo_model, built_in=True), Endpoint(1, "key"))
     basis = await read_basis(launch)
     found = Previewer(basis).preview({"draft": 3})
-    assert (found.status, basis.place, basis.expert_layers) == (Status.FITS, "host memory", 0)
+    assert (found.status, basis.memory_name, basis.expert_layers) == (Status.FITS, "host memory", 0)
     assert basis.total_mib >= basis.available_mib > basis.total_mib // 100
     assert found.restart_s is None
     assert not basis.own_measured

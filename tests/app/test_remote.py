@@ -41,10 +41,10 @@ async def served(options: ServeOptions, seen: list[ServerEvent] | None = None) -
 
 async def test_a_status_is_told_by_the_program_itself(options: ServeOptions) -> None:
     async with served(options) as session:
-        (told,) = await running_servers.read_statuses()
+        (told,) = await running_servers.read_running_servers()
         assert (told.state, told.entry.settings["ctx"], told.entry.settings["draft"]) == ("ready", 1_024, 2)
         assert told.entry.engine_pid == session.supervisor.engine_pid
-    assert await running_servers.read_statuses() == ()
+    assert await running_servers.read_running_servers() == ()
 
 
 async def test_it_is_restarted_with_other_settings_at_the_same_address(options: ServeOptions) -> None:
@@ -189,11 +189,11 @@ async def test_two_sessions_never_share_a_port_or_a_key_and_see_each_other(optio
     sessions = [ServerSession() for _ in range(3)]
     try:
         await asyncio.gather(*(session.start(options) for session in sessions))
-        told = await running_servers.read_statuses()
+        told = await running_servers.read_running_servers()
         assert len({server.entry.port for server in told}) == len({server.entry.api_key for server in told}) == 3
         assert {server.state for server in told} == {"ready"}
         await running_servers.stop_server(told[1].entry.url)
-        assert {server.entry.url for server in await running_servers.read_statuses()} == {
+        assert {server.entry.url for server in await running_servers.read_running_servers()} == {
             told[0].entry.url,
             told[2].entry.url,
         }

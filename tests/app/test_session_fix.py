@@ -70,7 +70,7 @@ async def test_new_settings_that_failed_are_mended_and_not_the_old_ones(
 async def test_a_model_that_fails_takes_nothing_from_the_one_that_runs(
     session: ServerSession, options: ServeOptions, tmp_path: Path
 ) -> None:
-    await session.start(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, named="demo")
+    await session.start(options, chosen={"threads": 1}, set_aside={"ctx": 4_096}, model_name="demo")
     other = tmp_path / "other.gguf"
     shutil.copyfile(options.model, other)
     broken = replace(options, model=other, extra=("--warp-speed", "9"))

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from launcher.app import start_settings
-from launcher.app.first_checks import FirstStartRequest, make_start_request
+from launcher.app.first_checks import FirstStartRequest, make_first_start_request
 from launcher.app.first_start import resolve_requested_start
 from launcher.app.machine_presets import PresetMatch
 from launcher.app.planner import options_for_plan
 from launcher.app.session import ServerSession
 from launcher.app.start_settings import (
     KeptPlan,
-    Origin,
     OwnSettings,
-    Start,
+    ResolvedStart,
+    SettingOrigin,
     apply_own_settings,
     resolve_plan,
     resolve_start,
@@ -91,11 +91,11 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | str]:
         preset = {"settings": settings, "evidence": evidence, "verified_by": ["x"]}
         return PresetMatch(MachinePreset.model_validate(preset), (), used=True)
 
-    monkeypatch.setattr(start_settings, "find_preset", find)
+    monkeypatch.setattr(start_settings, "find_preset_match", find)
     return settings
 
 
-def values(start: Start, *names: str) -> list[object]:
+def values(start: ResolvedStart, *names: str) -> list[object]:
     found = {"ctx": start.options.context, "kv": start.options.kv, "draft": start.options.draft}
     return [found.get(name, getattr(start.options, name, None)) for name in names]
 
@@ -109,7 +109,7 @@ class TestWhatGoesBeforeWhat:
             assert start.plan is not None
             assert start.plan.status is Status.FITS
             assert start.chosen == {}  # what is recommended is not what the user chose
-            assert {start.origins[name] for name in ("ctx", "kv", "draft")} == {Origin.RECOMMENDED}
+            assert {start.origins[name] for name in ("ctx", "kv", "draft")} == {SettingOrigin.RECOMMENDED}
 
     async def test_a_file_of_its_own_has_the_longest_context_that_fits(self, nine: Path, has: list[Situation]) -> None:
         for gib, context in ((8, 32_768), (12, 131_072), (24, 262_144)):
@@ -154,7 +154,7 @@ class TestWhatGoesBeforeWhat:
         tuned |= {"draft": 4, "ubatch": 256}
         save_model_settings(own, {"draft": 4, "kv": "q4_0"})
         start = await resolve_start("own")
-        assert (start.origins["draft"], start.origins["kv"]) == (Origin.TUNED, Origin.KEPT)
+        assert (start.origins["draft"], start.origins["kv"]) == (SettingOrigin.TUNED, SettingOrigin.KEPT)
         assert (start.chosen, start.set_aside) == ({"kv": "q4_0"}, {"draft": 4})
         assert values(await resolve_start("own", use_tuned=False), "draft") == [2]
 
@@ -232,7 +232,7 @@ class TestKeptSettingsThatNoLongerFit:
         plans = make_plans(load_catalogue(), situation, wish)
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), situation, wish)
         assert kept.kept_plan is None
-        start = await resolve_requested_start(make_start_request(kept.planned, kept))
+        start = await resolve_requested_start(make_first_start_request(kept.planned, kept))
         assert (start.chosen, start.set_aside) == ({}, {"ctx": 262_144})
         assert [notice.code for notice in start.notices] == [KEPT_REPLACED]
 
@@ -244,7 +244,7 @@ class TestKeptSettingsThatNoLongerFit:
         wish = PlanCriteria(model="own")
         plans = make_plans(load_catalogue(), this(), wish)
         (plan,), (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
-        start = await resolve_requested_start(make_start_request(plan, replace(kept, planned=plan)))
+        start = await resolve_requested_start(make_first_start_request(plan, replace(kept, planned=plan)))
         assert values(start, "draft") == [4]
         assert (start.chosen, start.set_aside, start.notices) == ({}, {"draft": 4}, ())
 
@@ -263,7 +263,8 @@ class TestKeptSettingsThatNoLongerFit:
         _, (kept,) = await apply_own_settings(plans[:1], load_catalogue(), this(), wish)
         assert kept.kept_plan is not None
         mine, theirs = [
-            await resolve_requested_start(make_start_request(plan, kept)) for plan in (kept.kept_plan, kept.planned)
+            await resolve_requested_start(make_first_start_request(plan, kept))
+            for plan in (kept.kept_plan, kept.planned)
         ]
         assert (mine.chosen, mine.options.draft) == ({"draft": 3}, 3)
         assert (theirs.chosen, theirs.set_aside, theirs.options.draft) == ({}, {}, 2)
@@ -361,7 +362,7 @@ async def test_what_no_formula_knows_has_a_context_that_the_docs_name(tmp_path: 
         assert (start.plan, start.options.context) == (None, context)
     save_model_settings(path, {"ctx": 1_024})
     start = await resolve_start(str(path))
-    assert (start.options.context, start.origins["ctx"]) == (1_024, Origin.KEPT)
+    assert (start.options.context, start.origins["ctx"]) == (1_024, SettingOrigin.KEPT)
 
 
 async def test_another_model_under_a_name_of_the_catalogue_is_not_started(demo_model: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from launcher.app import settings
 from launcher.app.session import ServerSession
 from launcher.app.settings_declared import ADVICE
-from launcher.app.start_settings import options_for
-from launcher.app.use_counting import UseCounting, find_advice, used_settings
+from launcher.app.start_settings import make_unresolved_options
+from launcher.app.use_counting import UseCounting, find_advice, settings_for_history
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
@@ -27,7 +27,7 @@ PATIENCE_S = 30.0
 
 
 def demo() -> ServeOptions:
-    return replace(options_for("demo", ServeOptions), draft=2)
+    return replace(make_unresolved_options("demo", ServeOptions), draft=2)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_what_is_counted_is_what_the_engine_counts(session: ServerSession)
     assert session.monitor.on_traffic is None
     with History() as history:
         (counts,) = history.load_use(use_counts_key(Environment.for_launch(launch)))
-    assert counts.settings == used_settings(launch)
+    assert counts.settings == settings_for_history(launch)
     assert counts.settings["draft"] == 2
     assert counts.tokens == own.predicted_n - before.predicted_n
     assert counts.tokens - counts.steps == own.accepted - before.accepted
@@ -111,7 +111,7 @@ async def test_it_is_kept_once_a_minute(launch: Launch) -> None:
     assert counting._writing is not None
     await counting._writing
     with History() as history:
-        assert history.load_use(place) == (UseCounts(used_settings(launch), 300, 6.0, 120, (105, 75)),)
+        assert history.load_use(place) == (UseCounts(settings_for_history(launch), 300, 6.0, 120, (105, 75)),)
     now_s = 62.0
     counting.add_traffic(TRAFFIC)
     await counting.close()
@@ -154,7 +154,7 @@ def seed(launch: Launch) -> None:
     here = Environment.for_launch(launch)
     with History() as history:
         counts = used(2)
-        mine = UseCounts(used_settings(launch), counts.tokens, counts.seconds, counts.steps, counts.accepted)
+        mine = UseCounts(settings_for_history(launch), counts.tokens, counts.seconds, counts.steps, counts.accepted)
         history.add_use(use_counts_key(here), [mine])
         history.add_runs(history.add_session("tune", here, {"draft": 0}), measured((1, 2, 4), kv=None))
 
@@ -166,5 +166,8 @@ async def test_advice_is_of_this_machine_and_these_settings(launch: Launch) -> N
     assert advice is not None
     assert (advice.draft, advice.better) == (2, 4)
     assert (
-        find_advice(await prepare_launch(replace(options_for("demo", ServeOptions), draft=1), Endpoint(0, ""))) is None
+        find_advice(
+            await prepare_launch(replace(make_unresolved_options("demo", ServeOptions), draft=1), Endpoint(0, ""))
+        )
+        is None
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import EngineUnsuitable, ModelHasNoHead, ModelMissing
 from launcher.base.paths import models_dir
 from launcher.engine.builds.probe import probe_engine
@@ -48,7 +48,7 @@ def model(home: Path, headless_model: Path) -> Path:
 
 
 def options(name: str, draft: int | None = None) -> ServeOptions:
-    found = options_for(name, lambda path: ServeOptions(model=path, built_in=True))
+    found = make_unresolved_options(name, lambda path: ServeOptions(model=path, built_in=True))
     return found if draft is None else replace(found, draft=draft)
 
 

@@ -18,7 +18,7 @@ OPTIONS = ServeOptions(Path("/models/m.gguf"), context=65_536, draft=3, kv="q8_0
 
 def start(options: ServeOptions = OPTIONS, port: int | None = None) -> RepeatableStart:
     chosen = {"ctx": 65_536, "kv": "q8_0"}
-    return RepeatableStart.from_options(options, named="m:Q4", chosen=chosen, port=port, shared=False)
+    return RepeatableStart.from_options(options, model_name="m:Q4", chosen=chosen, port=port, shared=False)
 
 
 def action(kind: ActionKind, **parameters: Value) -> Action:
@@ -32,7 +32,7 @@ def test_a_start_is_written_as_its_user_did() -> None:
 
 def test_without_a_user_all_that_is_not_as_usual_is_written() -> None:
     options = replace(OPTIONS, engine=Path("/e/llama-server"), rpc=("a:1", "b:2"), extra=())
-    words = RepeatableStart.from_options(options, named=None, chosen=None, port=None, shared=True).command_words
+    words = RepeatableStart.from_options(options, model_name=None, chosen=None, port=None, shared=True).command_words
     wanted = "--engine /e/llama-server --ctx 65536 --kv q8_0 --draft 3 --rpc a:1,b:2 --lan"
     assert " ".join(words) == f"mtp-launcher serve /models/m.gguf {wanted}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import (
     BadOption,
     EngineFailed,
@@ -266,7 +266,7 @@ def test_nothing_that_was_said_for_the_demo_is_taken_for_silence(home: Path, lef
         return ServeOptions(model=model, **{left_out: 0})  # type: ignore[arg-type]
 
     with pytest.raises(BadOption, match="out of range"):
-        check_options(options_for("demo", chosen))
+        check_options(make_unresolved_options("demo", chosen))
 
 
 async def test_the_built_in_engine_has_no_gpu_to_keep_experts_from(demo_model: Path) -> None:

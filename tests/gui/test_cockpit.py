@@ -170,11 +170,11 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
 def test_a_start_that_fails_is_mended_by_its_button(
     window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
 ) -> None:
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
 
     options = ServeOptions(model=demo_model, built_in=True, context=1_024, threads=1, extra=("--no-such-flag",))
-    window.controller.start(str(demo_model), start=Start(str(demo_model), options))
+    window.controller.start(str(demo_model), start=ResolvedStart(str(demo_model), options))
     wait_for(ServerState.FAILED)
     page = window.page("cockpit")
     (button,) = page.notices.problem.buttons

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from launcher.app.start_settings import Start
+from launcher.app.start_settings import ResolvedStart
 from launcher.base.errors import LauncherError
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import Delta
@@ -49,7 +49,7 @@ def test_a_start_is_not_ended_by_what_an_earlier_one_failed_with(
     window: Window, wait_for: Wait, tmp_path: Path
 ) -> None:
     controller = window.controller
-    controller.start("not-there", start=Start("not-there", ServeOptions(tmp_path / "not-there.gguf")))
+    controller.start("not-there", start=ResolvedStart("not-there", ServeOptions(tmp_path / "not-there.gguf")))
     controller.start(DEMO)
     wait_for(ServerState.READY)
     assert controller.view.problem == ""
@@ -68,7 +68,7 @@ def test_what_an_earlier_start_failed_with_is_not_said_of_a_newer_one(
 
     controller.view_changed.connect(start_anew)
     options = ServeOptions(demo_model, built_in=True, extra=("--no-such-flag",))
-    controller.start(str(demo_model), start=Start(str(demo_model), options))
+    controller.start(str(demo_model), start=ResolvedStart(str(demo_model), options))
     wait_for(ServerState.READY)
     (problem,) = problems
     assert "--no-such-flag" in problem

@@ -207,7 +207,7 @@ def test_a_failed_start_is_mended_by_its_button(
     window: Window, page: LogsPage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo_model: Path
 ) -> None:
     """The fake engine fails as long as FAKE_FAULTS says so; the button starts it again with other settings."""
-    from launcher.app.start_settings import Start
+    from launcher.app.start_settings import ResolvedStart
     from launcher.engine.serve_options import ServeOptions
 
     program = tmp_path / "fake"
@@ -216,8 +216,8 @@ def test_a_failed_start_is_mended_by_its_button(
     monkeypatch.setenv("FAKE_FAULTS", "dies-loading")
     options = ServeOptions(model=demo_model, engine=program, context=131_072, draft=0)
 
-    async def start(*_arguments: object, **_named: object) -> Start:
-        return Start(str(demo_model), options)
+    async def start(*_arguments: object, **_named: object) -> ResolvedStart:
+        return ResolvedStart(str(demo_model), options)
 
     monkeypatch.setattr(start_settings, "resolve_start", start)
     window.controller.start(str(demo_model))

@@ -18,7 +18,7 @@ from pathlib import Path
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch
 from launcher.engine.serve_options import ServeOptions
-from launcher.app.planner import learn_from_load
+from launcher.app.planner import record_load_memory
 model, engine, pid, context, backend, extra = json.loads(sys.argv[1])
 options = ServeOptions(model=Path(model), engine=Path(engine), draft=2, context=context, extra=tuple(extra))
 launch = asyncio.run(prepare_launch(options, Endpoint(20001, "key")))
@@ -28,7 +28,7 @@ log = [
     "0.00.033.001 I load_tensors:   CPU_Mapped model buffer size =     1.00 MiB",
     f"0.00.033.002 I load_tensors: {backend:>12} model buffer size =    90.00 MiB",
 ]
-learn_from_load(launch, pid, log if backend else [])
+record_load_memory(launch, pid, log if backend else [])
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from gguf import GGUFWriter
 
 from launcher.app.planner import options_for_plan
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
@@ -81,7 +81,7 @@ def test_a_head_beside_its_model_drafts(put: Put) -> None:
     assert plan.estimate.drafts_counted
     options = options_for_plan(plan)
     assert (options.draft_file, options.spec_type) == (head, "draft-mtp")
-    started = options_for(str(trunk), ServeOptions)
+    started = make_unresolved_options(str(trunk), ServeOptions)
     assert (started.draft_file, started.spec_type) == (head, "draft-mtp")
 
 

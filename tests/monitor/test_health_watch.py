@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.running_servers import read_statuses
+from launcher.app.running_servers import read_running_servers
 from launcher.app.serving import serve
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings
@@ -176,7 +176,7 @@ async def test_a_queue_at_the_real_engine_is_told_and_cleared(demo_model: Path) 
         raised = await told.get()
         assert (raised.finding.code, raised.cleared) == (FindingCode.REQUESTS_WAIT, False)
         assert raised.finding in session.monitor.health_watch.open_findings
-        while [server.entry.health for server in await read_statuses()] != [(raised.finding.as_json(),)]:
+        while [server.entry.health for server in await read_running_servers()] != [(raised.finding.as_json(),)]:
             await asyncio.sleep(0.05)
         for each in asked:  # an engine sees that the one which waits was cancelled only when its turn has come
             each.cancel()

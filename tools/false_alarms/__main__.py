@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from launcher.app.serving import serve
 from launcher.app.session import ServerSession
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, EngineClient
@@ -115,7 +115,7 @@ async def measure(minutes: float, seed: int, model: str) -> str:
         print(f"{time.monotonic() - began_s:7.1f} s  {what}  {event.finding.as_json()}")
 
     began_s = time.monotonic()
-    found = options_for(model, lambda path: ServeOptions(model=path, built_in=True, slots=SLOTS, threads=1))
+    found = make_unresolved_options(model, lambda path: ServeOptions(model=path, built_in=True, slots=SLOTS, threads=1))
     options = replace(found, draft=2)
     async with serve(options, on_health=note) as session:
         use = Use(session, seed)

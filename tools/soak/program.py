@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from launcher.app.serving import serve
 from launcher.app.session import ServerSession
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import LauncherError
 from launcher.engine.demo import DEMO
 from launcher.engine.serve_options import ServeOptions
@@ -58,7 +58,7 @@ async def _until_input_ends() -> None:
 async def _serve(seed: int) -> None:
     counts: Counter[str] = Counter()
     extra = ("--cache-ram", str(CACHE_MIB))
-    found = options_for(
+    found = make_unresolved_options(
         DEMO, lambda path: ServeOptions(model=path, slots=SLOTS, threads=1, context=CONTEXT, extra=extra)
     )
     options = replace(found, draft=2)

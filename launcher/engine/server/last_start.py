@@ -52,14 +52,14 @@ class RepeatableStart:
         cls,
         options: ServeOptions,
         *,
-        named: str | None,
+        model_name: str | None,
         chosen: Mapping[str, object] | None,
         port: int | None,
         shared: bool,
     ) -> "RepeatableStart":
         """Return the start of a server with `options`.
 
-        `named` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
+        `model_name` is the model as the user named it. `chosen` are the settings that the user set, by name; None means
         those that differ from the defaults.
         """
         defaults = ServeOptions(options.model)
@@ -68,7 +68,7 @@ class RepeatableStart:
         else:
             rows = [row for name, row in ROWS.items() if name in chosen]
         fields = frozenset(row.attribute for row in rows)
-        model = named or (DEMO if options.alias == DEMO else str(options.model.absolute()))
+        model = model_name or (DEMO if options.alias == DEMO else str(options.model.absolute()))
         return cls(model, options, fields, port=port, shared=shared)
 
     def with_options(self, options: ServeOptions) -> "RepeatableStart":

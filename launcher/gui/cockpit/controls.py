@@ -390,7 +390,7 @@ class RestartFields(QWidget):
         preview = self._state.preview
         if preview is None:
             return
-        basis, setting = preview.basis, preview.setting
+        basis, setting = preview.basis, preview.plan_settings
         changed = {change.name: change for change in preview.changes}
         for name, field in self.fields.items():
             value = ROWS[name].value_in(setting)

@@ -213,7 +213,7 @@ class MemoryCard(Card):
             ("state", tr("state"), parts.recurrent),
             ("draft", tr("draft"), parts.draft_kv + parts.draft_compute),
             ("compute", tr("compute"), parts.compute + parts.staging),
-            ("driver", tr("driver") if preview.setting.backend != "cpu" else tr("process"), parts.overhead),
+            ("driver", tr("driver") if preview.plan_settings.backend != "cpu" else tr("process"), parts.overhead),
             ("vision", tr("vision"), parts.mmproj),
         )
         total, others, margin = (each * _MIB for each in (basis.total_mib, basis.others_mib, basis.margin_mib))
@@ -222,7 +222,7 @@ class MemoryCard(Card):
         self.age.show_age(basis.read_at)
         self.badge.show_status(preview.status.value if preview.status else "")
         self.badge.setVisible(preview.status is not None)
-        place = tr("host memory") if preview.setting.backend == "cpu" else basis.place
+        place = tr("host memory") if preview.plan_settings.backend == "cpu" else basis.memory_name
         self._place.setText(tr("{place} · {needed:,} MiB needed", place=place, needed=preview.needed_mib))
         set_tooltip(self, _estimate_source_text(preview))
 

@@ -574,9 +574,9 @@ class LogsPage(QWidget):
 
     def _start_model(self, model: str, options: ServeOptions) -> None:
         self._switch_to_own()
-        from launcher.app.start_settings import Start
+        from launcher.app.start_settings import ResolvedStart
 
-        self._controller.start(model, start=Start(model, options))
+        self._controller.start(model, start=ResolvedStart(model, options))
 
     def _switch_to_own(self) -> None:
         if self.source is not OWN_SERVER:

@@ -17,7 +17,7 @@ from launcher.gui.start import queries
 if TYPE_CHECKING:
     from launcher.app.first_checks import FirstStartRequest, StartSurvey
     from launcher.app.first_start import OnStatus, SendRequest
-    from launcher.app.start_settings import KeptPlan, Start
+    from launcher.app.start_settings import KeptPlan, ResolvedStart
     from launcher.engine.server.client import ChatRequest
     from launcher.engine.server.launch import Launch
     from launcher.engine.server.state import ServerStatus
@@ -39,7 +39,7 @@ class ServeRequest:
     thread.
     """
 
-    start: Start
+    start: ResolvedStart
     on_status: Callable[[ServerStatus], object]
     ready: Callable[[str], object]
     failed: Callable[[LauncherError], object]
@@ -52,7 +52,7 @@ async def run_first_start(request: FirstStartRequest, report: Callable[[object],
 
     loop = asyncio.get_running_loop()
 
-    async def serve(start: Start, on_status: OnStatus) -> SendRequest:
+    async def serve(start: ResolvedStart, on_status: OnStatus) -> SendRequest:
         ready: asyncio.Future[str] = loop.create_future()
 
         def settle(finish: Callable[[], object]) -> None:
@@ -94,7 +94,7 @@ class ServeAdapter(QObject):
     def serve(self, request: ServeRequest) -> None:
         """Start a server."""
         self._serve_request, self._last_status = request, None
-        self._controller.start(request.start.named, start=request.start)
+        self._controller.start(request.start.model_name, start=request.start)
 
     def cancel_start(self) -> None:
         """Stop the requested server while it starts. Does nothing if none is starting."""
@@ -208,10 +208,10 @@ class StartFlow(QObject):
             return
 
         async def work(report: object) -> Reply:
-            from launcher.app.first_checks import FirstStartRequest, make_start_request
+            from launcher.app.first_checks import FirstStartRequest, make_first_start_request
             from launcher.engine.demo import DEMO
 
-            request = make_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
+            request = make_first_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
             return await run_first_start(request, report)  # type: ignore[arg-type]
 
         self._starting = self._bridge.run(

@@ -193,10 +193,10 @@ def _drop_duplicates(plans: Iterable[Plan]) -> tuple[Plan, ...]:
 
 async def survey_plan(plan: Plan | None) -> StartSurvey:
     """Return which parts of a plan, or of the demo, are already here. Raises what `survey_start` raises."""
-    from launcher.app.first_checks import FirstStartRequest, make_start_request, survey_start
+    from launcher.app.first_checks import FirstStartRequest, make_first_start_request, survey_start
     from launcher.engine.demo import DEMO
 
-    return await survey_start(make_start_request(plan) if plan is not None else FirstStartRequest(DEMO))
+    return await survey_start(make_first_start_request(plan) if plan is not None else FirstStartRequest(DEMO))
 
 
 async def ask_engine(plan: Plan) -> EngineAnswer:

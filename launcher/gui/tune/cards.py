@@ -169,14 +169,14 @@ def _advice_text(advice: Advice) -> str:
 async def _read_state(session: ServerSession | None, model: str) -> TunedState:
     """Read the facts for the running server, else the last served model, else the demo. Wakes no GPU."""
     from launcher.app import settings
-    from launcher.app.machine_presets import find_preset
+    from launcher.app.machine_presets import find_preset_match
     from launcher.app.use_counting import find_advice
 
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
     advice = await asyncio.to_thread(find_advice, launch) if launch is not None else None
     counts = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
-    return TunedState(await find_preset(options, wake=False), advice, counts)
+    return TunedState(await find_preset_match(options, wake=False), advice, counts)
 
 
 # Earlier tunes on this computer: choose one to show it; the shown one can be exported.

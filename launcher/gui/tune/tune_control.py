@@ -257,7 +257,7 @@ def _view_of_prepared(prepared: PreparedTune) -> TuneView:
     from launcher.gui.tune.trial_views import TuneView
 
     return TuneView(
-        prepared.model, prepared.workload.title, prepared.goal, prepared.space.baseline, needs=prepared.needs
+        prepared.model, prepared.workload.title, prepared.goal, prepared.space.baseline, needs=prepared.estimate_mib
     )
 
 
