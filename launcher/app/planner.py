@@ -494,22 +494,19 @@ async def compare_with_engine(
 ) -> EngineComparison:
     """Ask an engine for the memory of `settings`: the given engine, else the one that `serve` would start.
 
-    It is started as `serve` would start it on `machine`, by default this one. The formula is computed for the backend
-    that the engine reports. Drafts from another file are left out, because the engine is asked about one file only.
-    Raises what `ask_engine` and `choose_build` raise.
+    It uses a GPU if the backend of `settings` does, and on a `machine` whose backend is set to "cpu" it must not. The
+    formula is computed for the backend that the engine reports. Drafts from another file are left out, because the
+    engine is asked about one file only. Raises what `ask_engine` and `choose_build` raise.
     """
     from launcher.engine.engine_estimate import ask_engine, difference_percent
     from launcher.engine.serve_options import ServeOptions
-    from launcher.engine.server.launch import choose_build, uses_gpu
-    from launcher.machine.machine import read_machine
+    from launcher.engine.server.launch import choose_build
 
     if not drafts_from_own_file(source, settings):
         settings = replace(settings, draft=0, draft_model_bytes=0)
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"
-    if machine is not None and machine.gpu_memory_gib is None:
-        gpu = not no_gpu and await uses_gpu(build, await asyncio.to_thread(read_machine))
     answer = await ask_engine(build, source.parts, settings, gpu=gpu, no_gpu=no_gpu)
     try:
         formula = estimate_by_formula(
