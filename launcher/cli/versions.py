@@ -16,5 +16,5 @@ async def run(_options: argparse.Namespace) -> Result:
     from launcher.app.versions import read_versions, versions_text
 
     versions = await read_versions()
-    data = [{"what": each.what, "version": each.version, "absent": each.absent} for each in versions]
+    data = [{"what": each.component, "version": each.version, "absent": each.absent} for each in versions]
     return Result(data, [versions_text(versions)])
