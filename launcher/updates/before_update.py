@@ -41,7 +41,7 @@ def save_version_copies() -> None:
         if previous == __version__ or not state_dir().is_dir():  # a first start: there are no files yet
             return
         if _is_version(previous):
-            is_downgrade = _version_numbers(previous) > _version_numbers(__version__)
+            is_downgrade = version_numbers(previous) > version_numbers(__version__)
             for path in list_copied_files():
                 save_version_copy(path, previous, keep_others=is_downgrade)
         write_atomically(version_file, f"{__version__}\n".encode())
@@ -66,5 +66,9 @@ def _is_version(text: str) -> bool:
     return bool(text) and all(part.isdecimal() for part in text.split("."))
 
 
-def _version_numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return a version of this program as numbers to compare, without trailing zeros: 1.0 equals 1.0.0."""
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)

@@ -28,6 +28,7 @@ from launcher.base.messages import message
 from launcher.base.net import host_name
 from launcher.base.paths import state_dir
 from launcher.engine.server import registry
+from launcher.updates.before_update import version_numbers
 
 
 class ReleasesUnknown(LauncherError):
@@ -101,21 +102,13 @@ class Manifest(BaseModel):
 
     def is_newer_than(self, version: str) -> bool:
         """Return True if this is a later version than `version`."""
-        return _version_numbers(self.version) > _version_numbers(version)
+        return version_numbers(self.version) > version_numbers(version)
 
 
 def this_platform() -> str:
     """Return this computer's platform as manifests name it."""
     system = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
     return f"{system}-{_ARCHITECTURES.get(machine().lower(), machine().lower())}"
-
-
-def _version_numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers without trailing zeros; 1.0 equals 1.0.0."""
-    numbers = [int(each) for each in version.split(".")]
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
 
 
 RELEASES = ""
