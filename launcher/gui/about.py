@@ -76,7 +76,10 @@ class AboutPage(QWidget):
     def _version_rows(self, translate_text: Callable[[str], str] = str) -> list[tuple[str, str]]:
         """Return rows of (name, version). `translate_text` is `render` for display; a report stays English."""
         versions = [
-            (translate_text(each.component), each.version or tr("not known: {why}", why=translate_text(each.absent or "")))
+            (
+                translate_text(each.component),
+                each.version or tr("not known: {why}", why=translate_text(each.absent or "")),
+            )
             for each in self._versions
         ]
         qt = f"{qVersion()}, PySide {pyside_version}, {QGuiApplication.platformName()}"
