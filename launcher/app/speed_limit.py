@@ -25,8 +25,9 @@ _PLACEMENT_FLAGS = frozenset(
 def find_speed_limit(launch: Launch) -> Reading:
     """Return the most tokens per second without MTP, or why that is unknown.
 
-    It is the memory bandwidth over the bytes that one pass reads (models.speed): every active weight is read once for
-    each token. MTP may exceed it, because one pass then yields several tokens. Blocks while it queries the drivers.
+    The limit is the memory bandwidth divided by the bytes that one pass reads (models.speed): every active weight is
+    read once for each token. MTP may exceed it, because one pass then yields several tokens. Blocks while it queries
+    the drivers.
     """
     from launcher.machine.gpus import find_gpus
 

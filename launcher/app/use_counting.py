@@ -46,8 +46,9 @@ class UseCounting:
         if counts is None:
             return
         key = repr((launch.build.version, launch.options.model, counts.settings))
-        before = self._counts.get(key)
-        self._counts[key] = launch, before[1].plus(counts) if before else counts
+        if key in self._counts:
+            counts = self._counts[key][1].plus(counts)
+        self._counts[key] = launch, counts
         if self._clock() >= self._due_s and (self._writing is None or self._writing.done()):
             self._writing = asyncio.create_task(self.save_counts())
 

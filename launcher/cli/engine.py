@@ -404,6 +404,6 @@ async def _list_flags(options: argparse.Namespace) -> Result:
 
 
 def _describe_flag(flag: Flag) -> str:
-    value = f" {flag.value}" if flag.value else ""
+    value = f" {flag.placeholder}" if flag.placeholder else ""
     description = wrap_text(flag.description, "    ") if flag.description else "    (not explained)"
     return f"\n{', '.join(flag.names)}{value}\n{description}"

@@ -79,9 +79,9 @@ def server_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) ->
     return [word for argument in (*required, *optional) for word in argument if word is not None] + [*options.extra]
 
 
-def planned_options(setting: PlanSettings, options: ServeOptions) -> ServeOptions:
+def planned_options(settings: PlanSettings, options: ServeOptions) -> ServeOptions:
     """Return `options` with the server settings of a plan or memory estimate."""
-    return replace(options, **{row.attribute: row.value_in(setting) for row in ROWS.values()})
+    return replace(options, **{row.attribute: row.value_in(settings) for row in ROWS.values()})
 
 
 def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) -> Iterator[Argument]:
@@ -93,6 +93,7 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
     if options.no_gpu and build.name != BUILT_IN:
         yield "--device", "none"  # without it, a GPU build uses every GPU it finds
     yield from _row_arguments(ROWS["kv"], options.kv)
+    # llama.cpp needs flash attention for a quantised V cache, so that a build without the flag is refused then.
     if _differs_from_default(ROWS["kv"], options.kv) or "--flash-attn" in build.flags:
         yield "--flash-attn", "on"
     for row in ROWS.values():

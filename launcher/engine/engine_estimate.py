@@ -301,13 +301,13 @@ class EngineEstimate:
 async def ask_engine(
     build: EngineBuild,
     parts: Sequence[TwinPart],
-    setting: PlanSettings,
+    settings: PlanSettings,
     *,
     gpu: bool = True,
     no_gpu: bool = False,
     limit_s: float = DRY_RUN_LIMIT_S,
 ) -> EngineEstimate:
-    """Start `build` with `setting` on a sparse twin of a model, read the memory tables it prints, and stop it.
+    """Start `build` with `settings` on a sparse twin of a model, read the memory tables it prints, and stop it.
 
     `gpu` is whether the build computes on a GPU, `no_gpu` whether a GPU build must not use one.
 
@@ -316,11 +316,11 @@ async def ask_engine(
     """
     began_s = time.monotonic()
     with sparse_twin(parts) as model:
-        command = dry_run_command(build, model, setting, gpu=gpu, no_gpu=no_gpu)
-        tables = await _read_memory_tables(command, build, setting, limit_s)
+        command = dry_run_command(build, model, settings, gpu=gpu, no_gpu=no_gpu)
+        tables = await _read_memory_tables(command, build, settings, limit_s)
     table = tables[0]
     devices = tuple(row.name for row in table if row.is_device)
-    if devices and setting.n_cpu_moe:
+    if devices and settings.n_cpu_moe:
         build.require_flags("--n-cpu-moe")
     counted = [row for row in table if row.is_device or not devices]
     draft = [row for row in tables[1] if row.is_device or not devices] if len(tables) > 1 else None
@@ -360,10 +360,10 @@ def difference_percent(estimate: MemoryEstimate, engine: EngineEstimate) -> floa
 
 
 async def _read_memory_tables(
-    command: EngineCommand, build: EngineBuild, setting: PlanSettings, limit_s: float
+    command: EngineCommand, build: EngineBuild, settings: PlanSettings, limit_s: float
 ) -> list[MemoryTable]:
     """Run `command` until it has printed the table of the model and, with MTP, that of the draft; return them."""
-    table_count = 2 if setting.draft else 1
+    table_count = 2 if settings.draft else 1
     reader = MemoryTableReader()
     lines: list[str] = []
     tables_complete = asyncio.Event()
@@ -405,13 +405,13 @@ async def _read_memory_tables(
 
 
 def dry_run_command(
-    build: EngineBuild, model: Path, setting: PlanSettings, *, gpu: bool, no_gpu: bool = False
+    build: EngineBuild, model: Path, settings: PlanSettings, *, gpu: bool, no_gpu: bool = False
 ) -> EngineCommand:
-    """Return the command that serves `model` with `setting` on any free port and prints the memory tables."""
+    """Return the command that serves `model` with `settings` on any free port and prints the memory tables."""
     # On the CPU --n-cpu-moe has no effect, so a build without it can do; ask_engine requires it if a GPU is used.
     if "--n-cpu-moe" not in build.flags:
-        setting = replace(setting, n_cpu_moe=0)
-    options = replace(planned_options(setting, ServeOptions(model)), no_gpu=no_gpu)
+        settings = replace(settings, n_cpu_moe=0)
+    options = replace(planned_options(settings, ServeOptions(model)), no_gpu=no_gpu)
     arguments = [*server_arguments(options, build, gpu=gpu), "--host", "127.0.0.1", "--port", "0"]
     for flag, value in (("--verbosity", "4"), ("--log-jsonl", None), ("--log-colors", "off")):
         if flag in build.flags:

@@ -36,13 +36,14 @@ If the user's extra arguments repeat such a flag, the extra argument wins becaus
 class Flag:
     """One command line flag of an engine build.
 
-    `names` are its spellings, the preferred one first. `value` is the placeholder of its value in the help text, None
-    for a switch. `choices` are the allowed values, empty if any value is allowed. `default` is the default value as
-    printed. `section` is the heading in the help text. `off` is the spelling that turns a switch off, such as --no-ui.
+    `names` are its spellings, the preferred one first. `placeholder` stands for its value in the help text, such as
+    FILE; it is None for a switch. `choices` are the allowed values, empty if any value is allowed. `default` is the
+    default value as printed. `section` is the heading in the help text. `off` is the spelling that turns a switch off,
+    such as --no-ui.
     """
 
     names: tuple[str, ...]
-    value: str | None
+    placeholder: str | None
     choices: tuple[str, ...]
     default: str | None
     description: str
@@ -57,14 +58,14 @@ class Flag:
     @property
     def kind(self) -> FlagKind:
         """The type of its value, guessed from the placeholder and the default value."""
-        if self.value is None:
+        if self.placeholder is None:
             return "switch"
         if self.choices:
             return "choice"
-        if re.search(r"FILE|FNAME|PATH|DIR", self.value):
+        if re.search(r"FILE|FNAME|PATH|DIR", self.placeholder):
             return "file"
         default = self.default or ""
-        if _WHOLE.fullmatch(default) and self.value in ("N", "SEED", "PORT"):
+        if _WHOLE.fullmatch(default) and self.placeholder in ("N", "SEED", "PORT"):
             return "whole"
         return "number" if re.fullmatch(r"[+-]?\d+\.\d+", default) else "text"
 
@@ -106,7 +107,7 @@ class Flag:
                 found = "off"
             elif name not in self.names:
                 continue
-            elif self.value is None:
+            elif self.placeholder is None:
                 found = "on"
             elif equals:
                 found = value
@@ -122,11 +123,11 @@ class Flag:
             name, equals, _ = word.partition("=")
             if name not in self.names and name != self.off:
                 other_words.append(word)
-            elif self.value is not None and not equals:
+            elif self.placeholder is not None and not equals:
                 next(words, None)  # skip the flag's value
         if value is None:
             return tuple(other_words)
-        if self.value is None:
+        if self.placeholder is None:
             return (*other_words, self.name if value == "on" else self.off or self.name)
         return (*other_words, self.name, value)
 
@@ -166,18 +167,18 @@ def _parse_entry(spec: str, description: str, section: str) -> Iterator[Flag]:
         return
     spellings = [match for part in spec.split(", ") if (match := _NAME.fullmatch(part.strip()))]
     names = [match[1] for match in spellings]
-    value = next((match[2] for match in reversed(spellings) if match[2]), None)
+    placeholder = next((match[2] for match in reversed(spellings) if match[2]), None)
     off = next((name for name in names if name.startswith("--no-")), None)
     on = [name for name in names if name != off] or names
     if not on or not _PRINT_AND_EXIT.isdisjoint(on):
         return
     on.sort(key=lambda name: (not name.startswith("--"), -len(name)))
     allowed = _ALLOWED.search(description)
-    choices = _parse_choices(value, allowed[1] if allowed else "") if value else ()
+    choices = _parse_choices(placeholder, allowed[1] if allowed else "") if placeholder else ()
     default = _DEFAULT.search(description)
     yield Flag(
         tuple(on),
-        value,
+        placeholder,
         choices,
         default[1].strip() if default else None,
         _VARIABLE.sub("", description).strip(),
@@ -186,9 +187,9 @@ def _parse_entry(spec: str, description: str, section: str) -> Iterator[Flag]:
     )
 
 
-def _parse_choices(value: str, allowed: str) -> tuple[str, ...]:
+def _parse_choices(placeholder: str, allowed: str) -> tuple[str, ...]:
     """Return the allowed values, from the placeholder (`[on|off|auto]`) or from "allowed values: ..." in the text."""
-    if listed := _CHOICES.fullmatch(value):
+    if listed := _CHOICES.fullmatch(placeholder):
         words = re.split(r"[|,]", listed[1])
     else:
         words = re.split(r",\s*", allowed.strip())

@@ -133,38 +133,38 @@ def add_fix_values(
     logged_mib = diagnosis.facts.get("free_mib")
     if free_mib is None and isinstance(logged_mib, int):
         free_mib = logged_mib
-    setting = launch.plan_settings(backend)
-    trained = launch.header.trained_context or setting.context
+    settings = launch.plan_settings(backend)
+    trained = launch.header.trained_context or settings.context
     steps = sorted(
-        {step for step in (*_CONTEXT_STEPS, trained) if LEAST_CONTEXT <= step < setting.context}, reverse=True
+        {step for step in (*_CONTEXT_STEPS, trained) if LEAST_CONTEXT <= step < settings.context}, reverse=True
     )
-    beyond_trained = trained < setting.context
+    beyond_trained = trained < settings.context
     if beyond_trained:
         steps = [step for step in steps if step <= trained] or steps[-1:]
     try:
         geometry = read_geometry(launch.header)
         weights = read_weights(launch.header, geometry)
     except LauncherError:
-        useful = (each for each in diagnosis.actions if _is_useful(each, launch, setting, has_experts=True))
+        useful = (each for each in diagnosis.actions if _is_useful(each, launch, settings, has_experts=True))
         return _sort_actions((_set_context(each, steps, None) for each in useful), beyond_trained=beyond_trained)
 
     def estimate(candidate: PlanSettings) -> MemoryEstimate:
         return estimate_memory(geometry, weights, candidate)
 
-    if free_mib is not None and estimate(setting).needed_bytes <= free_mib * _MIB:
+    if free_mib is not None and estimate(settings).needed_bytes <= free_mib * _MIB:
         free_mib = None  # by the estimate these settings fit, but they did not, so the estimate is of no use here
 
     def fits(context: int) -> bool:
-        return free_mib is not None and estimate(replace(setting, context=context)).needed_bytes <= free_mib * _MIB
+        return free_mib is not None and estimate(replace(settings, context=context)).needed_bytes <= free_mib * _MIB
 
     def add_value(action: Action) -> Action:
         if action.kind is ActionKind.MORE_EXPERTS_ON_CPU and free_mib is not None and geometry.experts:
-            count = fewest_on_host(setting, geometry.layers, free_mib, estimate)
-            return replace(action, parameters={"n_cpu_moe": max(count, setting.n_cpu_moe + 1)})
+            count = fewest_on_host(settings, geometry.layers, free_mib, estimate)
+            return replace(action, parameters={"n_cpu_moe": max(count, settings.n_cpu_moe + 1)})
         return _set_context(action, steps, None if free_mib is None else fits)
 
     useful = (
-        each for each in diagnosis.actions if _is_useful(each, launch, setting, has_experts=bool(geometry.experts))
+        each for each in diagnosis.actions if _is_useful(each, launch, settings, has_experts=bool(geometry.experts))
     )
     return _sort_actions(map(add_value, useful), beyond_trained=beyond_trained)
 
@@ -174,15 +174,15 @@ def _sort_actions(actions: Iterable[Action], *, beyond_trained: bool) -> tuple[A
     return tuple(sorted(actions, key=lambda action: beyond_trained and action.kind is not ActionKind.SMALLER_CONTEXT))
 
 
-def _is_useful(action: Action, launch: Launch, setting: PlanSettings, *, has_experts: bool) -> bool:
+def _is_useful(action: Action, launch: Launch, settings: PlanSettings, *, has_experts: bool) -> bool:
     """Return whether an action would change anything for these settings."""
     match action.kind:
         case ActionKind.MORE_EXPERTS_ON_CPU:
-            return has_experts and setting.backend != "cpu"
+            return has_experts and settings.backend != "cpu"
         case ActionKind.BUILT_IN_ENGINE:
             return launch.build.name != BUILT_IN
         case ActionKind.OTHER_KV_TYPE:
-            return setting.kv != action.parameters.get("kv")
+            return settings.kv != action.parameters.get("kv")
         case ActionKind.SMALLER_CONTEXT | ActionKind.LARGER_CONTEXT:
             return True
         case _:

@@ -184,7 +184,7 @@ class AdvancedFields(QWidget):
                 self.choice.addItem(each, each)
             self.choice.setCurrentIndex(max(self.choice.findData(value or _FLAG_NOT_SET), 0))
         else:
-            self.text.setPlaceholderText(flag.value or "")
+            self.text.setPlaceholderText(flag.placeholder or "")
             self.text.setText(value or "")
 
     def _set_flag(self, value: str) -> None:
@@ -195,7 +195,7 @@ class AdvancedFields(QWidget):
         from launcher.engine.settings import join_extra
 
         try:
-            if value and flag.value is not None:
+            if value and flag.placeholder is not None:
                 flag.check_value(value)
         except LauncherError as error:
             self._flag_error.setText(render(error.message))
