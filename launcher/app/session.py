@@ -85,8 +85,10 @@ class ServerSession:
         self.shared = shared
         self._on_event = on_event
         self._extra_listeners: list[OnEvent] = []
-        self._hides_lost_port = False
+        # The port that another program took, until the user was told; while another port will be tried, the listeners
+        # do not get the error.
         self._lost_port: int | None = None
+        self._hides_lost_port = False
         self._change_count = 0
         self._supervisor: Supervisor | None = None
         self._published: PublishedServer | None = None
@@ -130,10 +132,10 @@ class ServerSession:
     ) -> None:
         """Serve `options` instead of what is served now. See Supervisor.become.
 
-        `chosen` are the settings that the user chose. Once they are served, they are kept for the model's next start,
-        together with `set_aside`: earlier choices that are not used this time (None: all that are kept). `notices` go
-        to the listeners first. `model_name` is the model as the user named it, for commands that start it again
-        (None: its path).
+        `chosen` are the settings that the user chose (None: the kept settings stay). Once served, they are kept
+        for the model's next start, together with `set_aside`: earlier choices that are not used this time, but stay
+        kept (None: all earlier choices). `notices` go to the listeners first. `model_name` is the model as the user
+        named it, for commands that start it again (None: its path).
 
         A port that the user did not choose is changed if another program takes it before the engine does. The error of
         a failed start has its possible fixes as `actions`, for `apply_fix` or `command_for_action`.
