@@ -206,7 +206,7 @@ async def test_a_server_that_others_started_tells_of_others_too(options: ServeOp
             attached_bench(server) as bench,
         ):
             if counts != "metrics":
-                server.features = replace(server.features, counts=False)
+                server.features = replace(server.features, has_counters=False)
             if counts == "neither":
                 server.features = replace(server.features, missing={"/slots": "not offered"})
             run = await disturbed(ours, bench.run(PROMPT, seed=1))
