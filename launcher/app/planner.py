@@ -181,7 +181,7 @@ def _must_ask_engine(machine: Machine, description: MachineDescription) -> bool:
 async def _has_expert_cache(build: EngineBuild | None) -> bool:
     """Return whether an engine (None: the one in use) can keep copies of experts on the GPU."""
     with suppress(OSError):
-        build = build or await installed_build()
+        build = build or await probe_engine_in_use()
     return build is not None and build.flags.issuperset(ROWS["moe_cache_mib"].flags)
 
 

@@ -259,7 +259,7 @@ async def apply_own_settings(
         own = await _drop_foreign_kv_type(own, path)
         if situation.backend != "cpu" and not situation.has_expert_cache:
             without = ("moe_cache_mib",)
-            own = replace(own, kept=_without(own.kept, without), tuned=_without(own.tuned, without))
+            own = replace(own, kept=_leave_out(own.kept, without), tuned=_leave_out(own.tuned, without))
         file_criteria = replace(criteria, model=plan.entry.id, quant=plan.file.quant)
         tuned = await asyncio.to_thread(_apply_tuned, plan, catalogue, situation, file_criteria, own)
         tuned_plans.append(tuned)

@@ -176,7 +176,7 @@ def test_limits_of_host_memory_that_are_left_open_again_are_those_of_a_start() -
     roomy = Previewer(replace(basis, host_mib=100_000)).preview({"cache_ram": None})
     assert [(change.name, change.old, change.new) for change in roomy.changes] == [("cache_ram", 4_096, None)]
     narrow = Previewer(replace(basis, host_mib=4_096)).preview({"cache_ram": None, "ctx_checkpoints": None})
-    (cache, checkpoints) = (narrow.plan_settings.cache_ram, narrow.setting.ctx_checkpoints)
+    (cache, checkpoints) = (narrow.plan_settings.cache_ram, narrow.plan_settings.ctx_checkpoints)
     assert cache is not None
     assert cache < 4_096
     assert checkpoints is not None

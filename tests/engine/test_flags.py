@@ -43,7 +43,12 @@ def named(name: str) -> Flag:
 
 def test_names_values_defaults_and_what_it_does() -> None:
     context = named("--ctx-size")
-    assert (context.names, context.placeholder, context.default, context.kind) == (("--ctx-size", "-c"), "N", "0", "whole")
+    assert (context.names, context.placeholder, context.default, context.kind) == (
+        ("--ctx-size", "-c"),
+        "N",
+        "0",
+        "whole",
+    )
     assert context.description == "size of the prompt context (default: 0, 0 = loaded from model)"
     assert (context.section, named("--temp").section) == ("common params", "sampling params")
     attention = named("-fa")

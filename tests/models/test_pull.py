@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.app.start_settings import options_for
+from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import (
     BadOption,
     DownloadBroken,
@@ -307,7 +307,7 @@ class TestAHeadInAFileOfItsOwn:
         assert (pulled.checked.head, pulled.checked.problem, pulled.notes) == ("none", None, ())
         assert (told[-1].item_number, told[-1].item_count) == (2, 2)
         assert told[-1].done_bytes == told[-1].bytes == pulled.bytes
-        assert options_for(str(trunk.path), ServeOptions).draft_file == head.path
+        assert make_unresolved_options(str(trunk.path), ServeOptions).draft_file == head.path
         records = {record.path.name: record for record in read_index()[0].records}
         assert records["trunk-Q8_0.gguf"].problem is None
         assert records["mtp-trunk-Q8_0.gguf"].kind == "draft"
