@@ -285,11 +285,13 @@ def _companion_path(plan: Plan, companion: CompanionFile | None) -> Path | None:
 
 def downloaded_file(plan: Plan) -> Path | None:
     """Return the path of a plan's file on this machine, the first part if it has several. None when it is not here."""
-    from launcher.engine.demo import DEMO, unpack_demo_model
     from launcher.models.library import find_local_model
 
-    if plan.entry.id == DEMO:
-        return unpack_demo_model()
+    if plan.entry.repo is None:
+        from launcher.engine.demo import DEMO, unpack_demo_model
+
+        if plan.entry.id == DEMO:
+            return unpack_demo_model()
     try:
         local = find_local_model(plan.entry, plan.file.quant)
     except OSError:

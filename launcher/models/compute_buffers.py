@@ -94,13 +94,14 @@ def schedule_graph(graph: Graph, optimise: Optimise | None = None, *, pipelined:
 
 def _split_graph(graph: Graph, copies: dict[tuple[int, int], int]) -> list[_Split]:
     """Split the graph by place. Nodes then read copies of the tensors that are in another place."""
-    first = next(node for node in graph.nodes if graph.ops[node] not in EMPTY)
-    splits = [_Split(graph.places[first])]
+    ops, places = graph.ops, graph.places
+    first = next(node for node in graph.nodes if ops[node] not in EMPTY)
+    split = _Split(places[first])
+    splits = [split]
     for node in graph.nodes:
-        split = splits[-1]
-        if graph.ops[node] not in EMPTY:
-            place = graph.places[node]
-            foreign = [one for one in graph.sources[node] if graph.places[one] != place]
+        if ops[node] not in EMPTY:
+            place = places[node]
+            foreign = [one for one in graph.sources[node] if places[one] != place]
             if place != split.place or (split.copied and any(one in graph.outside for one in foreign)):
                 split = _Split(place)
                 splits.append(split)
@@ -110,7 +111,7 @@ def _split_graph(graph: Graph, copies: dict[tuple[int, int], int]) -> list[_Spli
                     split.copied.append(tensor)
             if foreign:
                 graph.sources[node] = tuple(
-                    copies[one, place] if graph.places[one] != place else one for one in graph.sources[node]
+                    copies[one, place] if places[one] != place else one for one in graph.sources[node]
                 )
         split.nodes.append(node)
     return splits
@@ -376,44 +377,45 @@ class BufferEvents:
 
 def record_events(graph: Graph, schedule: Schedule) -> dict[int, BufferEvents]:
     """Return the allocations and frees in the buffer of each place, for `graph` in the order of `schedule_graph`."""
-    children = [0] * len(graph.ops)
-    views = [0] * len(graph.ops)
+    ops, sizes, bases, places = graph.ops, graph.sizes, graph.bases, graph.places
+    children = [0] * len(ops)
+    views = [0] * len(ops)
     for result, sources in schedule.steps:
         for source in sources:
             children[source] += 1
-        if result is not None and graph.bases[result] != result:
-            views[graph.bases[result]] += 1
+        if result is not None and bases[result] != result:
+            views[bases[result]] += 1
     slots: dict[int, int] = {}
     buffers: dict[int, BufferEvents] = {}
 
     def allocate(tensor: int) -> None:
-        slots[tensor] = buffers.setdefault(graph.places[tensor], BufferEvents()).allocate(graph.sizes[tensor])
+        slots[tensor] = buffers.setdefault(places[tensor], BufferEvents()).allocate(sizes[tensor])
 
     def heir(tensor: int, sources: Sequence[int]) -> int | None:
-        for one in sources if graph.ops[tensor] in IN_PLACE else ():
-            last = one in slots and one not in schedule.kept and children[one] == 1 and not views[one]
-            if last and graph.sizes[one] == graph.sizes[tensor]:
+        for one in sources:
+            last = one in slots and children[one] == 1 and not views[one] and one not in schedule.kept
+            if last and sizes[one] == sizes[tensor]:
                 return one
         return None
 
     for tensor in schedule.inputs:
         allocate(tensor)
     for result, sources in schedule.steps:
-        if result is not None and graph.bases[result] == result and result not in slots:
-            left = heir(result, sources)
+        if result is not None and bases[result] == result and result not in slots:
+            left = heir(result, sources) if ops[result] in IN_PLACE else None
             if left is None:
                 allocate(result)
             else:
                 slots[result] = slots.pop(left)
         for source in sources:
             children[source] -= 1
-            base = graph.bases[source]
             if children[source] or views[source]:
                 continue
+            base = bases[source]
             if base != source:
                 views[base] -= 1
-            if base in slots and base not in schedule.kept and not views[base] and not children[base]:
-                buffers[graph.places[base]].events.append(~slots.pop(base))
+            if base in slots and not views[base] and not children[base] and base not in schedule.kept:
+                buffers[places[base]].events.append(~slots.pop(base))
     return buffers
 
 
@@ -688,7 +690,7 @@ def _estimate_buffers(
     layers, on_host = geometry.layers, setting.cpu_expert_layers
     of_trunk, of_head = setting.expert_bytes[: min(on_host, layers)], setting.expert_bytes[layers:]
     trunk_shape = Shape(
-        snapshots=1 + setting.draft if setting.draft else 0,
+        snapshots=1 + setting.draft if setting.draft and geometry.inner_size else 0,
         rotated=setting.quantised,
         # CUDA's attention needs all but F16 once more in F16 (ggml-cuda/fattn.cu: need_f16_K, need_f16_V).
         scratch=(setting.quantised or setting.wide) and setting.backend in ("cuda", "rocm"),

@@ -147,10 +147,12 @@ class Graph:
         self.sources.append(sources)
         self.bases.append(base)
         self.places.append(place)
-        self.readers.append(0)
+        readers = self.readers
+        tensor = len(readers)
+        readers.append(0)
         for source in sources:
-            self.readers[source] += 1
-        return len(self.ops) - 1
+            readers[source] += 1
+        return tensor
 
 
 # Styles: the differences between the architectures' graphs. Source: llama.cpp's src/models/*.cpp (b11434).
@@ -278,7 +280,8 @@ class Blocks:
 
     def rows(self, width: int) -> Size:
         """Return the size of a row of `width` floats for each token."""
-        return Size(output=_F32 * width) if self.outputs_only else Size(token=_F32 * width)
+        bytes_each = _F32 * width
+        return Size(0, 0, bytes_each) if self.outputs_only else Size(0, bytes_each)
 
     def input(self, name: str, size: Size) -> int:
         """Return the input called `name`, adding it at its first use."""

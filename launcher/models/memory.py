@@ -14,7 +14,6 @@ from launcher.models.compute_buffers import (
     Backend,
     ComputeBuffers,
     ComputeSetting,
-    compute_buffers,
     draft_model_buffers,
     is_graph_known,
     padded_context,
@@ -22,6 +21,7 @@ from launcher.models.compute_buffers import (
 )
 from launcher.models.compute_graph import ASSISTANT, attention_interval
 from launcher.models.geometry import Geometry
+from launcher.models.kept_buffers import find_compute_buffers
 from launcher.models.overhead import USUAL_MIB
 from launcher.models.server_settings import ROWS, ServerSettings
 from launcher.models.weights import Weights
@@ -254,7 +254,7 @@ def estimate_memory(
         outputs=_NGRAM_OUTPUTS if setting.ngrams and setting.draft else 0,
         unified=bool(setting.kv_unified),
     )
-    compute = compute_buffers(geometry, asked)
+    compute = find_compute_buffers(geometry, asked)
     beside = draft if setting.draft_model_bytes else None
     of_draft = draft_model_buffers(beside.geometry, geometry, asked) if beside else None
     head = 0

@@ -1,0 +1,109 @@
+"""Sizes of compute buffers that an earlier process computed: the same again, and never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.models import kept_buffers
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.compute_buffers import ComputeSetting, compute_buffers
+from launcher.models.geometry import Geometry
+from launcher.models.kept_buffers import find_compute_buffers
+
+GEOMETRY = next(model.geometry for model in shipped_models() if model.id == "qwen3.5-9b")
+assert GEOMETRY
+SETTING = ComputeSetting("cuda", 32_768, 512, 1, 2, quantised=True)
+SETTINGS = (
+    SETTING,
+    replace(SETTING, backend="vulkan", draft=0),
+    replace(SETTING, devices=2, quantised=False),
+    replace(SETTING, backend="cpu"),
+)
+
+
+@pytest.fixture(autouse=True)
+def kept(home: Path) -> Iterator[Path]:
+    begin_process()
+    yield home / "cache" / "compute-buffers.json"
+    begin_process()
+
+
+def begin_process() -> None:
+    """Forget what this process knows, as a new one would."""
+    find_compute_buffers.cache_clear()
+    kept_buffers._open_store.cache_clear()
+
+
+def end_process() -> None:
+    kept_buffers._open_store(kept_buffers._file_path()).save()
+
+
+def refuse(geometry: Geometry, setting: ComputeSetting) -> None:
+    raise AssertionError(f"{setting} of {geometry.architecture} is computed")
+
+
+def test_the_next_process_finds_what_was_computed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert GEOMETRY
+    for setting in SETTINGS:
+        assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
+    assert not kept.exists()
+    end_process()
+    begin_process()
+    monkeypatch.setattr(kept_buffers, "compute_buffers", refuse)
+    for setting in SETTINGS:
+        assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
+    with pytest.raises(AssertionError, match="is computed"):
+        find_compute_buffers(GEOMETRY, replace(SETTING, context=65_536))
+    with pytest.raises(AssertionError, match="is computed"):
+        find_compute_buffers(replace(GEOMETRY, hidden=GEOMETRY.hidden + 256), SETTING)
+
+
+def test_two_processes_add_to_one_file(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert GEOMETRY
+    find_compute_buffers(GEOMETRY, SETTINGS[0])
+    first = kept_buffers._open_store(kept)
+    begin_process()
+    find_compute_buffers(GEOMETRY, SETTINGS[1])
+    end_process()
+    first.save()
+    begin_process()
+    monkeypatch.setattr(kept_buffers, "compute_buffers", refuse)
+    for setting in SETTINGS[:2]:
+        assert find_compute_buffers(GEOMETRY, setting) == compute_buffers(GEOMETRY, setting)
+
+
+def test_of_another_formula_or_damaged_they_are_computed_again(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert GEOMETRY
+    right = find_compute_buffers(GEOMETRY, SETTING)
+    end_process()
+    whole = kept.read_bytes()
+    wrong = whole.replace(f"[{right.target},".encode(), b"[7,")
+    assert wrong != whole
+    for text in (wrong, whole[: len(whole) // 2], b"", b"\xff" * 200):
+        kept.write_bytes(text)
+        begin_process()
+        assert find_compute_buffers(GEOMETRY, SETTING) == right
+        end_process()
+        assert kept.read_bytes() == whole
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_buffers, "_describe_formula", lambda: "another")
+        begin_process()
+        patch.setattr(kept_buffers, "compute_buffers", refuse)
+        with pytest.raises(AssertionError, match="is computed"):
+            find_compute_buffers(GEOMETRY, SETTING)
+    assert not caplog.records
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(home: Path) -> None:
+    assert GEOMETRY
+    home.mkdir()
+    (home / "cache").write_text("no folder")
+    assert find_compute_buffers(GEOMETRY, SETTING) == compute_buffers(GEOMETRY, SETTING)
+    end_process()
+    assert (home / "cache").read_text() == "no folder"
