@@ -173,11 +173,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the plans. Exit code 1 if all are too big, or if the engine should be asked, and could not be."""
+    """Return the plans. Exit code 1 if none fits, or if the engine should be asked, and could not be."""
     from launcher.app import planner
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
+    from launcher.models.smaller_model import replace_misfits
 
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     catalogue = load_catalogue()
@@ -207,6 +208,8 @@ async def run(options: argparse.Namespace) -> Result:
             plans, catalogue, situation, criteria, use_kept=not options.defaults, use_tuned=not options.no_preset
         )
         plans = tuple(_use_kept_settings(plan, kept_plans) for plan in plans)
+    plans, smaller = replace_misfits(plans, load_catalogue(), situation, criteria)
+    fits = any(plan.status is not Status.TOO_BIG for plan in plans)
     engine = await planner.planned_engine(machine, situation)
     comparison = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
     plans_json = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
@@ -218,6 +221,7 @@ async def run(options: argparse.Namespace) -> Result:
         "machine": _machine_json(situation),
         "plans": plans_json,
         "unplanned": [asdict(each) for each in unplanned],
+        "smaller": _smaller_json(smaller) if smaller else None,
         "problems": [asdict(problem) for problem in problems],
     }
     if options.evidence:
@@ -225,6 +229,8 @@ async def run(options: argparse.Namespace) -> Result:
 
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
+        if plans and not fits:
+            yield f"\n{wrap_text(_describe_misfit(plans[0], smaller))}"
         if plans:
             quant_here = None if situation.described else served_quant
             yield from _describe_plan(plans[0], engine, options, comparison, served_quant=quant_here)
@@ -235,8 +241,7 @@ async def run(options: argparse.Namespace) -> Result:
             yield from format_evidence(plans[0].entry, plans[0].evidence)
         yield from _format_unplanned(unplanned, in_detail=criteria.model is not None)
 
-    any_fits = any(plan.status is not Status.TOO_BIG for plan in plans)
-    exit_code = 0 if any_fits and not isinstance(comparison, LauncherError) else 1
+    exit_code = 0 if fits and not isinstance(comparison, LauncherError) else 1
     return Result(data, format_lines(), exit_code)
 
 
@@ -272,6 +277,42 @@ async def _ask_engine(plan: Plan, machine: MachineDescription) -> EngineComparis
 def _drafts_from_own_file(plan: Plan) -> bool:
     """Return True if the drafts come from the model's own file, the only file that an engine is asked about."""
     return plan.entry.speculation in ("mtp", None)
+
+
+def _describe_misfit(plan: Plan, smaller: Plan | None) -> str:
+    from launcher.models.smaller_model import describe_smaller
+
+    memory = "host memory" if plan.host_short else "memory"
+    text = f"{plan.entry.name} {plan.file.quant} cannot work well here: there is too little {memory}."
+    return f"{text} {describe_smaller(smaller) if smaller else 'No model of the catalogue fits.'}"
+
+
+def _smaller_json(plan: Plan) -> dict[str, Any]:
+    setting, size = plan.setting, expected_bytes(plan)
+    return {
+        "model": plan.entry.id,
+        "name": plan.entry.name,
+        "quant": plan.file.quant,
+        "bytes": size,
+        "ctx": setting.context,
+        "kv": setting.kv,
+        "draft": setting.draft,
+        "n_cpu_moe": setting.n_cpu_moe,
+        "status": plan.status.value,
+    }
+
+
+def expected_bytes(plan: Plan) -> int | None:
+    """Return the size of a plan's file in bytes: as listed, else as estimated; None if nothing tells it."""
+    from launcher.models.file_size import expect_size
+
+    size = expect_size(plan.entry, plan.file)
+    return size.size_bytes if size else None
+
+
+def _format_expected_size(plan: Plan) -> str:
+    about = "" if plan.file.size_bytes is not None else "about "
+    return about + format_file_size(expected_bytes(plan)) if expected_bytes(plan) else "size unknown"
 
 
 def parts_json(parts: dict[str, int]) -> dict[str, float]:
@@ -395,7 +436,7 @@ def _format_others(plans: Sequence[Plan]) -> Iterator[str]:
     yield "\nOther plans"
     rows = []
     for plan in plans:
-        size, memory = format_file_size(plan.file.size_bytes), f"{plan.required_mib:,} MiB"
+        size, memory = _format_expected_size(plan), f"{plan.required_mib:,} MiB"
         place = "here" if planner.downloaded_file(plan) else ""
         rows.append((plan.status.value, plan.entry.id, plan.file.quant, size, _describe_briefly(plan), memory, place))
     yield from format_table(rows, right={3, 5})
@@ -479,7 +520,7 @@ def _describe_plan(
     from launcher.models.speed import describe_measurement
 
     setting = plan.setting
-    name = f"{plan.entry.name}, {plan.file.quant}, {format_file_size(plan.file.size_bytes)}"
+    name = f"{plan.entry.name}, {plan.file.quant}, {_format_expected_size(plan)}"
     yield f"\n{wrap_text(name, f'{plan.status.value}  ')}"
     layers = f"{setting.n_cpu_moe} layer{'' if setting.n_cpu_moe == 1 else 's'}"
     experts = f", experts of {layers} on the host" if setting.n_cpu_moe else ""

@@ -103,6 +103,7 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.download_target import find_catalogue_model
     from launcher.models.plan import PlanCriteria, Status, make_plans
+    from launcher.models.smaller_model import describe_smaller, replace_misfits
 
     catalogue = load_catalogue()
     found = find_catalogue_model(options.model, catalogue) if options.model else None
@@ -111,11 +112,19 @@ async def _make_request(options: argparse.Namespace) -> tuple[FirstStartRequest,
     entry, file = found or (None, None)
     criteria = PlanCriteria(entry.id if entry else None, options.intent, file.quant if file else None)
     situation = (await planner.read_situation(planner.MachineDescription(wake=options.wake))).with_servers_running()
-    plans = make_plans(catalogue, situation, criteria)
+    plans, smaller = replace_misfits(make_plans(catalogue, situation, criteria), catalogue, situation, criteria)
     plans, kept_plans = await apply_own_settings(plans, catalogue, situation, criteria, use_tuned=not options.no_preset)
     # A file that the user names is tried, even if it seems too big.
     plan = next((plan for plan in plans if plan.status is not Status.TOO_BIG or file), None)
     if plan is None:
+        if entry is not None:
+            raise NothingFits(
+                f"{entry.name} does not fit this machine as it is now.",
+                f"{describe_smaller(smaller)} `mtp-launcher up {smaller.entry.id}` starts that."
+                if smaller
+                else f"`mtp-launcher plan {entry.id}` shows why. {_DEMO}",
+                model=smaller.entry.id if smaller else None,
+            )
         raise NothingFits(
             "No model of the catalogue fits this machine as it is now.", f"`mtp-launcher plan` shows why. {_DEMO}"
         )

@@ -1,12 +1,14 @@
 """Choice of the model file (quantisation) to download for a machine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.base.errors import BadOption, NothingFits
-from launcher.base.messages import as_message, message
+from launcher.base.messages import as_message, join_messages, message
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation
+from launcher.models.smaller_model import describe_smaller, replace_misfits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ def choose_file(
     """
     criteria = PlanCriteria(model=entry.id, quant=quant, vision=vision and entry.projector is not None)
     plans = make_plans(catalogue, situation, criteria) if situation else ()
+    smaller: Plan | None = None
+    if situation and quant is None:
+        plans, smaller = replace_misfits(plans, catalogue, situation, criteria)
     named = entry.file(quant) if quant else None
     if not plans:
         by_preset = next((entry.file(each.quant) for each in entry.presets), None)
@@ -41,25 +46,7 @@ def choose_file(
         return FileChoice(file, None, message("cannot tell whether it fits before its header is read"))
     plan = plans[0]
     if plan.status is Status.TOO_BIG and named is None:
-        smallest = min(plans, key=lambda each: each.required_mib)
-        raise NothingFits(
-            message(
-                "No file of {id} fits: the smallest, {quant}, needs {required_mib:,} MiB, but only "
-                "{free_mib:,} MiB are free.",
-                id=entry.id,
-                quant=smallest.file.quant,
-                required_mib=smallest.required_mib,
-                free_mib=smallest.free_mib,
-            ),
-            message(
-                "`mtp-launcher plan` lists models that fit. To download this one anyway, use {id}:{quant}.",
-                window="See Start for models that fit, or download it anyway on Models.",
-                id=entry.id,
-                quant=smallest.file.quant,
-            ),
-            required_mib=smallest.required_mib,
-            free_mib=smallest.free_mib,
-        )
+        raise _nothing_fits_error(entry, plans, smaller)
     setting = plan.setting
     why = message(
         "{status}, {required_mib:,} of {free_mib:,} MiB free with context {context:,}, KV {kv}, {drafts}",
@@ -71,3 +58,34 @@ def choose_file(
         drafts=message("draft {length}", length=setting.draft) if setting.draft else message("MTP off"),
     )
     return FileChoice(plan.file, plan, why)
+
+
+def _nothing_fits_error(entry: ModelEntry, plans: Sequence[Plan], smaller: Plan | None) -> NothingFits:
+    """Return the error for a model of which no file fits, which names a model that does."""
+    smallest = min(plans, key=lambda each: (each.host_short, each.required_mib))
+    title = message(
+        "No file of {id} fits: the smallest, {quant}, needs {required_mib:,} MiB, but only {free_mib:,} MiB are free.",
+        id=entry.id,
+        quant=smallest.file.quant,
+        required_mib=smallest.required_mib,
+        free_mib=smallest.free_mib,
+    )
+    if smallest.host_short:
+        title = message(
+            "No file of {id} fits: with {quant}, too little host memory is available for its experts.",
+            id=entry.id,
+            quant=smallest.file.quant,
+        )
+    anyway = message(
+        "`mtp-launcher plan` lists models that fit. To download this one anyway, use {id}:{quant}.",
+        window="See Start for models that fit, or download it anyway on Models.",
+        id=entry.id,
+        quant=smallest.file.quant,
+    )
+    facts = {"required_mib": smallest.required_mib, "free_mib": smallest.free_mib}
+    return NothingFits(
+        title,
+        join_messages(describe_smaller(smaller) if smaller else None, anyway),
+        **facts,
+        smaller=f"{smaller.entry.id}:{smaller.file.quant}" if smaller else None,
+    )

@@ -49,7 +49,10 @@ _LIKE_CARD = 1.034
 
 
 class Status(Enum):
-    """The fit of a plan. TIGHT: it fits, but leaves less free than the margin. OFFLOADS: experts are in host memory."""
+    """The fit of a plan. TIGHT: it fits, but leaves less free than the margin. OFFLOADS: experts are in host memory.
+
+    TOO_BIG: the GPU's memory is too small for its part of the model, or host memory for the rest.
+    """
 
     FITS = "FITS"
     TIGHT = "TIGHT"
@@ -114,8 +117,7 @@ class Plan:
         """Rank: 0 for a safe plan, 1 for one that may fail if other programs take memory, 2 for one that is too big."""
         if self.status is Status.TOO_BIG:
             return 2
-        tight = self.free_mib - self.needed_mib < self.margin_mib // 2
-        return 1 if tight or self.host_short else 0
+        return 1 if self.free_mib - self.needed_mib < self.margin_mib // 2 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +437,11 @@ def _make_plan(
     evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
     if not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
         preset = replace(preset, mark="derived", note="")
+    host_short = (
+        situation.backend != "cpu"
+        and situation.host_mib is not None
+        and situation.host_mib < host_need_mib(fitted.estimate)
+    )
     limits = choose_host_limits(fitted.estimate, situation.host_mib) if situation.host_mib is not None else {}
     if limits:
         limited = replace(fitted.setting, **to_fields(limits))
@@ -443,7 +450,9 @@ def _make_plan(
         entry=entry,
         file=file,
         setting=fitted.setting,
-        status=fit_status(fitted.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib),
+        status=Status.TOO_BIG
+        if host_short
+        else fit_status(fitted.needed_mib, fitted.setting, situation.free_mib, situation.margin_mib),
         estimate=fitted.estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,
@@ -457,9 +466,7 @@ def _make_plan(
         limit_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation),
         limit_full_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation, full=True),
         forecast=forecast_speed(file, geometry, weights, fitted.setting, situation),
-        host_short=situation.backend != "cpu"
-        and situation.host_mib is not None
-        and situation.host_mib < host_need_mib(fitted.estimate),
+        host_short=host_short,
         host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
     )
 

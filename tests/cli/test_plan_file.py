@@ -116,3 +116,30 @@ def test_what_is_not_here_or_is_no_model_is_told(tmp_path: Path) -> None:
         ("never heard of", "model_unknown"),
     ):
         assert answer(name, *CARD, code=1)["error"]["code"] == code
+
+
+class TestWhatCannotWork:
+    SMALL = ("--gpu-memory", "6", "--host-memory", "16")
+
+    def test_a_plan_without_a_model_never_leads_with_it(self) -> None:
+        told = answer(*self.SMALL)
+        assert told["smaller"] is None
+        assert [plan["status"] for plan in told["plans"]].count("TOO BIG") == 0
+        assert not any(plan["host_short"] for plan in told["plans"])
+
+    def test_a_named_file_is_too_big_and_a_model_that_works_is_named(self) -> None:
+        told = answer("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL, code=1)
+        (plan,) = told["plans"]
+        assert (plan["status"], plan["host_short"]) == ("TOO BIG", True)
+        smaller = told["smaller"]
+        assert first(f"{smaller['model']}:{smaller['quant']}", *self.SMALL)["status"] == smaller["status"] != "TOO BIG"
+        text = " ".join(run("qwen3.6-35b-a3b-mtp:UD-Q4_K_M", *self.SMALL).stdout.split())
+        assert "cannot work well here: there is too little host memory. What fits: " in text
+        assert f"{smaller['name']}, {smaller['quant']}, {smaller['bytes'] / 2**30:.1f} GiB" in text
+
+    def test_a_file_of_ones_own_that_is_too_big(self, tmp_path: Path) -> None:
+        path = tmp_path / "large.gguf"
+        write(path, "Large", model("qwen35moe-35b-q3_k_xl"))
+        told = answer(str(path), "--gpu-memory", "6", "--host-memory", "8", code=1)
+        assert told["plans"][0]["status"] == "TOO BIG"
+        assert told["smaller"]["bytes"] < told["plans"][0]["bytes"]

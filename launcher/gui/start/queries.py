@@ -160,9 +160,11 @@ def _make_plans(
     fit differs.
     """
     from launcher.models.plan import PlanCriteria, list_unplanned, make_plans
+    from launcher.models.smaller_model import replace_misfits
 
     criteria = PlanCriteria(request.family, request.intent)
-    plans = _drop_duplicates(make_plans(catalogue, situation, criteria))
+    plans, _ = replace_misfits(make_plans(catalogue, situation, criteria), catalogue, situation, criteria)
+    plans = _drop_duplicates(plans)
     if request.family is None or not plans:
         return plans[:_MOST_PLANS], list_unplanned(catalogue, situation, criteria) if request.family else ()
     recommended, listed_quants = plans[0], {plan.file.quant for plan in plans}
