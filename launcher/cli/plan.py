@@ -152,10 +152,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "what",
         nargs="?",
-        metavar="ID[:QUANT] | FILE",
-        help="a model of the catalogue, or a .gguf file (default: all of the catalogue; `models` lists them)",
+        metavar="ID[:QUANT] | FILE | OWNER/NAME[:QUANT]",
+        help="a model of the catalogue, a .gguf file, or a model on Hugging Face (default: all of the catalogue)",
     )
-    model.add_argument("--model", metavar="ID[:QUANT] | FILE", help="the same, as an option")
+    model.add_argument("--model", metavar="NAME", help="the same, as an option")
     parser.add_argument("--quant", metavar="Q", help="its quantisation, such as UD-Q3_K_XL")
     parser.add_argument("--intent", choices=INTENTS, default="balanced", help="what matters most (default: balanced)")
     add_machine_options(parser)
@@ -175,6 +175,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> Result:
     """Return the plans. Exit code 1 if none fits, or if the engine should be asked, and could not be."""
     from launcher.app import planner
+    from launcher.app.named_plans import plan_named, select_named
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
@@ -186,20 +187,18 @@ async def run(options: argparse.Namespace) -> Result:
     if problems and not options.json:  # before anything fails: a problem may be the reason for a missing model
         print_result(Result(None, [Note(f"Left out: {problem}") for problem in problems]), as_json=False)
     served_quant: str | None = None
-    if model_name := options.what or options.model:
-        from launcher.models.gguf import check_complete, read_model
-        from launcher.models.locate import select_model
-
-        subject = await asyncio.to_thread(select_model, model_name, catalogue)
-        if subject.path is not None:
-            check_complete(*(await asyncio.to_thread(read_model, subject.path)).parts)
-        catalogue = subject.catalogue
-        quant = criteria.quant or (subject.file.quant if subject.file and subject.names_file else None)
-        criteria = replace(criteria, model=subject.entry.id, quant=quant)
-        if quant is None and subject.file and subject.path:
-            served_quant = subject.file.quant
+    selection = await select_named(model_name, catalogue) if (model_name := options.what or options.model) else None
     situation = await planner.read_situation(machine)
-    plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
+    comparison: EngineComparison | LauncherError | None = None
+    if selection is not None:
+        named = await plan_named(selection, situation, criteria, machine)
+        catalogue, criteria, plans, unplanned = named.catalogue, named.criteria, named.plans, named.unplanned
+        if criteria.quant is None and selection.file and selection.path:
+            served_quant = selection.file.quant
+        if not plans and isinstance(named.asked, LauncherError):
+            comparison = named.asked
+    else:
+        plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
     # Only files on this machine can have settings of an earlier start, or tuned ones.
     if not situation.described and any(map(planner.downloaded_file, plans)):
         from launcher.app.start_settings import apply_own_settings
@@ -211,9 +210,10 @@ async def run(options: argparse.Namespace) -> Result:
     plans, smaller = replace_misfits(plans, load_catalogue(), situation, criteria)
     fits = any(plan.status is not Status.TOO_BIG for plan in plans)
     engine = await planner.planned_engine(machine, situation)
-    comparison = await _ask_engine(plans[0], machine) if options.ask_engine and plans else None
+    if options.ask_engine and plans:
+        comparison = await _ask_engine(plans[0], machine)
     plans_json = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
-    if comparison is not None:
+    if comparison is not None and plans:
         from launcher.cli.engine_comparison import comparison_json
 
         plans_json[0] |= comparison_json(comparison)
@@ -385,12 +385,14 @@ def _as_json(plan: Plan, engine: PlannedEngine, extra: list[str], rpc: Sequence[
         "exact": plan.estimate.exact,
         "low_mib": round(plan.estimate.low / _MIB),
         "high_mib": round(plan.estimate.high / _MIB),
+        "estimated_by": plan.engine or "formula",
         "weights_exact": plan.estimate.weights_exact,
         "compute_exact": plan.estimate.compute_exact,
         "reasons": plan.reasons,
         "cautions": [*plan.cautions, *lacks, *uncounted_arguments(extra)],
         "evidence": [describe_measurement(plan.entry, result) for result in plan.evidence],
         "expected": _expected_json(plan),
+        "reading": _reading_json(plan),
         "nearest_tokens_per_second": comparable_rate(plan.evidence[0], setting) if plan.evidence else None,
         "limit_tokens_per_second": round_figure(plan.limit_t_s),
         "limit_full_tokens_per_second": round_figure(plan.limit_full_t_s),
@@ -411,6 +413,17 @@ def _expected_json(plan: Plan) -> dict[str, float | None] | None:
         "without_mtp": round_figure(forecast.without_mtp),
         "assumed_host_gb_s": forecast.host_gb_s,
         "cache_hits": None if forecast.cache_hits is None else round(forecast.cache_hits, 2),
+    }
+
+
+def _reading_json(plan: Plan) -> dict[str, float | None] | None:
+    reading = plan.reading
+    if reading is None:
+        return None
+    return {
+        "tokens_per_second": round_figure(reading.tokens_per_second),
+        "low": round_figure(reading.low),
+        "high": round_figure(reading.high),
     }
 
 
@@ -544,7 +557,8 @@ def _describe_plan(
     if round(plan.estimate.low / _MIB) < round(plan.estimate.high / _MIB):
         guesses.append(f"between {plan.estimate.low / _MIB:,.0f} and {plan.estimate.high / _MIB:,.0f} MiB")
     caveats = f" ({'; '.join(guesses)})" if guesses else ""
-    yield _format_row("memory", f"{plan.required_mib:,} MiB: {parts}{caveats}")
+    by_engine = f" by {plan.engine}" if plan.engine else ""
+    yield _format_row("memory", f"{plan.required_mib:,} MiB{by_engine}: {parts}{caveats}")
     if comparison is not None:
         from launcher.cli.engine_comparison import MODEL_ALONE, describe_comparison
 
@@ -556,6 +570,10 @@ def _describe_plan(
     yield from _format_rows("caution", [*plan.cautions, *lacks, *uncounted_arguments(extra)])
     if plan.forecast:
         yield _format_row("speed", _describe_forecast(plan.forecast, setting))
+    if plan.reading:
+        reading = plan.reading
+        span = f"{reading.low:,.0f} to {reading.high:,.0f}"
+        yield _format_row("speed", f"reads about {reading.tokens_per_second:,.0f} tokens/s ({span}); it writes none")
     measured = [describe_measurement(plan.entry, result) for result in plan.evidence]
     yield from _format_rows("measured", measured or ["no similar run was published"])
     if plan.limit_t_s and plan.limit_full_t_s:

@@ -162,6 +162,8 @@ class ModelEntry:
     """Order in which plans name models, the smallest first."""
     speculation: SpeculationKind | None = None
     """How it drafts: with a head inside (mtp), a head in its own file, a smaller model, or repeats (ngram-mod)."""
+    embedding: bool = False
+    """Whether it turns texts into vectors and writes none: then it has no drafts, and its speed is that of reading."""
     thinking: Literal["on", "off"] | None = None
     """Whether it thinks before it answers unless told otherwise; absent where that is unknown."""
     draft: CompanionFile | None = None

@@ -89,7 +89,7 @@ def parse_target(
         )
     sha256 = sha256.lower() if sha256 else None
     if "://" in text:
-        page = _parse_hub_url(text)
+        page = parse_hub_url(text)
         if page is None:
             return _from_url(text, sha256)
         text = page
@@ -209,7 +209,7 @@ def _size_and_hash(entry: object) -> tuple[int | None, str | None]:
     return getattr(entry, "size_bytes", None), getattr(entry, "sha256", None)
 
 
-def _parse_hub_url(url: str) -> str | None:
+def parse_hub_url(url: str) -> str | None:
     """Convert the URL of a page on the hub to REPO[@REVISION][:FILE]; None for other URLs."""
     there = urlsplit(url)
     if there.netloc not in {urlsplit(each).netloc for each in (hub_endpoint(), DEFAULT_ENDPOINT)}:

@@ -1,6 +1,7 @@
 """Builds a catalogue entry from the header of a model file that is not in the catalogue, and the files beside it."""
 
 from collections import Counter
+from math import prod
 from pathlib import Path
 
 from launcher.base.errors import GeometryUnknown
@@ -66,11 +67,13 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
     return ModelEntry(
         id=str(path),
         name="".join(filter(str.isprintable, name or "")) or model.name,
+        parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
+        embedding=is_embedding(model),
         speculation="draft-file" if beside.head else "mtp",
         draft=beside.head,
         mmproj=beside.projectors,
-        geometry=_geometry_or_none(model),
+        geometry=geometry_or_none(model),
         files=(file,),
     )
 
@@ -88,7 +91,18 @@ def _quant_of_header(model: GgufModel) -> str | None:
     return max(totals, key=totals.__getitem__, default=None)
 
 
-def _geometry_or_none(model: GgufModel) -> Geometry | None:
+def is_embedding(model: GgufModel) -> bool:
+    """Return whether a model turns texts into vectors or ranks them, and writes none."""
+    return bool(model.count("pooling_type")) or model.metadata.get(f"{model.architecture}.attention.causal") is False
+
+
+def count_parameters(model: GgufModel) -> int:
+    """Return the number of weights in all tensors."""
+    return sum(prod(tensor.dimensions) for tensor in model.tensors)
+
+
+def geometry_or_none(model: GgufModel) -> Geometry | None:
+    """Return a model's geometry; None if its header lacks a number that the memory estimate needs."""
     try:
         return read_geometry(model)
     except GeometryUnknown:

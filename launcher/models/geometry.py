@@ -238,6 +238,8 @@ def read_geometry(model: GgufModel | GgufHeader) -> Geometry:
     geometry = _add_window(model, geometry, number)
     kv_heads = model.metadata.get(f"{arch}.attention.head_count_kv")
     uneven = isinstance(kv_heads, Sequence) and len({count for count in kv_heads[:layers] if count}) > 1
+    if model.metadata.get(f"{arch}.attention.causal") is False:  # an encoder keeps no cache
+        raise _unknown_cache_error(model)
     if not geometry.window and (uneven or number("attention.sliding_window", 0)):
         raise _unknown_cache_error(model)
     for name, reason in geometry.contradictions():

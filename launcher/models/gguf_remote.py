@@ -58,6 +58,7 @@ def read_remote_model(file: HubFile) -> RemoteModel:
     header, raw = _read_entry(file, entry)
     count = header.split_count
     if count == 1:
+        _store_summary(entry, header)
         return RemoteModel(join_parts([header]), (entry,), (raw,))
     path = PurePosixPath(file.path)
     names = part_names(path.name, count)
@@ -96,6 +97,7 @@ def read_remote_model(file: HubFile) -> RemoteModel:
         )
     read = [(header, raw) if part.path == file.path else _read_entry(part, its) for part, its in parts]
     model = join_parts([header for header, _ in read])
+    _store_summary(parts[0][1], model)
     return RemoteModel(model, tuple(its for _, its in parts), tuple(raw for _, raw in read))
 
 
@@ -107,7 +109,6 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
         header = parse_header(BytesIO(raw), PurePosixPath(file.path), entry.bytes)
         if header.data_offset == len(raw):
             os.utime(kept)
-            _store_summary(entry, header)
             return header, raw
     header, raw = read_remote_header(entry.url, token=hub_token())
     if header.file_bytes != entry.bytes:
@@ -124,13 +125,12 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
     with suppress(OSError):  # a full disk must not prevent the reply
         write_atomically(kept, raw)
         _delete_oldest(kept.parent)
-    _store_summary(entry, header)
     return header, raw
 
 
-def _store_summary(entry: HubEntry, header: GgufHeader) -> None:
-    """Store the header summary that plans use, for a model of a single file."""
-    if entry.sha256 and header.split_count == 1 and load_summary(entry.sha256) is None:
+def _store_summary(entry: HubEntry, header: GgufHeader | GgufModel) -> None:
+    """Store the header summary that plans use, of a split model by its first part."""
+    if entry.sha256 and load_summary(entry.sha256) is None:
         with suppress(OSError):
             store_summary(entry.sha256, header)
 

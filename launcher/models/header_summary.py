@@ -43,7 +43,8 @@ def apply_header(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelF
     if entry.repo is None:
         summary = _summarise_local(Path(file.file))
     else:
-        summary = load_summary(file.sha256) if file.sha256 and not file.parts else None
+        first_sha256 = file.parts[0].sha256 if file.parts else file.sha256
+        summary = load_summary(first_sha256) if first_sha256 else None
     if summary is None:
         return entry, file, weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
@@ -61,15 +62,21 @@ def read_draft_model(entry: ModelEntry) -> DraftModel | None:
     return DraftModel(summary.geometry, summary.weights) if summary else None
 
 
-def store_summary(sha256: str, header: GgufHeader) -> None:
-    """Store the summary of a file's header, unless its geometry is unknown. Raises OSError."""
+def store_summary(sha256: str, header: GgufHeader | GgufModel) -> None:
+    """Store the summary of a model's header, unless its geometry is unknown. Raises OSError.
+
+    `sha256` is that of its file, of a split model that of its first part.
+    """
     with suppress(GeometryUnknown):
         body = json.dumps(asdict(_summarise(header))).encode()
         write_atomically(_path(sha256), _digest(body) + body)
 
 
 def load_summary(sha256: str) -> HeaderSummary | None:
-    """Return the stored summary for a file's SHA-256; None if this version has not stored one, or it is damaged."""
+    """Return the stored summary for the SHA-256 of a model's first file.
+
+    None if this version has not stored one, or it is damaged.
+    """
     with suppress(OSError):
         return _FILE.load(_path(sha256))
     return None

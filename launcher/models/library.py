@@ -325,6 +325,15 @@ def find_file(repo: str, file: str) -> LocalModel | None:
     return _make_local_model(_make_record(paths, repo, file, None, None), verified, places) if paths else None
 
 
+def find_in_repository(repo: str, quant: str | None) -> LocalModel | None:
+    """Return the local model of a repository in a quantisation, or its only one; None if it is not here."""
+    index, _ = read_index()
+    records = [each for each in index.records if each.kind == "model" and each.repo == repo and each.path.is_file()]
+    named = [each for each in records if quant and (quant_of(each.path.name) or "").casefold() == quant.casefold()]
+    found = named or ([] if quant or len(records) > 1 else records)
+    return _make_local_model(found[0], _hashes_by_path(index), _Places()) if found else None
+
+
 def find_stored(text: str) -> tuple[LocalModel, ...]:
     """Return the models in the stores of other programs that `text` names, as their program does: see `stored_names`.
 

@@ -261,7 +261,7 @@ def estimate_memory(
     if compute.staging:  # the target's own may shrink, where copies replace larger results
         head = min(sum(share for _, share in compute.by_device) - compute.draft, compute.staging)
     checkpoint = recurrent_bytes(geometry, slots=1, draft=0)
-    overheads = _overhead_bytes(setting, gpus)
+    overheads = overhead_bytes(setting, gpus)
     parts = MemoryParts(
         weights=device + (host - weights.shared if on_cpu else 0) + _draft_weights(beside, setting, on_cpu),
         kv=kv_bytes(geometry, setting),
@@ -299,7 +299,7 @@ def estimate_memory(
     )
 
 
-def _overhead_bytes(setting: PlanSettings, gpus: int) -> list[int]:
+def overhead_bytes(setting: PlanSettings, gpus: int) -> list[int]:
     """Return the bytes on each device that driver and process take beside the buffers."""
     known = setting.overheads_mib if setting.backend != "cpu" and len(setting.overheads_mib) == gpus else ()
     return [mib * _MIB for mib in known or (USUAL_MIB[setting.backend],) * gpus]

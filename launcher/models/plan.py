@@ -31,7 +31,15 @@ from launcher.models.plan_reasons import explain_expert_cache, explain_plan, lis
 from launcher.models.preset import Intent, Mark, Measurement, Preset
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
 from launcher.models.situation import Situation
-from launcher.models.speed import SpeedForecast, bandwidth_limit, forecast_speed, nearest_measurements
+from launcher.models.speed import (
+    ReadingForecast,
+    SpeedForecast,
+    bandwidth_limit,
+    forecast_reading,
+    forecast_speed,
+    measure_work,
+    nearest_measurements,
+)
 from launcher.models.weights import Weights, read_weights
 
 _MIB = 2**20
@@ -79,10 +87,11 @@ class Plan:
     """One way to run a model on a machine. Memory is in MiB.
 
     `limit_t_s` and `limit_full_t_s` are the upper limits without drafts, in tokens per second, at an empty and at a
-    full context; `forecast` is the expected speed, None if the GPU is not known. `reasons` explain the choices,
-    `cautions` name costs and risks, `evidence` has the nearest published measurements. `host_short`: host memory is
-    known to be too small for the part that stays there. `host_overfull`: the memory that a server adds on the host
-    while it runs may be too much.
+    full context; `forecast` is the expected speed, None if the GPU is not known. For an embedding model all three are
+    None, and `reading` is the speed at which it reads. `engine` is the name of the engine that computed the estimate,
+    "" for the formula. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest
+    published measurements. `host_short`: host memory is known to be too small for the part that stays there.
+    `host_overfull`: the memory that a server adds on the host while it runs may be too much.
     """
 
     entry: ModelEntry
@@ -99,8 +108,10 @@ class Plan:
     limit_t_s: float | None
     limit_full_t_s: float | None
     forecast: SpeedForecast | None = None
+    reading: ReadingForecast | None = None
     host_short: bool = False
     host_overfull: bool = False
+    engine: str = ""
 
     @property
     def required_mib(self) -> int:
@@ -463,9 +474,14 @@ def _make_plan(
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
         evidence=evidence,
-        limit_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation),
-        limit_full_t_s=bandwidth_limit(geometry, weights, fitted.setting, situation, full=True),
-        forecast=forecast_speed(file, geometry, weights, fitted.setting, situation),
+        limit_t_s=None if entry.embedding else bandwidth_limit(geometry, weights, fitted.setting, situation),
+        limit_full_t_s=None
+        if entry.embedding
+        else bandwidth_limit(geometry, weights, fitted.setting, situation, full=True),
+        forecast=None if entry.embedding else forecast_speed(file, geometry, weights, fitted.setting, situation),
+        reading=forecast_reading(measure_work(file, geometry, weights, 0).weights, situation)
+        if entry.embedding
+        else None,
         host_short=host_short,
         host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
     )

@@ -13,6 +13,8 @@ from launcher.models.situation import Situation
 
 _GOOD_BITS, _LEAST_BITS = 4.7, 3.4
 """Bits per weight that lose little and save much, and the fewest that are proposed where something else fits."""
+_USUAL_HOST_MIB = 12_288
+"""Host memory that is taken to be available, in MiB, where it is unknown: three quarters of 16 GiB."""
 _MIB = 2**20
 
 
@@ -40,7 +42,7 @@ def find_smaller(catalogue: Catalogue, situation: Situation, criteria: PlanCrite
     """
     known = [each for each in catalogue.models if each.id == criteria.model]
     for wishes in (replace(criteria, model=None, quant=None, mmproj_bytes=0), PlanCriteria(intent=criteria.intent)):
-        if known and (plan := _plan_best_file(catalogue, known[0], situation, wishes, strict=True)):
+        if known and (plan := plan_best_file(catalogue, known[0], situation, wishes, strict=True)):
             return plan
         plans = make_plans(catalogue, situation, wishes)
         if plans and plans[0].status is not Status.TOO_BIG:
@@ -52,7 +54,7 @@ def _plan_largest_model(catalogue: Catalogue, situation: Situation, criteria: Pl
     """Return the plan of the model with most parameters that fits, with a long context and enough bits if possible."""
     entries = sorted((each for each in catalogue.models if each.repo), key=lambda each: -(each.parameters_b or 0))
     plans = (
-        _plan_best_file(catalogue, entry, situation, criteria, strict=strict)
+        plan_best_file(catalogue, entry, situation, criteria, strict=strict)
         for strict in (True, False)
         for entry in entries
     )
@@ -73,8 +75,8 @@ def describe_smaller(plan: Plan) -> str:
     )
 
 
-def _plan_best_file(
-    catalogue: Catalogue, entry: ModelEntry, situation: Situation, criteria: PlanCriteria, *, strict: bool
+def plan_best_file(
+    catalogue: Catalogue, entry: ModelEntry, situation: Situation, criteria: PlanCriteria, *, strict: bool = True
 ) -> Plan | None:
     """Return the plan of the fitting file whose bits per weight are the best; None if no file fits.
 
@@ -97,7 +99,7 @@ def _order_files(entry: ModelEntry, situation: Situation, *, strict: bool) -> It
     """Yield the files of a model that may fit by their size, those of the best bits per weight first."""
     room_mib = situation.free_mib
     if entry.geometry and entry.geometry.experts and situation.backend != "cpu":
-        room_mib += situation.host_mib if situation.host_mib is not None else 2**20
+        room_mib += _USUAL_HOST_MIB if situation.host_mib is None else situation.host_mib
     bits = {file.quant: (bits_per_weight(file) or (0.0, 0.0, 0.0))[1] for file in entry.files}
     for file in sorted(entry.files, key=lambda each: abs(bits[each.quant] - _GOOD_BITS)):
         size = expect_size(entry, file)

@@ -341,6 +341,31 @@ def hit_rate(held: float, spread: float = COMMON.cache_spread) -> float:
     return held / (held + spread * (1 - held))
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingForecast:
+    """The expected speed of reading a text, in tokens per second, with the range of most machines."""
+
+    tokens_per_second: float
+    low: float
+    high: float
+
+
+def forecast_reading(weights_used: float, situation: Situation) -> ReadingForecast | None:
+    """Return how fast a model of so many weights for each token reads, or None if the cards are not known.
+
+    A ubatch is read by arithmetic: two operations for each weight and token, at the share of the maker's figure that
+    verifying drafts reaches.
+    """
+    if not situation.cards or situation.backend == "cpu" or not weights_used:
+        return None
+    seconds = 0.0
+    for card, share in zip(situation.cards, gpu_shares(situation), strict=True):
+        factors = GENERATIONS[_LIKE.get(card.generation, card.generation)]
+        seconds += share * 2 * weights_used / (card.tflops * 1e12 * factors.compute)
+    found = 1 / seconds
+    return ReadingForecast(found, found * WIDE_RANGE[0], found * WIDE_RANGE[1])
+
+
 def tokens_per_pass(draft: int) -> float:
     """Return the tokens that a pass yields with `draft` drafted tokens."""
     return 1 + draft * ACCEPTED[min(draft, len(ACCEPTED)) - 1] if draft else 1.0

@@ -229,12 +229,11 @@ class TestText:
         said = " ".join(told.stdout.split())
         assert "Not planned: mine Q8_0: its layout is unknown. `mtp-launcher models mine --refresh`" in said
 
-    def test_a_host_that_is_short_is_seen_in_the_list_too(self) -> None:
-        described = "--gpu-memory", "12", "--host-memory", "8"
-        told = answer(*described)["plans"]
-        assert not told[0]["host_short"]
-        assert any(plan["host_short"] for plan in told)
-        assert "host memory short" in " ".join(run(*described).stdout.partition("Other plans")[2].split())
+    def test_a_host_that_is_short_is_said_first(self) -> None:
+        described = "--model", MOE, "--gpu-memory", "12", "--host-memory", "8"
+        assert answer(*described, code=1)["plans"][0]["host_short"]
+        told = " ".join(run(*described).stdout.split())
+        assert told.index("too little host memory. What fits: ") < told.index("TOO BIG")
 
     def test_help_names_every_option(self) -> None:
         told = run("--help")
@@ -248,10 +247,11 @@ class TestText:
 
 class TestExitCodes:
     def test_one_when_all_are_too_big(self) -> None:
-        told = answer("--gpu-memory", "2", code=1)
+        tiny = "--gpu-memory", "2", "--free-memory", "300"
+        told = answer(*tiny, code=1)
         assert {plan["status"] for plan in told["plans"]} == {"TOO BIG"}
         assert all(any("can start it anyway" in text for text in plan["cautions"]) for plan in told["plans"])
-        text = run("--gpu-memory", "2")
+        text = run(*tiny)
         assert (text.returncode, text.stderr) == (1, "")
         assert "TOO BIG" in text.stdout
 

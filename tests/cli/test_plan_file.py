@@ -9,6 +9,8 @@ import pytest
 from launcher.base.paths import models_dir
 from launcher.models.catalogue_load import shipped_models
 from tests.cli.test_plan import KEYS, PARTS, answer, run
+from tests.conftest import Hub
+from tests.models.tiny_models import write_bert, write_decoder
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -110,10 +112,11 @@ def test_what_is_not_here_or_is_no_model_is_told(tmp_path: Path) -> None:
     broken.write_bytes(b"GGUF")
     for name, code in (
         (str(tmp_path / "none.gguf"), "model_missing"),
-        ("someone/Demo-GGUF:other.gguf", "model_missing"),
         (str(broken), "model_broken"),
         ("qwen3.5-9b-mtq", "model_unknown"),
         ("never heard of", "model_unknown"),
+        (str(tmp_path), "model_broken"),
+        ("https://example.com/some/model", "bad_option"),
     ):
         assert answer(name, *CARD, code=1)["error"]["code"] == code
 
@@ -143,3 +146,81 @@ class TestWhatCannotWork:
         told = answer(str(path), "--gpu-memory", "6", "--host-memory", "8", code=1)
         assert told["plans"][0]["status"] == "TOO BIG"
         assert told["smaller"]["bytes"] < told["plans"][0]["bytes"]
+
+
+class TestOnTheHub:
+    @pytest.fixture(autouse=True)
+    def _repository(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "someone" / "Planned-GGUF"
+        folder.mkdir(parents=True, exist_ok=True)
+        for quant in ("Q8_0", "Q4_K_M", "IQ2_M"):
+            shutil.copy(demo_model, folder / f"planned-{quant}.gguf")
+
+    def test_a_repository_is_planned_from_its_headers(self, hub: Hub) -> None:
+        told = answer("someone/Planned-GGUF", *CARD)
+        assert told["plans"][0]["quant"] == "Q4_K_M"
+        assert {plan["quant"] for plan in told["plans"]} == {"Q8_0", "Q4_K_M", "IQ2_M"}
+        plan = told["plans"][0]
+        assert (plan["repo"], plan["path"], plan["weights_exact"]) == ("someone/Planned-GGUF", None, True)
+        assert plan["estimated_by"] == "formula"
+        named = first("someone/Planned-GGUF:q8_0", *CARD)
+        assert named == first(f"{hub.url}/someone/Planned-GGUF/blob/main/planned-Q8_0.gguf", *CARD)
+        assert named["quant"] == "Q8_0"
+        text = run("someone/Planned-GGUF:Q8_0", *CARD).stdout
+        assert "`mtp-launcher pull someone/Planned-GGUF:Q8_0` gets it" in " ".join(text.split())
+
+    @pytest.mark.parametrize(
+        ("name", "code"),
+        [
+            ("someone/Planned-GGUF:Q5_K_M", "model_missing"),
+            ("someone/Planned-GGUF:other.gguf", "model_missing"),
+            ("someone/nothing", "refused"),
+        ],
+    )
+    def test_what_is_not_there_is_told(self, name: str, code: str) -> None:
+        assert answer(name, *CARD, code=1)["error"]["code"] == code
+
+    def test_no_network_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        assert answer("someone/Planned-GGUF", *CARD, code=1)["error"]["code"] == "unreachable"
+
+    def test_a_repository_of_the_catalogue_is_its_entry(self, hub: Hub) -> None:
+        assert NINE.repo
+        assert first(NINE.repo, *CARD) == first(NINE.id, *CARD)
+        assert hub.requests() == []
+
+
+class TestWhoSpoke:
+    def test_a_model_without_a_formula_is_planned_by_the_engine(self, tmp_path: Path) -> None:
+        path = tmp_path / "bert.gguf"
+        write_bert(path)
+        plan = first(str(path))
+        assert plan["estimated_by"].startswith("built-in ")
+        assert (plan["status"], plan["draft"], plan["compute_exact"]) == ("FITS", 0, True)
+        assert plan["parts"]["weights"] > 0
+        assert plan["reasons"][0].startswith(f"The memory is by the engine, {plan['estimated_by']}, because")
+        described = first(str(path), *CARD)
+        assert not described["compute_exact"]  # the engine here computes by cpu
+        assert described["low_mib"] < described["high_mib"]
+
+    def test_an_unknown_graph_is_asked_about(self, tmp_path: Path) -> None:
+        path = tmp_path / "stable.gguf"
+        write_decoder(path)
+        plan = first(str(path))
+        assert plan["estimated_by"].startswith("built-in ")
+        assert plan["exact"]
+        described = first(str(path), *CARD)
+        assert (described["estimated_by"], described["compute_exact"]) == ("formula", False)
+        assert any("is by the formula, which is not exact" in text for text in described["cautions"])
+
+    def test_a_known_graph_is_the_formula_s(self, nine: Path) -> None:
+        assert first(str(nine))["estimated_by"] == "formula"
+
+
+def test_an_embedding_model_has_a_reading_speed_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "embedding.gguf"
+    write_decoder(path, architecture="qwen3", embedding=True)
+    plan = first(str(path), *CARD)
+    assert (plan["draft"], plan["expected"], plan["limit_tokens_per_second"]) == (0, None, None)
+    assert 0 < plan["reading"]["low"] < plan["reading"]["tokens_per_second"] < plan["reading"]["high"]
+    assert "it writes none" in run(str(path), *CARD).stdout

@@ -140,7 +140,7 @@ class TestHostMemory:
         (told,) = [caution for caution in own.cautions if caution.startswith("Long use may need up to 4,058 MiB")]
         assert told.endswith("of context checkpoints.")
         short = first(24, PlanCriteria(model=MOE), host_gib=2)
-        assert (short.status, short.host_short, short.group) == (Status.FITS, True, 1)
+        assert (short.status, short.host_short, short.group) == (Status.TOO_BIG, True, 2)
         assert any("Not enough host memory" in each and "1,536 MiB are available" in each for each in short.cautions)
 
     def test_how_it_is_counted_is_said(self) -> None:

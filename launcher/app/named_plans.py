@@ -1,0 +1,313 @@
+"""Plans for a model that the user names: of the catalogue, on this machine, or on the hub.
+
+The memory is estimated by the formula. Where that does not know the model, an engine on this machine is asked, if the
+model's header is at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from launcher.base.errors import BadOption, LauncherError
+from launcher.base.messages import message
+from launcher.models.plan import Plan, PlanCriteria, Status, fit_status
+
+if TYPE_CHECKING:
+    from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
+    from launcher.engine.engine_estimate import EngineEstimate
+    from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
+    from launcher.models.locate import ModelSelection
+    from launcher.models.memory import MemoryEstimate, PlanSettings
+    from launcher.models.plan import UnplannedFile
+    from launcher.models.situation import Situation
+
+_MIB = 2**20
+_SHORTEST_CONTEXT = 4_096
+_MOST_QUESTIONS = 3
+"""Dry runs of an engine for one plan, each of about a second."""
+_OTHER_BACKEND_DOUBT = 0.5
+"""Share of the compute buffers by which those of another backend may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPlans:
+    """The plans for a named model, the best first, and the files without a plan.
+
+    `catalogue` has the model's entry, `criteria` its id. `asked` is an engine's answer, or the reason why it gave none;
+    None if it was not asked.
+    """
+
+    selection: ModelSelection
+    catalogue: Catalogue
+    criteria: PlanCriteria
+    plans: tuple[Plan, ...]
+    unplanned: tuple[UnplannedFile, ...]
+    asked: EngineComparison | LauncherError | None = None
+
+
+async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
+    """Return the model that a user names by id, path, store, or repository on the hub.
+
+    Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
+    """
+    from launcher.models.gguf import check_complete, read_model
+    from launcher.models.hub_model import parse_hub_name, select_hub_model
+    from launcher.models.locate import select_model
+
+    selection = None
+    if parse_hub_name(name) is not None:
+        selection = await asyncio.to_thread(select_hub_model, name, catalogue)
+    elif "://" in name:
+        raise BadOption(
+            message("{name} is not a page of a model on Hugging Face.", name=name),
+            message("Write OWNER/NAME[:QUANT], or download it first: `mtp-launcher pull URL --sha256 SUM`."),
+        )
+    selection = selection or await asyncio.to_thread(select_model, name, catalogue)
+    if selection.path is not None:
+        check_complete(*(await asyncio.to_thread(read_model, selection.path)).parts)
+    return selection
+
+
+async def plan_named(
+    selection: ModelSelection, situation: Situation, criteria: PlanCriteria, machine: MachineDescription
+) -> NamedPlans:
+    """Return the plans for a model. The header of the first plan's file on the hub is read if its model was.
+
+    Raises BadOption and ModelUnknown for criteria that the model cannot meet, and the errors of the hub.
+    """
+    from launcher.models.plan import list_unplanned, make_plans
+
+    catalogue, entry = selection.catalogue, selection.entry
+    quant = criteria.quant or (selection.file.quant if selection.file and selection.names_file else None)
+    criteria = replace(criteria, model=entry.id, quant=quant)
+    plans = make_plans(catalogue, situation, criteria)
+    is_on_hub = entry.repo is not None and len(catalogue.models) == 1
+    if is_on_hub and plans:
+        from launcher.models.hub_model import read_planned_header
+
+        plans = _prefer_usual_file(plans, catalogue, situation, criteria)
+        if not plans[0].estimate.weights_exact:
+            await asyncio.to_thread(read_planned_header, entry, plans[0].file)
+            exact = make_plans(catalogue, situation, replace(criteria, quant=plans[0].file.quant))
+            plans = (*exact[:1], *(each for each in plans if each.file.quant != plans[0].file.quant))
+    unplanned = list_unplanned(catalogue, situation, criteria)
+    asked: EngineComparison | LauncherError | None = None
+    has_header = selection.path is not None or is_on_hub
+    if has_header and not plans and entry.geometry is None:
+        file = selection.file or entry.files[0]
+        by_engine = await _plan_by_engine(selection, file, situation, criteria, machine)
+        if isinstance(by_engine, Plan):
+            return NamedPlans(selection, catalogue, criteria, (by_engine,), ())
+        asked = by_engine
+    elif has_header and plans and not plans[0].estimate.compute_exact:
+        first, asked = await correct_by_engine(plans[0], selection, machine)
+        plans = (first, *plans[1:])
+    return NamedPlans(selection, catalogue, criteria, plans, unplanned, asked)
+
+
+def _prefer_usual_file(
+    plans: Sequence[Plan], catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
+) -> tuple[Plan, ...]:
+    """Return the plans of a repository with the file of the usual bits that fits in the first place."""
+    from launcher.models.smaller_model import plan_best_file
+
+    best = None
+    if criteria.quant is None:
+        best = plan_best_file(catalogue, catalogue.models[0], situation, criteria)
+    if best is None:
+        return tuple(plans)
+    return (best, *(plan for plan in plans if plan.file.quant != best.file.quant))
+
+
+async def correct_by_engine(
+    plan: Plan, selection: ModelSelection, machine: MachineDescription
+) -> tuple[Plan, EngineComparison | LauncherError]:
+    """Ask an engine about a plan whose compute buffers are a guess. Returns the plan with its figures, and its answer.
+
+    The plan stays, with a caution, if no engine answers or the one that does computes by another backend.
+    """
+    answer = await _ask(selection, plan.file, plan.setting, machine)
+    if isinstance(answer, LauncherError):
+        why = message(
+            "The memory is by the formula, which is not exact for this architecture: the engine could not be asked. "
+            "{reason}",
+            reason=answer.message,
+        )
+        return replace(plan, cautions=(*plan.cautions, why)), answer
+    engine, estimate = answer.engine, plan.estimate
+    if engine.backend != plan.setting.backend:
+        why = message(
+            "The memory is by the formula, which is not exact for this architecture: the engine here, {engine}, "
+            "computes by {theirs}, not by {ours}.",
+            engine=engine.engine,
+            theirs=engine.backend,
+            ours=plan.setting.backend,
+        )
+        return replace(plan, cautions=(*plan.cautions, why)), answer
+    compute, draft_compute = engine.compute_mib * _MIB, (engine.draft_compute_mib or 0) * _MIB
+    parts = replace(estimate.parts, compute=compute, draft_compute=draft_compute, staging=0)
+    changed = parts.total - estimate.parts.total
+    doubt = 0 if estimate.weights_exact else (estimate.high - estimate.low) // 2
+    estimate = replace(
+        estimate,
+        parts=parts,
+        compute_exact=True,
+        low=parts.total - doubt,
+        high=parts.total + doubt,
+        by_gpu=(*estimate.by_gpu[:-1], estimate.by_gpu[-1] + changed),
+    )
+    return _with_estimate(plan, estimate, engine), answer
+
+
+def _with_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstimate) -> Plan:
+    needed_mib = -(-estimate.needed_bytes // _MIB)
+    status = Status.TOO_BIG if plan.host_short else fit_status(needed_mib, plan.setting, plan.free_mib, plan.margin_mib)
+    total_mib = -(-estimate.parts.total // _MIB)
+    spoke = message(
+        "The memory is by the engine, {name}, because the formula is not exact for this architecture. "
+        "It needs {needed:,} of {free:,} MiB.",
+        name=engine.engine,
+        needed=total_mib,
+        free=plan.free_mib,
+    )
+    return replace(
+        plan,
+        estimate=estimate,
+        status=status,
+        engine=engine.engine,
+        reasons=(*plan.reasons[:1], spoke, *plan.reasons[2:]),
+    )
+
+
+async def _ask(
+    selection: ModelSelection, file: ModelFile, setting: PlanSettings, machine: MachineDescription
+) -> EngineComparison | LauncherError:
+    from launcher.app import planner
+    from launcher.base.paths import explain_os_error
+
+    try:
+        source = await _read_source(selection, file)
+        return await planner.compare_with_engine(source, setting, None, machine)
+    except LauncherError as error:
+        return error
+    except OSError as error:
+        return explain_os_error(error)
+
+
+async def _read_source(selection: ModelSelection, file: ModelFile) -> ModelSource:
+    from launcher.app import planner
+    from launcher.models.plan import estimate_argument
+
+    target = str(selection.path) if selection.path is not None else estimate_argument(selection.entry, file)
+    return await asyncio.to_thread(planner.read_source, target)
+
+
+async def _plan_by_engine(
+    selection: ModelSelection,
+    file: ModelFile,
+    situation: Situation,
+    criteria: PlanCriteria,
+    machine: MachineDescription,
+) -> Plan | LauncherError:
+    """Return the plan of a model without a formula, by an engine's figures; or the reason why there is none."""
+    from launcher.app import planner
+    from launcher.base.paths import explain_os_error
+
+    try:
+        source = await _read_source(selection, file)
+    except LauncherError as error:
+        return error
+    except OSError as error:
+        return explain_os_error(error)
+    entry = selection.entry
+    if entry.embedding:
+        criteria = replace(criteria, draft=0)
+    setting = planner.setting_for(source.model, criteria, situation)
+    for left in reversed(range(_MOST_QUESTIONS)):
+        answer = await _ask(selection, file, setting, machine)
+        if isinstance(answer, LauncherError):
+            return answer
+        plan = _make_plan(entry, file, setting, situation, answer.engine)
+        context = None if criteria.context is not None else _shorter_context(plan, answer.engine)
+        if plan.status is not Status.TOO_BIG or context is None or not left:
+            break
+        setting = replace(setting, context=context)
+    return plan
+
+
+def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
+    """Return the context that would fit if its memory shrinks in proportion; None if none would."""
+    room_mib = plan.free_mib - plan.margin_mib // 2 - (plan.needed_mib - engine.context_mib)
+    if room_mib <= 0 or not engine.context_mib:
+        return None
+    context = int(plan.setting.context * room_mib / engine.context_mib) // 1_024 * 1_024
+    return context if _SHORTEST_CONTEXT <= context < plan.setting.context else None
+
+
+def _make_plan(
+    entry: ModelEntry, file: ModelFile, setting: PlanSettings, situation: Situation, engine: EngineEstimate
+) -> Plan:
+    from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, overhead_bytes
+    from launcher.models.speed import forecast_reading
+
+    parts = MemoryParts(
+        weights=engine.model_mib * _MIB,
+        kv=engine.context_mib * _MIB,
+        recurrent=0,
+        draft_kv=(engine.draft_context_mib or 0) * _MIB,
+        compute=engine.compute_mib * _MIB,
+        draft_compute=(engine.draft_compute_mib or 0) * _MIB,
+        staging=0,
+        overhead=sum(overhead_bytes(setting, max(setting.gpus, 1))),
+        mmproj=0,
+    )
+    is_same = engine.backend == setting.backend
+    doubt = 0 if is_same else int((parts.compute + parts.draft_compute) * _OTHER_BACKEND_DOUBT)
+    estimate = MemoryEstimate(
+        setting=setting,
+        parts=parts,
+        host=HostParts(engine.host_mib * _MIB, 0, 0, 0),
+        by_gpu=(parts.total,),
+        weights_exact=True,
+        compute_exact=is_same,
+        drafts_counted=True,
+        low=parts.total - doubt,
+        high=parts.total + doubt,
+    )
+    needed_mib = -(-parts.total // _MIB)
+    reasons = [
+        message(
+            "The memory is by the engine, {name}, because there is no formula for this model. It needs "
+            "{needed:,} of {free:,} MiB.",
+            name=engine.engine,
+            needed=needed_mib,
+            free=situation.free_mib,
+        )
+    ]
+    cautions = []
+    if not is_same:
+        cautions.append(
+            message(
+                "It computed by {theirs}; the buffers of {ours} differ.", theirs=engine.backend, ours=setting.backend
+            )
+        )
+    return Plan(
+        entry=entry,
+        file=file,
+        setting=setting,
+        status=fit_status(needed_mib, setting, situation.free_mib, situation.margin_mib),
+        estimate=estimate,
+        free_mib=situation.free_mib,
+        margin_mib=situation.margin_mib,
+        mark="derived",
+        reasons=tuple(reasons),
+        cautions=tuple(cautions),
+        evidence=(),
+        limit_t_s=None,
+        limit_full_t_s=None,
+        reading=forecast_reading((entry.parameters_b or 0) * 1e9, situation) if entry.embedding else None,
+        engine=engine.engine,
+    )

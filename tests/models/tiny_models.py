@@ -1,0 +1,101 @@
+"""Small models of architectures that the memory formula does not know, or knows in part, which llama.cpp loads."""
+
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFWriter, PoolingType
+
+_HIDDEN, _FFN, _LAYERS, _WORDS = 384, 1_536, 4, 1_000
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, dtype=np.float32)
+
+
+def _begin(path: Path, architecture: str, name: str, *, context: int, heads: int) -> GGUFWriter:
+    writer = GGUFWriter(path, architecture)
+    writer.add_name(name)
+    writer.add_context_length(context)
+    writer.add_embedding_length(_HIDDEN)
+    writer.add_block_count(_LAYERS)
+    writer.add_feed_forward_length(_FFN)
+    writer.add_head_count(heads)
+    writer.add_tensor("token_embd.weight", _zeros(_WORDS, _HIDDEN))
+    return writer
+
+
+def _end(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_bert(path: Path) -> None:
+    """Write an encoder, which keeps no cache: there is no formula for it."""
+    writer = _begin(path, "bert", "Tiny bert", context=512, heads=12)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(PoolingType.MEAN)
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{at}" for at in range(_WORDS - 5))])
+    writer.add_token_types([3, 2, 3, 3, 3] + [1] * (_WORDS - 5))
+    writer.add_token_type_count(2)
+    writer.add_unk_token_id(1)
+    writer.add_sep_token_id(3)
+    writer.add_pad_token_id(0)
+    writer.add_mask_token_id(4)
+    writer.add_tensor("token_types.weight", _zeros(2, _HIDDEN))
+    writer.add_tensor("position_embd.weight", _zeros(512, _HIDDEN))
+    writer.add_tensor("token_embd_norm.weight", _zeros(_HIDDEN))
+    writer.add_tensor("token_embd_norm.bias", _zeros(_HIDDEN))
+    for block in range(_LAYERS):
+        for name, rows, columns in (
+            *((each, _HIDDEN, _HIDDEN) for each in ("attn_q", "attn_k", "attn_v", "attn_output")),
+            ("ffn_up", _FFN, _HIDDEN),
+            ("ffn_down", _HIDDEN, _FFN),
+        ):
+            writer.add_tensor(f"blk.{block}.{name}.weight", _zeros(rows, columns))
+            writer.add_tensor(f"blk.{block}.{name}.bias", _zeros(rows))
+        for name in ("attn_output_norm", "layer_output_norm"):
+            writer.add_tensor(f"blk.{block}.{name}.weight", _zeros(_HIDDEN))
+            writer.add_tensor(f"blk.{block}.{name}.bias", _zeros(_HIDDEN))
+    _end(writer)
+
+
+def write_decoder(path: Path, *, architecture: str = "stablelm", embedding: bool = False) -> None:
+    """Write a dense decoder: of "stablelm" the formula does not know the compute graph, of "qwen3" it does."""
+    heads = 6
+    writer = _begin(path, architecture, f"Tiny {architecture}", context=4_096, heads=heads)
+    writer.add_head_count_kv(heads)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(_HIDDEN // heads)
+    if architecture == "stablelm":
+        writer.add_parallel_residual(False)
+    if embedding:
+        writer.add_pooling_type(PoolingType.LAST)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([f"w{at}" for at in range(_WORDS)])
+    writer.add_token_types([1] * _WORDS)
+    writer.add_token_merges(["w 1"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_tensor("output.weight", _zeros(_WORDS, _HIDDEN))
+    norms = ["output_norm"]
+    for block in range(_LAYERS):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            writer.add_tensor(f"blk.{block}.{name}.weight", _zeros(_HIDDEN, _HIDDEN))
+        norms += [f"blk.{block}.attn_norm", f"blk.{block}.ffn_norm"]
+        if architecture == "qwen3":
+            for name in ("attn_q_norm", "attn_k_norm"):
+                writer.add_tensor(f"blk.{block}.{name}.weight", _zeros(_HIDDEN // heads))
+        writer.add_tensor(f"blk.{block}.ffn_up.weight", _zeros(_FFN, _HIDDEN))
+        writer.add_tensor(f"blk.{block}.ffn_gate.weight", _zeros(_FFN, _HIDDEN))
+        writer.add_tensor(f"blk.{block}.ffn_down.weight", _zeros(_HIDDEN, _FFN))
+    for name in norms:
+        writer.add_tensor(f"{name}.weight", _zeros(_HIDDEN))
+        if architecture == "stablelm":
+            writer.add_tensor(f"{name}.bias", _zeros(_HIDDEN))
+    _end(writer)
