@@ -57,7 +57,7 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
     from launcher.models.hub_model import parse_hub_name, select_hub_model
     from launcher.models.locate import select_model
 
-    selection = None
+    selection: ModelSelection | None = None
     if parse_hub_name(name) is not None:
         selection = await asyncio.to_thread(select_hub_model, name, catalogue)
     elif "://" in name:
@@ -65,7 +65,8 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
             message("{name} is not a page of a model on Hugging Face.", name=name),
             message("Write OWNER/NAME[:QUANT], or download it first: `mtp-launcher pull URL --sha256 SUM`."),
         )
-    selection = selection or await asyncio.to_thread(select_model, name, catalogue)
+    if selection is None:
+        selection = await asyncio.to_thread(select_model, name, catalogue)
     if selection.path is not None:
         check_complete(*(await asyncio.to_thread(read_model, selection.path)).parts)
     return selection

@@ -319,7 +319,7 @@ def _split_parts(
         block.rest + (0 if at < moved else block.experts) + cache
         for at, (block, cache) in enumerate(zip(weights.blocks, caches, strict=True))
     ]
-    overheads = _overhead_bytes(setting, gpus)
+    overheads = overhead_bytes(setting, gpus)
     buffers = [own + share for own, (share, _) in zip(overheads, compute.by_device, strict=True)]
     buffers[0] += parts.caches  # llama.cpp keeps them on the first GPU
     free = _given_shares(setting.tensor_split, gpus) or setting.gpu_free_mib
