@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from launcher.models.catalogue import Catalogue, CompanionFile, ModelEntry
     from launcher.models.choice import FileChoice
     from launcher.models.compute_buffers import Backend
+    from launcher.models.fit_advice import FitAdvice
     from launcher.models.gguf import GgufModel
     from launcher.models.memory import MemoryEstimate, PlanSettings
 
@@ -481,6 +482,34 @@ def estimate_by_formula(source: ModelSource, settings: PlanSettings) -> MemoryEs
     geometry = read_geometry(source.model)
     draft_model = read_draft_model(describe_file(source.model)) if settings.draft_model_bytes else None
     return estimate_memory(geometry, read_weights(source.model, geometry), settings, draft_model)
+
+
+def advise_source(
+    source: ModelSource, settings: PlanSettings, situation: Situation, target: str
+) -> tuple[FitAdvice, ...]:
+    """Return what would fit in place of a model that was read with settings that do not. Raises GeometryUnknown.
+
+    `target` is how the user named it: of a model of the catalogue, its other files are tried, too.
+    """
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.fit_advice import advise_fit
+    from launcher.models.geometry import read_geometry
+    from launcher.models.hub_model import find_named_entry
+    from launcher.models.smaller_model import find_smaller
+    from launcher.models.weights import read_weights
+
+    catalogue = load_catalogue()
+    entry = find_named_entry(target, catalogue)
+    criteria = PlanCriteria(entry.id if entry else None)
+    smaller = find_smaller(catalogue, situation, criteria, source.model.file_bytes)
+    weights = read_weights(source.model, read_geometry(source.model))
+    return advise_fit(
+        settings,
+        situation,
+        weights.expert_layers(mtp=settings.draft > 0),
+        lambda candidate: estimate_by_formula(source, candidate),
+        smaller,
+    )
 
 
 def drafts_from_own_file(source: ModelSource, settings: PlanSettings) -> bool:

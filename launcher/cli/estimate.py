@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from math import ceil
 from pathlib import Path
@@ -27,6 +27,7 @@ from launcher.cli.plan import format_file_size, host_parts, parts_json
 if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineDescription, ModelSource
     from launcher.base.errors import LauncherError
+    from launcher.models.fit_advice import FitAdvice
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import PlanCriteria
     from launcher.models.situation import Situation
@@ -59,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Result:
-    """Return the memory by part; for a model without a formula, only the engine's figures.
+    """Return the memory by part; for a model without a formula, which an engine is asked about, only its figures.
 
     Exit code 1 if the engine should be asked, and could not be.
     """
@@ -79,18 +80,21 @@ async def run(options: argparse.Namespace) -> Result:
     try:
         estimate, unknown = planner.estimate_by_formula(source, setting), None
     except GeometryUnknown as error:
+        comparison = comparison or await _ask_engine(source, setting, None, machine)
         if isinstance(comparison, LauncherError):
             raise GeometryUnknown(error.title, f"The engine could not estimate it either: {comparison}") from comparison
-        if comparison is None:
-            raise
         estimate, unknown = None, error
+    advice: tuple[FitAdvice, ...] = ()
+    if estimate is not None and estimate.needed_bytes > situation.free_mib * _MIB:
+        advice = await asyncio.to_thread(planner.advise_source, source, setting, situation, options.model)
     warnings = _list_warnings(source, setting, is_local=expand_user(options.model).exists())
     cautions = _list_host_cautions(estimate, criteria, situation) if estimate else []
     return Result(
         _as_json(source, setting, estimate, unknown, situation, comparison)
-        | {"cautions": cautions, "warnings": warnings},
+        | {"cautions": cautions, "warnings": warnings, "advice": [asdict(each) for each in advice]},
         chain(
             _format_estimate(source, setting, estimate, unknown, situation, comparison),
+            _format_advice(advice),
             (f"\n{wrap_text(caution)}" for caution in cautions),
             (f"\n{wrap_text(warning, 'Warning: ')}" for warning in warnings),
         ),
@@ -195,8 +199,9 @@ def _as_json(
         "host_available_mib": situation.host_mib,
         "free_mib": situation.free_mib,
         "margin_mib": situation.margin_mib,
-        "needed_mib": _needed_mib(estimate) if estimate else None,
-        "status": _fit_status(estimate, situation) if estimate else None,
+        "needed_mib": _needed_mib(estimate, setting, comparison),
+        "status": _fit_status(estimate, setting, situation, comparison),
+        "estimated_by": _name_estimator(estimate, comparison),
         "memory": situation.memory_json(),
         "exact": estimate.exact if estimate else None,
         "low_mib": round(estimate.low / _MIB) if estimate else None,
@@ -205,14 +210,42 @@ def _as_json(
     return data | (comparison_json(comparison) if comparison else {})
 
 
-def _fit_status(estimate: MemoryEstimate, situation: Situation) -> str:
+def _fit_status(
+    estimate: MemoryEstimate | None,
+    setting: PlanSettings,
+    situation: Situation,
+    comparison: EngineComparison | LauncherError | None = None,
+) -> str | None:
     from launcher.models.plan import fit_status
 
-    return fit_status(_needed_mib(estimate), estimate.setting, situation.free_mib, situation.margin_mib).value
+    needed_mib = _needed_mib(estimate, setting, comparison)
+    if needed_mib is None:
+        return None
+    return fit_status(needed_mib, setting, situation.free_mib, situation.margin_mib).value
 
 
-def _needed_mib(estimate: MemoryEstimate) -> int:
-    return ceil(estimate.needed_bytes / _MIB)
+def _needed_mib(
+    estimate: MemoryEstimate | None,
+    setting: PlanSettings,
+    comparison: EngineComparison | LauncherError | None = None,
+) -> int | None:
+    """Return the memory that must be free, in MiB: by the formula, else by the engine's figures and usual overhead."""
+    from launcher.app.planner import EngineComparison
+    from launcher.models.memory import overhead_bytes
+
+    if estimate is not None:
+        return ceil(estimate.needed_bytes / _MIB)
+    if not isinstance(comparison, EngineComparison):
+        return None
+    return comparison.engine.total_mib + sum(overhead_bytes(setting, max(setting.gpus, 1))) // _MIB
+
+
+def _name_estimator(estimate: MemoryEstimate | None, comparison: EngineComparison | LauncherError | None) -> str | None:
+    from launcher.app.planner import EngineComparison
+
+    if estimate is not None:
+        return "formula"
+    return comparison.engine.engine if isinstance(comparison, EngineComparison) else None
 
 
 def _format_estimate(
@@ -238,11 +271,20 @@ def _format_estimate(
         yield wrap_text(unknown.title if unknown else "")
         for name, figure in engine_figures.items():
             yield f"  {_PART_LABELS[name]:<24}{figure}"
+        if status := _fit_status(None, setting, situation, comparison):
+            yield f"  {'status':<24}{status:>18}, by the engine"
     else:
         yield from format_parts(estimate, situation, engine_figures)
     if comparison is not None:
         alone = "" if not setting.draft or drafts_from_own_file(source, setting) else MODEL_ALONE
         yield f"\n{wrap_text(f'The engine: {describe_comparison(comparison, estimate)}{alone}')}"
+
+
+def _format_advice(advice: Sequence[FitAdvice]) -> Iterator[str]:
+    if advice:
+        yield "\nIt does not fit. What would:"
+    for each in advice:
+        yield wrap_text(each.sentence.removeprefix("What fits: "), "  ")
 
 
 def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures: Mapping[str, str]) -> Iterator[str]:
@@ -257,10 +299,10 @@ def format_parts(estimate: MemoryEstimate, situation: Situation, engine_figures:
             yield line + note if len(line + note) <= text_columns() else f"{line}\n{note:>{len(line)}}"
     yield f"  {'total':<24}{total / _MIB:>12,.1f} MiB"
     free_label = "host memory available" if backend == "cpu" else "GPU memory free"
-    missing_mib = _needed_mib(estimate) - situation.free_mib
+    missing_mib = ceil(estimate.needed_bytes / _MIB) - situation.free_mib
     missing = f"  {missing_mib:,} too few" if missing_mib > 0 else ""
     yield f"  {free_label:<24}{situation.free_mib:>10,}   MiB{missing}"
-    yield f"  {'status':<24}{_fit_status(estimate, situation):>12}"
+    yield f"  {'status':<24}{_fit_status(estimate, estimate.setting, situation):>12}"
     if backend != "cpu":
         yield f"  {'and on the host':<24}{estimate.host.at_start / _MIB:>12,.1f} MiB"
     for name, label in _LATER_LABELS.items():

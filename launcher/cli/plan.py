@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.app.planner import EngineComparison, MachineDescription, PlannedEngine
     from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
+    from launcher.models.locate import ModelSelection
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import Plan, UnplannedFile
     from launcher.models.situation import Situation
@@ -175,11 +176,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(options: argparse.Namespace) -> Result:
     """Return the plans. Exit code 1 if none fits, or if the engine should be asked, and could not be."""
     from launcher.app import planner
-    from launcher.app.named_plans import plan_named, select_named
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import Status, list_unplanned, make_plans
-    from launcher.models.smaller_model import replace_misfits
 
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     catalogue = load_catalogue()
@@ -187,7 +186,11 @@ async def run(options: argparse.Namespace) -> Result:
     if problems and not options.json:  # before anything fails: a problem may be the reason for a missing model
         print_result(Result(None, [Note(f"Left out: {problem}") for problem in problems]), as_json=False)
     served_quant: str | None = None
-    selection = await select_named(model_name, catalogue) if (model_name := options.what or options.model) else None
+    selection: ModelSelection | None = None
+    if model_name := options.what or options.model:
+        from launcher.app.named_plans import plan_named, select_named
+
+        selection = await select_named(model_name, catalogue)
     situation = await planner.read_situation(machine)
     comparison: EngineComparison | LauncherError | None = None
     if selection is not None:
@@ -207,8 +210,13 @@ async def run(options: argparse.Namespace) -> Result:
             plans, catalogue, situation, criteria, use_kept=not options.defaults, use_tuned=not options.no_preset
         )
         plans = tuple(_use_kept_settings(plan, kept_plans) for plan in plans)
-    plans, smaller = replace_misfits(plans, load_catalogue(), situation, criteria)
+    smaller: Plan | None = None
     fits = any(plan.status is not Status.TOO_BIG for plan in plans)
+    if plans and not fits:
+        from launcher.models.smaller_model import replace_misfits
+
+        plans, smaller = replace_misfits(plans, load_catalogue(), situation, criteria)
+        fits = plans[0].status is not Status.TOO_BIG
     engine = await planner.planned_engine(machine, situation)
     if options.ask_engine and plans:
         comparison = await _ask_engine(plans[0], machine)

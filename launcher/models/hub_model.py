@@ -18,7 +18,14 @@ from launcher.models.file_entry import count_parameters, geometry_or_none, is_em
 from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel, is_head_alone
 from launcher.models.gguf_remote import read_remote_model
-from launcher.models.library import find_catalogue_file, find_file, find_in_repository, quant_of, split_names
+from launcher.models.library import (
+    find_catalogue_file,
+    find_entry,
+    find_file,
+    find_in_repository,
+    quant_of,
+    split_names,
+)
 from launcher.models.locate import ModelSelection, select_file, select_model
 from launcher.models.side_files import is_head_of
 
@@ -84,6 +91,17 @@ def select_hub_model(text: str, catalogue: Catalogue) -> ModelSelection | None:
         return select_file(local.path, catalogue)
     entry, file = describe_repository(name)
     return ModelSelection(Catalogue((entry,)), entry, file, None, names_file=file is not None)
+
+
+def find_named_entry(text: str, catalogue: Catalogue) -> ModelEntry | None:
+    """Return the catalogue's entry that an id, a name on the hub or a local path names; None if there is none."""
+    name = parse_hub_name(text)
+    if name is not None:
+        return _find_in_catalogue(replace(name, revision=None), catalogue)[0]
+    if expand_user(text).exists():
+        found = find_entry(catalogue, expand_user(text))
+        return found[0] if found else None
+    return next((each for each in catalogue.models if each.id == text.partition(":")[0].casefold()), None)
 
 
 def _find_in_catalogue(name: HubName, catalogue: Catalogue) -> tuple[ModelEntry | None, ModelFile | None]:

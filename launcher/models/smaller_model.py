@@ -27,7 +27,8 @@ def replace_misfits(
     """
     if not plans or any(plan.status is not Status.TOO_BIG for plan in plans):
         return plans, None
-    smaller = find_smaller(catalogue, situation, criteria)
+    size = expect_size(plans[0].entry, plans[0].file) if criteria.model is not None else None
+    smaller = find_smaller(catalogue, situation, criteria, size.size_bytes if size else None)
     if smaller is None:
         return plans, None
     if criteria.model is None:
@@ -36,25 +37,37 @@ def replace_misfits(
     return ((smaller, *plans), None) if is_same else (plans, smaller)
 
 
-def find_smaller(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> Plan | None:
+def find_smaller(
+    catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, size_bytes: int | None = None
+) -> Plan | None:
     """Return a plan that fits where those for `criteria` do not: of another file of the model, else of another model;
     None if nothing of `catalogue` fits. The server settings that the user chose are dropped if need be.
+
+    Only files below `size_bytes` are considered, if it is given.
     """
     known = [each for each in catalogue.models if each.id == criteria.model]
     for wishes in (replace(criteria, model=None, quant=None, mmproj_bytes=0), PlanCriteria(intent=criteria.intent)):
-        if known and (plan := plan_best_file(catalogue, known[0], situation, wishes, strict=True)):
+        if known and (plan := plan_best_file(catalogue, known[0], situation, wishes, size_bytes=size_bytes)):
             return plan
         plans = make_plans(catalogue, situation, wishes)
-        if plans and plans[0].status is not Status.TOO_BIG:
-            return plans[0]
-    return _plan_largest_model(catalogue, situation, PlanCriteria(intent=criteria.intent))
+        fitting = (each for each in plans if each.status is not Status.TOO_BIG and _is_below(each, size_bytes))
+        if found := next(fitting, None):
+            return found
+    return _plan_largest_model(catalogue, situation, PlanCriteria(intent=criteria.intent), size_bytes)
 
 
-def _plan_largest_model(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> Plan | None:
+def _is_below(plan: Plan, size_bytes: int | None) -> bool:
+    size = expect_size(plan.entry, plan.file)
+    return size_bytes is None or (size is not None and size.size_bytes < size_bytes)
+
+
+def _plan_largest_model(
+    catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, size_bytes: int | None
+) -> Plan | None:
     """Return the plan of the model with most parameters that fits, with a long context and enough bits if possible."""
     entries = sorted((each for each in catalogue.models if each.repo), key=lambda each: -(each.parameters_b or 0))
     plans = (
-        plan_best_file(catalogue, entry, situation, criteria, strict=strict)
+        plan_best_file(catalogue, entry, situation, criteria, strict=strict, size_bytes=size_bytes)
         for strict in (True, False)
         for entry in entries
     )
@@ -76,15 +89,22 @@ def describe_smaller(plan: Plan) -> str:
 
 
 def plan_best_file(
-    catalogue: Catalogue, entry: ModelEntry, situation: Situation, criteria: PlanCriteria, *, strict: bool = True
+    catalogue: Catalogue,
+    entry: ModelEntry,
+    situation: Situation,
+    criteria: PlanCriteria,
+    *,
+    strict: bool = True,
+    size_bytes: int | None = None,
 ) -> Plan | None:
     """Return the plan of the fitting file whose bits per weight are the best; None if no file fits.
 
-    `strict`: not with a shorter context than LEAST_CONTEXT or with fewer than _LEAST_BITS.
+    `strict`: not with a shorter context than LEAST_CONTEXT or with fewer than _LEAST_BITS. Files of `size_bytes` or
+    more are left out, if it is given.
     """
     if criteria.intent == "as-published":  # it has no settings for other files
         return None
-    for file in _order_files(entry, situation, strict=strict):
+    for file in _order_files(entry, situation, strict=strict, size_bytes=size_bytes):
         try:
             plans = make_plans(catalogue, situation, replace(criteria, model=entry.id, quant=file.quant))
         except (ModelHasNoHead, BadOption):
@@ -95,14 +115,17 @@ def plan_best_file(
     return None
 
 
-def _order_files(entry: ModelEntry, situation: Situation, *, strict: bool) -> Iterator[ModelFile]:
+def _order_files(
+    entry: ModelEntry, situation: Situation, *, strict: bool, size_bytes: int | None
+) -> Iterator[ModelFile]:
     """Yield the files of a model that may fit by their size, those of the best bits per weight first."""
     room_mib = situation.free_mib
     if entry.geometry and entry.geometry.experts and situation.backend != "cpu":
         room_mib += _USUAL_HOST_MIB if situation.host_mib is None else situation.host_mib
+    room_bytes = room_mib * _MIB if size_bytes is None else min(room_mib * _MIB, size_bytes - 1)
     bits = {file.quant: (bits_per_weight(file) or (0.0, 0.0, 0.0))[1] for file in entry.files}
     for file in sorted(entry.files, key=lambda each: abs(bits[each.quant] - _GOOD_BITS)):
         size = expect_size(entry, file)
         is_good = bits[file.quant] >= _LEAST_BITS or not strict
-        if size and size.size_bytes <= room_mib * _MIB and is_good and not file.withdrawn:
+        if size and size.size_bytes <= room_bytes and is_good and not file.withdrawn:
             yield file

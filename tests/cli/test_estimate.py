@@ -19,6 +19,7 @@ from launcher.models.memory import PlanSettings
 from launcher.models.situation import describe_machine
 from tests import forked
 from tests.conftest import Hub
+from tests.models.tiny_models import write_bert
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -357,19 +358,17 @@ class TestWithoutAFormula:
         write(path, "strange", replace(made, metadata=made.metadata | {"shortconv.l_cache": 4}))
         return path
 
-    def test_it_is_refused_with_what_to_do(self, strange: Path) -> None:
-        error = complaint(strange, "--gpu-memory", "24")
-        assert error["code"] == "geometry_unknown"
-        assert "no memory formula for the context" in error["message"]
-        assert "--ask-engine" in error["hint"]
-
-    def test_the_engine_alone_is_told(self, strange: Path) -> None:
-        told = answer(strange, "--gpu-memory", "24", "--ask-engine")
+    @pytest.mark.parametrize("asked", [(), ("--ask-engine",)])
+    def test_the_engine_is_asked_and_told_alone(self, strange: Path, asked: tuple[str, ...]) -> None:
+        told = answer(strange, "--gpu-memory", "24", *asked)
         assert (told["total_mib"], told["parts"], told["difference_percent"]) == (None, None, None)
+        assert told["estimated_by"] == told["engine"]["name"]
+        assert (told["status"], told["needed_mib"] > told["engine"]["model_mib"]) == ("FITS", True)
         assert "no memory formula for the context" in told["parts_unknown"]
         assert told["engine"]["context_mib"] == 2_528
-        text = run(strange, "--gpu-memory", "24", "--ask-engine")
+        text = run(strange, "--gpu-memory", "24", *asked)
         assert text.returncode == 0
+        assert "FITS, by the engine" in text.stdout
         assert "no memory formula for the context" in text.stdout
         assert "engine     2,528" in text.stdout
 
@@ -408,3 +407,33 @@ class TestUsage:
         assert told.returncode == 0
         for option in ("--ask-engine", "--engine", "--gpu-memory", "--backend", "--kv", "--json"):
             assert option in told.stdout
+
+
+class TestAdvice:
+    def test_what_would_fit_is_said(self, sparse: Path) -> None:
+        small = (sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", "0", *LONG)
+        told = answer(*small)
+        assert told["status"] == "TOO BIG"
+        (experts,) = [each["settings"]["n_cpu_moe"] for each in told["advice"] if each["settings"]]
+        moved = answer(sparse, "--gpu-memory", "12", "--host-memory", "64", "--n-cpu-moe", str(experts), *LONG)
+        assert (moved["status"], moved["advice"]) == ("OFFLOADS", [])
+        (named,) = [each["model"] for each in told["advice"] if each["model"]]
+        text = " ".join(run(*small).stdout.split())
+        assert f"It does not fit. What would: With the experts of {experts} layers in host memory it fits" in text
+        assert f"({named})." in text
+
+    def test_a_shorter_context(self, sparse: Path) -> None:
+        told = answer(sparse, "--gpu-memory", "24", "--ctx", "262144", "--kv", "f16")
+        contexts = [each["settings"]["ctx"] for each in told["advice"] if "ctx" in each["settings"]]
+        assert contexts
+        shorter = answer(sparse, "--gpu-memory", "24", "--ctx", str(contexts[0]), "--kv", "f16")
+        assert shorter["status"] in ("FITS", "TIGHT")
+
+
+def test_an_encoder_is_estimated_by_the_engine(tmp_path: Path) -> None:
+    path = tmp_path / "bert.gguf"
+    write_bert(path)
+    told = answer(path)
+    assert (told["total_mib"], told["parts"], told["status"]) == (None, None, "FITS")
+    assert told["engine"]["model_mib"] > 0
+    assert "no memory formula" in told["parts_unknown"]

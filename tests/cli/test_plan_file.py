@@ -115,7 +115,7 @@ def test_what_is_not_here_or_is_no_model_is_told(tmp_path: Path) -> None:
         (str(broken), "model_broken"),
         ("qwen3.5-9b-mtq", "model_unknown"),
         ("never heard of", "model_unknown"),
-        (str(tmp_path), "model_broken"),
+        (str(tmp_path), "model_missing"),
         ("https://example.com/some/model", "bad_option"),
     ):
         assert answer(name, *CARD, code=1)["error"]["code"] == code
