@@ -23,7 +23,7 @@ from tools.sparse_models.write import write
         ("qwen35-9b-q4_k_m", 8, PlanSettings(131_072), [{"ctx"}]),
         ("qwen35-9b-q4_k_m", 4, PlanSettings(131_072), []),
         ("qwen35moe-35b-q3_k_xl", 12, PlanSettings(65_536, kv="q8_0"), [{"n_cpu_moe"}]),
-        ("qwen35moe-35b-q3_k_xl", 24, PlanSettings(262_144, kv="f16"), [{"ctx"}, {"kv"}, {"n_cpu_moe"}]),
+        ("qwen35moe-35b-q3_k_xl", 22, PlanSettings(262_144, kv="f16"), [{"ctx"}, {"kv"}, {"n_cpu_moe"}]),
     ],
 )
 def test_each_advice_fits(name: str, gib: float, setting: PlanSettings, kinds: list[set[str]], tmp_path: Path) -> None:
