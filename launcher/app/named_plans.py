@@ -226,7 +226,7 @@ async def _plan_by_engine(
     entry = selection.entry
     if entry.embedding:
         criteria = replace(criteria, draft=0)
-    setting = planner.setting_for(source.model, criteria, situation)
+    setting = planner.settings_for_model(source.model, criteria, situation)
     for left in reversed(range(_MOST_QUESTIONS)):
         answer = await _ask(selection, file, setting, machine)
         if isinstance(answer, LauncherError):

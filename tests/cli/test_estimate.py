@@ -423,10 +423,10 @@ class TestAdvice:
         assert f"({named})." in text
 
     def test_a_shorter_context(self, sparse: Path) -> None:
-        told = answer(sparse, "--gpu-memory", "22", "--ctx", "262144", "--kv", "f16")
+        told = answer(sparse, "--gpu-memory", "22", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
         contexts = [each["settings"]["ctx"] for each in told["advice"] if "ctx" in each["settings"]]
         assert contexts
-        shorter = answer(sparse, "--gpu-memory", "22", "--ctx", str(contexts[0]), "--kv", "f16")
+        shorter = answer(sparse, "--gpu-memory", "22", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
         assert shorter["status"] in ("FITS", "TIGHT")
 
 
