@@ -323,7 +323,7 @@ def state_word(job: Job) -> str:
     from launcher.fetch.jobs import RequestedState
 
     if job.is_changing:
-        return "pausing" if job.wish is RequestedState.PAUSE else "cancelling"
+        return "pausing" if job.requested is RequestedState.PAUSE else "cancelling"
     return job.state.value
 
 
@@ -371,7 +371,7 @@ def job_json(job: Job, progress: Progress | None) -> dict[str, Any]:
         "kind": job.kind,
         "title": job.title,
         "state": job.state.value,
-        "asked": job.wish.value,
+        "asked": job.requested.value,
         "done_bytes": progress.done_bytes if progress else job.done_bytes,
         "bytes": progress.bytes if progress and progress.bytes is not None else job.bytes,
         "bytes_per_second": round_figure(progress.bytes_per_second) if progress else None,

@@ -1,7 +1,7 @@
 """Jobs of the download queue and their state transitions, as immutable values. Nothing here runs or writes.
 
-A job has a state, and a wish: the state that was last requested. A job that does not run takes the requested state at
-once; a running one is stopped first by the process that runs it.
+A job has a state, and the state that was requested last. A job that does not run takes the requested state at once; a
+running one is stopped first by the process that runs it.
 
     waiting -> running -> done
        ^          |-----> failed (kept, with the error)
@@ -130,7 +130,7 @@ class Job:
     title: str
     added_s: float
     state: JobState = JobState.WAITING
-    wish: RequestedState = RequestedState.RUN
+    requested: RequestedState = RequestedState.RUN
     owner: ProcessId | None = None
     """The process that runs it."""
     bytes: Annotated[int, Ge(0)] | None = None
@@ -146,7 +146,7 @@ class Job:
     @property
     def is_changing(self) -> bool:
         """True while the running job has not yet reached the requested state."""
-        return self.state is JobState.RUNNING and self.wish is not RequestedState.RUN
+        return self.state is JobState.RUNNING and self.requested is not RequestedState.RUN
 
     def is_due(self, now_s: float) -> bool:
         """Return True if the job may start now.
@@ -164,30 +164,30 @@ class Job:
         size = self.bytes if progress.bytes is None else progress.bytes
         return replace(self, done_bytes=progress.done_bytes, bytes=size)
 
-    def with_request(self, wish: RequestedState) -> "Job":
+    def with_request(self, requested: RequestedState) -> "Job":
         """Return the job after a request. A job that is not running changes at once; a done job stays done."""
         if self.state is JobState.RUNNING:
-            return replace(self, wish=wish)
+            return replace(self, requested=requested)
         if self.state is JobState.DONE or (
-            self.state in (JobState.FAILED, JobState.CANCELLED) and wish is RequestedState.PAUSE
+            self.state in (JobState.FAILED, JobState.CANCELLED) and requested is RequestedState.PAUSE
         ):
             return self
-        if wish is RequestedState.RUN:
+        if requested is RequestedState.RUN:
             return replace(
                 self,
                 state=JobState.WAITING,
-                wish=wish,
+                requested=requested,
                 failure=None,
                 tries=0,
                 retry_at_s=None,
                 ended_s=None,
                 result=None,
             )
-        return replace(self, state=_RESTING_STATES[wish], wish=wish, retry_at_s=None)
+        return replace(self, state=_RESTING_STATES[requested], requested=requested, retry_at_s=None)
 
     def without_owner(self) -> "Job":
         """Return the job without its owner, in the state that was requested last."""
-        return replace(self, state=_RESTING_STATES[self.wish], owner=None)
+        return replace(self, state=_RESTING_STATES[self.requested], owner=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class JobList:
         A job that is being cancelled continues instead.
         """
         same = next((job for job in self.jobs if (job.kind, job.arguments) == (kind, arguments)), None)
-        if same is not None and same.is_changing and same.wish is not RequestedState.PAUSE:
+        if same is not None and same.is_changing and same.requested is not RequestedState.PAUSE:
             again = same.with_request(RequestedState.RUN)
             return self._replace_job(again), AddedJob(again, is_new=True)
         if same is not None and same.state in QUEUED_STATES:
@@ -237,10 +237,10 @@ class JobList:
         rest = tuple(each for each in self.jobs if each is not same)
         return replace(self, jobs=(*rest, job), next_id=max(self.next_id, job.id + 1)), AddedJob(job, is_new=True)
 
-    def request_state(self, job_id: int, wish: RequestedState) -> "JobList":
+    def request_state(self, job_id: int, requested: RequestedState) -> "JobList":
         """Request a state of a job; a request to run also releases the held queue. Raises JobUnknown."""
-        jobs = self._replace_job(self.find_job(job_id).with_request(wish))
-        return replace(jobs, hold=None) if wish is RequestedState.RUN else jobs
+        jobs = self._replace_job(self.find_job(job_id).with_request(requested))
+        return replace(jobs, hold=None) if requested is RequestedState.RUN else jobs
 
     def move_job(self, job_id: int, place: QueuePlace) -> "JobList":
         """Move a job to a place in the queue, counted from 1. Ended jobs have no place. Raises JobUnknown."""
@@ -310,7 +310,7 @@ class JobList:
                 job.without_owner(), state=JobState.DONE, result=outcome.result, ended_s=now_s, tries=0, failure=None
             )
             return self._replace_job(job if job.bytes is None else replace(job, done_bytes=job.bytes))
-        if isinstance(outcome, JobStopped) or job.wish is not RequestedState.RUN:
+        if isinstance(outcome, JobStopped) or job.requested is not RequestedState.RUN:
             return self._replace_job(job.without_owner())
         if outcome.holds_queue:
             return replace(self._replace_job(replace(job.without_owner(), failure=outcome)), hold=outcome)
@@ -325,7 +325,7 @@ class JobList:
 
     def record_discarded(self, job_id: int, failure: JobFailure | None) -> "JobList":
         """Record that the data of a cancelled job was deleted, or the failure to delete it."""
-        job = replace(self.find_job(job_id), wish=RequestedState.CANCEL, failure=failure)
+        job = replace(self.find_job(job_id), requested=RequestedState.CANCEL, failure=failure)
         return self._replace_job(job if failure else replace(job, done_bytes=None))
 
     def release_owned_by(self, owner: ProcessId) -> "JobList":

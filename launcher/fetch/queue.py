@@ -150,7 +150,7 @@ def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
     lost = 0
     for entry in entries:
         try:
-            job = _JOB.validate_python(entry)
+            job = _JOB.validate_python(_rename_stored_key(entry))
             job = replace(job, failure=_restore_failure(job.failure, entry.get("failure")))
         except ValidationError:
             lost += 1
@@ -160,6 +160,11 @@ def _parse_jobs(entries: Iterable[Any]) -> tuple[list[Job], int]:
         else:
             jobs.append(job)
     return jobs, lost
+
+
+def _rename_stored_key(entry: Any) -> Any:  # noqa: ANN401 -- JSON
+    """Return a stored job with the key `requested`, which the file has as "wish", also for version 0.1.0."""
+    return {**entry, "requested": entry["wish"]} if isinstance(entry, dict) and "wish" in entry else entry
 
 
 def _restore_failure(failure: JobFailure | None, data: Any) -> JobFailure | None:  # noqa: ANN401 -- JSON
@@ -177,6 +182,8 @@ def _serialize(jobs: JobList) -> bytes:
     entries = []
     for job in jobs.jobs:
         entry = _JOB.dump_python(job, mode="json", exclude_defaults=True)
+        if "requested" in entry:
+            entry["wish"] = entry.pop("requested")
         if job.failure is not None:
             entry["failure"] = with_messages(entry["failure"], job.failure)
         entries.append(entry)
@@ -245,25 +252,25 @@ class DownloadQueue:
             1
         ]
 
-    def request_state(self, wish: RequestedState, *job_ids: int) -> tuple[Job, ...]:
+    def request_state(self, requested: RequestedState, *job_ids: int) -> tuple[Job, ...]:
         """Request a state of jobs and return them. Raises JobUnknown, and then requests none."""
 
         def apply_requests(jobs: JobList) -> tuple[JobList, None]:
             for job_id in job_ids:
-                jobs = jobs.request_state(job_id, wish)
+                jobs = jobs.request_state(job_id, requested)
             return jobs, None
 
         jobs = self._change_jobs(apply_requests)[0]
         return tuple(jobs.find_job(job_id) for job_id in job_ids)
 
-    def request_state_of_all(self, wish: RequestedState, states: Collection[JobState]) -> tuple[Job, ...]:
+    def request_state_of_all(self, requested: RequestedState, states: Collection[JobState]) -> tuple[Job, ...]:
         """Request a state of all jobs in one of `states`, and return them; a request to run releases the held queue."""
 
         def apply_requests(jobs: JobList) -> tuple[JobList, tuple[int, ...]]:
             job_ids = tuple(job.id for job in jobs.jobs if job.state in states)
             for job_id in job_ids:
-                jobs = jobs.request_state(job_id, wish)
-            return jobs.release_hold() if wish is RequestedState.RUN else jobs, job_ids
+                jobs = jobs.request_state(job_id, requested)
+            return jobs.release_hold() if requested is RequestedState.RUN else jobs, job_ids
 
         jobs, job_ids, _ = self._change_jobs(apply_requests)
         return tuple(jobs.find_job(job_id) for job_id in job_ids)
@@ -289,7 +296,7 @@ class DownloadQueue:
         """Release the jobs whose process has ended, delete the data of discarded jobs, and return the new list."""
         jobs = jobs.recover_abandoned(ProcessId.is_running, self.store.read_progress)
         for job in jobs.jobs:
-            if job.state is JobState.CANCELLED and job.wish is RequestedState.DISCARD:
+            if job.state is JobState.CANCELLED and job.requested is RequestedState.DISCARD:
                 jobs = jobs.record_discarded(job.id, self._discard_data(job))
         return jobs
 

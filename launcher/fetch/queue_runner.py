@@ -326,7 +326,7 @@ class QueueRunner:
             job.id: job for job in result.jobs.jobs if job.state is JobState.RUNNING and job.owner == self._own_id
         }
         for job_id, each in self._our_jobs.items():
-            if job_id not in to_run or to_run[job_id].wish is not RequestedState.RUN:
+            if job_id not in to_run or to_run[job_id].requested is not RequestedState.RUN:
                 each.stop()
         for job_id in to_run.keys() - self._our_jobs.keys():
             self._start_job(to_run[job_id])

@@ -212,7 +212,7 @@ def test_jobs_of_a_process_that_is_gone_are_taken_back_as_they_were_asked() -> N
     back = jobs.recover_abandoned(lambda _owner: False, lambda job_id: Progress(job_id, 100))
     assert list(states(back).values()) == [JobState.WAITING, JobState.PAUSED, JobState.CANCELLED, JobState.WAITING]
     assert back.find_job(1).done_bytes == 1
-    assert back.find_job(3).wish is RequestedState.DISCARD
+    assert back.find_job(3).requested is RequestedState.DISCARD
 
 
 def test_moving() -> None:
@@ -271,12 +271,12 @@ class Verbs(RuleBasedStateMachine):
     @rule(name=st.sampled_from("abcdef"))
     def add(self, name: str) -> None:
         was = states(self.jobs)
-        given_up = {job.id for job in self.jobs.jobs if job.is_changing and job.wish is not RequestedState.PAUSE}
+        given_up = {job.id for job in self.jobs.jobs if job.is_changing and job.requested is not RequestedState.PAUSE}
         after, told = self.jobs.add_job("copy", {"name": name}, name, size_bytes=None, now_s=self.now_s)
         assert told.is_new == (was.get(told.job.id) not in QUEUED_STATES or told.job.id in given_up)
         if told.job.id in given_up:
             assert order(after) == order(self.jobs)
-            assert told.job.wish is RequestedState.RUN
+            assert told.job.requested is RequestedState.RUN
         elif told.is_new:
             assert order(after)[-1] == told.job.id
         else:
@@ -292,7 +292,7 @@ class Verbs(RuleBasedStateMachine):
         self.changed(self.jobs.request_state(job_id, wish))
         job = self.jobs.find_job(job_id)
         if was.state is JobState.RUNNING:
-            assert job == replace(was, wish=wish)
+            assert job == replace(was, requested=wish)
         elif was.state is JobState.DONE:
             assert job == was
 

@@ -223,7 +223,7 @@ async def test_the_end_of_the_program_leaves_jobs_that_wait_and_the_next_one_goe
         assert task.cancelled()
         await server.left("a")
         job = queue.read_snapshot().jobs.find_job(1)
-        assert (job.state, job.wish, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
+        assert (job.state, job.requested, job.owner) == (JobState.WAITING, RequestedState.RUN, None)
         await server.allow_all()
         await to_the_end(DownloadQueue(WORKS), heard)
         assert server.requests == [("a", 0), ("a", 10_000)]
@@ -323,7 +323,7 @@ def test_what_cannot_be_discarded_is_told_and_stops_nothing(
     queue = DownloadQueue({"fail": JobKind(fail, discard)})
     queue.add_job("fail", {"missing": str(tmp_path / "missing")}, "fails")
     (job,) = queue.request_state(RequestedState.DISCARD, 1)
-    assert (job.state, job.wish) == (JobState.CANCELLED, RequestedState.CANCEL)
+    assert (job.state, job.requested) == (JobState.CANCELLED, RequestedState.CANCEL)
     assert job.failure is not None
     assert told in job.failure.title
     assert queue.clear_ended() == 1

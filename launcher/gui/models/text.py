@@ -115,7 +115,7 @@ def leftover_text(leftover: Leftover) -> str:
 def job_text(job: Job, progress: Progress | None) -> str:
     """Return a download's progress, as text."""
     if job.is_changing:
-        return tr("pausing") if job.wish.value == "pause" else tr("cancelling")
+        return tr("pausing") if job.requested.value == "pause" else tr("cancelling")
     state = job.state.value
     if state == "running":
         if progress is None:
