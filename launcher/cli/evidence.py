@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.base.units import format_percent
-from launcher.cli.layout import UNKNOWN, format_table
+from launcher.cli.layout import UNKNOWN, format_count, format_table
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import ModelEntry
@@ -47,26 +47,22 @@ def _format_run(run: Measurement) -> tuple[str, ...]:
     system = run.os or ""
     return (
         " ".join(filter(None, (run.gpu, system))),
-        _format_count(run.gpu_memory_gb),
+        format_count(run.gpu_memory_gb),
         run.quant or UNKNOWN,
-        _format_count(run.ctx),
-        _format_count(run.filled),
+        format_count(run.ctx),
+        format_count(run.filled),
         run.kv or UNKNOWN,
-        run.speculation or _format_count(run.draft),
-        _format_count(run.n_cpu_moe),
+        run.speculation or format_count(run.draft),
+        format_count(run.n_cpu_moe),
         _format_span(run.tokens_per_second, run.tokens_per_second_high, "{:g}".format),
         _format_span(run.baseline, None, "{:g}".format),
         _format_span(run.acceptance, run.acceptance_high, format_percent),
-        _format_count(run.memory_mib),
+        format_count(run.memory_mib),
         run.engine or UNKNOWN,
         run.date or UNKNOWN,
         run.trust,
         run.source,
     )
-
-
-def _format_count(count: int | None) -> str:
-    return UNKNOWN if count is None else f"{count:,}"
 
 
 def _format_span(low: float | None, high: float | None, format_value: Callable[[float], str]) -> str:

@@ -74,6 +74,11 @@ def _group_columns(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     yield group
 
 
+def format_count(count: int | None) -> str:
+    """Return a whole number with separators, or an en dash if it is unknown."""
+    return UNKNOWN if count is None else f"{count:,}"
+
+
 def format_path(path: Path) -> str:
     """Return a path on one line."""
     return one_line(str(path), _MAX_CELL)

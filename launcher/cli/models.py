@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.base.errors import BadOption
 from launcher.base.text import one_line
 from launcher.cli import models_local
-from launcher.cli.layout import UNKNOWN, format_table, wrap_text
+from launcher.cli.layout import UNKNOWN, format_count, format_table, wrap_text
 from launcher.cli.output import Note, Result, error_json
 
 if TYPE_CHECKING:
@@ -242,9 +242,9 @@ def _format_presets(model: ModelEntry) -> Iterator[str]:
                 gpu,
                 ", ".join(purposes),
                 preset.quant,
-                _format_count(preset.ctx),
+                format_count(preset.ctx),
                 preset.kv,
-                *map(_format_count, counts),
+                *map(format_count, counts),
                 host,
                 preset.mark,
                 footnotes.add_note(preset.note, preset.source),
@@ -287,7 +287,3 @@ def _format_gb(size_bytes: int | None) -> str:
 
 def _shorten_sha256(sha256: str | None) -> str:
     return sha256[:12] if sha256 else UNKNOWN
-
-
-def _format_count(count: int | None) -> str:
-    return UNKNOWN if count is None else f"{count:,}"
