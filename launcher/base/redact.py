@@ -73,7 +73,7 @@ def _hide_user(text: str, home: Path | None, user: str | None) -> str:
     for written in (folder, folder.replace("\\", "\\\\"), folder.replace("\\", "/")):
         if len(written) > len("/x"):  # a folder of one letter or none is not personal
             text = re.sub(rf"{re.escape(written)}(?![\w-])", "~", text)
-    name = user if user is not None else _find_user()
+    name = user if user is not None else find_user()
     if len(name) >= 3 and name not in ("root", "user", "admin"):  # else it would match names of other folders
         text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?=[/\\])", "[user]", text)
     return text
@@ -85,7 +85,8 @@ def _find_home() -> str:
     return ""
 
 
-def _find_user() -> str:
+def find_user() -> str:
+    """Return the name of the current user, "" if it is unknown."""
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return ""

@@ -42,6 +42,11 @@ def escape_json(text: str) -> str:
     return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
+def storable_text(text: str) -> str:
+    """Return `text` without lone surrogates, which file names and typed text may contain and UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _visible_form(found: "re.Match[str]") -> str:
     code = ord(found[0])
     if code == 0x7F:

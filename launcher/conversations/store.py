@@ -18,6 +18,7 @@ from launcher.base.database import transaction
 from launcher.base.errors import ConversationMissing, ConversationsUnusable
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
+from launcher.base.text import storable_text
 from launcher.conversations.records import (
     ChatMessage,
     Conversation,
@@ -249,9 +250,9 @@ class Conversations:
                 "INSERT INTO conversations (id, title, system, model, created_s, changed_s) VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     conversation_id,
-                    _storable_text(make_title(first)),
-                    _storable_text(system),
-                    _storable_text(model),
+                    storable_text(make_title(first)),
+                    storable_text(system),
+                    storable_text(model),
                     now_s,
                     now_s,
                 ),
@@ -277,7 +278,7 @@ class Conversations:
                 conversation_id, parent_id, Role.ASSISTANT, "", MessageEnding.WRITING, settings or {}, id
             )
             if model:
-                db.execute("UPDATE conversations SET model = ? WHERE id = ?", (_storable_text(model), conversation_id))
+                db.execute("UPDATE conversations SET model = ? WHERE id = ?", (storable_text(model), conversation_id))
         return reply
 
     def append_pieces(self, pieces: Iterable[tuple[str, str, str]]) -> None:
@@ -285,7 +286,7 @@ class Conversations:
         with self._transaction() as db:
             db.executemany(
                 "INSERT INTO pieces (message, text, thinking) SELECT id, ?2, ?3 FROM messages WHERE id = ?1",
-                [(message_id, _storable_text(text), _storable_text(thinking)) for message_id, text, thinking in pieces],
+                [(message_id, storable_text(text), storable_text(thinking)) for message_id, text, thinking in pieces],
             )
 
     def end_reply(
@@ -302,7 +303,7 @@ class Conversations:
                        "WHERE id = ?1", (message_id,))  # fmt: skip
             db.execute(
                 "UPDATE messages SET ending = ?, footer = ?, figures = ? WHERE id = ?",
-                (ending, _storable_text(footer), pack_json(figures or {}), message_id),
+                (ending, storable_text(footer), pack_json(figures or {}), message_id),
             )
             db.execute("DELETE FROM pieces WHERE message = ?", (message_id,))
             db.execute(
@@ -345,7 +346,7 @@ class Conversations:
         """Change a conversation's title."""
         with self._transaction() as db:
             changed = db.execute(
-                "UPDATE conversations SET title = ? WHERE id = ?", (_storable_text(make_title(title)), conversation_id)
+                "UPDATE conversations SET title = ? WHERE id = ?", (storable_text(make_title(title)), conversation_id)
             )
         if not changed.rowcount:
             raise ConversationMissing(message("This conversation no longer exists."), id=conversation_id)
@@ -353,7 +354,7 @@ class Conversations:
     def set_system(self, conversation_id: str, system: str) -> None:
         """Change a conversation's system prompt."""
         with self._transaction() as db:
-            db.execute("UPDATE conversations SET system = ? WHERE id = ?", (_storable_text(system), conversation_id))
+            db.execute("UPDATE conversations SET system = ? WHERE id = ?", (storable_text(system), conversation_id))
 
     def hide(self, conversation_id: str, *, hidden: bool = True) -> None:
         """Hide a conversation until it is deleted or shown again. `clean_up` deletes hidden ones."""
@@ -430,7 +431,7 @@ class Conversations:
                     conversation_id,
                     parent_id,
                     role,
-                    _storable_text(text),
+                    storable_text(text),
                     now_s,
                     ending,
                     pack_json(settings),
@@ -514,8 +515,3 @@ def _make_excerpt(text: str, word: str) -> str:
     begin, end = max(0, match - _EXCERPT_BEFORE), match + len(word) + _EXCERPT_AFTER
     excerpt = " ".join(text[begin:end].split())
     return f"{'…' if begin else ''}{excerpt}{'…' if end < len(text) else ''}"
-
-
-def _storable_text(text: str) -> str:
-    """Return a text that can be stored: typed text may contain lone surrogates."""
-    return text.encode("utf-8", "replace").decode()

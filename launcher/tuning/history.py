@@ -22,6 +22,7 @@ from launcher.base.errors import BadOption, HistoryUnusable, LauncherError, Noth
 from launcher.base.identity import ProcessId
 from launcher.base.messages import add_message_data, message, message_from_json, restore_messages
 from launcher.base.paths import data_dir, expand_user
+from launcher.base.text import storable_text
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import (
     RUN_COLUMNS,
@@ -121,7 +122,7 @@ class History:
                 "INSERT INTO sessions (id, kind, workload, began_s, model, quant, environment, settings, owner) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    session, kind, _clean(workload), self._clock(), _clean(model.label), model.quant,
+                    session, kind, storable_text(workload), self._clock(), storable_text(model.label), model.quant,
                     to_compact_json(environment.as_json()), to_compact_json(dict(settings)), _own_process_json(),
                 ),
             )  # fmt: skip
@@ -311,16 +312,11 @@ def _is_cut_off(ended_s: float | None, owner: str | None) -> bool:
 
 def _sentence(result: Mapping[str, Any]) -> str | None:
     sentence = result.get("sentence")
-    return _clean(sentence) if isinstance(sentence, str) and sentence else None
-
-
-def _clean(text: str) -> str:
-    """Return the text without lone surrogates, which file names may contain and SQLite cannot store."""
-    return text.encode("utf-8", "replace").decode()
+    return storable_text(sentence) if isinstance(sentence, str) and sentence else None
 
 
 def _clean_value(value: object) -> object:
-    return _clean(value) if isinstance(value, str) else value
+    return storable_text(value) if isinstance(value, str) else value
 
 
 # Background writer: measuring never waits for a disk.

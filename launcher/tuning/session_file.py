@@ -1,6 +1,5 @@
 """Session files: complete, or anonymised so that nothing identifies the computer or its user."""
 
-import getpass
 import json
 import platform
 import re
@@ -14,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from launcher.base.errors import ResultMissing, ResultUnreadable
 from launcher.base.messages import message
-from launcher.base.redact import redact_text
+from launcher.base.redact import find_user, redact_text
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
 from launcher.tuning.records import Run, Value
@@ -195,7 +194,7 @@ def remove_personal_data(
 ) -> Any:  # noqa: ANN401 -- the same
     """Return a JSON value whose texts identify no person or computer. See `anonymize`."""
     host = host or platform.node()
-    names = [user or _find_user(), host.partition(".")[0], host]
+    names = [user or find_user(), host.partition(".")[0], host]
     hidden = [name for name in names if len(name) >= _SHORTEST_NAME and name.lower() not in _ORDINARY_NAMES]
     folder = home if home is not None else _find_home()
 
@@ -221,12 +220,6 @@ def _clean(text: str, hidden: list[str], home: Path | None) -> str:
     for name in hidden:
         text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "[name]", text, flags=re.IGNORECASE)
     return text
-
-
-def _find_user() -> str:
-    with suppress(OSError, KeyError):
-        return getpass.getuser()
-    return ""
 
 
 def _find_home() -> Path | None:
