@@ -38,6 +38,8 @@ _NOT_IMPORTED = (
     "launcher.engine.builtin",
     "launcher.engine.server.process_windows",
 )
+_IMPORTED_LATE = ("anyio._backends._asyncio", "anyio.streams.tls", "encodings.idna", "httpcore", "pynvml")
+"""What the first request and the first look for a GPU import."""
 _MOST_BYTES = 1 << 17
 _servers: dict[tuple[tuple[str, str], ...], socket.socket] = {}
 
@@ -235,6 +237,8 @@ def _import_all() -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         if not name.startswith(_NOT_IMPORTED):
             importlib.import_module(name)
+    for name in _IMPORTED_LATE:
+        importlib.import_module(name)
     _learn_answers()
     gc.collect()
     gc.freeze()  # what is never looked at stays shared
@@ -244,6 +248,8 @@ def _learn_answers() -> None:
     from launcher.base.paths import HOME_VARIABLE
     from launcher.engine.builds.probe import probe_engine
     from launcher.engine.demo import unpack_demo_model
+    from launcher.engine.diagnosis.signatures import fault_signatures
+    from launcher.models.catalogue_load import shipped_models
     from tests.remembered import remember_answers
 
     remember_answers()
@@ -251,6 +257,8 @@ def _learn_answers() -> None:
         os.environ[HOME_VARIABLE] = home
         asyncio.run(probe_engine(None))
         unpack_demo_model()
+    shipped_models()
+    fault_signatures()
 
 
 def _end(ended: SystemExit) -> NoReturn:

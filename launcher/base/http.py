@@ -2,7 +2,9 @@
 
 import asyncio
 import email.utils
+import importlib.util
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -25,6 +27,10 @@ from launcher.base.net import (
     url_origin,
 )
 from launcher.base.text import one_line
+
+if importlib.util.find_spec("sniffio") is None:
+    # httpcore tries to import it several times in each request. A failed import searches all folders, for 0.2 ms.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 # Server-sent events, the subset that llama-server sends. See
 # https://html.spec.whatwg.org/multipage/server-sent-events.html; event names, IDs, retry times and lines that end in CR

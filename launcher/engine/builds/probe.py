@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,6 +124,7 @@ _FILE: KeptFile[_Probe | None] = KeptFile(
 )
 
 
+@cache  # reading a package's metadata takes 3 ms, and each start asks four times
 def built_in_version() -> str | None:
     """Return the version of the built-in engine; None if this platform has none."""
     try:
