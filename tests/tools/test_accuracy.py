@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,17 +31,31 @@ from tools.accuracy.published import (
     predictions,
     shipped,
 )
+from tools.accuracy.runs import CAUSES, read_totals
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
-REQUIRED = [total for total in TOTALS if total.required]
 
 
-@pytest.mark.parametrize(
-    "total", REQUIRED, ids=lambda total: f"{total.gpu}-{total.run.quant}-{total.run.setting.draft}"
-)
-def test_a_measured_total_is_the_formulas(total: Total) -> None:
-    assert total.run.total_mib() == pytest.approx(total.measured_mib, rel=0.015)
+def test_most_published_totals_are_the_formulas_and_the_others_have_a_cause() -> None:
+    found, left_out = read_totals()
+    near = [run for run in found if run.near]
+    assert len(found) >= len(near) >= 60
+    assert len(near) / len(found) > 0.9
+    assert statistics.median(abs(run.difference) for run in found) < 0.002
+    assert len({run.card.name for run in near}) >= 10
+    for run in found:
+        assert run.near or run.cause, run.row
+    assert sum(left_out.values()) > 100  # told in words, on several cards, or without the file's size
+    far = [run for run in found if not run.near]
+    for gpu, quant, source in CAUSES:
+        assert any((gpu, quant) == (run.row["gpu"], run.row["quant"]) and run.cause for run in far), source
+
+
+def test_what_was_in_use_before_is_counted() -> None:
+    found, _ = read_totals()
+    before = {run.row["gpu"]: run.before_mib for run in found if run.before_mib}
+    assert before == {"RTX 4060 Ti": 265, "RTX 3080": 64}
 
 
 @pytest.mark.parametrize("total", TOTALS, ids=lambda total: f"{total.gpu}-{total.run.quant}-{total.run.setting.draft}")

@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen.only_engine:
         for title, text in (
             ("Parts, as reported by engines", report.logs()),
-            ("Totals", report.totals()),
+            ("Totals, CUDA", report.runs()),
+            ("Totals, AMD", report.totals()),
             ("Growth", report.steps()),
             ("Earlier predictions", report.presets()),
             ("Articles", report.claims()),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from launcher.machine.cards import find_card
 from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
 from launcher.models.catalogue_load import load_catalogue
 from launcher.models.compute_buffers import Backend
 from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.overhead import overhead_of
 from launcher.models.preset import Preset
 from launcher.models.weights import weights_by_rules
 
@@ -57,15 +59,13 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """GPU memory in use in MiB while a model was served. `unknown` is what the report leaves open."""
+    """GPU memory in use in MiB while a model was served, on AMD's cards. `unknown` is what the report leaves open."""
 
     gpu: str
     run: Run
     measured_mib: float
     source: str
     unknown: str = "nothing"
-    required: bool = False
-    """Whether the formula has to be within 1.5 % of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,12 @@ def predictions() -> list[tuple[ModelEntry, Preset, float]]:
     return found
 
 
-def _dense(quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda") -> Run:
-    return Run(DENSE, quant, PlanSettings(context=context, kv="q4_0", draft=draft, backend=backend), size)
+def _dense(
+    quant: str, context: int, draft: int, size: int | None = None, backend: Backend = "cuda", card: str | None = None
+) -> Run:
+    overheads = (overhead_of(backend, find_card(card)),) if card else ()
+    setting = PlanSettings(context=context, kv="q4_0", draft=draft, backend=backend, overheads_mib=overheads)
+    return Run(DENSE, quant, setting, size)
 
 
 LOGS = (
@@ -158,40 +162,15 @@ LOGS = (
         {"L4": 21_818, "A30": 21_865},
     ),
 )
-_XYZ = 15_064_569_440  # Q4-XYZ-v2: sweeps/rtx-4060-ti.md
 _FIRST = 17_923_394_624  # UD-Q4_K_XL of Qwen3.8-27B as first uploaded, until 2026-08-19
 _EMBEDDING = "types of embedding and head"
 _5060_TI, _4060_TI = f"{_QM}, sweeps/rtx-5060-ti.md", f"{_QM}, sweeps/rtx-4060-ti.md"
 _5090, _RADEON = f"{_QM}, sweeps/rtx-5090.md", f"{_QM}, sweeps/radeon.md"
 TOTALS = (
-    *(Total(gpu, log.run, measured, log.source, required=True) for log in LOGS for gpu, measured in log.peaks.items()),
-    Total(
-        "RTX 3090",
-        Run(MOE, "UD-IQ4_NL", PlanSettings(context=153_600, kv="f16", draft=2)),
-        21.1 * _GIB_MIB,
-        "public report",
-        'the exact context ("150K") and the ubatch',
-        required=True,
-    ),
-    *(
-        Total("RTX 5060 Ti", _dense("Q4-XYZ-v2", 32_768, draft, _XYZ), measured, _5060_TI, _EMBEDDING, required=True)
-        for draft, measured in ((0, 14_514), (2, 15_404), (3, 15_554), (4, 15_704))
-    ),
-    Total("RTX 5060 Ti", _dense("IQ4_XS", 32_768, 0), 15_188, _5060_TI, f"the context; {_EMBEDDING}"),
-    *(
-        Total(
-            "RTX 5090",
-            _dense("UD-Q4_K_XL", 131_072, draft, _FIRST),
-            measured,
-            _5090,
-            f"{_EMBEDDING}; a desktop's share",
-        )
-        for draft, measured in ((0, 19_926), (2, 21_218), (4, 21_518), (6, 21_816))
-    ),
     *(
         Total(
             "Radeon AI PRO R9700 (Vulkan)",
-            _dense("UD-Q4_K_XL", 262_144, draft, _FIRST, backend="vulkan"),
+            _dense("UD-Q4_K_XL", 262_144, draft, _FIRST, backend="vulkan", card="AMD Radeon AI PRO R9700"),
             measured_gb * 1e9 / _MIB,
             f"{_RADEON}, PR #8",
             f"{_EMBEDDING}; GB read as 10^9 bytes",
@@ -201,7 +180,7 @@ TOTALS = (
     *(
         Total(
             "RX 7900 XTX (ROCm)",
-            _dense("UD-Q4_K_M", 131_072, draft, backend="rocm"),
+            _dense("UD-Q4_K_M", 131_072, draft, backend="rocm", card="AMD Radeon RX 7900 XTX"),
             measured_gib * _GIB_MIB,
             f"{_RADEON}, @vijay-14",
             "what else was on the GPU",

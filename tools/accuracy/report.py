@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 
 from tools.accuracy.grid import PARTS, Outcome
 from tools.accuracy.published import CLAIMS, LOGS, STEPS, TOTALS, Run, predictions
+from tools.accuracy.runs import NEAR, PublishedTotal, read_totals
 
 _MIB = 2**20
 _NAMES = {
@@ -49,8 +51,41 @@ def logs() -> str:
     return table(("model", "part", "measured, MiB", "formula, MiB", "difference"), rows, texts=2)
 
 
+def runs() -> str:
+    """Return how many published totals of CUDA cards the formula gives, by card, those far from it with their cause."""
+    found, left_out = read_totals()
+    near = [run for run in found if run.near]
+    middle = statistics.median(abs(run.difference) for run in found)
+    counts = f"{len(found)} runs, {len(near)} of them within {NEAR:.0%}; half within {middle:.2%}."
+    by_card = [
+        _by_card(name, [run for run in found if run.card.name == name])
+        for name in dict.fromkeys(run.card.name for run in found)
+    ]
+    cards = table(("GPU", "runs", "near", "median difference", "farthest of the near"), by_card)
+    far = [run for run in found if not run.near]
+    rows = [
+        (run.row["gpu"], f"{run.row['model']} {run.row['quant']}", run.cause or "unknown", *_total_numbers(run))
+        for run in far
+    ]
+    titles = ("GPU", "file", "cause", "measured, MiB", "formula, MiB", "difference")
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+    others = f"Other runs that tell their memory: {reasons}."
+    return "\n\n".join((counts, cards, "Beyond:", table(titles, rows, texts=3), others))
+
+
+def _by_card(name: str, found: Sequence[PublishedTotal]) -> tuple[str, ...]:
+    near = [run.difference for run in found if run.near]
+    farthest = f"{max(near, key=abs):+.2%}" if near else "-"
+    middle = statistics.median(run.difference for run in found)
+    return name, str(len(found)), str(len(near)), f"{middle:+.2%}", farthest
+
+
+def _total_numbers(run: PublishedTotal) -> tuple[str, str, str]:
+    return f"{run.measured_mib:,.0f}", f"{run.formula_mib + run.before_mib:,.0f}", f"{run.difference:+.1%}"
+
+
 def totals() -> str:
-    """Return what GPUs had in use, beside the formula's totals."""
+    """Return what AMD's GPUs had in use, beside the formula's totals."""
     rows = []
     for total in TOTALS:
         told = total.run.total_mib()

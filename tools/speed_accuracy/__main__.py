@@ -34,7 +34,7 @@ from launcher.models.speed import (
 )
 from launcher.models.weights import weights_by_rules
 
-_OTHER_ENGINE = re.compile(
+OTHER_ENGINE = re.compile(
     r"ik_llama|fork|imp engine|vllm|beellama|private|turbo|lm studio|rdna-boosts|lucebox|ollama", re.I
 )
 _MIXED = re.compile(
@@ -159,7 +159,7 @@ def _read_run(row: dict[str, str], entries: dict[str, ModelEntry]) -> Run | str:
         return "several cards"
     if row["trust"] == "low":
         return "withdrawn, or of low trust"
-    if _OTHER_ENGINE.search(f"{row['engine']} {row['backend']}"):
+    if OTHER_ENGINE.search(f"{row['engine']} {row['backend']}"):
         return "another engine"
     if not row["tokens_per_second"] or not row["draft"]:
         return "rate or draft length not told"
