@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from launcher.base.messages import Message, join_messages, message
 from launcher.machine.disks import Disk
+from launcher.machine.gpu import RESIZABLE_BAR_CURE
 from launcher.machine.gpus import UnusableCard
 from launcher.machine.host import Host
 from launcher.machine.machine import Machine
@@ -53,6 +54,13 @@ def _advise_on_gpus(machine: Machine) -> Iterator[Advice]:
                     "`mtp-launcher doctor --wake` wakes it; loading a model wakes it, too.",
                     window="Loading a model wakes it.",
                 ),
+            )
+        elif gpu.resizable_bar is False:
+            yield Advice(
+                message(
+                    "Resizable BAR is off: the processor reaches only 256 MiB of the {name} at once.", name=gpu.name
+                ),
+                RESIZABLE_BAR_CURE,
             )
 
 

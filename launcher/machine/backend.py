@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher.base.messages import join_messages, message
+from launcher.machine.cards import match_card
 from launcher.machine.gpu import Gpu
 
 Backend = Literal["cuda-13", "cuda-12", "vulkan", "metal", "cpu"]
@@ -44,6 +45,8 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
     if not gpus:
         return BackendChoice("cpu", None, message("No GPU was found."))
     gpu = gpus[0]
+    if gpu.vendor == "amd":
+        return _choose_for_amd(gpu)
     if gpu.vendor != "nvidia":
         return BackendChoice(
             "vulkan", gpu, message("Vulkan runs on the {name} with its current driver.", name=gpu.name)
@@ -57,6 +60,32 @@ def choose_backend(gpus: Sequence[Gpu], system: str = platform.system()) -> Back
             message("`mtp-launcher doctor --wake` wakes it and reads it.", window="Loading a model wakes it."),
         )
     return _choose_for_nvidia(gpu)
+
+
+def _choose_for_amd(gpu: Gpu) -> BackendChoice:
+    """Return Vulkan, with what was measured of it and ROCm: presets/evidence/runs.csv, Qwen3.8-27B in four bits."""
+    card = match_card(gpu.name, (gpu.memory_bytes or 0) / 2**30)
+    generation = card.generation if card else None
+    reason = message("Vulkan runs on the {name} with its current driver.", name=gpu.name)
+    better = None
+    if generation == "rdna3":
+        why = message("On an RX 7900 XTX it was faster than ROCm: 71 (Linux) and 85 (Windows) against 63 tokens/s.")
+        reason = join_messages(reason, why)
+    elif generation == "rdna4":
+        why = message(
+            "On a Radeon AI PRO R9700 under Windows it was faster than ROCm: 63 against 5 tokens/s (ROCm in WSL2: 47)."
+        )
+        reason = join_messages(reason, why)
+        better = message(
+            "On an RX 9070 XT under Windows somebody found ROCm 5 to 7 times as fast (llama.cpp #26663). If it is slow,"
+            " try `mtp-launcher engine install --backend rocm`."
+        )
+    elif generation == "cdna":
+        better = message(
+            "Of Instinct cards only runs with ROCm are published. With ROCm's libraries installed, try"
+            " `mtp-launcher engine install --backend rocm`."
+        )
+    return BackendChoice("vulkan", gpu, reason, better)
 
 
 def _choose_for_nvidia(gpu: Gpu) -> BackendChoice:

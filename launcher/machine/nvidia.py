@@ -40,6 +40,7 @@ class Nvml:
     def __init__(self, cards: Sequence[PciGpu] = (), *, wake: bool = False, root: Path = ROOT) -> None:
         self._root = root
         self._in_container = container_name(root) is not None  # NVML reports pids of the host
+        self._cards = {card.address: card for card in cards}
         self._sleepers = () if wake else tuple(card for card in cards if card.is_asleep())
         self._handles: dict[str, Any] = {}
         self._nvml: Any = None
@@ -162,6 +163,8 @@ class Nvml:
         width = self._query_field(absent, "memory_bandwidth_gb_s", nvml.nvmlDeviceGetMemoryBusWidth, handle)
         display = self._query_field(absent, "display_active", nvml.nvmlDeviceGetDisplayActive, handle)
         name = self._query(nvml.nvmlDeviceGetName, handle)[0] or f"NVIDIA GPU {index}"
+        bus_id = None if bus is None else f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.0"
+        card, unified = self._cards.get(bus_id or ""), any(word in name for word in _UNIFIED_CHIPS)
         return Gpu(
             vendor="nvidia",
             index=index,
@@ -174,12 +177,13 @@ class Nvml:
             driver=self._query_field(absent, "driver", nvml.nvmlSystemGetDriverVersion),
             cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
-            bus_id=None if bus is None else f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.0",
+            bus_id=bus_id,
             # Two transfers per clock: NVML's clock is half the data rate, for GDDR and HBM alike.
             memory_bandwidth_gb_s=clock * 2e6 * width / 8 / 1e9 if clock and width else None,
-            unified=any(word in name for word in _UNIFIED_CHIPS),
+            unified=unified,
             asleep=False,
             display_active=None if display is None else bool(display),
+            resizable_bar=None if card is None or unified else card.resizable_bar,
             absent=absent,
         ).with_reasons(message("The NVIDIA driver does not report it."))
 

@@ -14,6 +14,8 @@ ROOT = Path("/")
 _AMD = 0x1002
 _VENDORS: dict[int, Vendor] = {0x10DE: "nvidia", _AMD: "amd", 0x8086: "intel"}
 _MAKERS: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+_SMALL_BAR = 256 * 2**20
+"""Size in bytes of the region that maps a card's memory while Resizable BAR is off."""
 _DISPLAY_CONTROLLER, _ACCELERATOR = 0x03, 0x12
 """PCI base classes. AMD's Instinct cards are accelerators; no GPU of the other vendors is in that class."""
 _PCI_IDS = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
@@ -61,6 +63,23 @@ class PciGpu:
         ).with_reasons(ASLEEP)
 
     @property
+    def resizable_bar(self) -> bool | None:
+        """Whether the processor reaches all of the card's memory at once, or only the usual 256 MiB; None if unknown.
+
+        The kernel answers `resource` from memory: first address, last address and flags of each region, the ROM last.
+        """
+        regions = [line.split() for line in (read_text(self.folder / "resource") or "").splitlines()[:6]]
+        try:
+            largest = max(int(last, 16) - int(first, 16) + 1 for first, last, _ in regions)
+        except ValueError:
+            return None
+        if largest > _SMALL_BAR:
+            return True
+        # Older NVIDIA cards have a fixed region. The kernel lists one whose size can be changed (since Linux 5.19).
+        changeable = self.vendor != "nvidia" or any(self.folder.glob("resource[0-5]_resize"))
+        return False if changeable else None
+
+    @property
     def display_active(self) -> bool | None:
         """True if a display on this card is active; None if the kernel lists none of its outputs."""
         outputs = [read_text(path) for path in (self.drm_folder or self.folder).glob("card*-*/enabled")]
@@ -99,6 +118,12 @@ def list_pci_gpus(root: Path = ROOT) -> tuple[PciGpu, ...]:
 def has_amd_gpu(root: Path = ROOT) -> bool:
     """Return whether a graphics card of AMD is in `root`/sys."""
     return any(_is_gpu(folder) and read_number(folder / "vendor") == _AMD for folder in _list_devices(root))
+
+
+def lacks_resizable_bar(root: Path = ROOT) -> bool:
+    """Return whether the processor reaches only a small part of the memory of a graphics card of AMD in `root`/sys."""
+    cards = (_read_card(folder, b"") for folder in _list_devices(root) if _is_gpu(folder))
+    return any(card.vendor == "amd" and card.resizable_bar is False for card in cards)
 
 
 def _list_devices(root: Path) -> list[Path]:

@@ -431,6 +431,7 @@ def list_cautions(
     """
     setting = fitted.setting
     found = [_too_big_caution(situation)] if fitted.needed_mib > situation.free_mib else []
+    found += situation.cautions
     if situation.backend == "cpu":
         found.append(
             message(

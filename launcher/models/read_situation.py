@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.base.errors import BadOption
-from launcher.base.messages import fill_template, mark, message
+from launcher.base.messages import fill_template, join_messages, mark, message
 from launcher.machine.backend import choose_backend
 from launcher.machine.cards import match_card
-from launcher.machine.gpu import Gpu
+from launcher.machine.gpu import RESIZABLE_BAR_CURE, Gpu
 from launcher.machine.machine import Machine
 from launcher.machine.visibility import find_hidden_gpus
 from launcher.models.compute_buffers import Backend
@@ -41,6 +41,7 @@ _SILENT = mark(
 _MEASURED = mark(
     "Driver and process took up to {overhead_mib:,} MiB of the {name} in earlier loads; the plan counts that."
 )
+_SMALL_BAR = mark("Resizable BAR is off for the {name}, which can make Vulkan several times slower.")
 _ENGINES_NAMES: Mapping[str, Backend] = {"CUDA": "cuda", "ROCm": "rocm", "MTL": "metal", "Vulkan": "vulkan"}
 """Prefixes of the engine's device names, with their backends."""
 _COUNTED = mark(
@@ -144,6 +145,11 @@ def situation_of(
         for gpu, known, here in zip(gpus, published, measured, strict=True)
         if here not in (None, known)
     )
+    cautions = tuple(
+        join_messages(fill_template(_SMALL_BAR, {"name": gpu.name}), RESIZABLE_BAR_CURE)
+        for gpu in gpus
+        if gpu.resizable_bar is False and backend == "vulkan"
+    )
     return Situation(
         backend=backend,
         nominal_gb=sum(gpu.memory_bytes or 0 for gpu in gpus) / _GIB,
@@ -159,6 +165,7 @@ def situation_of(
         unified=bool(first.unified),
         headless=alone,
         notes=notes,
+        cautions=cautions,
         own=shares,
         by_device_now_mib=tuple(now) if shares else (),
         read_at=read_at,

@@ -59,7 +59,8 @@ class Situation:
     keep copies of experts on the GPU (--moe-cache-mib). `own` is the memory of those servers, `by_device_now_mib` the
     free memory of each device while they run. `read_at` is the time of reading in seconds since the epoch, None if
     nothing was read. `headless`: no display uses the GPUs. `described`: given by options, not read from a machine.
-    `no_gpu`: read, without a usable GPU. `notes` are sentences for users on how the memory is known.
+    `no_gpu`: read, without a usable GPU. `notes` are sentences for users on how the memory is known,
+    `cautions` on what slows the GPUs.
     """
 
     backend: Backend
@@ -80,6 +81,7 @@ class Situation:
     no_gpu: bool = False
     has_expert_cache: bool = False
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     own: tuple[ServerShare, ...] = ()
     by_device_now_mib: tuple[int, ...] = ()
     read_at: float | None = None

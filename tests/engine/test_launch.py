@@ -169,6 +169,18 @@ def test_mesa_is_kept_from_moving_gpu_memory_to_the_host(tmp_path: Path, set_by_
     assert added_environment(inherited, root=tmp_path)["RADV_PERFTEST"] == flags
 
 
+def test_with_resizable_bar_off_buffers_are_kept_out_of_the_small_region(tmp_path: Path) -> None:
+    name = "GGML_VK_DISABLE_HOST_VISIBLE_VIDMEM"
+    card = pci_card(tmp_path, "card-3", (0x1002, 0x744C), None)
+    assert name not in added_environment({}, root=tmp_path)  # unknown
+    small, large = (f"0x{0xE0000000:016x} 0x{0xE0000000 + size - 1:016x} 0x14220c\n" for size in (2**28, 2**35))
+    (card / "resource").write_text(small)
+    assert added_environment({}, root=tmp_path)[name] == "1"
+    assert name not in added_environment({name: "0"}, root=tmp_path)  # the user's own value is inherited
+    (card / "resource").write_text(large)
+    assert name not in added_environment({}, root=tmp_path)
+
+
 def test_the_demo_model_is_unpacked_once_and_again_when_it_was_damaged(home: Path) -> None:
     path = unpack_demo_model()
     assert path.is_relative_to(home)

@@ -56,3 +56,21 @@ def test_the_first_gpu_decides() -> None:
 def test_without_a_gpu_it_is_the_processor_and_on_a_mac_metal() -> None:
     assert choose_backend([], "Windows").backend == "cpu"
     assert choose_backend([], "Darwin").backend == "metal"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "reason", "better"),
+    [
+        ("AMD Radeon RX 7900 XTX", 24, "85 (Windows) against 63 tokens/s", None),
+        ("AMD Radeon RX 9070 XT", 16, "63 against 5 tokens/s", "#26663"),
+        ("AMD Instinct MI210", 64, "with its current driver.", "--backend rocm"),
+        ("AMD Radeon RX 6800", 16, "with its current driver.", None),
+    ],
+)
+def test_amd_s_cards_get_vulkan_and_what_was_measured_of_rocm(
+    name: str, memory_gb: int, reason: str, better: str | None
+) -> None:
+    chosen = choose_backend([Gpu("amd", 0, name, "0000:03:00.0", memory_gb * 2**30)], "Linux")
+    assert chosen.backend == "vulkan"
+    assert reason in chosen.reason
+    assert (better in (chosen.better or "")) if better else chosen.better is None

@@ -219,6 +219,14 @@ class TestThisMachine:
         desktop = situation_of(machine(replace(host, display=":0"), nvidia()))
         assert (desktop.margin_mib, desktop.headless) == (1_024, False)
 
+    def test_resizable_bar_that_is_off_is_a_caution_of_every_plan_on_vulkan(self, host: Host) -> None:
+        off = replace(nvidia(), vendor="amd", name="AMD Radeon RX 7900 XTX", resizable_bar=False)
+        (caution,) = situation_of(machine(host, off)).cautions
+        assert caution.startswith("Resizable BAR is off for the AMD Radeon RX 7900 XTX, which can make Vulkan several")
+        assert "Above 4G Decoding" in caution
+        assert situation_of(machine(host, off), backend="rocm").cautions == ()
+        assert situation_of(machine(host, replace(off, resizable_bar=True))).cautions == ()
+
 
 def server(
     pid: int,
