@@ -217,17 +217,20 @@ class GenerationFactors:
 
 
 GENERATIONS = {
-    "blackwell": GenerationFactors(0.849, 57.5, 0.326),
-    "ada": GenerationFactors(0.849, 78.6, 0.303),
-    "ampere": GenerationFactors(0.865, 84.2, 0.216),
-    "turing": GenerationFactors(0.908, 118.0, 0.260),
-    "rdna": GenerationFactors(0.956, 228.5, 0.175),
-    "shared": GenerationFactors(0.802, 120.6, 0.170),
+    "blackwell": GenerationFactors(0.849, 57.5, 0.327),
+    "ada": GenerationFactors(0.825, 48.8, 0.254),
+    "ampere": GenerationFactors(0.878, 93.0, 0.217),
+    "ga100": GenerationFactors(0.834, 146.7, 0.383),
+    "hopper": GenerationFactors(0.843, 109.8, 0.270),
+    "gb100": GenerationFactors(0.888, 112.6, 0.270),
+    "volta": GenerationFactors(0.824, 159.2, 0.287),
+    "pascal": GenerationFactors(0.824, 246.0, 0.270),
+    "gp100": GenerationFactors(0.861, 422.7, 0.270),
+    "turing": GenerationFactors(0.873, 117.4, 0.270),
+    "rdna": GenerationFactors(0.966, 235.4, 0.178),
+    "shared": GenerationFactors(0.802, 113.1, 0.169),
 }
 _LIKE = {
-    "hopper": "ampere",
-    "volta": "turing",
-    "pascal": "turing",
     "rdna2": "rdna",
     "rdna3": "rdna",
     "rdna4": "rdna",
@@ -236,7 +239,7 @@ _LIKE = {
     "xe2": "rdna",
 }
 """Generations with few published runs or none, with the one whose factors stand for them."""
-_MEASURED = frozenset({"blackwell", "ada", "ampere", "turing", "volta", "rdna3", "rdna4", "shared"})
+_MEASURED = frozenset({*GENERATIONS, "rdna3", "rdna4"} - {"rdna"})
 """Generations with published runs."""
 
 
@@ -252,13 +255,13 @@ class CommonFactors:
     DDR4 and DDR5 agree with. `cache_spread` tells how far the experts that tokens need are spread: see `hit_rate`.
     """
 
-    few_bits: float = 1.248
-    experts_us: float = 1.304
-    more_experts: float = 0.726
-    mixture_us: float = 10.399
+    few_bits: float = 1.267
+    experts_us: float = 1.193
+    more_experts: float = 0.780
+    mixture_us: float = 13.249
     vulkan: float = 0.898
-    watts: float = 0.574
-    watts_compute: float = 0.614
+    watts: float = 0.565
+    watts_compute: float = 0.602
     host_gb_s: float = 40.000
     cache_spread: float = 0.3
 
