@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcher.app.planner import PlannedModels
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import message
 from launcher.models.plan import Plan, PlanCriteria, Status, fit_status
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from launcher.models.catalogue import Catalogue, ModelEntry, ModelFile
     from launcher.models.locate import ModelSelection
     from launcher.models.memory import MemoryEstimate, PlanSettings
-    from launcher.models.plan import UnplannedFile
     from launcher.models.situation import Situation
 
 _MIB = 2**20
@@ -30,22 +30,6 @@ _MOST_QUESTIONS = 3
 """Dry runs of an engine for one plan, each of about a second."""
 _OTHER_BACKEND_DOUBT = 0.5
 """Share of the compute buffers by which those of another backend may differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPlans:
-    """The plans for a named model, the best first, and the files without a plan.
-
-    `catalogue` has the model's entry, `criteria` its id. `asked` is an engine's answer, or the reason why it gave none;
-    None if it was not asked.
-    """
-
-    selection: ModelSelection
-    catalogue: Catalogue
-    criteria: PlanCriteria
-    plans: tuple[Plan, ...]
-    unplanned: tuple[UnplannedFile, ...]
-    asked: EngineComparison | LauncherError | None = None
 
 
 async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
@@ -74,7 +58,7 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
 
 async def plan_named(
     selection: ModelSelection, situation: Situation, criteria: PlanCriteria, machine: MachineDescription
-) -> NamedPlans:
+) -> PlannedModels:
     """Return the plans for a model. The header of the first plan's file on the hub is read if its model was.
 
     Raises BadOption and ModelUnknown for criteria that the model cannot meet, and the errors of the hub.
@@ -101,12 +85,12 @@ async def plan_named(
         file = selection.file or entry.files[0]
         by_engine = await _plan_by_engine(selection, file, situation, criteria, machine)
         if isinstance(by_engine, Plan):
-            return NamedPlans(selection, catalogue, criteria, (by_engine,), ())
+            return PlannedModels(selection, catalogue, criteria, (by_engine,), ())
         asked = by_engine
     elif has_header and plans and not plans[0].estimate.compute_exact:
         first, asked = await correct_by_engine(plans[0], selection, machine)
         plans = (first, *plans[1:])
-    return NamedPlans(selection, catalogue, criteria, plans, unplanned, asked)
+    return PlannedModels(selection, catalogue, criteria, plans, unplanned, asked)
 
 
 def _prefer_usual_file(

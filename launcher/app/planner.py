@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from launcher.models.compute_buffers import Backend
     from launcher.models.fit_advice import FitAdvice
     from launcher.models.gguf import GgufModel
+    from launcher.models.locate import ModelSelection
     from launcher.models.memory import MemoryEstimate, PlanSettings
+    from launcher.models.plan import UnplannedFile
 
 FLAGGED_PERCENT = 3.0
 """A formula that differs by more is marked as wrong, and only the engine's figures count."""
@@ -355,6 +357,22 @@ class ModelSource:
 
     model: GgufModel
     parts: tuple[TwinPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModels:
+    """Plans, the best first, and the files without a plan: of a named model, or of all (`selection` is None).
+
+    `catalogue` has the model's entry, `criteria` its id. `asked` is an engine's answer, or the reason why it gave none;
+    None if it was not asked.
+    """
+
+    selection: ModelSelection | None
+    catalogue: Catalogue
+    criteria: PlanCriteria
+    plans: tuple[Plan, ...]
+    unplanned: tuple[UnplannedFile, ...]
+    asked: EngineComparison | LauncherError | None = None
 
 
 async def choose_file(

@@ -59,6 +59,7 @@ class Setting:
 LANGUAGE, THEME, TEXT_SCALE = "window.language", "window.theme", "window.text_scale"
 MOTION, CLOSE = "window.motion", "window.close"
 NOTIFICATIONS, DOWNLOAD_LIMIT, CONNECTIONS = "window.notifications", "downloads.limit", "downloads.connections"
+READ_HEADERS = "models.read_headers"
 MODELS_FOLDER, AT_LOGIN, APPLY = "models.folder", "server.at_login", "server.apply"
 ADVICE = "server.advice"
 TEMPERATURE, TOP_K, TOP_P, MIN_P = "chat.temperature", "chat.top_k", "chat.top_p", "chat.min_p"
@@ -145,6 +146,16 @@ SETTINGS = (
         "",
         "next download",
         variable=MODELS_VARIABLE,
+    ),
+    Setting(
+        READ_HEADERS,
+        mark("Models"),
+        mark("Read headers from Hugging Face"),
+        mark("Makes plans exact for models that are not downloaded. Reads about 10 MB for each file, once."),
+        "choice",
+        VALUE_ASK,
+        "now",
+        ((VALUE_ASK, mark("Ask")), (VALUE_ON, mark("Always")), (VALUE_OFF, mark("Never"))),
     ),
     Setting(
         DOWNLOAD_LIMIT,

@@ -21,12 +21,12 @@ from launcher.cli.output import Note, Result, add_extra_arguments, print_result,
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
-    from launcher.app.planner import EngineComparison, MachineDescription, PlannedEngine
+    from launcher.app.planner import EngineComparison, MachineDescription, PlannedEngine, PlannedModels
     from launcher.app.start_settings import KeptPlan
     from launcher.base.errors import LauncherError
-    from launcher.models.locate import ModelSelection
+    from launcher.models.catalogue import Catalogue
     from launcher.models.memory import MemoryEstimate, PlanSettings
-    from launcher.models.plan import Plan, UnplannedFile
+    from launcher.models.plan import Plan, PlanCriteria, UnplannedFile
     from launcher.models.situation import Situation
     from launcher.models.speed import SpeedForecast
 
@@ -178,30 +178,26 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app import planner
     from launcher.base.errors import LauncherError
     from launcher.models.catalogue_load import load_catalogue
-    from launcher.models.plan import Status, list_unplanned, make_plans
+    from launcher.models.plan import Status
 
     criteria, machine = read_plan_criteria(options), read_machine_description(options)
     catalogue = load_catalogue()
     problems = catalogue.problems
     if problems and not options.json:  # before anything fails: a problem may be the reason for a missing model
         print_result(Result(None, [Note(f"Left out: {problem}") for problem in problems]), as_json=False)
-    served_quant: str | None = None
-    selection: ModelSelection | None = None
-    if model_name := options.what or options.model:
-        from launcher.app.named_plans import plan_named, select_named
-
-        selection = await select_named(model_name, catalogue)
+    model_name = options.what or options.model
     situation = await planner.read_situation(machine)
+    planned = await _make_plans(model_name, catalogue, situation, criteria, machine)
+    if await _read_headers(planned.plans, as_json=options.json):
+        planned = await _make_plans(model_name, load_catalogue(), situation, criteria, machine)
+    catalogue, criteria, plans, unplanned = planned.catalogue, planned.criteria, planned.plans, planned.unplanned
     comparison: EngineComparison | LauncherError | None = None
-    if selection is not None:
-        named = await plan_named(selection, situation, criteria, machine)
-        catalogue, criteria, plans, unplanned = named.catalogue, named.criteria, named.plans, named.unplanned
-        if criteria.quant is None and selection.file and selection.path:
-            served_quant = selection.file.quant
-        if not plans and isinstance(named.asked, LauncherError):
-            comparison = named.asked
-    else:
-        plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
+    served_quant: str | None = None
+    selection = planned.selection
+    if selection is not None and criteria.quant is None and selection.file and selection.path:
+        served_quant = selection.file.quant
+    if not plans and isinstance(planned.asked, LauncherError):
+        comparison = planned.asked
     # Only files on this machine can have settings of an earlier start, or tuned ones.
     if not situation.described and any(map(planner.downloaded_file, plans)):
         from launcher.app.start_settings import apply_own_settings
@@ -251,6 +247,57 @@ async def run(options: argparse.Namespace) -> Result:
 
     exit_code = 0 if fits and not isinstance(comparison, LauncherError) else 1
     return Result(data, format_lines(), exit_code)
+
+
+async def _make_plans(
+    model: str | None,
+    catalogue: Catalogue,
+    situation: Situation,
+    criteria: PlanCriteria,
+    machine: MachineDescription,
+) -> PlannedModels:
+    """Return the plans for the model that the user names, else for the catalogue."""
+    from launcher.app.planner import PlannedModels
+    from launcher.models.plan import list_unplanned, make_plans
+
+    if model:
+        from launcher.app.named_plans import plan_named, select_named
+
+        return await plan_named(await select_named(model, catalogue), situation, criteria, machine)
+    plans, unplanned = make_plans(catalogue, situation, criteria), list_unplanned(catalogue, situation, criteria)
+    return PlannedModels(None, catalogue, criteria, plans, unplanned)
+
+
+async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
+    """Read the headers of files on the hub that are estimated, if the user agrees. Returns whether any was read.
+
+    The user is asked once, on a terminal.
+    """
+    from launcher.app.settings import stored_value
+    from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF
+    from launcher.cli.terminal import can_ask, confirm
+
+    answer = stored_value(READ_HEADERS)
+    if answer == VALUE_OFF or (answer == VALUE_ASK and (as_json or not can_ask())):
+        return False
+    from launcher.app import hub_headers  # late: most plans do without it
+
+    estimated = hub_headers.find_estimated(plans)
+    if not estimated:
+        return False
+    if hub_headers.should_ask():
+        files = "1 plan is an estimate" if len(estimated) == 1 else f"{len(estimated)} plans are estimates"
+        hub_headers.keep_answer(
+            agreed=await confirm(
+                f"{files}. Read headers of such files from Hugging Face, about 10 MB each, now and later?"
+            )
+        )
+    if not hub_headers.may_read():
+        return False
+    error = await hub_headers.read_headers(estimated)
+    if error is not None and not as_json:
+        print_result(Result(None, [Note(f"Not all headers were read. {error}")]), as_json=False)
+    return True
 
 
 def _use_kept_settings(plan: Plan, kept_plans: Sequence[KeptPlan]) -> Plan:

@@ -1,0 +1,89 @@
+"""Reads the headers of files on the hub that plans only estimate, if the user agrees; what is known then replaces that.
+
+The answer is the setting `models.read_headers`. Headers are kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.app import settings
+from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF, VALUE_ON
+from launcher.base.errors import LauncherError
+
+if TYPE_CHECKING:
+    from launcher.models.catalogue import ModelEntry, ModelFile
+    from launcher.models.plan import Plan
+
+_MOST_FILES = 4
+"""Files whose headers are read for one list of plans; each takes about 10 MB."""
+_TRUE_VALUES = ("1", "on", "yes", "true")
+
+
+def find_estimated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return the plans, one for each file, whose weights are estimates that a header on the hub would replace."""
+    found: dict[tuple[str, str], Plan] = {}
+    for plan in plans:
+        if plan.entry.repo is None or plan.estimate.weights_exact or _is_replaced(plan.entry, plan.file):
+            continue
+        found.setdefault((plan.entry.id, plan.file.quant), plan)
+    return tuple(found.values())[:_MOST_FILES]
+
+
+def should_ask() -> bool:
+    """Return whether the user was not asked yet, and there may be a network."""
+    return settings.stored_value(READ_HEADERS) == VALUE_ASK and not _is_offline()
+
+
+def may_read() -> bool:
+    """Return whether the user agreed, and there may be a network."""
+    return settings.stored_value(READ_HEADERS) == VALUE_ON and not _is_offline()
+
+
+def keep_answer(*, agreed: bool) -> None:
+    """Keep the user's answer. Raises what `change_setting` raises."""
+    settings.change_setting(READ_HEADERS, VALUE_ON if agreed else VALUE_OFF)
+
+
+async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
+    """Read the headers of the plans' files on the hub, at once. Returns the first error; what was read is kept."""
+    results = await asyncio.gather(*(asyncio.to_thread(_read_header, plan) for plan in plans), return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException) and not isinstance(each, LauncherError | OSError):
+            raise each
+    return next((each for each in results if isinstance(each, LauncherError)), None)
+
+
+def _read_header(plan: Plan) -> None:
+    """Read a file's header. Its checksum, by which that is kept, is asked for if the catalogue does not have it."""
+    from launcher.fetch.hub import HubFile
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.gguf_remote import read_remote_model
+    from launcher.models.hub_figures import refresh_figures
+
+    entry, file = plan.entry, plan.file
+    if _first_sha256(file) is None:
+        listed = load_catalogue(hub_figures=False)
+        if any(each.id == entry.id for each in listed.models):
+            refresh_figures(listed.find(entry.id))
+            entry = load_catalogue().find(entry.id)
+            file = entry.file(file.quant) or file
+    read_remote_model(HubFile(entry.repo or "", file.file, entry.revision or "main"))
+
+
+def _first_sha256(file: ModelFile) -> str | None:
+    return file.parts[0].sha256 if file.parts else file.sha256
+
+
+def _is_replaced(entry: ModelEntry, file: ModelFile) -> bool:
+    """Return whether the hub was asked, and has another file under this name, whose header says nothing of this one."""
+    from launcher.models.hub_figures import figures_folder
+
+    return _first_sha256(file) is None and (figures_folder() / f"{entry.id}.json").exists()
+
+
+def _is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _TRUE_VALUES

@@ -1,0 +1,129 @@
+"""Headers on the hub, which replace what plans only estimate, once the user agreed."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.app import hub_headers, settings
+from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF, VALUE_ON
+from launcher.models.catalogue_load import load_catalogue
+from launcher.models.plan import Plan, PlanCriteria, make_plans
+from launcher.models.situation import describe_machine
+from tests.conftest import Hub
+
+MODEL = "qwen3.5-4b-mtp"
+ARGUMENTS = (MODEL, "--quant", "Q4_K_M", "--gpu-memory", "8")
+
+
+@pytest.fixture(autouse=True)
+def repository(hub: Hub, demo_model: Path) -> Iterator[Path]:
+    """The repository of a model whose sizes the catalogue does not list; its files are the demo model."""
+    entry = load_catalogue(hub_figures=False).find(MODEL)
+    file = entry.file("Q4_K_M")
+    assert file
+    assert file.size_bytes is None
+    assert entry.repo
+    folder = hub.folder / entry.repo
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(demo_model, folder / file.file)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def plan() -> Plan:
+    (found,) = make_plans(load_catalogue(), describe_machine((8,)), PlanCriteria(MODEL, quant="Q4_K_M"))
+    return found
+
+
+def test_what_is_known_afterwards_replaces_the_estimate(demo_model: Path) -> None:
+    estimated = plan()
+    assert (estimated.file.size_bytes, estimated.estimate.weights_exact) == (None, False)
+    assert hub_headers.find_estimated([estimated, estimated]) == (estimated,)
+    assert asyncio.run(hub_headers.read_headers([estimated])) is None
+    known = plan()
+    assert (known.file.size_bytes, known.estimate.weights_exact) == (demo_model.stat().st_size, True)
+    assert hub_headers.find_estimated([known]) == ()
+
+
+def test_a_file_that_was_replaced_on_the_hub_is_asked_about_once(repository: Path) -> None:
+    for each in repository.iterdir():
+        each.unlink()
+    (repository / "README.md").write_text("gone")
+    estimated = plan()
+    assert asyncio.run(hub_headers.read_headers([estimated])) is not None
+    assert hub_headers.find_estimated([plan()]) == ()
+
+
+def test_no_network_is_an_error_that_leaves_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    estimated = plan()
+    error = asyncio.run(hub_headers.read_headers([estimated]))
+    assert error is not None
+    assert error.code == "unreachable"
+    assert hub_headers.find_estimated([plan()]) == (plan(),)
+
+
+def test_offline_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (hub_headers.should_ask(), hub_headers.may_read()) == (True, False)
+    hub_headers.keep_answer(agreed=True)
+    assert (hub_headers.should_ask(), hub_headers.may_read()) == (False, True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert (hub_headers.should_ask(), hub_headers.may_read()) == (False, False)
+
+
+def run_on_terminal(typed: str, *arguments: str) -> tuple[str, str]:
+    """Run `plan` with a terminal for questions; return its output, and what was asked."""
+    ours, its = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "launcher", "plan", *ARGUMENTS, *arguments],
+        stdin=its,
+        stderr=its,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        os.close(its)
+        os.write(ours, typed.encode())
+        assert program.stdout
+        output = program.stdout.read()
+    assert program.returncode == 0
+    asked = b""
+    try:
+        while block := os.read(ours, 4_096):
+            asked += block
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    return output, asked.decode()
+
+
+@pytest.mark.parametrize(("typed", "kept", "is_exact"), [("y\n", VALUE_ON, True), ("\n", VALUE_OFF, False)])
+def test_the_question_is_asked_once_and_the_answer_is_kept(typed: str, kept: str, is_exact: bool, hub: Hub) -> None:
+    output, asked = run_on_terminal(typed)
+    assert "Read headers of such files from Hugging Face" in asked
+    assert settings.stored_value(READ_HEADERS) == kept
+    assert ("about 2.5 GiB" in output) is not is_exact
+    assert bool(hub.requests()) is is_exact
+    output, asked = run_on_terminal("")
+    assert "Hugging Face" not in asked
+    assert ("about 2.5 GiB" in output) is not is_exact
+    assert hub.requests() == []
+
+
+def test_programs_are_not_asked(hub: Hub) -> None:
+    _, asked = run_on_terminal("", "--json")
+    assert "Hugging Face" not in asked
+    output = subprocess.run(
+        [sys.executable, "-m", "launcher", "plan", *ARGUMENTS],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
+    assert output.stderr == b""
+    assert settings.stored_value(READ_HEADERS) == VALUE_ASK
+    assert hub.requests() == []
