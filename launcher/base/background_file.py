@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.base.files import write_atomically
@@ -76,7 +77,8 @@ class BackgroundFile:
                 data = self._content
             try:
                 if data is None:
-                    self._path.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError, NotADirectoryError):  # the latter: its folder is none any more
+                        self._path.unlink()
                 else:
                     write_atomically(self._path, data)
                 self._warned = False

@@ -17,6 +17,7 @@ from launcher.engine.server.client import ChatRequest
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.monitor.meter import Acceptance
+from launcher.monitor.monitor import MonitorPeriods
 from launcher.monitor.traffic import Counters, Traffic, parse_counters
 from launcher.tuning.history import History, history_file
 from launcher.tuning.history_environment import Environment
@@ -33,6 +34,7 @@ def demo() -> ServeOptions:
 @pytest.fixture
 async def session() -> AsyncIterator[ServerSession]:
     serving = ServerSession()
+    serving.monitor.periods = MonitorPeriods(metrics_s=0.05, metrics_rest_s=0.05)
     yield serving
     await serving.stop()
 

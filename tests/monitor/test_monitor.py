@@ -143,7 +143,7 @@ async def test_requests_of_others_wake_it_when_the_counters_tell(tmp_path: Path)
 
     async with (
         Busy("http://127.0.0.1:9", None) as client,
-        watching(tmp_path, visible_s=NEVER_S, metrics_s=0.01) as watched,
+        watching(tmp_path, visible_s=NEVER_S, metrics_s=0.01, metrics_rest_s=0.01) as watched,
     ):
         watched.server.counters = client
         await watched.until(1)
