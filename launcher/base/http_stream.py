@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from launcher import __version__
 from launcher.base.errors import BadOption, Refused, Unreachable
@@ -174,29 +174,9 @@ class RangeStream:
             extra["Authorization"] = f"Bearer {self._token}"
         elif parts.username:
             extra["Authorization"] = _basic_auth(parts.username, parts.password)
-        proxy = find_proxy(url)
-        if proxy:
-            proxy_parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-            if proxy_parts.scheme != "http" or not proxy_parts.hostname:
-                raise BadOption(
-                    message(
-                        "The proxy {proxy} uses {scheme}, which is not supported.",
-                        proxy=host_name(proxy),
-                        scheme=proxy_parts.scheme,
-                    ),
-                    message("Set HTTPS_PROXY to one that begins with http://."),
-                )
-            proxy_host, proxy_port = proxy_parts.hostname, proxy_parts.port or 80
-            login = {}
-            if proxy_parts.username:
-                login["Proxy-Authorization"] = _basic_auth(proxy_parts.username, proxy_parts.password)
-            if parts.scheme == "http":
-                plain = http.client.HTTPConnection(proxy_host, proxy_port, timeout=_CONNECT_S)
-                netloc = parts.netloc.rpartition("@")[2]
-                return plain, f"http://{netloc}{target}", extra | login
-            tunnel = http.client.HTTPSConnection(proxy_host, proxy_port, timeout=_CONNECT_S, context=make_tls_context())
-            tunnel.set_tunnel(host, port or 443, login)
-            return tunnel, target, extra
+        if proxy := find_proxy(url):
+            connection, request_target, login = _connect_through_proxy(proxy, parts, target)
+            return connection, request_target, extra | login
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=_CONNECT_S), target, extra
         return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=make_tls_context()), target, extra
@@ -209,6 +189,36 @@ class RangeStream:
         length = headers.get("content-length", "")
         self._left = int(length) if length.isdecimal() and len(length) < 20 and not response.chunked else None
         return ResponseHead(response.status, headers)
+
+
+def _connect_through_proxy(
+    proxy: str, parts: SplitResult, target: str
+) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+    """Return a connection to the server in `parts` through a proxy, the request target, and headers for the proxy.
+
+    Raises BadOption for an unsupported kind of proxy.
+    """
+    proxy_parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if proxy_parts.scheme != "http" or not proxy_parts.hostname:
+        raise BadOption(
+            message(
+                "The proxy {proxy} uses {scheme}, which is not supported.",
+                proxy=host_name(proxy),
+                scheme=proxy_parts.scheme,
+            ),
+            message("Set HTTPS_PROXY to one that begins with http://."),
+        )
+    proxy_host, proxy_port = proxy_parts.hostname, proxy_parts.port or 80
+    login = {}
+    if proxy_parts.username:
+        login["Proxy-Authorization"] = _basic_auth(proxy_parts.username, proxy_parts.password)
+    if parts.scheme == "http":
+        plain = http.client.HTTPConnection(proxy_host, proxy_port, timeout=_CONNECT_S)
+        netloc = parts.netloc.rpartition("@")[2]
+        return plain, f"http://{netloc}{target}", login
+    tunnel = http.client.HTTPSConnection(proxy_host, proxy_port, timeout=_CONNECT_S, context=make_tls_context())
+    tunnel.set_tunnel(parts.hostname or "", parts.port or 443, login)
+    return tunnel, target, {}
 
 
 def _basic_auth(user: str, password: str | None) -> str:

@@ -210,19 +210,7 @@ def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterato
     head = [curve.axis.value, *(f"{name} t/s" for name in curve.series), *("times" for _ in others)]
     head += [*("accepted" for _ in others), "read t/s", "first token s"]
     head += [] if prices is None else [f"a million {name}" for name in curve.series]
-    rows = [tuple(head)]
-    for place in curve.places:
-        points = [curve.point_at(name, place) for name in curve.series]
-        ratios = [curve.ratio_at(name, place) for name in others]
-        cells = [f"{place:,}", *(_format_rate(point) for point in points)]
-        cells += [_format_ratio(ratio.interval) if ratio else UNKNOWN for ratio in ratios]
-        cells += [format_percent(each.acceptance.rate) if each and each.acceptance else UNKNOWN for each in points[1:]]
-        cells.append("/".join(_format_figure(point.prefill if point else None, "{:,.0f}") for point in points))
-        cells.append("/".join(_format_figure(point.first_token_s if point else None, "{:.2f}") for point in points))
-        if prices is not None:
-            known_costs = [costs.get((name, place), (None, ""))[0] for name in curve.series]
-            cells += [_format_figure(cost.per_million if cost else None, "{:.3g}") for cost in known_costs]
-        rows.append(tuple(cells))
+    rows = [head, *(_curve_row(curve, place, costs, with_costs=prices is not None) for place in curve.places)]
     yield from format_table(rows, right=range(len(head)))
     yield wrap_text(INTERVAL_NOTE, "  ")
     yield ""
@@ -231,6 +219,21 @@ def _format_curve(curve: Curve, costs: _Costs, prices: Prices | None) -> Iterato
     if spoilt:
         missing.append(f"{spoilt} replies were spoilt, and asked again.")
     yield from map(wrap_text, [*summarize_curve(curve), *missing, *_describe_costs(costs)])
+
+
+def _curve_row(curve: Curve, place: int, costs: _Costs, *, with_costs: bool) -> list[str]:
+    """Return the cells of a row of the table: all series at one place of the curve."""
+    points = [curve.point_at(name, place) for name in curve.series]
+    ratios = [curve.ratio_at(name, place) for name in curve.series[1:]]
+    cells = [f"{place:,}", *(_format_rate(point) for point in points)]
+    cells += [_format_ratio(ratio.interval) if ratio else UNKNOWN for ratio in ratios]
+    cells += [format_percent(each.acceptance.rate) if each and each.acceptance else UNKNOWN for each in points[1:]]
+    cells.append("/".join(_format_figure(point.prefill if point else None, "{:,.0f}") for point in points))
+    cells.append("/".join(_format_figure(point.first_token_s if point else None, "{:.2f}") for point in points))
+    if with_costs:
+        known_costs = [costs.get((name, place), (None, ""))[0] for name in curve.series]
+        cells += [_format_figure(cost.per_million if cost else None, "{:.3g}") for cost in known_costs]
+    return cells
 
 
 def _describe_costs(costs: _Costs) -> list[str]:

@@ -255,72 +255,86 @@ def check_response(
     `host` sent the response, `requested_host` is that of the URL: a redirect may lead to another host. RFC 9110: 14
     (ranges), 13.1.5 (If-Range).
     """
+    match response.status:
+        case 206:
+            return _check_part(response, begin, expected, host, name)
+        case 200:
+            return _check_whole_file(response, begin, expected, host, name)
+        case 416:
+            return _check_refused_range(response, begin, expected, host, name)
+    raise _status_trouble(response, host, requested_host)
+
+
+def _check_part(
+    response: ResponseHead, begin: int, expected: DownloadIdentity, host: str, name: str
+) -> AcceptedResponse:
+    etag = response.headers.get("etag")
+    sent_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    first = int(sent_range["first"]) if sent_range and sent_range["first"] else None
+    if sent_range is None or first is None or not begin == first <= int(sent_range["last"]):
+        other_part = Refused(
+            message("{host} sent a different part of {name} than requested.", host=host, name=name),
+            _TRY_ELSEWHERE,
+        )
+        raise ConnectionTrouble(other_part, NextStep.NO_RANGES)
+    size = _parse_size(sent_range["size"], expected.bytes)
+    if size is None:
+        raise ConnectionTrouble(_no_size_error(host, name), NextStep.NO_RANGES)
+    if size != expected.bytes:
+        _refuse_web_page(response.headers.get("content-type", ""), host, name)
+    _check_size(size, expected, host, name, begin)
+    if begin and expected.etag and etag and etag != expected.etag and expected.sha256 is None:
+        raise ConnectionTrouble(_changed_error(host, name), NextStep.START_OVER)
+    return AcceptedResponse(size, etag, supports_ranges=True)
+
+
+def _check_whole_file(
+    response: ResponseHead, begin: int, expected: DownloadIdentity, host: str, name: str
+) -> AcceptedResponse:
     headers = response.headers
     etag = headers.get("etag")
-    sent_range = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
-    if response.status == 206:
-        if (
-            not sent_range
-            or not sent_range["first"]
-            or not begin == int(sent_range["first"]) <= int(sent_range["last"])
-        ):
-            other_part = Refused(
-                message("{host} sent a different part of {name} than requested.", host=host, name=name),
-                _TRY_ELSEWHERE,
-            )
-            raise ConnectionTrouble(other_part, NextStep.NO_RANGES)
-        size = _parse_size(sent_range["size"], expected.bytes)
-        if size is None:
-            raise ConnectionTrouble(
-                Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
-                NextStep.NO_RANGES,
-            )
-        if size != expected.bytes:
-            _refuse_web_page(headers.get("content-type", ""), host, name)
-        _check_size(size, expected, host, name, begin)
-        if begin and expected.etag and etag and etag != expected.etag and expected.sha256 is None:
-            raise ConnectionTrouble(
-                Refused(
-                    message("{name} was changed on {host} during the download.", name=name, host=host),
-                    message("Try again."),
-                ),
-                NextStep.START_OVER,
-            )
-        return AcceptedResponse(size, etag, supports_ranges=True)
-    if response.status == 200:
-        announced = None if "transfer-encoding" in headers else _parse_size(headers.get("content-length", ""), None)
-        if announced is None or announced != expected.bytes:
-            _refuse_web_page(headers.get("content-type", ""), host, name)
-        size = expected.bytes if announced is None else announced
-        if size is None:
-            raise ConnectionTrouble(
-                Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE),
-                NextStep.GIVE_UP,
-            )
-        if begin and etag and expected.etag and etag != expected.etag:
-            same_by_hash = expected.sha256 is not None and expected.bytes == size
-            changed = Refused(
-                message("{name} was changed on {host} during the download.", name=name, host=host),
-                message("Try again."),
-            )
-            raise ConnectionTrouble(changed, NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.START_OVER)
-        _check_size(size, expected, host, name, begin)
-        if begin:
-            unsure = announced is None and (etag is None or etag != expected.etag)
-            not_in_parts = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
-            raise ConnectionTrouble(not_in_parts, NextStep.UNSURE if unsure else NextStep.NO_RANGES)
-        return AcceptedResponse(size, etag, supports_ranges=False)
-    if response.status == 416:
-        size = _parse_size(sent_range["size"] if sent_range else "", expected.bytes)
-        if size == 0 and expected.bytes in (None, 0):
-            return AcceptedResponse(0, etag, supports_ranges=True)
-        refused = Refused(
-            message("{host} refuses to send {name} from byte {begin:,}.", host=host, name=name, begin=begin),
-            _TRY_ELSEWHERE,
-            status=416,
-        )
-        raise ConnectionTrouble(refused, NextStep.START_OVER if begin else NextStep.GIVE_UP)
-    raise _status_trouble(response, host, requested_host)
+    announced = None if "transfer-encoding" in headers else _parse_size(headers.get("content-length", ""), None)
+    if announced is None or announced != expected.bytes:
+        _refuse_web_page(headers.get("content-type", ""), host, name)
+    size = expected.bytes if announced is None else announced
+    if size is None:
+        raise ConnectionTrouble(_no_size_error(host, name), NextStep.GIVE_UP)
+    if begin and etag and expected.etag and etag != expected.etag:
+        same_by_hash = expected.sha256 is not None and expected.bytes == size
+        next_step = NextStep.WITHOUT_CONDITION if same_by_hash else NextStep.START_OVER
+        raise ConnectionTrouble(_changed_error(host, name), next_step)
+    _check_size(size, expected, host, name, begin)
+    if begin:
+        unsure = announced is None and (etag is None or etag != expected.etag)
+        not_in_parts = Refused(message("{host} cannot send {name} in parts.", host=host, name=name), _TRY_ELSEWHERE)
+        raise ConnectionTrouble(not_in_parts, NextStep.UNSURE if unsure else NextStep.NO_RANGES)
+    return AcceptedResponse(size, etag, supports_ranges=False)
+
+
+def _check_refused_range(
+    response: ResponseHead, begin: int, expected: DownloadIdentity, host: str, name: str
+) -> AcceptedResponse:
+    """Accept the refusal of a range only for an empty file."""
+    sent_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    size = _parse_size(sent_range["size"] if sent_range else "", expected.bytes)
+    if size == 0 and expected.bytes in (None, 0):
+        return AcceptedResponse(0, response.headers.get("etag"), supports_ranges=True)
+    refused = Refused(
+        message("{host} refuses to send {name} from byte {begin:,}.", host=host, name=name, begin=begin),
+        _TRY_ELSEWHERE,
+        status=416,
+    )
+    raise ConnectionTrouble(refused, NextStep.START_OVER if begin else NextStep.GIVE_UP)
+
+
+def _no_size_error(host: str, name: str) -> Refused:
+    return Refused(message("{host} does not report the size of {name}.", host=host, name=name), _TRY_ELSEWHERE)
+
+
+def _changed_error(host: str, name: str) -> Refused:
+    return Refused(
+        message("{name} was changed on {host} during the download.", name=name, host=host), message("Try again.")
+    )
 
 
 _TRY_ELSEWHERE = message("Try again later, or download it from another server.")
