@@ -660,27 +660,29 @@ class Transfer:
         self._unsure = trouble is not None and trouble.next_step is NextStep.UNSURE and not self._workers
         if trouble is None:
             return None
-        if trouble.next_step is NextStep.START_OVER:
+        step = trouble.next_step
+        if step is NextStep.START_OVER:
             self._start_over(trouble.error)
             return None
-        if trouble.next_step is NextStep.WRONG_DATA:
+        if step is NextStep.WRONG_DATA:
             self._part.close()
             raise keep_as_bad(self._target, trouble.error.title)
-        if trouble.next_step is NextStep.WITHOUT_CONDITION and self._with_condition:
+        if step is NextStep.WITHOUT_CONDITION and self._with_condition:
             self._with_condition = False
             return None
         if self._workers:  # the other connections go on
-            if worker.received_bytes < _GOOD_CONNECTION_BYTES or trouble.next_step is not NextStep.RETRY:
+            if worker.received_bytes < _GOOD_CONNECTION_BYTES or step is not NextStep.RETRY:
                 self._growth.stop_growing(len(self._workers))
                 self._part.extend_into_gaps()
-        elif self._with_range and (trouble.next_step is NextStep.NO_RANGES or (self._unsure and unsure_before)):
+            return trouble
+        if self._with_range and (step is NextStep.NO_RANGES or (self._unsure and unsure_before)):
             self._with_range = False
             self._growth.stop_growing(1)
             self._start_over(trouble.error)
             return None
-        elif trouble.next_step in (NextStep.GIVE_UP, NextStep.WITHOUT_CONDITION):
+        if step in (NextStep.GIVE_UP, NextStep.WITHOUT_CONDITION):
             raise self._with_resume_hint(trouble.error)
-        elif self._part.done_bytes and not (self._with_range and self._proves_identity(self._part.identity.etag)):
+        if self._part.done_bytes and not (self._with_range and self._proves_identity(self._part.identity.etag)):
             self._start_over(trouble.error)
         return trouble
 
