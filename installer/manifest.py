@@ -20,7 +20,7 @@ from linux.contents import wheels
 from packaging.utils import canonicalize_name
 
 from launcher import __version__
-from launcher.updates.check import ANY_PLATFORM, MANIFEST, Manifest
+from launcher.updates.check import ANY_PLATFORM, MANIFEST, ReleaseManifest
 
 _PLATFORMS = {".deb": "linux-x64", ".sh": "linux-x64", ".exe": "windows-x64", ".ps1": "windows-x64"}
 _SUMS = "SHA256SUMS"
@@ -121,7 +121,7 @@ def main(dist: Path, changelog: Path, deb: Path, windows: Path) -> None:
         "artefacts": artefacts,
     }
     text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
-    Manifest.model_validate_json(text)
+    ReleaseManifest.model_validate_json(text)
     (dist / MANIFEST).write_text(text, "utf-8")
     lines = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(dist.iterdir())]
     (dist / _SUMS).write_text("".join(lines), "utf-8")

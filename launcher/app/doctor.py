@@ -23,7 +23,7 @@ from launcher.machine.engine_devices import find_disagreements, is_gpu
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.machine.gpus import read_gpu_states
 from launcher.machine.host import read_host
-from launcher.machine.libraries import Library, install_command, missing_libraries, window_purposes
+from launcher.machine.libraries import SystemLibrary, install_command, missing_libraries, window_purposes
 from launcher.machine.machine import Machine, read_machine
 from launcher.machine.wsl import WslconfigSuggestion, WslOnly, WslSettings, read_wsl_settings, suggest_wslconfig
 from launcher.models.situation import Situation
@@ -72,7 +72,7 @@ class DoctorReport:
     wslconfig: WslconfigSuggestion | None
     backend: BackendChoice
     engines: tuple[EngineCheck, ...]
-    missing: tuple[Library, ...]
+    missing: tuple[SystemLibrary, ...]
     findings: tuple[Problem, ...]
     situation: Situation | None
 
@@ -227,7 +227,7 @@ def _describe_outdated_preset(match: PresetMatch) -> Problem:
     return Problem(title, message("Measure again: `mtp-launcher tune`."))
 
 
-def _find_window_problems(machine: Machine, missing: tuple[Library, ...]) -> list[Problem]:
+def _find_window_problems(machine: Machine, missing: tuple[SystemLibrary, ...]) -> list[Problem]:
     findings = []
     window = tuple(library for library in missing if library.purpose != "engine")
     if window:

@@ -19,7 +19,7 @@ _WHOLE_MODEL_GIB = 23
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class MachineAdvice:
     """A finding in one sentence, and what to do about it."""
 
     title: str
@@ -28,7 +28,7 @@ class Advice:
 
 def list_advice(
     machine: Machine, wsl_settings: Sequence[WslSettings] = (), disks: Sequence[Disk] = ()
-) -> tuple[Advice, ...]:
+) -> tuple[MachineAdvice, ...]:
     """Return all advice on GPUs, WSL, disks and power. `disks` are those that hold models."""
     return (
         *_advise_on_gpus(machine),
@@ -38,17 +38,17 @@ def list_advice(
     )
 
 
-def _advise_on_gpus(machine: Machine) -> Iterator[Advice]:
+def _advise_on_gpus(machine: Machine) -> Iterator[MachineAdvice]:
     for card in machine.unusable_cards:
-        yield Advice(
+        yield MachineAdvice(
             message("The {name} was found but cannot be used: {reason}", name=card.name, reason=card.reason),
             _driver_hint(card, machine.host),
         )
     for failure in machine.failures:
-        yield Advice(failure, message("If this continues after a restart, check the output of `sudo dmesg`."))
+        yield MachineAdvice(failure, message("If this continues after a restart, check the output of `sudo dmesg`."))
     for gpu in machine.gpus:
         if gpu.asleep:
-            yield Advice(
+            yield MachineAdvice(
                 message("The {name} is asleep and was not woken for this check.", name=gpu.name),
                 message(
                     "`mtp-launcher doctor --wake` wakes it; loading a model wakes it, too.",
@@ -56,7 +56,7 @@ def _advise_on_gpus(machine: Machine) -> Iterator[Advice]:
                 ),
             )
         elif gpu.resizable_bar is False:
-            yield Advice(
+            yield MachineAdvice(
                 message(
                     "Resizable BAR is off: the processor reaches only 256 MiB of the {name} at once.", name=gpu.name
                 ),
@@ -87,10 +87,10 @@ def _driver_hint(card: UnusableCard, host: Host) -> str:
     )
 
 
-def _advise_on_wsl(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Iterator[Advice]:
+def _advise_on_wsl(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Iterator[MachineAdvice]:
     host = machine.host
     if host.wsl == 1:
-        yield Advice(
+        yield MachineAdvice(
             message("This is WSL 1, which has no GPU."),
             message("In Windows, find its name with `wsl --list` and convert it with `wsl --set-version NAME 2`."),
         )
@@ -102,7 +102,7 @@ def _advise_on_wsl(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Ite
         for unknown in file.unknown:
             is_gpu_memory = unknown.name.lower().endswith("gpumemory")
             why = message("WSL does not limit the GPU's memory: all of it is usable.") if is_gpu_memory else Message()
-            yield Advice(
+            yield MachineAdvice(
                 message(
                     "{path} line {line}: WSL has no setting {name} and ignores it.",
                     path=file.path,
@@ -114,25 +114,25 @@ def _advise_on_wsl(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Ite
     yield from _advise_on_wsl_memory(machine, wsl_settings)
 
 
-def _advise_on_missing_wsl_gpu(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Advice:
+def _advise_on_missing_wsl_gpu(machine: Machine, wsl_settings: Sequence[WslSettings]) -> MachineAdvice:
     for file in wsl_settings:
         if file.values.get("wsl2.gpusupport", "").lower() in {"false", "0"}:
-            return Advice(
+            return MachineAdvice(
                 message("{path} hides the GPU from WSL: gpuSupport is off.", path=file.path),
                 join_messages(message("Delete the line."), RESTART_HINT),
             )
     if not machine.host.wsl_gpu:
-        return Advice(
+        return MachineAdvice(
             message("WSL provides no GPU here: /dev/dxg is missing."),
             join_messages(message("Install the GPU's driver in Windows, then run `wsl --update` there."), RESTART_HINT),
         )
-    return Advice(
+    return MachineAdvice(
         message("WSL offers a GPU, but none was found: {reason}", reason=machine.no_gpu_reason),
         message("Install or update the NVIDIA driver in Windows, not inside WSL. WSL uses the driver of Windows."),
     )
 
 
-def _advise_on_wsl_memory(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Iterator[Advice]:
+def _advise_on_wsl_memory(machine: Machine, wsl_settings: Sequence[WslSettings]) -> Iterator[MachineAdvice]:
     """Yield advice to raise WSL's memory, if that and the GPU's are too little for a large model."""
     largest = max((gpu.memory_bytes or 0 for gpu in machine.gpus), default=0)
     memory = machine.host.memory_bytes
@@ -158,7 +158,7 @@ def _advise_on_wsl_memory(machine: Machine, wsl_settings: Sequence[WslSettings])
         hint = message(
             "Windows needs the rest of the memory. Choose a model that fits completely into the GPU's memory."
         )
-    yield Advice(
+    yield MachineAdvice(
         message(
             "WSL has {memory:.1f} GiB of memory, too little for the layers of a large model that do not fit "
             "into {largest:.0f} GiB of GPU memory.",
@@ -169,10 +169,10 @@ def _advise_on_wsl_memory(machine: Machine, wsl_settings: Sequence[WslSettings])
     )
 
 
-def _advise_on_disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
+def _advise_on_disks(host: Host, disks: Sequence[Disk]) -> Iterator[MachineAdvice]:
     for disk in disks:
         if host.wsl is not None and disk.holds_windows_files:
-            yield Advice(
+            yield MachineAdvice(
                 message(
                     "{folder} is on a Windows drive, which WSL reads slowly and cannot memory-map.",
                     folder=disk.folder,
@@ -181,9 +181,9 @@ def _advise_on_disks(host: Host, disks: Sequence[Disk]) -> Iterator[Advice]:
             )
 
 
-def _advise_on_power(host: Host) -> Iterator[Advice]:
+def _advise_on_power(host: Host) -> Iterator[MachineAdvice]:
     if host.on_battery:
-        yield Advice(
+        yield MachineAdvice(
             message("This computer runs on battery, which slows CPU and GPU down."),
             message("Plug it in, especially before measuring."),
         )

@@ -16,7 +16,7 @@ _LOAD_ERROR = re.compile(r"([^\s/]+\.so[.\d]*): (?:cannot open shared object fil
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class SystemLibrary:
     """A shared library and its Debian and Arch Linux packages; an unknown package is empty.
 
     `purpose` is the part that needs it: "engine", "window", "xcb" or "wayland".
@@ -28,13 +28,13 @@ class Library:
     arch_package: str = ""
 
 
-def known_libraries() -> tuple[Library, ...]:
+def known_libraries() -> tuple[SystemLibrary, ...]:
     """Return the libraries listed in resources/system-libraries.txt."""
     lines = shipped_file("resources", "system-libraries.txt").read_text("utf-8").splitlines()
-    return tuple(Library(*line.split()) for line in lines if line and not line.startswith("#"))
+    return tuple(SystemLibrary(*line.split()) for line in lines if line and not line.startswith("#"))
 
 
-def missing_libraries(purpose: str) -> tuple[Library, ...]:
+def missing_libraries(purpose: str) -> tuple[SystemLibrary, ...]:
     """Return the libraries for `purpose` that the dynamic linker does not find. Empty except on Linux."""
     if sys.platform != "linux":
         return ()
@@ -52,7 +52,7 @@ def window_purposes() -> tuple[str, str]:
 def missing_libraries_report() -> str:
     """Return the missing libraries by part and the command that installs them, for the installer; empty if none."""
     report = ""
-    all_missing: list[Library] = []
+    all_missing: list[SystemLibrary] = []
     for part, purposes in (("engine", ("engine",)), ("window", window_purposes())):
         missing = [library for purpose in purposes for library in missing_libraries(purpose)]
         if missing:
@@ -63,7 +63,7 @@ def missing_libraries_report() -> str:
     return report
 
 
-def find_missing_dependency(plugin: Path) -> Library | None:
+def find_missing_dependency(plugin: Path) -> SystemLibrary | None:
     """Return the missing library that keeps a plugin, such as Qt's display plugin, from loading.
 
     None if no library is missing, or the plugin is not there.
@@ -71,10 +71,10 @@ def find_missing_dependency(plugin: Path) -> Library | None:
     found = _LOAD_ERROR.search(_linker_error(str(plugin)) if plugin.exists() else "")
     if found is None:
         return None
-    return next((each for each in known_libraries() if each.soname == found[1]), Library("window", found[1]))
+    return next((each for each in known_libraries() if each.soname == found[1]), SystemLibrary("window", found[1]))
 
 
-def install_command(libraries: tuple[Library, ...], root: Path = ROOT) -> str:
+def install_command(libraries: tuple[SystemLibrary, ...], root: Path = ROOT) -> str:
     """Return the command that installs `libraries` on this distribution, or a description if that is unknown.
 
     dnf and zypper accept what a package provides, such as 'libEGL.so.1()(64bit)' (RPM's automatic dependencies),

@@ -84,7 +84,7 @@ class Artefact(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class Manifest(BaseModel):
+class ReleaseManifest(BaseModel):
     """A release: its version, its release notes as plain text, and its files. Other keys are ignored."""
 
     model_config = ConfigDict(frozen=True)
@@ -125,7 +125,7 @@ _log = logging.getLogger(__name__)
 class NewestRelease:
     """The newest release, and the URL of the folder with its files."""
 
-    manifest: Manifest
+    manifest: ReleaseManifest
     folder: str
 
     @property
@@ -140,7 +140,7 @@ class _StoredCheck(BaseModel):
     folder: str
     asked_s: float
     answered: bool
-    manifest: Manifest | None
+    manifest: ReleaseManifest | None
 
 
 _KEPT_FILE: KeptFile[_StoredCheck | None] = KeptFile(
@@ -223,7 +223,7 @@ def _is_due(check: _StoredCheck | None) -> bool:
     return age_s < 0 or age_s >= (_WEEK_S if check.answered else _DAY_S)
 
 
-def _fetch_manifest(folder: str) -> Manifest:
+def _fetch_manifest(folder: str) -> ReleaseManifest:
     url = f"{folder}/{MANIFEST}"
     page = next(fetch_json_pages(url, limit_bytes=_MAX_MANIFEST_BYTES))
     if page.head.status in (404, 410):
@@ -238,7 +238,7 @@ def _fetch_manifest(folder: str) -> Manifest:
     if page.data is None:
         raise error_for_status(url, page.head)
     try:
-        return Manifest.model_validate(page.data)
+        return ReleaseManifest.model_validate(page.data)
     except ValidationError as error:
         raise ManifestBroken(
             message("The release information of {url} is invalid.", url=host_name(url)),
@@ -266,7 +266,7 @@ def _read_check(folder: str) -> _StoredCheck | None:
     return kept if kept is not None and kept.folder == folder else None
 
 
-def _store_check(folder: str, manifest: Manifest | None) -> None:
+def _store_check(folder: str, manifest: ReleaseManifest | None) -> None:
     """Store a check. Without a manifest it had no answer, and the manifest of the check before stays."""
     before = _read_check(folder) if manifest is None else None
     known = before.manifest if before is not None else manifest

@@ -23,7 +23,7 @@ def test_the_notes_are_those_of_the_newest_version() -> None:
 
 def test_our_own_changelog_has_notes_that_a_manifest_may_hold() -> None:
     notes = manifest.newest((ROOT / "CHANGELOG.md").read_text("utf-8"), __version__)
-    told = manifest.Manifest(version=__version__, notes=notes, artefacts=())
+    told = manifest.ReleaseManifest(version=__version__, notes=notes, artefacts=())
     assert told.notes.startswith("- ")
 
 

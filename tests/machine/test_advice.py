@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.machine.advice import Advice, list_advice
+from launcher.machine.advice import MachineAdvice, list_advice
 from launcher.machine.disks import Disk
 from launcher.machine.gpu import Gpu
 from launcher.machine.gpus import UnusableCard
@@ -45,7 +45,7 @@ def settings(text: str) -> list[WslSettings]:
     return [parse_wslconfig(CONFIG, text)]
 
 
-def titles(advice: tuple[Advice, ...]) -> list[str]:
+def titles(advice: tuple[MachineAdvice, ...]) -> list[str]:
     return [each.title for each in advice]
 
 

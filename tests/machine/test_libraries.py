@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.machine import libraries
-from launcher.machine.libraries import Library, find_missing_dependency, install_command, known_libraries
+from launcher.machine.libraries import SystemLibrary, find_missing_dependency, install_command, known_libraries
 
 ROOT = Path(__file__).parents[2]
 LIST = """\
@@ -52,8 +52,8 @@ def test_the_shipped_list_names_what_engine_and_window_need() -> None:
     assert len({(library.purpose, library.soname) for library in listed}) == len(listed)
 
 
-TWO = (Library("window", "liba.so.1", "libone", "one"), Library("window", "libb.so.1", "libone", "one"))
-THREE = (*TWO, Library("engine", "libc.so.1", "libother", "other"))
+TWO = (SystemLibrary("window", "liba.so.1", "libone", "one"), SystemLibrary("window", "libb.so.1", "libone", "one"))
+THREE = (*TWO, SystemLibrary("engine", "libc.so.1", "libother", "other"))
 DEBIAN = "sudo apt-get install --no-install-recommends libone libother"
 PROVIDED = "'liba.so.1()(64bit)' 'libb.so.1()(64bit)' 'libc.so.1()(64bit)'"
 
@@ -88,7 +88,7 @@ def test_where_etc_has_no_release_that_of_usr_counts(tmp_path: Path) -> None:
 def test_of_a_library_that_is_not_listed_no_package_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text("ID=debian\n")
-    unlisted = Library("window", "libz.so.9")
+    unlisted = SystemLibrary("window", "libz.so.9")
     assert install_command((unlisted,), tmp_path) == "the packages with libz.so.9"
     assert install_command((unlisted, *TWO), tmp_path) == (
         "the packages with libz.so.9, liba.so.1, libb.so.1 (on Debian libone)"
@@ -107,9 +107,9 @@ def test_what_a_plugin_cannot_load_is_named(tmp_path: Path, monkeypatch: pytest.
     needed = built(tmp_path, "libno-such.so.3")
     plugin = built(tmp_path, "libqnone.so", "-Wl,--no-as-needed", str(needed))
     needed.unlink()
-    assert find_missing_dependency(plugin) == Library("window", "libno-such.so.3")
+    assert find_missing_dependency(plugin) == SystemLibrary("window", "libno-such.so.3")
     assert find_missing_dependency(built(tmp_path, "libqwhole.so")) is None
     assert find_missing_dependency(tmp_path / "libqabsent.so") is None
-    listed = Library("xcb", "libno-such.so.3", "libno-such3", "no-such")
+    listed = SystemLibrary("xcb", "libno-such.so.3", "libno-such3", "no-such")
     monkeypatch.setattr(libraries, "known_libraries", lambda: (*TWO, listed))
     assert find_missing_dependency(plugin) == listed

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from launcher.updates.check import Manifest, this_platform
+from launcher.updates.check import ReleaseManifest, this_platform
 
 HASH = "a" * 64
 
@@ -14,8 +14,8 @@ def artefact(name: str, platform: str) -> dict[str, Any]:
     return {"name": name, "platform": platform, "size": 1, "sha256": HASH}
 
 
-def manifest(version: str = "1.2.0", *artefacts: dict[str, Any], **more: Any) -> Manifest:  # noqa: ANN401
-    return Manifest.model_validate({"version": version, "notes": "", "artefacts": artefacts, **more})
+def manifest(version: str = "1.2.0", *artefacts: dict[str, Any], **more: Any) -> ReleaseManifest:  # noqa: ANN401
+    return ReleaseManifest.model_validate({"version": version, "notes": "", "artefacts": artefacts, **more})
 
 
 def test_a_platforms_file_is_found_by_the_end_of_its_name() -> None:

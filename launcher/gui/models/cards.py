@@ -18,7 +18,7 @@ from launcher.gui import theme
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.models.columns import offer_columns
 from launcher.gui.models.queries import CatalogueOffer, CatalogueOffers
-from launcher.gui.models.queue_runner import QueueRunner, QueueSnapshot
+from launcher.gui.models.queue_controller import QueueController, QueueView
 from launcher.gui.models.table import ModelTable
 from launcher.gui.models.text import (
     display_name,
@@ -448,7 +448,7 @@ _ACTIVE_STATES = ("waiting", "running", "paused")
 class JobRow(QWidget):
     """Row of one download."""
 
-    def __init__(self, queue: QueueRunner, job_id: int) -> None:
+    def __init__(self, queue: QueueController, job_id: int) -> None:
         super().__init__()
         self.setObjectName("plain")
         self._queue, self._job_id = queue, job_id
@@ -516,7 +516,7 @@ class JobRow(QWidget):
 class QueueCard(Card):
     """All downloads; hidden while there are none."""
 
-    def __init__(self, queue: QueueRunner) -> None:
+    def __init__(self, queue: QueueController) -> None:
         super().__init__(tr("Downloads"))
         self._queue = queue
         self.rows: dict[int, JobRow] = {}
@@ -537,9 +537,9 @@ class QueueCard(Card):
             self.body.addWidget(widget)
         self.body.addLayout(self._column)
         queue.changed.connect(self.show_queue)
-        self.show_queue(QueueSnapshot())
+        self.show_queue(QueueView())
 
-    def show_queue(self, snapshot: QueueSnapshot) -> None:
+    def show_queue(self, snapshot: QueueView) -> None:
         """Show the queue."""
         ids = [job.id for job in snapshot.jobs]
         for job_id in [each for each in self.rows if each not in ids]:

@@ -15,7 +15,7 @@ from launcher.gui import theme
 from launcher.gui.models.cards import DetailCard, FoldersPanel, OffersPanel, QueueCard, Verification
 from launcher.gui.models.columns import file_columns
 from launcher.gui.models.queries import LocalModels, delete_model, read_details, read_local_models, read_offers
-from launcher.gui.models.queue_runner import QueueRunner
+from launcher.gui.models.queue_controller import QueueController
 from launcher.gui.models.table import ModelTable
 from launcher.gui.models.text import count_files, display_name, format_size
 from launcher.gui.translation import ntr, render, tr
@@ -47,7 +47,7 @@ class ModelsPage(QWidget):
         self._details_reading: WorkHandle[None] | None = None
         self.verifying = Verification(controller.bridge, self)
         self.banner = Banner()
-        self.queue = QueueRunner(controller, self)
+        self.queue = QueueController(controller, self)
         self.table: ModelTable[LocalModel] = ModelTable(tr("Models on this computer"), file_columns(self._used))
         self.details = DetailCard(self.start, self.verify, self.delete, self.show_in_folder)
         self.downloads = QueueCard(self.queue)

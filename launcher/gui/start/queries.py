@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.app.first_checks import StartSurvey
     from launcher.app.planner import EngineComparison, MachineDescription
     from launcher.app.start_settings import KeptPlan
-    from launcher.machine.advice import Advice
+    from launcher.machine.advice import MachineAdvice
     from launcher.machine.backend import BackendChoice
     from launcher.machine.disks import Disk
     from launcher.machine.gpu import GpuActivity
@@ -46,7 +46,7 @@ class Computer:
     activities: Mapping[str, GpuActivity]
     disk: Disk
     backend: BackendChoice
-    advice: tuple[Advice, ...]
+    advice: tuple[MachineAdvice, ...]
 
 
 @dataclass(frozen=True, slots=True)

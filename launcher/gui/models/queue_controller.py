@@ -1,4 +1,6 @@
-"""Runner of the download queue on the core's thread while the window is open."""
+"""The download queue on the page Models: shows and changes it, and runs it on the core's thread while the window is
+open.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSnapshot:
+class QueueView:
     """The queue: jobs in order, progress of the running ones, the failure that blocks all of them, and totals."""
 
     jobs: tuple[Job, ...] = ()
@@ -29,11 +31,11 @@ class QueueSnapshot:
     totals: QueueTotals | None = None
 
 
-class QueueRunner(QObject):
+class QueueController(QObject):
     """Runs the download queue once a job is waiting, also one left by a crash or added by the command line."""
 
     changed = Signal(object)
-    """QueueSnapshot."""
+    """QueueView."""
     added = Signal(str)
     """The title of the job that was added."""
     finished = Signal(object)
@@ -46,7 +48,7 @@ class QueueRunner(QObject):
         super().__init__(parent)
         self._controller = controller
         self._running: WorkHandle[None] | None = None
-        self.snapshot = QueueSnapshot()
+        self.snapshot = QueueView()
 
     def refresh(self) -> None:
         """Read the queue, and run it if a job is waiting."""
@@ -102,7 +104,7 @@ class QueueRunner(QObject):
         self._change_queue(change)
 
     def _change_queue(self, change: Callable[[], None]) -> None:
-        async def work(_report: object) -> QueueSnapshot:
+        async def work(_report: object) -> QueueView:
             await asyncio.to_thread(change)
             return await _read_queue()
 
@@ -113,8 +115,8 @@ class QueueRunner(QObject):
         self.refresh()
         self.run_queue()
 
-    def _handle_snapshot(self, snapshot: QueueSnapshot) -> None:
-        self.snapshot = QueueSnapshot(
+    def _handle_snapshot(self, snapshot: QueueView) -> None:
+        self.snapshot = QueueView(
             snapshot.jobs,
             {**self.snapshot.figures, **snapshot.figures},
             snapshot.blocked_by,
@@ -124,7 +126,7 @@ class QueueRunner(QObject):
         if any(job.state.value in ("waiting", "running") for job in snapshot.jobs):
             self.run_queue()
 
-    def _handle_event(self, event: str | tuple[QueueSnapshot, Job | None]) -> None:
+    def _handle_event(self, event: str | tuple[QueueView, Job | None]) -> None:
         """Handle an event of the runner."""
         if isinstance(event, str):
             self.noticed.emit(event)
@@ -142,11 +144,11 @@ class QueueRunner(QObject):
         self.failed.emit(error)
 
 
-async def _read_queue() -> QueueSnapshot:
+async def _read_queue() -> QueueView:
     from launcher.app.downloads import download_queue
 
     queue = await asyncio.to_thread(download_queue().read_snapshot)
-    return QueueSnapshot(queue.jobs.jobs, queue.progress_by_id, queue.jobs.hold)
+    return QueueView(queue.jobs.jobs, queue.progress_by_id, queue.jobs.hold)
 
 
 async def _run_queue(report: Callable[[object], object]) -> None:
@@ -194,6 +196,6 @@ async def _run_queue(report: Callable[[object], object]) -> None:
         places = {job_id: place for place, job_id in enumerate(order)}
         shown = sorted(jobs.values(), key=lambda job: places.get(job.id, len(places)))
         running = {job.id: figures[job.id] for job in shown if job.state.value == "running" and job.id in figures}
-        report((QueueSnapshot(tuple(shown), running, blocked_by, totals), done))
+        report((QueueView(tuple(shown), running, blocked_by, totals), done))
 
     await QueueRunner(download_queue(), handle_event).run()
