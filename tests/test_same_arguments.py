@@ -99,6 +99,7 @@ def random_settings(chance: random.Random, *, can_draft: bool, offloads: bool) -
         "ubatch": chance.choice((64, 256, 512, 1_024, 4_096)),
         "slots": chance.choice((1, 1, 2, 5)),
         "n_cpu_moe": chance.choice((0, 3, 20)) if offloads else 0,
+        "moe_cache_mib": chance.choice((0, 1_024)) if offloads else 0,
     }
     others: Mapping[str, tuple[Value, ...]] = {
         "threads": (1, 2),

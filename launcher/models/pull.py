@@ -132,11 +132,11 @@ async def pull(
         work.add_files(known[-1:])
         brought.append(await work.get_files(head))
         checks.append(await asyncio.to_thread(_add_to_library, work.make_record(head, brought[-1]), wanted))
-        if await asyncio.to_thread(_is_head_of, brought[-1][0].path, checks[0][0].path):
-            record = work.make_record(wanted.items[0], brought[0])
-            checks[0] = await asyncio.to_thread(partial(_add_to_library, record, wanted, has_head_beside=True))
+        trunk, beside = checks[0][0], brought[-1][0].path
+        if await asyncio.to_thread(_is_head_of, beside, trunk.path):
+            checks[0] = await asyncio.to_thread(partial(_add_to_library, trunk, wanted, has_head_beside=True))
         else:
-            notes.append(message("{name} is not an MTP head for this model.", name=brought[-1][0].path.name))
+            notes.append(message("{name} is not an MTP head for this model.", name=beside.name))
     notes += [str(checked.problem) for _, checked in checks[1:] if checked.problem]
     files = tuple(file for each in brought for file in each)
     published = not any(each.lacks_checksum for each in known)
