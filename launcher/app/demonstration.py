@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launcher.app.machine_presets import measured_sentence
 from launcher.app.serving import serve
-from launcher.app.session import OnEvent
+from launcher.app.session import OnServerEvent
 from launcher.app.start_settings import make_unresolved_options
 from launcher.base.errors import DraftsInert, EngineFailed
 from launcher.base.messages import message
@@ -51,7 +51,7 @@ class DemoReport:
 async def run_demo(
     *,
     seconds: float | None = None,
-    on_event: OnEvent | None = None,
+    on_event: OnServerEvent | None = None,
     on_prompt: Callable[[str], None] | None = None,
     on_delta: OnDelta | None = None,
     on_reply: Callable[[Reply], None] | None = None,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from launcher.app.attach import AttachedServer, ServerAddress, parse_address
 from launcher.app.running_servers import explain_broken_reply, suspended_engine_error
-from launcher.app.session import OnEvent, OnHealth, OnSnapshot, ServerSession
+from launcher.app.session import OnHealth, OnServerEvent, OnSnapshot, ServerSession
 from launcher.base.errors import ServerNotFound, Unreachable
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
@@ -24,7 +24,7 @@ async def serve(
     *,
     port: int | None = None,
     shared: bool = False,
-    on_event: OnEvent | None = None,
+    on_event: OnServerEvent | None = None,
     on_snapshot: OnSnapshot | None = None,
     on_health: OnHealth | None = None,
     chosen: Mapping[str, Value] | None = None,

@@ -48,7 +48,7 @@ _PUBLISH_TIMEOUT_S = 2.0
 """Seconds to wait until the registry entry of a ready server is written."""
 _log = logging.getLogger(__name__)
 
-OnEvent = Callable[[ServerEvent], None]
+OnServerEvent = Callable[[ServerEvent], None]
 OnSnapshot = Callable[[MonitorSnapshot], None]
 OnHealth = Callable[[HealthEvent], None]
 
@@ -74,7 +74,7 @@ class ServerSession:
         *,
         port: int | None = None,
         shared: bool = False,
-        on_event: OnEvent | None = None,
+        on_event: OnServerEvent | None = None,
         on_snapshot: OnSnapshot | None = None,
         on_health: OnHealth | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class ServerSession:
         self._port, self._may_change_port = port, port is None
         self.shared = shared
         self._on_event = on_event
-        self._extra_listeners: list[OnEvent] = []
+        self._extra_listeners: list[OnServerEvent] = []
         # The port that another program took, until the user was told; while another port will be tried, the listeners
         # do not get the error.
         self._lost_port: int | None = None
@@ -111,7 +111,7 @@ class ServerSession:
         return self._supervisor
 
     @contextmanager
-    def listening(self, listener: OnEvent) -> Iterator[None]:
+    def listening(self, listener: OnServerEvent) -> Iterator[None]:
         """Also call `listener` for every event within the block."""
         self._extra_listeners.append(listener)
         try:

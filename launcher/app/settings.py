@@ -35,7 +35,7 @@ from launcher.app.settings_declared import (
     VALUE_SYSTEM,
     Setting,
 )
-from launcher.app.settings_file import Value
+from launcher.app.settings_file import AppSettingValue
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
 from launcher.base.paths import data_dir, expand_user
@@ -62,14 +62,14 @@ _YES, _NO = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
 
 @dataclass(frozen=True, slots=True)
 class SettingState:
-    """A setting with its current value and the origin of that value.
+    """An app setting with its current value and the origin of that value.
 
     `source` is "default", "file", "system" for a setting that the system stores, or the name of the environment
     variable that overrides the file. `note` is from the system, such as the command that starts at login.
     """
 
     setting: Setting
-    value: Value
+    value: AppSettingValue
     source: str
     note: str = ""
 
@@ -86,13 +86,13 @@ class SettingState:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSnapshot:
-    """All settings with their current values, the path of the settings file, and notices about it."""
+    """All app settings with their current values, the path of the settings file, and notices about it."""
 
     path: Path
     states: tuple[SettingState, ...]
     notices: tuple[str, ...]
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> AppSettingValue:
         """Return the current value of a setting."""
         return next(state.value for state in self.states if state.setting.name == name)
 
@@ -112,19 +112,19 @@ def find_setting(name: str) -> Setting:
     raise BadOption(message("{name} is not a setting.", name=name), hint, setting=name)
 
 
-def default_value(declared: Setting) -> Value:
+def default_value(declared: Setting) -> AppSettingValue:
     """Return the default of a setting. The default of the models folder depends on the user's home."""
     return str(data_dir() / "models") if declared.kind == "folder" else declared.default
 
 
-def parse_value(declared: Setting, text: str) -> Value:
+def parse_value(declared: Setting, text: str) -> AppSettingValue:
     """Return the value that a user wrote as text. Raises BadOption for an invalid one."""
     word = text.strip()
     match declared.kind:
         case "switch" if word.lower() in (*_YES, *_NO):
             return word.lower() in _YES
         case "number" if (number := _parse_number(declared, word)) is not None:
-            value: Value = number
+            value: AppSettingValue = number
         case "choice" | "number":
             value = next((each for each, _ in declared.choices if each.lower() == word.lower()), word)
         case "folder":
@@ -153,7 +153,7 @@ def read_app_settings() -> SettingsSnapshot:
     contents = settings_file.read_settings_file()
     known = {each.name: each for each in SETTINGS if each.stored}
     notices = list(contents.notices)
-    valid: dict[str, Value] = {}
+    valid: dict[str, AppSettingValue] = {}
     for name, value in contents.values.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
@@ -169,7 +169,7 @@ def read_app_settings() -> SettingsSnapshot:
     return SettingsSnapshot(settings_file.settings_path(), states, tuple(notices))
 
 
-def stored_value(name: str) -> Value:
+def stored_value(name: str) -> AppSettingValue:
     """Return a setting's value from the file, without overrides by environment variables.
 
     Returns its default if the file has no valid value.
@@ -201,24 +201,24 @@ def chat_sampling() -> dict[str, float | bool]:
     return sampling
 
 
-def request_value(value: Value) -> float | bool | None:
+def request_value(value: AppSettingValue) -> float | bool | None:
     """Return a setting's value for a request. None leaves it to the server."""
     return {VALUE_ON: True, VALUE_OFF: False}.get(value) if isinstance(value, str) else value
 
 
-def _stored_values(*names: str) -> dict[str, Value]:
+def _stored_values(*names: str) -> dict[str, AppSettingValue]:
     try:
-        stored: Mapping[str, Value] = settings_file.read_settings_file().values
+        stored: Mapping[str, AppSettingValue] = settings_file.read_settings_file().values
     except OSError:
         stored = {}
-    values: dict[str, Value] = {}
+    values: dict[str, AppSettingValue] = {}
     for name in names:
         declared, value = find_setting(name), stored.get(name)
         values[name] = default_value(declared) if value is None or _find_problem(declared, value) else value
     return values
 
 
-def change_setting(name: str, value: Value) -> SettingState:
+def change_setting(name: str, value: AppSettingValue) -> SettingState:
     """Change a setting, and return its new state.
 
     Raises BadOption for an invalid value or a file that must be edited by hand, TargetUnusable for a folder that cannot
@@ -276,7 +276,7 @@ def fill_options(options: "argparse.Namespace") -> None:
     except OSError as error:
         _log.warning("The settings cannot be read (%s): %s.", settings_file.settings_path(), error.strerror or error)
         return
-    chosen: dict[str, Value] = {}
+    chosen: dict[str, AppSettingValue] = {}
     for declared in SETTINGS:
         value = stored.get(declared.name) if declared.stored else None
         if value is not None and (problem := _find_problem(declared, value)):
@@ -297,7 +297,7 @@ _variables_set: dict[str, str] = {}
 """Environment variables that this process has set from the file, as opposed to the user's own."""
 
 
-def _set_variable(declared: Setting, value: Value) -> None:
+def _set_variable(declared: Setting, value: AppSettingValue) -> None:
     """Set a setting's environment variable for the rest of this process, unless the user has set it."""
     if not _is_set_by_user(declared):
         os.environ[declared.variable] = _variables_set[declared.variable] = str(value)
@@ -319,7 +319,7 @@ def _apply_change(declared: Setting) -> SettingState:
     return next(each for each in read_app_settings().states if each.setting is declared)
 
 
-def _read_state(declared: Setting, stored: Mapping[str, Value]) -> SettingState:
+def _read_state(declared: Setting, stored: Mapping[str, AppSettingValue]) -> SettingState:
     if not declared.stored:
         value, note = _SYSTEM_SETTINGS[declared.name].read()
         return SettingState(declared, value, "system" if value != declared.default else "default", note)
@@ -331,7 +331,7 @@ def _read_state(declared: Setting, stored: Mapping[str, Value]) -> SettingState:
     return SettingState(declared, default_value(declared), "default")
 
 
-def _find_problem(declared: Setting, value: Value) -> str:
+def _find_problem(declared: Setting, value: AppSettingValue) -> str:
     """Return why a value is invalid for a setting. Empty when it is valid."""
     match declared.kind:
         case "switch":
@@ -359,14 +359,14 @@ def _parse_number(declared: Setting, word: str) -> int | float | None:
         return None
 
 
-def _read_login() -> tuple[Value, str]:
+def _read_login() -> tuple[AppSettingValue, str]:
     from launcher.app import autostart
 
     state = autostart.read_autostart()
     return state.on, state.command or ""
 
 
-def _write_login(value: Value) -> None:
+def _write_login(value: AppSettingValue) -> None:
     """Switch autostart on or off.
 
     Variables that this process has set are not written into the entry, because `serve` reads the settings itself.
@@ -386,8 +386,8 @@ def _write_login(value: Value) -> None:
 class _SystemAccess(NamedTuple):
     """Access to a setting that the system stores. `read` returns its value and a note about it."""
 
-    read: Callable[[], tuple[Value, str]]
-    write: Callable[[Value], None]
+    read: Callable[[], tuple[AppSettingValue, str]]
+    write: Callable[[AppSettingValue], None]
 
 
 _SYSTEM_SETTINGS = {AT_LOGIN: _SystemAccess(_read_login, _write_login)}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.app.settings_file import Value
+from launcher.app.settings_file import AppSettingValue
 from launcher.base.messages import LANGUAGES, mark
 from launcher.base.paths import MODELS_VARIABLE
 
@@ -13,7 +13,7 @@ Applies = Literal["now", "next window", "next download", "next login"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. `title`, `sentence`, `group` and the texts of `choices` are English, for faces to translate.
+    """One app setting. `title`, `sentence`, `group` and the texts of `choices` are English; the window translates them.
 
     `name` is TABLE.KEY of the file. `choices` are pairs of value and text; a number may be one of them or lie in its
     range. `least`, `most` and `step` are the range of a number in `unit`; with a whole `step` it is a whole number.
@@ -26,7 +26,7 @@ class Setting:
     title: str
     sentence: str
     kind: SettingKind
-    default: Value
+    default: AppSettingValue
     applies: Applies = "now"
     choices: tuple[tuple[str, str], ...] = ()
     least: float = 0

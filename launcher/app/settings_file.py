@@ -17,7 +17,7 @@ from launcher.base.kept_files import PARSE_ERRORS, KeptFile, hold_file_lock
 from launcher.base.messages import join_messages, message
 from launcher.base.paths import config_dir
 
-Value = bool | int | float | str
+AppSettingValue = bool | int | float | str
 _FIRST_LINE = (
     "# Settings of MTP Launcher. `mtp-launcher settings` lists them all; those not named here have their default.\n"
 )
@@ -31,7 +31,7 @@ damage_notices: list[str] = []
 class FileContents:
     """Contents of the file by TABLE.KEY, and notices about it."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, AppSettingValue]
     notices: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ def read_settings_file() -> FileContents:
     return FileContents(values, (notice,))
 
 
-def write_setting(name: str, value: Value | None) -> None:
+def write_setting(name: str, value: AppSettingValue | None) -> None:
     """Write a value, or remove the setting for None. All other lines stay as they are.
 
     Raises BadOption when the file has the setting in a form that cannot be changed line by line, and OSError.
@@ -92,13 +92,13 @@ def write_setting(name: str, value: Value | None) -> None:
         write_atomically(file, changed.encode())
 
 
-def _parse_file(data: bytes) -> Mapping[str, Value]:
+def _parse_file(data: bytes) -> Mapping[str, AppSettingValue]:
     return _flatten_tables(tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n")))
 
 
-def _flatten_tables(tables: Mapping[str, object], prefix: str = "") -> dict[str, Value]:
+def _flatten_tables(tables: Mapping[str, object], prefix: str = "") -> dict[str, AppSettingValue]:
     """Return the values of all tables by TABLE.KEY. Values of other types (a date, a list) become text."""
-    settings: dict[str, Value] = {}
+    settings: dict[str, AppSettingValue] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
             settings |= _flatten_tables(value, f"{prefix}{key}.")
@@ -107,12 +107,12 @@ def _flatten_tables(tables: Mapping[str, object], prefix: str = "") -> dict[str,
     return settings
 
 
-_KEPT_FILE: KeptFile[Mapping[str, Value]] = KeptFile(
+_KEPT_FILE: KeptFile[Mapping[str, AppSettingValue]] = KeptFile(
     "The settings file", _parse_file, dict, consequence="the defaults are used", most_bytes=_MAX_BYTES
 )
 
 
-def _change_text(text: str, name: str, value: Value | None) -> str:
+def _change_text(text: str, name: str, value: AppSettingValue | None) -> str:
     """Return the text with the setting's line changed, added, or removed for None."""
     table, _, key = name.partition(".")
     lines = text.replace("\r\n", "\n").splitlines()
@@ -153,7 +153,7 @@ def _end_of_value(lines: list[str], begin: int) -> tuple[int, str]:
     return begin + 1, ""
 
 
-def _format_value(value: Value) -> str:
+def _format_value(value: AppSettingValue) -> str:
     """Return a value as TOML. A JSON string is a TOML string, apart from DEL, which JSON does not escape."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

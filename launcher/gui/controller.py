@@ -211,7 +211,7 @@ class Controller(QObject):
         """Stop everything. `closed` is emitted when nothing runs any more."""
         self.bridge.submit("close", self._service.stop)
 
-    def change_setting(self, name: str, value: "settings_file.Value") -> None:
+    def change_setting(self, name: str, value: "settings_file.AppSettingValue") -> None:
         """Store another value for an app setting."""
         self.bridge.run(
             lambda _report: asyncio.to_thread(settings.change_setting, name, value),
@@ -219,7 +219,7 @@ class Controller(QObject):
             failed=self.show_problem,
         )
 
-    def apply_setting(self, name: str, value: "settings_file.Value") -> None:
+    def apply_setting(self, name: str, value: "settings_file.AppSettingValue") -> None:
         """Apply a stored value of an app setting and emit `setting_changed`."""
         if name in settings.SAMPLING:
             field, sent = settings.SAMPLING[name], settings.request_value(value)

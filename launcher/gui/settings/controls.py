@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 
 from launcher.app.settings import SettingState
 from launcher.app.settings_declared import Setting
-from launcher.app.settings_file import Value
+from launcher.app.settings_file import AppSettingValue
 from launcher.base.text import make_visible
 from launcher.gui import theme
 from launcher.gui.labels import Label, display_path, set_tooltip
@@ -93,7 +93,7 @@ class SettingControl(QWidget):
         self.row.setContentsMargins(0, 0, 0, 0)
         self.row.setSpacing(theme.px(theme.GAP))
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value without emitting `chosen`."""
         raise NotImplementedError
 
@@ -118,7 +118,7 @@ class ChoiceControl(SettingControl):
         self.set_accessible_name(self.box)
         self.row.addWidget(self.box, 1)
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
         self.box.setCurrentIndex(self.box.findData(value))
 
@@ -143,7 +143,7 @@ class NumberControl(SettingControl):
         self.row.addWidget(self.slider, 1)
         self.row.addWidget(self.value)
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
         if self._rest_timer.isActive():
             return  # the user is moving it
@@ -179,7 +179,7 @@ class SwitchControl(SettingControl):
         self.row.addWidget(self.box)
         self.row.addStretch()
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
         self.box.setChecked(bool(value))
 
@@ -229,7 +229,7 @@ class NumberOrNoneControl(SettingControl):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._none, word = setting.choices[0]
-        self._shown: Value = self._none
+        self._shown: AppSettingValue = self._none
         self.box = NumberBox(setting, tr(word))
         self.box.setMinimumWidth(theme.px(140))
         self._rest_timer = _make_rest_timer(self, self._emit_change)
@@ -237,7 +237,7 @@ class NumberOrNoneControl(SettingControl):
         self.set_accessible_name(self.box)
         self.row.addWidget(self.box, 1)
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
         if self._rest_timer.isActive():
             return  # the user is changing it
@@ -248,7 +248,7 @@ class NumberOrNoneControl(SettingControl):
 
     def _emit_change(self) -> None:
         number = round(self.box.value(), _DECIMALS)
-        value: Value = int(number) if self.setting.whole else number
+        value: AppSettingValue = int(number) if self.setting.whole else number
         if number < self.setting.least:
             value = self._none
         if value != self._shown:
@@ -287,7 +287,7 @@ class TextControl(SettingControl):
         self.set_accessible_name(self.edit)
         self.row.addWidget(self.edit, 1)
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value, unless the user is typing."""
         text = str(value)
         if not self._rest_timer.isActive() and text != self._shown:
@@ -320,7 +320,7 @@ class FolderControl(SettingControl):
         self.row.addWidget(self.line, 1)
         self.row.addWidget(self.button)
 
-    def show_value(self, value: Value) -> None:
+    def show_value(self, value: AppSettingValue) -> None:
         """Show a value, scrolled to its beginning."""
         self._shown = str(value)
         self.line.setText(self._shown)

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QLineEdit, QScr
 from launcher.app import settings
 from launcher.app.settings import SettingsSnapshot, SettingState
 from launcher.app.settings_declared import APPLY, MODELS_FOLDER, MOTION, SETTINGS, THEME, VALUE_SYSTEM, Setting
-from launcher.app.settings_file import Value
+from launcher.app.settings_file import AppSettingValue
 from launcher.base.errors import LauncherError
 from launcher.base.paths import explain_os_error
 from launcher.gui import theme
@@ -98,7 +98,7 @@ class SettingsPage(QWidget):
         self.no_match.setText(tr("No setting matches “{text}”.", text=text.strip()))
         self.no_match.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
 
-    def change(self, name: str, value: Value) -> None:
+    def change(self, name: str, value: AppSettingValue) -> None:
         """Store a value for a setting."""
         setting = settings.find_setting(name)
 
@@ -134,7 +134,7 @@ class SettingsPage(QWidget):
         self._controller.apply_setting(name, value)
 
     @Slot(str, object)
-    def _handle_setting(self, name: str, value: Value) -> None:
+    def _handle_setting(self, name: str, value: AppSettingValue) -> None:
         """Read the settings again when another page has changed one."""
         state = self.rows[name].state if name in self.rows else None  # None while the page is being built
         if state is not None and state.value != value:
@@ -256,7 +256,7 @@ class SettingsPage(QWidget):
 _TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
 
 
-def _value_text(setting: Setting, value: Value) -> str:
+def _value_text(setting: Setting, value: AppSettingValue) -> str:
     if isinstance(value, bool):
         return tr("on") if value else tr("off")
     for choice, label in setting.choices:
