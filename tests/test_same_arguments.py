@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from launcher.app import planner, recipes
-from launcher.app.bench import options_with_settings
 from launcher.app.planner import MachineDescription
+from launcher.app.session_bench import options_with_settings
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint

@@ -12,8 +12,8 @@ from typing import Any
 
 from launcher.app.attach import ServerFeatures, attach_server, parse_address
 from launcher.app.attach_bench import AttachedBench, attached_bench
-from launcher.app.bench import SessionBench
 from launcher.app.session import ServerSession
+from launcher.app.session_bench import SessionBench
 from launcher.base.errors import BadOption, LauncherError, NothingMeasured, Refused
 from launcher.base.messages import message
 from launcher.engine.builds.build import BUILT_IN

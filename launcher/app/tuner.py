@@ -8,9 +8,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from launcher.app.bench import SessionBench, options_with_settings
 from launcher.app.saved_tunes import SavedTune, delete_tune, hold_tune_lock, load_tune, save_tune
 from launcher.app.session import ServerSession
+from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.app.tuner_space import PreparedTune
 from launcher.base.errors import LauncherError, NothingMeasured, Superseded
 from launcher.base.messages import message

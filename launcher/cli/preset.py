@@ -88,7 +88,7 @@ async def _export_preset(options: argparse.Namespace) -> Result:
 
 
 async def _import_preset(options: argparse.Namespace) -> Result:
-    from launcher.app.bench import options_with_settings
+    from launcher.app.session_bench import options_with_settings
     from launcher.engine.serve_options import ServeOptions
     from launcher.tuning.machine_preset import preset_for_model, read_preset, save_preset
     from launcher.tuning.report import settings_line

@@ -10,8 +10,8 @@ import pytest
 
 from launcher.app.attach import attach_server, parse_address
 from launcher.app.attach_bench import attached_bench
-from launcher.app.bench import SessionBench, options_with_settings
 from launcher.app.session import ServerSession
+from launcher.app.session_bench import SessionBench, options_with_settings
 from launcher.base.errors import BadOption, LauncherError, ModelHasNoHead, Superseded
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
