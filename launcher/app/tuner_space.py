@@ -198,8 +198,8 @@ class _SpaceBuilder:
     def build_space(self, vary: Collection[str] | None) -> Space:
         """Return the search space: the settings in `vary`, or those that are likely to matter here."""
         on_cpu = self.on_cpu
-        experts = () if on_cpu else self._expert_layers_to_try()
-        offloads = len(experts) > 1
+        expert_layer_counts = () if on_cpu else self._expert_layers_to_try()
+        offloads = len(expert_layer_counts) > 1
         samples = any(prompt.sampling.get("temperature") != 0 for prompt in self._prompts)
         varied_by_default: Mapping[Likely, bool] = {
             "": False,
@@ -209,10 +209,10 @@ class _SpaceBuilder:
             "on_processor": on_cpu or offloads,
             "sampled": samples,
         }
-        baseline = self._baseline_settings(experts)
+        baseline = self._baseline_settings(expert_layer_counts)
         machine_values: Mapping[str, Sequence[Value]] = {
-            "kv": self._kv_types_to_try(baseline["kv"], offloads=offloads, named=vary is not None),
-            "n_cpu_moe": experts,
+            "kv": self._kv_types_to_try(baseline["kv"], offloads=offloads, chosen_by_user=vary is not None),
+            "n_cpu_moe": expert_layer_counts,
             "threads": self._thread_counts_to_try(baseline["threads"]),
         }
         axes = []
@@ -224,7 +224,7 @@ class _SpaceBuilder:
                 axes.append(SpaceAxis(name, tuple(values), memory=bool(row.memory), drafting=row.drafting))
         return Space({axis.name: baseline[axis.name] for axis in axes}, DRAFTS, tuple(axes), fits=self.fits)
 
-    def _baseline_settings(self, experts: Sequence[int]) -> dict[str, Value]:
+    def _baseline_settings(self, expert_layer_counts: Sequence[int]) -> dict[str, Value]:
         """Return the baseline settings without MTP: the user's own, else the defaults."""
         options = self._launch.options
         baseline: dict[str, Value] = {}
@@ -232,13 +232,18 @@ class _SpaceBuilder:
             own = ROWS[name].value_in(options)
             baseline[name] = _default_value(ROWS[name]) if own is None else own
         baseline["threads"] = options.threads or _physical_cores()
-        if experts and options.n_cpu_moe is None:
-            baseline["n_cpu_moe"] = experts[-1]
+        if expert_layer_counts and options.n_cpu_moe is None:
+            baseline["n_cpu_moe"] = expert_layer_counts[-1]
         return baseline
 
-    def _kv_types_to_try(self, own: Value, *, offloads: bool, named: bool) -> Sequence[Value]:
-        """Return the KV cache types to try, smallest first: the user's, f16, and q8_0 where memory is short."""
-        tried = {own, ROWS["kv"].usual, *(("q8_0",) if offloads or named else ())}
+    def _kv_types_to_try(self, own: Value, *, offloads: bool, chosen_by_user: bool) -> Sequence[Value]:
+        """Return the KV cache types to try, smallest first: the user's and f16.
+
+        q8_0 is added where memory is short, and if the user chose to vary the type.
+        """
+        tried = {own, ROWS["kv"].usual}
+        if offloads or chosen_by_user:
+            tried.add("q8_0")
         order = ("q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "q8_0", "bf16", "f16", "f32")
         known = [kind for kind in order if kind in tried and kind in (*self._basis.kv_types, own)]
         return known if own in known else [own]
