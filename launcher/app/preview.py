@@ -58,8 +58,6 @@ def consequence_sentence(name: str, old: Value, new: Value, mib: int | None) -> 
         values |= {"setting": as_message(row.label or row.spelling), "new": row.format_value(new)}
         if row.memory:
             return fill_template(mark("{cost} with {setting} {new}"), values)
-        if name == "split_mode":
-            return fill_template(mark("{setting} {new}, memory effect unknown"), values)
         return fill_template(mark("{setting} {new}, same GPU memory"), values)
     if name == "kv" or not (isinstance(old, int) and isinstance(new, int)):
         return fill_template(mark("{cost} with a KV cache of {new}"), values)

@@ -595,7 +595,7 @@ def _describe_plan(
     experts += f", expert cache of {setting.moe_cache_mib:,} MiB" if setting.moe_cache_mib else ""
     mtp = _describe_drafts(setting, if_off="MTP off")
     slots = f", {setting.slots} slots" if setting.slots > 1 else ""
-    split = f", split over {setting.gpus} GPUs" if setting.gpus > 1 else ""
+    split = f", split over {setting.used_gpus} GPUs" if setting.used_gpus > 1 else ""
     others = f"ubatch {setting.ubatch}{slots}{experts}{split}"
     yield _format_row("settings", f"context {setting.context:,}, KV {setting.kv}, {mtp}, {others}")
     parts = ", ".join(

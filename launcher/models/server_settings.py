@@ -342,6 +342,7 @@ class ServerSettings:
         # "row" is missing: CUDA no longer has the buffers for it, so the load fails (src/llama-model.cpp, b11434).
         choices=("layer", "tensor", "none"),
         usual="layer",
+        memory="formula",
     )
     tensor_split: str | None = _setting_row(
         "tensor_split",

@@ -17,7 +17,7 @@ from launcher.machine.cards import Card
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import bits_per_weight
 from launcher.models.geometry import Geometry
-from launcher.models.memory import PlanSettings, kv_bytes
+from launcher.models.memory import PlanSettings, kv_bytes, split_shares
 from launcher.models.preset import Measurement
 from launcher.models.situation import Situation
 from launcher.models.weights import Weights
@@ -308,7 +308,8 @@ def forecast_speed(
             measure_work(file, geometry, weights, setting.n_cpu_moe, hits),
             draft,
             cards,
-            gpu_shares(situation),
+            gpu_shares(situation, setting),
+            splits_tensors=setting.splits_tensors,
             vulkan=situation.backend == "vulkan",
             power_limit_w=situation.power_limit_w,
         )
@@ -426,6 +427,7 @@ def token_rate(
     cards: Sequence[Card],
     shares: Sequence[float],
     *,
+    splits_tensors: bool = False,
     vulkan: bool = False,
     power_limit_w: float | None = None,
     generations: Mapping[str, GenerationFactors] = GENERATIONS,
@@ -433,29 +435,42 @@ def token_rate(
 ) -> float:
     """Return the tokens per second with `draft` drafted tokens in a pass, 0 for none.
 
-    `shares` are the shares of the layers on each of `cards`.
+    `shares` are the shares of the layers on each of `cards`, which work one after the other. With `splits_tensors` they
+    are shares of each layer: the cards work at once, and all have the fixed time of each layer.
     """
-    seconds = work.host_bytes / (common.host_gb_s * 1e9) * (1 + common.more_experts * draft)
+    times: list[float] = []
     for card, share in zip(cards, shares, strict=True):
         factors = generations[_LIKE.get(card.generation, card.generation)]
         rate = card.bandwidth_gb_s * 1e9 * factors.bandwidth
         layer_s = factors.layer_us * 1e-6
         power = min(1.0, power_limit_w / card.watts) if power_limit_w else 1.0
         slower = (common.few_bits if work.few_bits else 1.0) * (common.vulkan if vulkan else 1.0)
-        read = work.gpu_bytes / rate + work.layers * layer_s * (common.experts_us if work.mixture else 1.0)
-        seconds += share * slower * read / power**common.watts
+        fixed = 1.0 if splits_tensors else share
+        layers_s = fixed * work.layers * layer_s * (common.experts_us if work.mixture else 1.0)
+        seconds = slower * (share * work.gpu_bytes / rate + layers_s) / power**common.watts
         if draft:
-            verify = 2 * work.weights / (card.tflops * 1e12 * factors.compute) / power**common.watts_compute
-            head = (work.head_bytes / rate + 2 * layer_s) / power**common.watts
-            experts = common.more_experts * work.experts / rate
+            verify = share * 2 * work.weights / (card.tflops * 1e12 * factors.compute) / power**common.watts_compute
+            head = (share * work.head_bytes / rate + fixed * 2 * layer_s) / power**common.watts
+            experts = share * common.more_experts * work.experts / rate
             if work.mixture:
-                experts += work.layers * common.mixture_us * 1e-6
-            seconds += share * draft * (verify + experts + head)
+                experts += fixed * work.layers * common.mixture_us * 1e-6
+            seconds += draft * (verify + experts + head)
+        times.append(seconds)
+    host_s = work.host_bytes / (common.host_gb_s * 1e9) * (1 + common.more_experts * draft)
+    seconds = host_s + (max(times) if splits_tensors else sum(times))
     return tokens_per_pass(draft) / seconds
 
 
-def gpu_shares(situation: Situation) -> Sequence[float]:
-    """Return the share of the layers on each GPU: llama-server splits them by free memory."""
-    if len(situation.gpu_free_mib) != len(situation.cards):
-        return [1 / len(situation.cards)] * len(situation.cards)
-    return [free / sum(situation.gpu_free_mib) for free in situation.gpu_free_mib]
+def gpu_shares(situation: Situation, setting: PlanSettings | None = None) -> Sequence[float]:
+    """Return the share of the work on each GPU.
+
+    llama-server splits layers by free memory, and tensors equally; a tensor split that is set replaces both.
+    """
+    count = len(situation.cards)
+    if setting is not None and setting.used_gpus == 1:
+        return [1.0] + [0.0] * (count - 1)
+    shares: Sequence[float] = split_shares(setting.tensor_split, count) if setting else ()
+    if not shares and (setting is None or not setting.splits_tensors) and len(situation.gpu_free_mib) == count:
+        shares = situation.gpu_free_mib
+    shares = shares or [1.0] * count
+    return [share / sum(shares) for share in shares]

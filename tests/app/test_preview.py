@@ -95,7 +95,7 @@ def test_each_change_says_what_it_alone_costs_and_all_what_they_cost_together() 
         ({"n_cpu_moe": 1}, "with the experts of one layer on the CPU"),
         ({"threads": 1}, "1 CPU thread, same memory"),
         ({"p_min": 0.5}, "p-min 0.5, same GPU memory"),
-        ({"split_mode": "tensor"}, "split-mode tensor, memory effect unknown"),
+        ({"split_mode": "tensor"}, "with split-mode tensor"),
         ({"extra": "--no-warmup"}, "extra arguments are not in the estimate"),
     ],
 )

@@ -7,18 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.app.planner import PlannedEngine, plan_arguments
+from launcher.machine.cards import find_card
 from launcher.machine.gpu import Gpu
 from launcher.machine.host import read_host
 from launcher.machine.machine import Machine
-from launcher.models.catalogue import Catalogue
+from launcher.models.catalogue import Catalogue, ModelFile
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import read_header
-from launcher.models.memory import PlanSettings, estimate_memory, split_layers
+from launcher.models.memory import MemoryEstimate, PlanSettings, estimate_memory, split_layers
+from launcher.models.overhead import overhead_of
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.read_situation import situation_of
-from launcher.models.situation import Situation
-from launcher.models.weights import read_weights
+from launcher.models.situation import Situation, describe_machine
+from launcher.models.speed import forecast_speed
+from launcher.models.weights import read_weights, weights_by_rules
 from tools.sparse_models.models import model
 from tools.sparse_models.write import write
 
@@ -124,3 +128,98 @@ def test_the_caution_names_each_card() -> None:
     found = plan(machine(24_000, 24_000), context=65_536, kv="q8_0")
     first, second = (f"{size / 2**20:,.0f}" for size in found.estimate.by_gpu)
     assert any(f"{first}, {second} MiB. The last GPU" in caution for caution in found.cautions)
+
+
+DENSE_FILES = {"Q4_K_M": 17_106_775_008, "Q4-XYZ-v2": 15_064_569_440, "UD-Q4_K_XL": 17_923_394_624}
+
+
+def split_27b(quant: str, setting: PlanSettings, cards: tuple[str, ...]) -> tuple[MemoryEstimate, float]:
+    """Return the estimate of Qwen3.8-27B on several cards, and the forecast in tokens per second."""
+    entry = CATALOGUE.find("qwen3.8-27b")
+    assert entry.geometry is not None
+    file = ModelFile(quant=quant, file=quant, size_bytes=DENSE_FILES[quant], has_head=True)
+    weights = weights_by_rules(entry, file, entry.geometry)
+    assert weights is not None
+    found = tuple(map(find_card, cards))
+    overheads = tuple(overhead_of("cuda", card) for card in found)
+    setting = replace(setting, gpus=len(cards), overheads_mib=overheads)
+    situation = replace(describe_machine([card.memory_gb for card in found]), cards=found)
+    speed = forecast_speed(file, entry.geometry, weights, setting, situation)
+    assert speed is not None
+    return estimate_memory(entry.geometry, weights, setting), speed.tokens_per_second
+
+
+@pytest.mark.parametrize(
+    ("quant", "cards", "context", "draft", "told_mib", "rate"),
+    [
+        # sudoingX/qwen38-mtp PR #32 (Windows), PR #81, README (@plyra, the second card; the first has a desktop)
+        ("Q4_K_M", ("5060 Ti 16GB", "5060 Ti 16GB"), 131_072, 0, 9_808, 38.3),
+        ("Q4_K_M", ("5060 Ti 16GB", "5060 Ti 16GB"), 131_072, 3, 10_684, 76),
+        ("Q4-XYZ-v2", ("3060 12GB", "3060 12GB"), 65_536, 0, 8_007, 34.2),
+        ("Q4-XYZ-v2", ("3060 12GB", "3060 12GB"), 65_536, 3, 8_719, 59),
+        ("Q4-XYZ-v2", ("3060 12GB", "3060 12GB"), 131_072, 4, 9_885, 58.9),
+        ("UD-Q4_K_XL", ("5080", "3090"), 131_072, 0, 10_334, 55.6),
+        ("UD-Q4_K_XL", ("5080", "3090"), 131_072, 2, 11_130, 92.9),
+    ],
+)
+def test_tensors_are_shared_equally_as_published_runs_have_it(
+    quant: str, cards: tuple[str, ...], context: int, draft: int, told_mib: int, rate: float
+) -> None:
+    found, speed = split_27b(quant, PlanSettings(context, "q4_0", draft, split_mode="tensor"), cards)
+    assert found.by_gpu[1] / 2**20 == pytest.approx(told_mib, rel=0.02)
+    assert sum(found.by_gpu) == found.parts.total
+    assert not found.compute_exact
+    assert speed == pytest.approx(rate, rel=0.15)
+
+
+def test_layers_take_turns_and_tensors_do_not() -> None:
+    pair = ("5060 Ti 16GB", "5060 Ti 16GB")
+    layers, serial = split_27b("Q4_K_M", PlanSettings(131_072, "q4_0", 0, split_mode="layer"), pair)
+    _, parallel = split_27b("Q4_K_M", PlanSettings(131_072, "q4_0", 0, split_mode="tensor"), pair)
+    assert parallel > 1.4 * serial
+    two_v100, _ = split_27b("Q4_K_M", PlanSettings(262_144, "q4_0", 0), ("V100 32GB", "V100 32GB"))
+    assert two_v100.parts.total / 2**20 == pytest.approx(25_170, rel=0.005)  # README of 01b319c, with NVLink
+    with_drafts, _ = split_27b("Q4_K_M", PlanSettings(262_144, "q4_0", 4), ("V100 32GB", "V100 32GB"))
+    assert with_drafts.parts.total / 2**20 == pytest.approx(28_310, rel=0.005)
+    assert layers.compute_exact
+
+
+@pytest.mark.parametrize("mode", ["layer", "tensor"])
+def test_unequal_shares_are_counted(mode: str) -> None:
+    setting = PlanSettings(65_536, "q4_0", 2, split_mode=mode, tensor_split="3,1")
+    found, speed = split_27b("Q4_K_M", setting, ("3090", "3060 12GB"))
+    equal, equal_speed = split_27b("Q4_K_M", replace(setting, tensor_split="1,1"), ("3090", "3060 12GB"))
+    assert found.parts.total == equal.parts.total
+    assert found.by_gpu[0] > 1.8 * found.by_gpu[1]
+    assert equal.by_gpu[0] < 1.1 * equal.by_gpu[1]
+    assert speed > equal_speed  # the faster card has more of it
+
+
+def test_without_a_split_one_card_has_all_and_must_have_room() -> None:
+    found = plan(machine(30_000, 11_000), split_mode="none", context=65_536, kv="q8_0")
+    assert found.estimate.by_gpu[1] == 0
+    assert found.estimate.by_gpu[0] == found.estimate.parts.total
+    assert found.status is not Status.TOO_BIG
+    assert any(caution.startswith("Only the first GPU is used") for caution in found.cautions)
+    assert plan(machine(11_000, 30_000), split_mode="none", context=65_536, kv="q8_0").status is Status.TOO_BIG
+
+
+def test_the_caution_names_how_tensors_are_shared_and_what_suits_unequal_cards() -> None:
+    def caution(*free: int, **wish: str) -> str:
+        found = plan(machine(*free), context=65_536, kv="q8_0", split_mode="tensor", **wish)
+        return next(each for each in found.cautions if each.startswith("Each tensor is split"))
+
+    assert "equally over 2 GPUs" in caution(24_000, 24_000)
+    assert "--tensor-split" not in caution(24_000, 24_000)
+    assert caution(24_000, 12_000).endswith("--tensor-split 23,12 shares them by free memory.")
+    assert "as you asked (2,1)" in caution(24_000, 12_000, tensor_split="2,1")
+    layers = plan(machine(24_000, 24_000), context=65_536, kv="q8_0", tensor_split="2,1").cautions
+    assert any("With --split-mode tensor the GPUs work at once" in each for each in layers)
+    assert any("over 2 GPUs as you asked (2,1)" in each for each in layers)
+
+
+def test_what_is_planned_of_two_cards_is_what_the_engine_is_given() -> None:
+    found = plan(machine(24_000, 12_000), context=65_536, kv="q8_0", split_mode="tensor", tensor_split="2,1")
+    arguments = plan_arguments(found, PlannedEngine(None, True))
+    assert arguments[arguments.index("--split-mode") + 1] == "tensor"
+    assert arguments[arguments.index("--tensor-split") + 1] == "2,1"
