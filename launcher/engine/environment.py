@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launcher.base.files import make_folder
 from launcher.base.paths import cache_dir
-from launcher.machine.sysfs import ROOT, has_amd_gpu, lacks_resizable_bar
+from launcher.machine.sysfs import ROOT, has_amd_gpu, has_small_bar
 
 _SETTINGS_PREFIXES = ("LLAMA_", "HF_")
 _SETTINGS = frozenset({"MTMD_BACKEND_DEVICE", "AIP_MODE"})
@@ -79,7 +79,7 @@ def added_environment(inherited: Mapping[str, str] | None = None, *, root: Path 
     if has_amd_gpu(root):  # only Linux lists its GPUs there
         flags = [flag for flag in inherited.get(_RADV_FLAGS, "").split(",") if flag]
         environment[_RADV_FLAGS] = ",".join(dict.fromkeys([*flags, _NO_SPILL]))
-        if lacks_resizable_bar(root) and _NO_HOST_VISIBLE not in inherited:
+        if has_small_bar(root) and _NO_HOST_VISIBLE not in inherited:
             environment[_NO_HOST_VISIBLE] = "1"
     return environment
 

@@ -55,7 +55,7 @@ def _advise_on_gpus(machine: Machine) -> Iterator[MachineAdvice]:
                     window="Loading a model wakes it.",
                 ),
             )
-        elif gpu.resizable_bar is False:
+        elif gpu.small_bar:
             yield MachineAdvice(
                 message(
                     "Resizable BAR is off: the processor reaches only 256 MiB of the {name} at once.", name=gpu.name

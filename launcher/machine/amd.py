@@ -83,7 +83,7 @@ class AmdGpus:
             carve_out_free_bytes=carve_out_free if apu else 0,
             asleep=False,
             display_active=card.display_active,
-            resizable_bar=None if apu else card.resizable_bar,
+            small_bar=not apu and card.has_small_bar,
         ).with_reasons(_NOT_REPORTED)
 
 

@@ -48,8 +48,8 @@ class Gpu:
     `index` counts the GPUs of one vendor. `id` is the UUID of an NVIDIA GPU, else its PCI address, else the engine's
     name for it. The memory values are those at the time of reading: `memory_bytes` is the total, `reserved_bytes` the
     driver's share. A GPU with `unified` memory has little or none of its own and shares the host's;
-    `carve_out_free_bytes` is the free part that is reserved for it. `resizable_bar` is whether the processor reaches
-    all of its memory at once. `memory_bandwidth_gb_s` is the theoretical maximum
+    `carve_out_free_bytes` is the free part that is reserved for it. `small_bar`: Resizable BAR is known to be off, and
+    the processor reaches only a small part of its memory at once. `memory_bandwidth_gb_s` is the theoretical maximum
     in 10^9 bytes per second.
     """
 
@@ -70,7 +70,7 @@ class Gpu:
     carve_out_free_bytes: int = 0
     asleep: bool | None = None
     display_active: bool | None = None
-    resizable_bar: bool | None = None
+    small_bar: bool = False
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def with_reasons(self, default: str) -> "Gpu":

@@ -90,7 +90,7 @@ class IntelGpus:
             unified=built_in,
             asleep=False,
             display_active=card.display_active,
-            resizable_bar=None if built_in else card.resizable_bar,
+            small_bar=not built_in and card.has_small_bar,
             absent=dict.fromkeys(("memory_bytes", "used_bytes", "free_bytes"), _SHARED) if built_in else {},
         ).with_reasons(message("The {kernel_driver} driver does not report it.", kernel_driver=card.kernel_driver))
 

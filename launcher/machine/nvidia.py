@@ -183,7 +183,7 @@ class Nvml:
             unified=unified,
             asleep=False,
             display_active=None if display is None else bool(display),
-            resizable_bar=None if card is None or unified else card.resizable_bar,
+            small_bar=card is not None and not unified and card.has_small_bar,
             absent=absent,
         ).with_reasons(message("The NVIDIA driver does not report it."))
 

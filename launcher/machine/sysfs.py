@@ -63,8 +63,8 @@ class PciGpu:
         ).with_reasons(ASLEEP)
 
     @property
-    def resizable_bar(self) -> bool | None:
-        """Whether the processor reaches all of the card's memory at once, or only the usual 256 MiB; None if unknown.
+    def has_small_bar(self) -> bool:
+        """Whether Resizable BAR is known to be off: the processor reaches only 256 MiB of the card's memory at once.
 
         The kernel answers `resource` from memory: first address, last address and flags of each region, the ROM last.
         """
@@ -72,12 +72,10 @@ class PciGpu:
         try:
             largest = max(int(last, 16) - int(first, 16) + 1 for first, last, _ in regions)
         except ValueError:
-            return None
-        if largest > _SMALL_BAR:
-            return True
+            return False
         # Older NVIDIA cards have a fixed region. The kernel lists one whose size can be changed (since Linux 5.19).
         changeable = self.vendor != "nvidia" or any(self.folder.glob("resource[0-5]_resize"))
-        return False if changeable else None
+        return largest <= _SMALL_BAR and changeable
 
     @property
     def display_active(self) -> bool | None:
@@ -120,10 +118,10 @@ def has_amd_gpu(root: Path = ROOT) -> bool:
     return any(_is_gpu(folder) and read_number(folder / "vendor") == _AMD for folder in _list_devices(root))
 
 
-def lacks_resizable_bar(root: Path = ROOT) -> bool:
+def has_small_bar(root: Path = ROOT) -> bool:
     """Return whether the processor reaches only a small part of the memory of a graphics card of AMD in `root`/sys."""
     cards = (_read_card(folder, b"") for folder in _list_devices(root) if _is_gpu(folder))
-    return any(card.vendor == "amd" and card.resizable_bar is False for card in cards)
+    return any(card.vendor == "amd" and card.has_small_bar for card in cards)
 
 
 def _list_devices(root: Path) -> list[Path]:

@@ -148,7 +148,7 @@ def situation_of(
     cautions = tuple(
         join_messages(fill_template(_SMALL_BAR, {"name": gpu.name}), RESIZABLE_BAR_CURE)
         for gpu in gpus
-        if gpu.resizable_bar is False and backend == "vulkan"
+        if gpu.small_bar and backend == "vulkan"
     )
     return Situation(
         backend=backend,

@@ -9,7 +9,7 @@ import pytest
 from launcher.machine.amd import AmdGpus
 from launcher.machine.gpu import ASLEEP, GONE, READINGS, TOO_SHORT, Gpu, Reading
 from launcher.machine.intel import IntelGpus
-from launcher.machine.sysfs import lacks_resizable_bar, list_pci_gpus
+from launcher.machine.sysfs import has_small_bar, list_pci_gpus
 from tests.machine.conftest import pci_card, write
 
 GIB, MIB = 2**30, 2**20
@@ -295,8 +295,8 @@ def regions(*sizes: int) -> str:
     return "\n".join([*lines, *[none] * (6 - len(sizes)), f"{2**50:#018x} {2**50 + 2**17 - 1:#018x} 0x46200"])
 
 
-@pytest.mark.parametrize(("sizes", "on"), [((2**28, 0, 2**21), False), ((2**35, 0, 2**21), True), ((), None)])
-def test_resizable_bar_is_read_from_the_size_of_the_region(root: Path, sizes: tuple[int, ...], on: bool | None) -> None:
+@pytest.mark.parametrize(("sizes", "small"), [((2**28, 0, 2**21), True), ((2**35, 0, 2**21), False), ((), False)])
+def test_resizable_bar_is_read_from_the_size_of_the_region(root: Path, sizes: tuple[int, ...], small: bool) -> None:
     files = {"resource": regions(*sizes)} if sizes else {}
     pci_card(root, "0000:03:00.0", (0x1002, 0x744C), "amdgpu", CARD | files)
     pci_card(root, "0000:04:00.0", (0x8086, 0xE20B), "xe", ARC | files)
@@ -304,15 +304,15 @@ def test_resizable_bar_is_read_from_the_size_of_the_region(root: Path, sizes: tu
         *amd(root).read_gpus(),
         *IntelGpus([card for card in list_pci_gpus(root) if card.vendor == "intel"]).read_gpus(),
     ]
-    assert [gpu.resizable_bar for gpu in found] == [on, on]
-    assert lacks_resizable_bar(root) == (on is False)
+    assert [gpu.small_bar for gpu in found] == [small, small]
+    assert has_small_bar(root) == small
 
 
 def test_an_older_card_of_nvidia_cannot_change_its_region(root: Path) -> None:
     folder = pci_card(root, "0000:01:00.0", (0x10DE, 0x1B06), "nvidia", {"resource": regions(2**24, 2**28)})
     (card,) = list_pci_gpus(root)
-    assert card.resizable_bar is None
+    assert not card.has_small_bar
     (folder / "resource1_resize").write_text("00000000000000c0")
-    assert card.resizable_bar is False
+    assert card.has_small_bar
     (folder / "resource").write_text("no regions")
-    assert card.resizable_bar is None
+    assert not card.has_small_bar

@@ -67,7 +67,7 @@ class TestTexts:
             same = describe_machine(
                 80, free_mib=plan.free_mib, backend=plan.setting.backend, headless=plan.margin_mib == 512
             )
-            larger = plans(same, wish)[0]
+            larger = plans(replace(same, overheads_mib=plan.setting.overheads_mib), wish)[0]
             assert larger.status is Status.TIGHT
             spare = larger.free_mib - larger.required_mib
             assert any(f"leave only {spare:,} MiB free" in reason for reason in plan.reasons)
@@ -87,7 +87,9 @@ class TestTexts:
         assert "Most published runs of this model used draft 3: measure both." in other.reasons
 
     def test_what_was_given_up_is_told(self) -> None:
-        (first, *_) = plans(describe_machine(16, headless=True), PlanCriteria(model=MOE, quant="UD-IQ3_S"))
+        (first, *_) = plans(
+            describe_machine(16, free_mib=15_680, headless=True), PlanCriteria(model=MOE, quant="UD-IQ3_S")
+        )
         assert "Reduced to fit: context 49,152 instead of 65,536." in first.reasons
 
 
@@ -100,7 +102,7 @@ class TestMarks:
         )  # run with 37 layers' experts on the host; 37 or so here
 
     def test_what_was_shrunk_or_changed_was_run_by_nobody(self) -> None:
-        shrunk = plans(describe_machine(16, headless=True))[0]
+        shrunk = plans(describe_machine(16, free_mib=15_680, headless=True))[0]
         assert (shrunk.setting.context, shrunk.mark) == (49_152, "derived")
         assert "(from the memory estimate)" in shrunk.reasons[0]
         assert plans(describe_machine(24), PlanCriteria(draft=3))[0].mark == "derived"

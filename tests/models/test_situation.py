@@ -220,12 +220,12 @@ class TestThisMachine:
         assert (desktop.margin_mib, desktop.headless) == (1_024, False)
 
     def test_resizable_bar_that_is_off_is_a_caution_of_every_plan_on_vulkan(self, host: Host) -> None:
-        off = replace(nvidia(), vendor="amd", name="AMD Radeon RX 7900 XTX", resizable_bar=False)
+        off = replace(nvidia(), vendor="amd", name="AMD Radeon RX 7900 XTX", small_bar=True)
         (caution,) = situation_of(machine(host, off)).cautions
         assert caution.startswith("Resizable BAR is off for the AMD Radeon RX 7900 XTX, which can make Vulkan several")
         assert "Above 4G Decoding" in caution
         assert situation_of(machine(host, off), backend="rocm").cautions == ()
-        assert situation_of(machine(host, replace(off, resizable_bar=True))).cautions == ()
+        assert situation_of(machine(host, replace(off, small_bar=False))).cautions == ()
 
 
 def server(
