@@ -37,9 +37,15 @@ def catalog(language: str) -> Catalog:
 
 
 @functools.cache
+def extracted() -> Catalog:
+    """The texts of the source, which take seconds to be read."""
+    return template()
+
+
+@functools.cache
 def wanted() -> frozenset[str | tuple[str, ...]]:
     """The texts of the source, those with a plural as two."""
-    return frozenset(message.id for message in template() if message.id)
+    return frozenset(message.id for message in extracted() if message.id)
 
 
 def placeholders(text: str) -> list[tuple[str, str, str]]:
@@ -54,7 +60,7 @@ def is_text(node: ast.expr) -> bool:
 
 def test_the_chinese_is_of_texts_that_there_are(catalog: Catalog) -> None:
     """A new text needs no translation; an old one that stays behind would be dead."""
-    update(catalog, template())
+    update(catalog, extracted())
     done = [message for message in catalog if message.id and message.string and all(message.string)]
     assert len(wanted()) > 1_000
     assert len(done) > 0.9 * len(wanted())
@@ -88,7 +94,7 @@ def test_a_text_that_changed_is_a_new_one_and_its_old_one_goes(catalog: Catalog)
     some = min(text for text in wanted() if isinstance(text, str))
     catalog.delete(some)
     catalog.add(f"{some} as it was", "old")
-    update(catalog, template())
+    update(catalog, extracted())
     assert some in untranslated(catalog)
     assert f"{some} as it was" not in catalog
 

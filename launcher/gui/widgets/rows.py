@@ -50,16 +50,22 @@ class TableRows(QAbstractTableModel, Generic[_T]):
         super().__init__(parent)
         self.columns = columns
         self.rows: Sequence[_T] = ()
+        self._cells: dict[tuple[int, int], Cell] = {}
+        """Cells by column and row: a view asks for each of them once per role, whenever it is painted or measured."""
 
     def show_rows(self, rows: Sequence[_T]) -> None:
         """Replace the rows."""
         self.beginResetModel()
         self.rows = rows
+        self._cells.clear()
         self.endResetModel()
 
     def cell_at(self, index: _Index) -> Cell:
         """Return the cell at an index."""
-        return self.columns[index.column()].cell(self.rows[index.row()])
+        place = index.column(), index.row()
+        if place not in self._cells:
+            self._cells[place] = self.columns[place[0]].cell(self.rows[place[1]])
+        return self._cells[place]
 
     def rowCount(self, _parent: _Index = QModelIndex()) -> int:  # noqa: N802, B008 -- Qt's
         """Return the number of rows."""
