@@ -86,6 +86,8 @@ def make_first_start_request(plan: Plan, kept: KeptPlan | None = None) -> FirstS
     if plan.entry.id == DEMO:
         return FirstStartRequest(DEMO)
     model = f"{plan.entry.id}:{plan.file.quant}" if plan.entry.id != plan.file.file else plan.file.file
+    if plan.entry.id == plan.entry.repo:  # a repository on the hub that the catalogue does not have
+        model = f"{plan.entry.repo}:{plan.file.file}"
     request = FirstStartRequest(model, plan.setting, needed_mib=plan.needed_mib)
     if kept is None:
         return request

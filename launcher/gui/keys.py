@@ -34,6 +34,7 @@ SHORTCUTS = (
             ("Ctrl+5", mark("Logs")),
             ("Ctrl+,", mark("Settings")),
             ("Ctrl+O", mark("Open a GGUF file and load it")),
+            ("Ctrl+V", mark("Show the plan of a copied Hugging Face link")),
             ("Ctrl+Q", mark("Quit, and stop the server")),
             ("Tab", mark("Next control; Shift+Tab: previous")),
             ("Space", mark("Press the focused button, like Enter")),

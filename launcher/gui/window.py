@@ -9,8 +9,10 @@ from PySide6.QtCore import QEvent, QMimeData, QSize, Qt, QTimer, QUrl, Signal, S
 from PySide6.QtGui import (
     QCloseEvent,
     QDesktopServices,
+    QGuiApplication,
     QHideEvent,
     QKeyEvent,
+    QKeySequence,
     QPaintEvent,
     QResizeEvent,
     QShortcut,
@@ -84,6 +86,8 @@ class PageContainer(QWidget):
 _SMALLEST = (940, 520)
 """Smallest window in pixels; fits a screen of 1920 x 1080 at a scale of 200 %."""
 _FIRST_PAGE = "start"
+_LONGEST_NAME = 500
+"""Characters of a pasted name or link."""
 _PREBUILD_PAUSE_MS = 200
 """Pause between two steps of building pages in advance, in which the user's actions are handled."""
 
@@ -134,7 +138,7 @@ class Window(QMainWindow):
         layout.setColumnStretch(1, 1)
         layout.setRowStretch(1, 1)
         self.setCentralWidget(body)
-        self.drop = DropTarget(self, _drop_hint, lambda data: self.open_file(_dragged_gguf(data) or Path()))
+        self.drop = DropTarget(self, _drop_hint, lambda data: self.plan_model(_named_model(data)))
         self._connect_signals()
         self.chip.show_view(self.controller.view)
         geometry = open_window_settings().value("window/geometry") if remember else None
@@ -275,6 +279,12 @@ class Window(QMainWindow):
         self.controller.start(str(path))
         self.show_page("cockpit")
 
+    def plan_model(self, name: str) -> None:
+        """Show the plan of a model on the Start page, by the path of its file or its name on the hub."""
+        if name:
+            self.show_page("start")
+            self.page("start").plan_named(name)
+
     @Slot()
     def start_demo(self) -> None:
         """Start the demo."""
@@ -372,6 +382,7 @@ class Window(QMainWindow):
                 QShortcut(spec.key, self, lambda name=spec.name: self.show_page(name))
         QShortcut("F1", self, self.show_keys)
         QShortcut("Ctrl+O", self, self._choose_file)
+        QShortcut(QKeySequence(QKeySequence.StandardKey.Paste), self, self._paste)
         QShortcut("Ctrl+Q", self, self.quit)
 
     @Slot()
@@ -395,6 +406,13 @@ class Window(QMainWindow):
         """Show a notice on every page if it concerns other programs, or says that a model is served without MTP."""
         if notice.code in (ADDRESS_CHANGED, NO_HEAD, KEPT_REPLACED):
             self.notice.show_message(render(notice.text), "information" if notice.code == NO_HEAD else "attention")
+
+    @Slot()
+    def _paste(self) -> None:
+        """Plan for the model that the clipboard names; a text field that has the focus pastes by itself."""
+        data = QGuiApplication.clipboard().mimeData()
+        if data is not None:
+            self.plan_model(_named_model(data))
 
     @Slot()
     def _choose_file(self) -> None:
@@ -429,14 +447,21 @@ def _module_exists(factory: str) -> bool:
 
 
 def _drop_hint(data: QMimeData) -> str:
-    """Return the hint for dragged data, or "" unless it is a single .gguf file."""
-    path = _dragged_gguf(data)
-    return tr("Drop {name} to load it", name=one_line(path.name)) if path is not None else ""
+    """Return the hint for dragged data, or "" unless it names a single model."""
+    name = _named_model(data)
+    return tr("Drop {name} to see its plan", name=one_line(Path(name).name)) if name else ""
 
 
-def _dragged_gguf(data: QMimeData) -> Path | None:
-    """Return the single dragged .gguf file, or None."""
+def _named_model(data: QMimeData) -> str:
+    """Return the path of the single .gguf file in dragged or pasted data, or the model's name on the hub, else ""."""
     urls = data.urls()
     if len(urls) == 1 and urls[0].isLocalFile() and urls[0].toLocalFile().lower().endswith(".gguf"):
-        return Path(urls[0].toLocalFile())
-    return None
+        return urls[0].toLocalFile()
+    text = urls[0].toString() if len(urls) == 1 and not urls[0].isLocalFile() else data.text().strip()
+    if urls and text != urls[0].toString():
+        return ""
+    if not 0 < len(text) <= _LONGEST_NAME or "/" not in text or any(map(str.isspace, text)):
+        return ""
+    from launcher.models.hub_model import parse_hub_name  # late: only what is dragged or pasted needs it
+
+    return text if parse_hub_name(text) is not None else ""

@@ -254,7 +254,9 @@ def test_drafts_of_a_file_without_a_head_are_refused_and_off_by_one_click(
     assert not window.notice.isVisible()
 
 
-def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Path) -> None:
+def test_a_dropped_file_is_planned_and_started_by_its_button(
+    window: Window, wait_for: Wait, qtbot: QtBot, demo_model: Path
+) -> None:
     assert not dragged(window, demo_model.parent / "notes.txt")
     assert not window.drop.isVisible()
     assert dragged(window, demo_model)
@@ -265,6 +267,11 @@ def test_a_dropped_file_is_served(window: Window, wait_for: Wait, demo_model: Pa
     assert not window.drop.isVisible()
     assert dropped(window, demo_model)
     assert not window.drop.isVisible()
+    assert window.page_name == "start"
+    page = window.page("start")
+    qtbot.waitUntil(lambda: page.plan is not None and page.plan.entry.id == str(demo_model), timeout=60_000)
+    qtbot.waitUntil(lambda: page.card.primary.text() == "Start" and page.card.primary.isEnabled(), timeout=60_000)
+    qtbot.mouseClick(page.card.primary, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert window.controller.view.subject == "MTP demo"
     assert window.controller.launch.context == 32_768  # the longest that is offered on a processor

@@ -419,3 +419,79 @@ def test_a_problem_of_something_else_does_not_end_a_first_start(
     qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=60_000)
     window.controller.show_problem(LauncherError("A setting could not be kept."))
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
+
+
+class TestANamedModel:
+    @pytest.fixture(autouse=True)
+    def _repository(self, hub: Hub, demo_model: Path) -> None:
+        folder = hub.folder / "someone" / "Named-GGUF"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(demo_model, folder / "named-Q8_0.gguf")
+
+    def named(self, page: StartPage, qtbot: QtBot, name: str) -> None:
+        with qtbot.waitSignal(page.flow.planned, timeout=60_000):
+            page.plan_named(name)
+        settle(page, qtbot)
+
+    def test_a_file_is_planned_and_then_a_family_again(self, looked: StartPage, qtbot: QtBot, demo_model: Path) -> None:
+        self.named(looked, qtbot, str(demo_model))
+        assert looked.plan is not None
+        assert looked.plan.entry.id == str(demo_model)
+        assert looked.card.primary.text() == "Start"
+        choose(looked, qtbot, "qwen3.5-9b-mtp")
+        assert (looked.request.named, looked.named.text()) == (None, "")
+        assert looked.result is not None
+        assert {plan.entry.id for plan in looked.result.plans} == {"qwen3.5-9b-mtp"}
+
+    def test_a_pasted_link_is_planned_from_its_header(
+        self, looked: StartPage, window: Window, qtbot: QtBot, hub: Hub
+    ) -> None:
+        window.show_page("logs")
+        QGuiApplication.clipboard().setText(f"{hub.url}/someone/Named-GGUF/blob/main/named-Q8_0.gguf")
+        with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+            window._paste()
+        settle(looked, qtbot)
+        assert window.page_name == "start"
+        assert looked.plan is not None
+        assert (looked.plan.entry.repo, looked.plan.file.quant) == ("someone/Named-GGUF", "Q8_0")
+        assert looked.plan.estimate.weights_exact
+        assert looked.card.primary.text() == "Download and start"
+
+    def test_what_is_no_model_is_left_alone_when_pasted(self, looked: StartPage, window: Window) -> None:
+        for text in ("", "some words", "https://example.com/a/b", "one/two\nthree/four"):
+            QGuiApplication.clipboard().setText(text)
+            window._paste()
+            assert looked.request.named is None
+
+    @pytest.mark.parametrize("name", ["someone/nothing", "/nowhere/model.gguf", "https://example.com/a/b"])
+    def test_an_error_leaves_what_was_shown(self, name: str, looked: StartPage, qtbot: QtBot) -> None:
+        before = looked.result
+        self.named(looked, qtbot, name)
+        assert looked.result is before
+        assert looked.banner.isVisible()
+        assert looked.request.named is None
+
+
+class TestHeadersOfEstimatedFiles:
+    def test_one_question_and_the_answer_replaces_the_estimate(
+        self, looked: StartPage, qtbot: QtBot, hub: Hub, demo_model: Path
+    ) -> None:
+        folder = hub.folder / "unsloth" / "Qwen3.5-4B-MTP-GGUF"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(demo_model, folder / "Qwen3.5-4B-Q4_K_M.gguf")
+        hub.requests()
+        with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+            looked.plan_named("qwen3.5-4b-mtp:Q4_K_M")
+        settle(looked, qtbot)
+        assert looked.plan is not None
+        assert not looked.plan.estimate.weights_exact
+        assert "Read the headers" in looked.banner.text.text()
+        assert looked.banner.buttons[0].text() == "Read headers"
+        assert hub.requests() == []
+        with qtbot.waitSignal(looked.flow.planned, timeout=60_000):
+            qtbot.mouseClick(looked.banner.buttons[0], Qt.MouseButton.LeftButton)
+        settle(looked, qtbot)
+        assert looked.plan is not None
+        assert looked.plan.estimate.weights_exact
+        assert looked.banner.isHidden()
+        shutil.rmtree(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -185,6 +185,10 @@ class StartFlow(QObject):
             failed=self._handle_read_failure,
             reported=self.phase_changed.emit,
         )
+
+    def read_headers(self, plans: Sequence[Plan], *, done: Callable[[object], object]) -> None:
+        """Read the headers of files on the hub, and then call `done` with the first error or None."""
+        self._bridge.run(lambda _report: queries.read_headers(plans), done=done, failed=self.failed.emit)
 
     def survey(self, plan: Plan | None) -> None:
         """Find out which parts of a plan are already on this computer; None stands for the demo."""

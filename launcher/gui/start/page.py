@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QGridLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QGridLayout, QLineEdit, QScrollArea, QVBoxLayout, QWidget
 
 from launcher.app.first_steps import Stage, StepProgress
+from launcher.app.settings_declared import READ_HEADERS, VALUE_OFF, VALUE_ON
 from launcher.base.errors import LauncherError
 from launcher.base.text import one_line
 from launcher.gui import theme
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 """In pixels: width of the computer's card; page widths below which it goes below the plans, and margins shrink."""
+_NAME_WIDTH = 120
+"""Smallest width of the field for a model's name, in pixels."""
 _GOALS = ("balanced", "long-context", "best-quality", "as-published")
 
 
@@ -49,6 +52,8 @@ class StartPage(QWidget):
         """Whether the running server was started by the steps on this page."""
         self._is_refreshing = False
         """Whether the computer is read again without a request by the user: the choice and its texts stay."""
+        self._headers_tried: set[tuple[str, str]] = set()
+        """Id and quantisation of the files whose headers were read, or could not be."""
         self._answer: EngineAnswer | None = None
         self.flow = StartFlow(controller, self)
         self.banner = Banner()
@@ -58,6 +63,7 @@ class StartPage(QWidget):
         )
         self.steps = StepsCard()
         self.table = PlansTable()
+        self.named = QLineEdit()
         self.family = ComboBox()
         self.goal = ComboBox()
         self._lay_out()
@@ -89,6 +95,15 @@ class StartPage(QWidget):
     def check_again(self) -> None:
         """Read the computer again."""
         self.read_and_plan(again=True)
+
+    def plan_named(self, name: str) -> None:
+        """Plan for a model by the path of its file, or by its name or link on the hub."""
+        if self.flow.running or not name.strip():
+            return
+        self.named.setText(name.strip())
+        self._replaces = True
+        self.banner.clear()
+        self.read_and_plan(replace(self.request, family=None, named=name.strip()))
 
     def copy_report(self) -> None:
         """Copy the card of this computer as text."""
@@ -152,6 +167,11 @@ class StartPage(QWidget):
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.family.setMinimumContentsLength(10)
+        self.named.setPlaceholderText(tr("File or Hugging Face link"))
+        self.named.setAccessibleName(tr("File or Hugging Face link"))
+        self.named.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
+        self.named.setMinimumWidth(theme.px(_NAME_WIDTH))
+        self._others.head.addWidget(self.named)
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
@@ -219,6 +239,7 @@ class StartPage(QWidget):
         flow.failed.connect(self._show_failure)
         flow.answered.connect(self._show_answer)
         self.table.chosen.connect(self._choose_row)
+        self.named.returnPressed.connect(lambda: self.plan_named(self.named.text()))
         self.family.activated.connect(self._choose_family)
         self.goal.activated.connect(self._choose_goal)
         self._controller.launched.connect(self._handle_launch)
@@ -239,6 +260,11 @@ class StartPage(QWidget):
         is_refresh, self._is_refreshing = self._is_refreshing, False
         if is_refresh and self.flow.running:
             return  # a start in progress keeps its plan
+        if result.request.named is not None and result.problem is not None and self.result is not None:
+            self.request = self.result.request  # what was shown stays
+            self.banner.show_message(str(result.problem), "bad")
+            self._show_plan()
+            return
         chosen, uses_own_settings = self.plan, self._has_own_settings
         self.result = result
         self.machine.show_facts(list_facts(result), result.situation.read_at if result.situation else None)
@@ -264,12 +290,67 @@ class StartPage(QWidget):
             return
         no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
         plan = next((each for each in result.plans if each.status.value != "TOO BIG"), None)
-        if plan is None or ((no_gpu or result.offline) and not self._user_chose):
+        is_named = result.request.named is not None
+        plan = plan or (result.plans[0] if is_named and result.plans else None)
+        if plan is None or ((no_gpu or result.offline) and not self._user_chose and not is_named):
             self.table.clearSelection()
             self._choose(None, keeps_texts=is_refresh)
         else:
             self._show_table(result, result.plans.index(plan))
             self._choose(plan, keeps_texts=is_refresh)
+        self._show_smaller(result)
+        self._ask_for_headers(result)
+
+    def _show_smaller(self, result: PlanResult) -> None:
+        """Name what fits, where none of the plans does."""
+        smaller = result.smaller
+        if smaller is not None:
+            from launcher.models.smaller_model import describe_smaller
+
+            name = f"{smaller.entry.id}:{smaller.file.quant}"
+            button = (tr("Show its plan"), lambda: self.plan_named(name))
+            self.banner.show_message(render(describe_smaller(smaller)), "attention", [button])
+
+    def _ask_for_headers(self, result: PlanResult) -> None:
+        """Ask once whether headers may be read on the hub; read them if the user has agreed."""
+        if not result.estimated or self.plan is None or self.flow.running or self._is_serving:
+            return
+        if result.asks_headers and self.banner.isHidden():
+            text = tr(
+                "Some of these plans are estimates. Read the headers of such files from Hugging Face, about 10 MB "
+                "each, now and later?"
+            )
+            self.banner.show_message(
+                text,
+                "information",
+                [
+                    (tr("Read headers"), lambda: self._keep_header_answer(VALUE_ON)),
+                    (tr("Never"), lambda: self._keep_header_answer(VALUE_OFF)),
+                ],
+            )
+        elif not result.asks_headers:
+            self._read_headers(result)
+
+    def _keep_header_answer(self, answer: str) -> None:
+        self.banner.clear()
+        self._controller.change_setting(READ_HEADERS, answer)
+        if answer == VALUE_ON and self.result is not None:
+            self._read_headers(self.result)
+
+    def _read_headers(self, result: PlanResult) -> None:
+        """Read the headers of estimated files once, and plan again with them."""
+        names = {(plan.entry.id, plan.file.quant) for plan in result.estimated}
+        if names <= self._headers_tried:
+            return
+        self._headers_tried |= names
+
+        def show_result(error: object) -> None:
+            if isinstance(error, LauncherError) and self.banner.isHidden():
+                self.banner.show_message(str(error), "attention")
+            elif not isinstance(error, LauncherError):
+                self.refresh()
+
+        self.flow.read_headers(result.estimated, done=show_result)
 
     def _reselect(self, result: PlanResult, before: Plan | None, *, uses_own_settings: bool) -> None:
         """Select the earlier choice again among the new plans."""
@@ -333,7 +414,7 @@ class StartPage(QWidget):
         if plan is None:
             self.card.show_demo(self._demo_reason(result))
             return
-        recommended = bool(result.plans) and plan is result.plans[0]
+        recommended = bool(result.plans) and plan is result.plans[0] and result.request.named is None
         self.card.show_asking(tr("Ask the engine"))
         self.card.show_plan(result, plan, self._answer, recommended=recommended)
 
@@ -351,7 +432,8 @@ class StartPage(QWidget):
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
         self._replaces = True
-        self.read_and_plan(replace(self.request, family=self.family.currentData()))
+        self.named.clear()
+        self.read_and_plan(replace(self.request, family=self.family.currentData(), named=None))
 
     @Slot(int)
     def _choose_goal(self, _index: int) -> None:
@@ -397,7 +479,7 @@ class StartPage(QWidget):
         self.card.pause.setVisible(running)
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
         self.steps.setVisible(running or self._started_here or not self._is_serving)
-        for widget in (self.table, self.family, self.goal, self.machine.check_button):
+        for widget in (self.table, self.named, self.family, self.goal, self.machine.check_button):
             widget.setEnabled(not running)
 
     @Slot(object)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.machine.gpu import GpuActivity
     from launcher.machine.machine import Machine
     from launcher.models.catalogue import Catalogue
-    from launcher.models.plan import Plan, UnplannedFile
+    from launcher.models.plan import Plan, PlanCriteria, UnplannedFile
     from launcher.models.preset import Intent
     from launcher.models.situation import Situation
 
@@ -51,12 +51,16 @@ class Computer:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A request for plans: model family (None: all), goal, and a described computer (None: this one)."""
+    """A request for plans: model family (None: all), goal, and a described computer (None: this one).
+
+    `named` is a model that the user named in place of a family: the path of a file, or a name or link on the hub.
+    """
 
     family: str | None = None
     intent: Intent = "balanced"
     described: MachineDescription | None = None
     wake: bool = False
+    named: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ class PlanResult:
     """Plans for a request. `situation` is None if it could not be read; `problem` says why.
 
     `plans` are the choices, the recommended one first; `unplanned` are the files of a family that could not be planned.
-    `kept` are the user's earlier settings for some of the plans' files.
+    `kept` are the user's earlier settings for some of the plans' files. `smaller` is a plan that fits where none for
+    the request does. `estimated` are plans whose files' headers may be read on the hub; with `asks_headers` the user
+    has not been asked about that yet.
     """
 
     request: PlanRequest
@@ -76,6 +82,9 @@ class PlanResult:
     problem: LauncherError | None
     offline: bool = False
     kept: tuple[KeptPlan, ...] = ()
+    smaller: Plan | None = None
+    estimated: tuple[Plan, ...] = ()
+    asks_headers: bool = False
 
     def kept_for(self, plan: Plan) -> KeptPlan | None:
         """Return the user's settings for a plan's file, whether the plan has them or not."""
@@ -101,6 +110,7 @@ async def read_and_plan(
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
     from launcher.app.planner import MachineDescription, read_situation
     from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.plan import PlanCriteria
 
     computer = known
     if computer is None:
@@ -113,20 +123,52 @@ async def read_and_plan(
     without_plans = PlanResult(request, computer, families, None, (), (), None, offline)
     try:
         situation = await read_situation(request.described or MachineDescription(wake=request.wake))
-        plans, unplanned = await asyncio.to_thread(_make_plans, catalogue, situation, request)
+        if request.named is not None:
+            return await _plan_named(replace(without_plans, situation=situation), request.named, catalogue, situation)
+        plans, unplanned, smaller = await asyncio.to_thread(_make_plans, catalogue, situation, request)
     except LauncherError as error:
         return replace(without_plans, problem=error)
-    return await _apply_own_settings(
-        replace(without_plans, situation=situation, plans=plans, unplanned=unplanned), catalogue, situation
-    )
+    result = replace(without_plans, situation=situation, plans=plans, unplanned=unplanned, smaller=smaller)
+    criteria = PlanCriteria(model=request.family, intent=request.intent)
+    return _add_estimated(await _apply_own_settings(result, catalogue, situation, criteria))
 
 
-async def _apply_own_settings(result: PlanResult, catalogue: Catalogue, situation: Situation) -> PlanResult:
+async def _plan_named(result: PlanResult, name: str, catalogue: Catalogue, situation: Situation) -> PlanResult:
+    """Add the plans of a model that the user named. Raises what `select_named` and `plan_named` raise."""
+    from launcher.app.named_plans import plan_named, select_named
+    from launcher.app.planner import MachineDescription
+    from launcher.models.plan import PlanCriteria
+    from launcher.models.smaller_model import replace_misfits
+
+    request = result.request
+    selection = await select_named(name, catalogue)
+    machine = request.described or MachineDescription(wake=request.wake)
+    planned = await plan_named(selection, situation, PlanCriteria(intent=request.intent), machine)
+    if not planned.plans and isinstance(planned.asked, LauncherError):
+        raise planned.asked
+    plans, smaller = await asyncio.to_thread(replace_misfits, planned.plans, catalogue, situation, planned.criteria)
+    plans = _drop_duplicates(plans)[:_MOST_PLANS]
+    result = replace(result, plans=plans, unplanned=planned.unplanned, smaller=smaller)
+    return _add_estimated(await _apply_own_settings(result, planned.catalogue, situation, planned.criteria))
+
+
+def _add_estimated(result: PlanResult) -> PlanResult:
+    """Add the plans whose files' headers may be read on the hub, if the user has agreed or may be asked."""
+    from launcher.app import hub_headers
+
+    asks = hub_headers.should_ask()
+    if not asks and not hub_headers.may_read():
+        return result
+    estimated = hub_headers.find_estimated(result.plans)
+    return replace(result, estimated=estimated, asks_headers=asks and bool(estimated))
+
+
+async def _apply_own_settings(
+    result: PlanResult, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
+) -> PlanResult:
     """Return the result with tuned settings, and with the user's earlier settings, in place of the plans' own."""
     from launcher.app.start_settings import apply_own_settings
-    from launcher.models.plan import PlanCriteria
 
-    criteria = PlanCriteria(model=result.request.family, intent=result.request.intent)
     plans, kept = await apply_own_settings(result.plans, catalogue, situation, criteria)
     result = replace(result, plans=_drop_duplicates(plans), kept=kept)
     for each in result.kept:
@@ -153,8 +195,9 @@ def _read_computer(*, wake: bool) -> Computer:
 
 def _make_plans(
     catalogue: Catalogue, situation: Situation, request: PlanRequest
-) -> tuple[tuple[Plan, ...], tuple[UnplannedFile, ...]]:
-    """Make plans, the recommended one first, and list the files of a family that cannot be planned.
+) -> tuple[tuple[Plan, ...], tuple[UnplannedFile, ...], Plan | None]:
+    """Make plans, the recommended one first, list the files of a family that cannot be planned, and find what fits if
+    none of the plans does.
 
     For a single family, add plans for its other files: those of about the recommended one's size first, and a few whose
     fit differs.
@@ -163,10 +206,10 @@ def _make_plans(
     from launcher.models.smaller_model import replace_misfits
 
     criteria = PlanCriteria(request.family, request.intent)
-    plans, _ = replace_misfits(make_plans(catalogue, situation, criteria), catalogue, situation, criteria)
+    plans, smaller = replace_misfits(make_plans(catalogue, situation, criteria), catalogue, situation, criteria)
     plans = _drop_duplicates(plans)
     if request.family is None or not plans:
-        return plans[:_MOST_PLANS], list_unplanned(catalogue, situation, criteria) if request.family else ()
+        return plans[:_MOST_PLANS], list_unplanned(catalogue, situation, criteria) if request.family else (), smaller
     recommended, listed_quants = plans[0], {plan.file.quant for plan in plans}
     entry = catalogue.find(request.family)
     others = [make_plans(catalogue, situation, replace(criteria, quant=each.quant)) for each in entry.files]
@@ -180,7 +223,7 @@ def _make_plans(
     other_fits = [plan for plan in best_by_file if plan.status is not recommended.status]
     listed = [*plans[1:], *other_fits[:_MOST_OTHER_FITS], *same_fit][: _MOST_PLANS - 1]
     listed.sort(key=lambda plan: (plan.group, plan.setting.n_cpu_moe > 0, size_difference(plan)))
-    return (recommended, *listed), list_unplanned(catalogue, situation, criteria)
+    return (recommended, *listed), list_unplanned(catalogue, situation, criteria), smaller
 
 
 def _drop_duplicates(plans: Iterable[Plan]) -> tuple[Plan, ...]:
@@ -191,6 +234,13 @@ def _drop_duplicates(plans: Iterable[Plan]) -> tuple[Plan, ...]:
         columns = (plan.entry.id, plan.file.quant, setting.context, setting.kv, setting.draft, setting.n_cpu_moe)
         first.setdefault((plan.status, *columns), plan)
     return tuple(first.values())
+
+
+async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
+    """Read the headers of the plans' files on the hub. Returns the first error."""
+    from launcher.app import hub_headers
+
+    return await hub_headers.read_headers(plans)
 
 
 async def survey_plan(plan: Plan | None) -> StartSurvey:
