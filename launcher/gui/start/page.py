@@ -167,7 +167,7 @@ class StartPage(QWidget):
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.family.setMinimumContentsLength(10)
-        self.named.setPlaceholderText(tr("File or Hugging Face link"))
+        self.named.setPlaceholderText(tr("File or link"))
         self.named.setAccessibleName(tr("File or Hugging Face link"))
         self.named.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
         self.named.setMinimumWidth(theme.px(_NAME_WIDTH))
