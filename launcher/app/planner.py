@@ -425,19 +425,37 @@ def read_source(target: str) -> ModelSource:
 def _locate_target(target: str) -> str:
     """Return the path of a downloaded model of the catalogue, the hub address of another one, else `target` itself."""
     from launcher.engine.demo import DEMO, unpack_demo_model
+    from launcher.fetch.hub import HubFile
     from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.hub_model import find_named_entry, parse_hub_name, select_hub_model
     from launcher.models.locate import find_named
     from launcher.models.plan import estimate_argument
 
     if target == DEMO:
         return str(unpack_demo_model())
-    named = find_named(target, load_catalogue())
+    catalogue = load_catalogue()
+    hub_name = parse_hub_name(target)
+    if hub_name is not None and hub_name.file is None and find_named_entry(target, catalogue) is None:
+        selection = select_hub_model(target, catalogue)
+        if selection is not None and selection.path is not None:
+            return str(selection.path)
+        if selection is not None and selection.file is not None:
+            return estimate_argument(selection.entry, selection.file)
+        raise BadOption(
+            message("{target} has several model files.", target=target),
+            message("Write {target}:QUANT; `mtp-launcher plan {target}` lists them.", target=target),
+        )
+    if hub_name is not None and hub_name.file is not None:  # a link has another form
+        target = str(HubFile(hub_name.repo, hub_name.file, hub_name.revision or "main"))
+    named = find_named(target, catalogue)
     if named is None or (named.local is None and named.entry is None):
         return target
     if named.local is not None:
         return str(named.local.path)
     if named.file is not None and named.entry is not None:
-        return estimate_argument(named.entry, named.file) if "/" not in target else target
+        return (
+            target if "/" in target and target.lower().endswith(".gguf") else estimate_argument(named.entry, named.file)
+        )
     raise BadOption(
         message("{target} has several model files.", target=target),
         message("Write {target}:QUANT; `mtp-launcher models {target}` lists them.", target=target),

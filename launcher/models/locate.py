@@ -20,6 +20,7 @@ from launcher.models.library import (
     find_damaged,
     find_entry,
     find_file,
+    find_in_repository,
     find_local_model,
     find_misnamed,
     find_stored,
@@ -141,6 +142,8 @@ def _find_listed(text: str, catalogue: Catalogue) -> NamedModel | None:
     """Resolve ID[:QUANT] or OWNER/NAME:FILE; return None if `text` has another form. Raises ModelUnknown."""
     if is_hub_file(text):
         file = HubFile.parse(text)
+        if not file.path.lower().endswith(".gguf"):
+            return _find_quant(text, file, catalogue)
         entry, its = find_catalogue_file(catalogue, file.repo, file.path)
         local = find_file(file.repo, file.path)
         command = f"mtp-launcher pull {text}"
@@ -163,6 +166,16 @@ def _find_listed(text: str, catalogue: Catalogue) -> NamedModel | None:
         return _missing_model(entry, its, quant, text)
     its = entry.file(local.record.quant or "") or its
     return NamedModel(entry, its, local, f"mtp-launcher pull {text}")
+
+
+def _find_quant(text: str, named: HubFile, catalogue: Catalogue) -> NamedModel:
+    """Resolve OWNER/NAME:QUANT."""
+    for entry in catalogue.models:
+        if entry.repo and entry.repo.casefold() == named.repo.casefold() and entry.file(named.path):
+            listed = _find_listed(f"{entry.id}:{named.path}", catalogue)
+            if listed is not None:
+                return listed
+    return NamedModel(None, None, find_in_repository(named.repo, named.path), f"mtp-launcher pull {text}")
 
 
 def _missing_model(entry: ModelEntry, file: ModelFile | None, quant: str | None, text: str) -> NamedModel:

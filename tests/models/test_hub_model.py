@@ -1,15 +1,20 @@
 """Models that are named by their repository on the hub."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
-from launcher.base.errors import LauncherError, ModelMissing, Offline
+from launcher.app.planner import read_source
+from launcher.base.errors import BadOption, LauncherError, ModelMissing, Offline
 from launcher.models.catalogue import Catalogue
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.download_target import parse_target
 from launcher.models.hub_model import HubName, parse_hub_name, select_hub_model
+from launcher.models.locate import find_named
 from launcher.models.plan import PlanCriteria, Status, make_plans
+from launcher.models.pull import pull
 from launcher.models.situation import describe_machine
 from tests.conftest import Hub
 from tests.models.tiny_models import write_decoder
@@ -162,3 +167,32 @@ def test_without_a_network_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(Offline):
         select_hub_model(REPO, Catalogue(()))
+
+
+def test_a_downloaded_quantisation_is_found_by_its_repository(hub: Hub, repository: Path) -> None:
+    target = parse_target(f"{REPO}:Q8_0", load_catalogue())
+    pulled = asyncio.run(pull(target))
+    named = find_named(f"{REPO}:q8_0", load_catalogue())
+    assert named is not None
+    assert named.path == pulled.files[0].path
+    hub.requests()
+    selection = select_hub_model(f"{REPO}:Q8_0", load_catalogue())
+    assert selection is not None
+    assert selection.path == named.path
+    assert hub.requests() == []
+    missing = find_named(f"{REPO}:Q4_K_M", load_catalogue())
+    assert missing is not None
+    assert missing.local is None
+    by_repo = find_named(f"{MOE_REPO}:ud-q3_k_xl", load_catalogue())
+    assert by_repo is not None
+    assert by_repo.entry is not None
+    assert by_repo.entry.id == "qwen3.6-35b-a3b-mtp"
+
+
+@pytest.mark.usefixtures("repository")
+def test_estimate_reads_the_same_names(hub: Hub) -> None:
+    size = read_source(f"{REPO}:any-Q8_0.gguf").model.file_bytes
+    for text in (f"{REPO}:q8_0", f"{hub.url}/{REPO}/blob/main/any-Q8_0.gguf"):
+        assert read_source(text).model.file_bytes == size
+    with pytest.raises(BadOption):
+        read_source(REPO)
