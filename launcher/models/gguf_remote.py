@@ -14,7 +14,15 @@ from launcher.base.http_ranges import RangeReader
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir
 from launcher.fetch.hub import HubEntry, HubFile, hub_token, resolve_file
-from launcher.models.gguf import MAX_HEADER_BYTES, GgufHeader, GgufModel, join_parts, parse_header, part_names
+from launcher.models.gguf import (
+    MAX_HEADER_BYTES,
+    GgufHeader,
+    GgufModel,
+    isolate_head,
+    join_parts,
+    parse_header,
+    part_names,
+)
 from launcher.models.header_summary import load_summary, store_summary
 
 _REMEDY = message("The file on the server has the same problem. Choose another one.")
@@ -58,8 +66,9 @@ def read_remote_model(file: HubFile) -> RemoteModel:
     header, raw = _read_entry(file, entry)
     count = header.split_count
     if count == 1:
-        _store_summary(entry, header)
-        return RemoteModel(join_parts([header]), (entry,), (raw,))
+        model = join_parts([header])
+        _store_summary(entry, isolate_head(model))
+        return RemoteModel(model, (entry,), (raw,))
     path = PurePosixPath(file.path)
     names = part_names(path.name, count)
     if names is None:
@@ -128,11 +137,11 @@ def _read_entry(file: HubFile, entry: HubEntry) -> tuple[GgufHeader, bytes]:
     return header, raw
 
 
-def _store_summary(entry: HubEntry, header: GgufHeader | GgufModel) -> None:
+def _store_summary(entry: HubEntry, model: GgufModel) -> None:
     """Store the header summary that plans use, of a split model by its first part."""
     if entry.sha256 and load_summary(entry.sha256) is None:
         with suppress(OSError):
-            store_summary(entry.sha256, header)
+            store_summary(entry.sha256, model)
 
 
 def _cache_path(entry: HubEntry) -> Path:

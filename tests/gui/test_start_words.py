@@ -230,3 +230,9 @@ def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:
     assert _drop_duplicates((*plans, *other)) == plans
     shorter = replace(plans[0], setting=replace(plans[0].setting, context=4_096))
     assert _drop_duplicates((*plans, shorter)) == (*plans, shorter)
+
+
+def test_who_computed_the_memory_is_said() -> None:
+    plan = make_plans(load_catalogue(hub_figures=False), describe_machine((24,)), PlanCriteria("qwen3.5-9b-mtp"))[0]
+    assert "header" in memory_needs_text(plan, None)
+    assert memory_needs_text(replace(plan, engine="built-in 1"), None).endswith("Computed by the engine, built-in 1.")

@@ -116,6 +116,8 @@ def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situat
         text = f"{text} {unknown_memory_text(situation)}".rstrip()
     if answer is not None and answer.plan == plan:
         return f"{text} {_engine_figures_text(answer)}"
+    if plan.engine:
+        return f"{text} {tr('Computed by the engine, {name}.', name=plan.engine)}"
     if plan.estimate.exact:
         return f"{text} {tr('Estimated from the header of the file.')}"
     low, high = plan.estimate.low / 2**30, plan.estimate.high / 2**30
