@@ -73,13 +73,13 @@ class DoctorReport:
     backend: BackendChoice
     engines: tuple[EngineCheck, ...]
     missing: tuple[SystemLibrary, ...]
-    findings: tuple[Problem, ...]
+    problems: tuple[Problem, ...]
     situation: Situation | None
 
     @property
     def demo_can_run(self) -> bool:
         """True if the demo can run here."""
-        return not any(finding.blocks == "demo" for finding in self.findings)
+        return not any(problem.blocks == "demo" for problem in self.problems)
 
 
 async def examine_machine(*, models: Path | None = None, wake: bool = False) -> DoctorReport:
@@ -95,7 +95,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     on_path = find_llama_server_on_path()
     asleep = any(gpu.asleep for gpu in machine.gpus)
     programs: list[tuple[str, Path | None]] = [("built-in", None)]
-    chosen, choice_findings = _find_chosen_engine()
+    chosen, choice_problems = _find_chosen_engine()
     if chosen is not None:
         programs.append((chosen.name, chosen.program))
     if on_path is not None:
@@ -108,11 +108,11 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
         machine = read_machine(devices, wake=wake)
     inspected = read_gpu_states(machine.gpus, wake=wake)
     missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
-    findings = [
+    problems = [
         *_find_demo_problems(engines[0]),
         *map(_describe_outdated_preset, await outdated_presets(machine)),
-        *choice_findings,
-        *(finding for engine in engines[1:] for finding in _find_engine_problems(engine, machine)),
+        *choice_problems,
+        *(problem for engine in engines[1:] for problem in _find_engine_problems(engine, machine)),
         *(Problem(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
         *_find_window_problems(machine, missing),
     ]
@@ -123,7 +123,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     except LauncherError:  # the only GPU sleeps, which the report mentions
         situation = None
     return DoctorReport(
-        machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(findings), situation
+        machine, inspected, disks, settings, wslconfig, backend, engines, missing, tuple(problems), situation
     )
 
 
@@ -168,26 +168,26 @@ async def _check_engine(name: str, program: Path | None, devices_absent: str | N
 
 
 def _find_demo_problems(built_in: EngineCheck) -> list[Problem]:
-    findings = []
+    problems = []
     if built_in.error is not None:
-        findings.append(Problem(built_in.error.title, built_in.error.hint, "demo"))
+        problems.append(Problem(built_in.error.title, built_in.error.hint, "demo"))
     try:
         unpack_demo_model()
     except LauncherError as error:
-        findings.append(Problem(error.title, error.hint, "demo"))
+        problems.append(Problem(error.title, error.hint, "demo"))
     except OSError as error:
         why = message("Cannot unpack the demo model: {strerror}.", strerror=error.strerror)
-        findings.append(Problem(why, message("Check its folder and the disk space."), "demo"))
-    return findings
+        problems.append(Problem(why, message("Check its folder and the disk space."), "demo"))
+    return problems
 
 
 def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem]:
     """Return the problems of an engine other than the built-in one."""
     if engine.error is not None:
         return [Problem(engine.error.title, engine.error.hint, engine.name)]
-    findings = []
+    problems = []
     if engine.devices is not None:
-        findings += [
+        problems += [
             Problem(message("{place}: {title}", place=engine.name, title=each.title), each.hint)
             for each in find_disagreements(machine.gpus, engine.devices)
         ]
@@ -200,7 +200,7 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem
             number=number,
             reason=fault.reason,
         )
-        findings.append(
+        problems.append(
             Problem(
                 title,
                 message("Install build b{fixed_in} or newer ({source}).", fixed_in=fault.fixed_in, source=fault.source),
@@ -213,12 +213,12 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem
             place=engine.name,
             number=number,
         )
-        findings.append(Problem(title, message("Install build b{first_good} or newer.", first_good=_OLDEST_BUILD)))
-    return findings
+        problems.append(Problem(title, message("Install build b{first_good} or newer.", first_good=_OLDEST_BUILD)))
+    return problems
 
 
 def _describe_outdated_preset(match: PresetMatch) -> Problem:
-    """Return the finding about tuned settings that were measured in another environment."""
+    """Return the problem about tuned settings that were measured in another environment."""
     facts = {"words": match.preset.model.label_with_quant, "differs": match.differs}
     if match.used:
         title = message("The tuned settings for {words} are used, but may be out of date: {differs}.", **facts)
@@ -228,11 +228,11 @@ def _describe_outdated_preset(match: PresetMatch) -> Problem:
 
 
 def _find_window_problems(machine: Machine, missing: tuple[SystemLibrary, ...]) -> list[Problem]:
-    findings = []
+    problems = []
     window = tuple(library for library in missing if library.purpose != "engine")
     if window:
         names = ", ".join(library.soname for library in window)
-        findings.append(
+        problems.append(
             Problem(
                 message("The window needs {names}.", names=names),
                 message("Install: {command}", command=install_command(window)),
@@ -240,18 +240,18 @@ def _find_window_problems(machine: Machine, missing: tuple[SystemLibrary, ...]) 
             )
         )
     if machine.host.display is None:
-        findings.append(
+        problems.append(
             Problem(message("No display found."), message("The demo runs in the terminal, without its window."))
         )
     settings = system_settings_file()
     if settings is not None:
-        findings.append(
+        problems.append(
             Problem(
                 message("{settings} affects every llama-server on this computer.", settings=settings),
                 message("Move or rename it if you did not intend that."),
             )
         )
-    return findings
+    return problems
 
 
 def list_gpu_devices(engine: EngineCheck) -> tuple[Device, ...]:

@@ -55,8 +55,8 @@ def _copy_wslconfig() -> Result:
 def _format_report(report: DoctorReport) -> Iterator[str]:
     for label, line in _list_facts(report):
         yield wrap_text(line, f"{label:<11}")
-    for finding in report.findings:
-        yield f"\n{wrap_text(finding.title)}\n{wrap_text(finding.hint, '  ')}"
+    for problem in report.problems:
+        yield f"\n{wrap_text(problem.title)}\n{wrap_text(problem.hint, '  ')}"
     if report.wslconfig is not None:
         yield from _format_wslconfig(report.wslconfig)
         yield "`mtp-launcher doctor --copy-wslconfig` puts it on the clipboard of Windows; nothing is written."
@@ -207,7 +207,7 @@ def _as_json(report: DoctorReport) -> dict[str, object]:
         "wsl_settings": [asdict(settings) for settings in report.wsl_settings],
         "wslconfig": None if report.wslconfig is None else asdict(report.wslconfig),
         "missing_libraries": [asdict(library) for library in report.missing],
-        "findings": [asdict(finding) for finding in report.findings],
+        "findings": [asdict(problem) for problem in report.problems],
     }
 
 
