@@ -3,11 +3,14 @@
 import gc
 import importlib.util
 import os
+import tempfile
 
 # Read with numpy and by the built-in engine, whose threads wait for one another without sleeping: with as many programs
 # as processors, a reply of the demo takes ten times as long with two threads as with one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_THREAD_LIMIT", "1")
+# Modules that load the catalogue while tests are collected keep its copy there, not in the user's own home.
+os.environ.setdefault("MTP_LAUNCHER_HOME", f"{tempfile.gettempdir()}/mtp-launcher-tests")
 
 import json
 import shlex

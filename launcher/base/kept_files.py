@@ -6,6 +6,7 @@ as .bad and a warning is logged.
 """
 
 import errno
+import hashlib
 import logging
 import os
 import re
@@ -123,6 +124,19 @@ class KeptFile(Generic[Value]):
                 return value, FileDamage(path, reason, bad)
         bad = set_aside(path, self.label, self.consequence, keep_earlier=not self.recreatable, quiet=self.quiet)
         return self.default(), FileDamage(path, reason, bad)
+
+
+def add_checksum(body: bytes) -> bytes:
+    """Return the content of a file with a line before it that holds its SHA-256."""
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def remove_checksum(text: bytes) -> bytes:
+    """Return the content behind the line with its SHA-256. Raises ValueError if that is another one."""
+    body = text.partition(b"\n")[2]
+    if text != add_checksum(body):
+        raise ValueError("its checksum is another one")
+    return body
 
 
 @contextmanager

@@ -4,19 +4,24 @@ Shipped files are checked against the schema by a test, and read without pydanti
 reading all of them. The user's files are validated at each load.
 """
 
+import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from launcher.base.paths import config_dir, expand_user, shipped_file
+from launcher import __version__
+from launcher.base.files import write_atomically
+from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
+from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
 from launcher.models.catalogue import Catalogue, CatalogueProblem, ModelEntry
-from launcher.models.evidence import family_key, read_published_runs
+from launcher.models.evidence import RUNS_FILE, family_key, read_published_runs
 from launcher.models.hub_figures import figures_folder, fill_from_hub_cache
-from launcher.models.preset import Preset
+from launcher.models.preset import Measurement, Preset
 
 T = TypeVar("T")
 _OWN_MODELS, _OWN_PRESETS = "models", "presets"
@@ -28,7 +33,11 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
     With `hub_figures`, missing sizes and checksums are filled from the cached replies of the hub. An invalid file,
     model or preset of the user's is left out and listed in `Catalogue.problems`.
     """
-    models = {model.id: model for model in shipped_models()}
+    is_first = not _read_shipped.cache_info().currsize
+    shipped, is_copy = _read_shipped()
+    if is_first and not is_copy:
+        _save_copy(shipped)
+    models = {model.id: model for model in shipped}
     problems: list[CatalogueProblem] = []
     folder = config_dir() if config is None else config
     if own := sorted(folder.joinpath(_OWN_MODELS).glob("*.toml")):
@@ -41,43 +50,113 @@ def load_catalogue(config: Path | None = None, *, hub_figures: bool = True) -> C
     return Catalogue(tuple(models.values()), tuple(problems))
 
 
-@cache
 def shipped_models() -> tuple[ModelEntry, ...]:
-    """Read the models that ship with the program."""
-    paths = sorted(shipped_file("presets").glob("*.toml"))
+    """Return the models that ship with the program."""
+    return _read_shipped()[0]
+
+
+@cache
+def _read_shipped() -> tuple[tuple[ModelEntry, ...], bool]:
+    """Return the shipped models, and whether they are from the copy in the cache folder.
+
+    The copy is JSON without defaults, read in a fifth of the time. It is used if it was made from these very files.
+    """
+    with suppress(OSError):
+        if (kept := _COPY.load(_copy_path())) is not None:
+            runs = {
+                family: tuple(build_dataclass(Measurement, table) for table in tables)
+                for family, tables in kept["runs"].items()
+            }
+            return _add_runs((build_dataclass(ModelEntry, table) for table in kept["models"]), runs), True
     models = (
-        build_dataclass(ModelEntry, entry)
-        for path in paths
-        for entry in tomllib.loads(path.read_text("utf-8")).get("models", ())
+        build_dataclass(ModelEntry, table)
+        for path in _shipped_paths()
+        for table in tomllib.loads(path.read_text("utf-8")).get("models", ())
     )
-    runs = read_published_runs()
+    return _add_runs(models, read_published_runs()), False
+
+
+def _add_runs(models: Iterable[ModelEntry], runs: Mapping[str, tuple[Measurement, ...]]) -> tuple[ModelEntry, ...]:
     return tuple(replace(model, measurements=runs.get(family_key(model.family), ())) for model in models)
+
+
+def _save_copy(models: tuple[ModelEntry, ...]) -> None:
+    copy = {
+        "made_from": _describe_shipped(),
+        "models": [_to_table(replace(model, measurements=())) for model in models],
+        "runs": {family_key(model.family): _to_table(model.measurements) for model in models},
+    }
+    with suppress(OSError):
+        write_atomically(_copy_path(), add_checksum(json.dumps(copy, separators=(",", ":")).encode()))
+
+
+def _to_table(value: Any) -> Any:  # noqa: ANN401 -- any part of a model
+    """Return the value as `build_dataclass` takes it: without the fields that have their defaults."""
+    if isinstance(value, tuple):
+        return [_to_table(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    named = ((field, getattr(value, field.name)) for field in fields(value))
+    return {field.name: _to_table(each) for field, each in named if each != field.default}
+
+
+def _copy_path() -> Path:
+    return cache_dir() / "catalogue.json"
+
+
+def _shipped_paths() -> list[Path]:
+    return sorted(shipped_file("presets").glob("*.toml"))
+
+
+@cache
+def _describe_shipped() -> list[Any]:
+    """Return the version of the program, and name, size and time of change of each file of the catalogue."""
+    files = [*_shipped_paths(), shipped_file(*RUNS_FILE)]
+    stats = [(str(path), path.stat()) for path in files]
+    return [__version__, *([name, stat.st_size, stat.st_mtime_ns] for name, stat in stats)]
+
+
+def _parse_copy(text: bytes) -> dict[str, Any] | None:
+    copy: dict[str, Any] = json.loads(remove_checksum(text))
+    return copy if copy["made_from"] == _describe_shipped() else None
+
+
+_COPY: KeptFile[dict[str, Any] | None] = KeptFile(
+    "The copy of the catalogue", _parse_copy, lambda: None, recreatable=True, quiet=True, consequence="it is made again"
+)
 
 
 def build_dataclass(cls: Callable[..., T], data: Mapping[str, Any]) -> T:
     """Build a dataclass from a TOML table, nested tables included. The table must be valid by the schema."""
-    return cls(**{name: _convert(kind, data[name]) for name, kind in _field_types(cls) if name in data})
+    converters = _field_converters(cls)
+    values = {}
+    for name, value in data.items():
+        if name in converters:
+            convert = converters[name]
+            values[name] = value if convert is None else convert(value)
+    return cls(**values)
 
 
 @cache
-def _field_types(cls: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 -- a dataclass
+def _field_converters(cls: Any) -> dict[str, Callable[[Any], Any] | None]:  # noqa: ANN401 -- a dataclass
+    """Return the converter of each field's value, None for a value that stays as it is."""
     hints = get_type_hints(cls)
-    return [(field.name, _without_none(hints[field.name])) for field in fields(cls)]
+    return {field.name: _make_converter(_without_none(hints[field.name])) for field in fields(cls)}
+
+
+def _make_converter(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 -- a type expression
+    if get_origin(kind) is tuple:
+        inner = _make_converter(get_args(kind)[0])
+        return tuple if inner is None else lambda items: tuple(map(inner, items))
+    if is_dataclass(kind):
+        return partial(build_dataclass, kind)  # type: ignore[arg-type]
+    return float if kind is float else None
 
 
 def _without_none(kind: Any) -> Any:  # noqa: ANN401 -- a type expression
     if get_origin(kind) is UnionType or type(None) in get_args(kind):
         return next(choice for choice in get_args(kind) if choice is not type(None))
     return kind
-
-
-def _convert(kind: Any, value: Any) -> Any:  # noqa: ANN401 -- any TOML value
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
-        return tuple(_convert(inner, item) for item in value)
-    if is_dataclass(kind):
-        return build_dataclass(kind, value)  # type: ignore[arg-type]
-    return float(value) if kind is float else value
 
 
 def _add_models(models: dict[str, ModelEntry], paths: Iterable[Path]) -> list[CatalogueProblem]:

@@ -12,6 +12,7 @@ from functools import cache
 from launcher.base.paths import shipped_file
 from launcher.models.preset import Measurement
 
+RUNS_FILE = "presets", "evidence", "runs.csv"
 _LONG_PROMPT = 2_000
 """From this length, in tokens, a prompt counts as a context that was filled before the generation."""
 _SEVERAL = re.compile(r"(\d)x |\+")
@@ -33,7 +34,7 @@ def family_key(name: str) -> str:
 
 def read_rows() -> list[dict[str, str]]:
     """Return the rows of the file as text, by column."""
-    with shipped_file("presets", "evidence", "runs.csv").open(encoding="utf-8", newline="") as file:
+    with shipped_file(*RUNS_FILE).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

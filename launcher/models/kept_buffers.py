@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher import __version__
 from launcher.base.files import write_atomically
-from launcher.base.kept_files import KeptFile
+from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
 from launcher.base.paths import cache_dir
 from launcher.models import compute_buffers as formula
 from launcher.models import compute_graph
@@ -85,7 +85,7 @@ class _Store:
         sizes = (before if len(before) + len(self.new) <= _MOST else {}) | self.new
         body = json.dumps({"made_by": _describe_formula(), "sizes": sizes}, separators=(",", ":")).encode()
         with suppress(OSError):
-            write_atomically(self.path, _digest(body) + body)
+            write_atomically(self.path, add_checksum(body))
 
 
 _open_store = cache(_Store)
@@ -102,17 +102,9 @@ def _describe_formula() -> str:
 
 
 def _parse(text: bytes) -> Kept:
-    digest_bytes = len(_digest(b""))
-    body = text[digest_bytes:]
-    if text[:digest_bytes] != _digest(body):
-        raise ValueError("its checksum is another one")
-    data = json.loads(body)
+    data = json.loads(remove_checksum(text))
     sizes: Kept = data["sizes"] if data["made_by"] == _describe_formula() else {}
     return sizes
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_KEY_BYTES).hexdigest().encode() + b"\n"
 
 
 _FILE: KeptFile[Kept] = KeptFile(
