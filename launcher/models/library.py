@@ -509,7 +509,7 @@ def store_expected_hashes(record: Record, sha256: tuple[str | None, ...]) -> Non
     """Store the expected SHA-256 of a record's files. Raises OSError."""
     with edit_index() as index:
         index.records[:] = [
-            each.model_copy(update={"sha256": sha256}) if each.path == record.path else each for each in index.records
+            replace(each, sha256=sha256) if each.path == record.path else each for each in index.records
         ]
 
 
@@ -691,13 +691,13 @@ def _scan_folders(catalogue: Catalogue, known: Mapping[Path, Record], places: _P
         try:
             model = read_model(path)
         except LauncherError as error:
-            yield new.model_copy(update={"problem": error.title})
+            yield replace(new, problem=error.title)
         else:
             if entry is not None and its is not None and describe_mismatch(entry, its, paths):  # another under its name
-                new = new.model_copy(update={"model": None, "sha256": ()})
+                new = replace(new, model=None, sha256=())
             problem = _OLLAMAS_OWN if is_ollamas_own(model) else None
             kind = _kind(path.name, model)
-            yield new.model_copy(update={"kind": kind, "head": model.mtp_head.value, "problem": problem})
+            yield replace(new, kind=kind, head=model.mtp_head.value, problem=problem)
 
 
 def is_ollamas_own(model: GgufModel) -> bool:

@@ -1,14 +1,18 @@
-"""The library's index: records and hashes of local model files, in one JSON file that is replaced under a lock."""
+"""The library's index: records and hashes of local model files, in one JSON file that is replaced under a lock.
 
+It is checked without pydantic, whose import takes as long as all else that lists models or plans.
+"""
+
+import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Literal, get_args
 
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile, hold_file_lock
@@ -18,24 +22,22 @@ from launcher.base.paths import data_dir
 Kind = Literal["model", "draft", "mmproj"]
 Head = Literal["present", "promised", "none"]
 _LOCK_S = 20.0
-_SHA256 = r"^[0-9a-f]{64}$"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class FileHash(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileHash:
     """The SHA-256 of a file, valid until size or modification time change. `verified_s` is in seconds since 1970."""
 
     path: Path
-    bytes: int = Field(ge=0)
+    bytes: int
     modified_ns: int
-    sha256: str = Field(pattern=_SHA256)
+    sha256: str
     verified_s: float
 
 
-class Record(_Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
     """A local model, draft or vision projector: its files in order, and their origin.
 
     `sha256` has the expected hash of each file, None where unknown; `bytes` is the size of all files. `problem` is why
@@ -44,9 +46,9 @@ class Record(_Frozen):
     """
 
     kind: Kind = "model"
-    paths: tuple[Path, ...] = Field(min_length=1)
+    paths: tuple[Path, ...]
     sha256: tuple[str | None, ...] = ()
-    bytes: int = Field(0, ge=0)
+    bytes: int = 0
     model: str | None = None
     quant: str | None = None
     repo: str | None = None
@@ -70,12 +72,76 @@ class Record(_Frozen):
         return f"{self.repo}:{self.file}" if self.repo else str(self.path)
 
 
-class Index(BaseModel):
+@dataclass(slots=True)
+class Index:
     """The content of the index file."""
 
-    version: Literal[1] = 1
-    records: list[Record] = []
-    hashes: list[FileHash] = []
+    records: list[Record] = field(default_factory=list)
+    hashes: list[FileHash] = field(default_factory=list)
+
+
+_VERSION = 1
+
+
+def _parse_index(text: bytes) -> Index:
+    """Parse the index file; unknown fields are ignored. Raises one of PARSE_ERRORS if it holds anything else."""
+    data = json.loads(text)
+    if data.get("version", _VERSION) != _VERSION:
+        raise ValueError("it is of another version")
+    return Index(list(map(_parse_record, data.get("records", []))), list(map(_parse_hash, data.get("hashes", []))))
+
+
+def _parse_record(data: dict[str, Any]) -> Record:
+    paths, sha256, size = data["paths"], data.get("sha256", []), data.get("bytes", 0)
+    _require(isinstance(paths, list) and bool(paths) and all(isinstance(path, str) for path in paths), "paths")
+    _require(isinstance(sha256, list) and all(each is None or isinstance(each, str) for each in sha256), "sha256")
+    _require(type(size) is int and size >= 0, "bytes")
+    kind, head, received_s = data.get("kind", "model"), data.get("head"), data.get("received_s")
+    _require(kind in get_args(Kind), "kind")
+    _require(head is None or head in get_args(Head), "head")
+    _require(received_s is None or type(received_s) in (int, float), "received_s")
+    texts = {name: data.get(name) for name in ("model", "quant", "repo", "revision", "file", "url", "problem")}
+    for name, value in texts.items():
+        _require(value is None or isinstance(value, str), name)
+    return Record(
+        kind=kind,
+        paths=tuple(map(Path, paths)),
+        sha256=tuple(sha256),
+        bytes=size,
+        head=head,
+        received_s=received_s,
+        **texts,
+    )
+
+
+def _parse_hash(data: dict[str, Any]) -> FileHash:
+    found = FileHash(
+        path=Path(data["path"]),
+        bytes=data["bytes"],
+        modified_ns=data["modified_ns"],
+        sha256=data["sha256"],
+        verified_s=data["verified_s"],
+    )
+    _require(type(found.bytes) is int and found.bytes >= 0, "bytes")
+    _require(type(found.modified_ns) is int, "modified_ns")
+    _require(_SHA256.fullmatch(found.sha256) is not None, "sha256")
+    _require(type(found.verified_s) in (int, float), "verified_s")
+    return found
+
+
+def _require(holds: bool, name: str) -> None:
+    if not holds:
+        raise ValueError(f"its {name} is no such value")
+
+
+def _to_table(entry: Record | FileHash) -> dict[str, Any]:
+    return {name: value for name, value in asdict(entry).items() if value is not None}
+
+
+def _format_index(index: Index) -> bytes:
+    """Return the content of the index file."""
+    data = {"records": list(map(_to_table, index.records)), "hashes": list(map(_to_table, index.hashes))}
+    return json.dumps({"version": _VERSION, **data}, indent=1, default=str).encode()
 
 
 def index_path() -> Path:
@@ -110,7 +176,7 @@ def _unreadable(path: Path, why: str | None) -> str:
     return message("Cannot read {path} ({why}). Searching the model folders instead.", path=path, why=why)
 
 
-_FILE = KeptFile("The list of models", Index.model_validate_json, Index)
+_FILE = KeptFile("The list of models", _parse_index, Index)
 
 
 @contextmanager
@@ -123,10 +189,10 @@ def edit_index() -> Iterator[Index]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_file_lock(path, _LOCK_S):
         index = _FILE.load(path)
-        before = index.model_copy(deep=True)
+        before = Index(list(index.records), list(index.hashes))
         yield index
         if index != before:
-            write_atomically(path, index.model_dump_json(indent=1, exclude_none=True).encode())
+            write_atomically(path, _format_index(index))
 
 
 def find_hash(index: Index, path: Path) -> FileHash | None:

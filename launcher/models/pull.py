@@ -275,10 +275,10 @@ def _add_to_library(
     try:
         checked = check_received(record.path, record.kind, entry=entry, file=file, head=promised)
     except LauncherError as error:
-        store_record(record.model_copy(update={"problem": error.title}))
+        store_record(replace(record, problem=error.title))
         raise
     problem = checked.problem.title if checked.problem else None
-    record = record.model_copy(update={"head": checked.head, "problem": problem})
+    record = replace(record, head=checked.head, problem=problem)
     store_record(record)
     if is_model and len(record.paths) == 1 and record.sha256[0]:
         store_header(record.path, record.sha256[0])
