@@ -10,10 +10,10 @@ from launcher.app.planner import MachineDescription, read_situation
 from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir
-from launcher.engine.builds.build import Device, EngineBuild
+from launcher.engine.builds.build import Device, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import InstalledEngine, engine_in_use
 from launcher.engine.builds.known_bad import build_number, find_known_fault
-from launcher.engine.builds.probe import find_llama_server_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.demo import unpack_demo_model
 from launcher.engine.environment import system_settings_file
 from launcher.machine.advice import list_advice

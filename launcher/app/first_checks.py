@@ -13,11 +13,11 @@ from launcher.base.errors import DiskFull, LauncherError, NothingFits
 from launcher.base.messages import message, plural_message
 from launcher.base.paths import expand_user, models_dir
 from launcher.engine.builds.assets import TargetComputer, describe_computer
-from launcher.engine.builds.build import EngineBuild
-from launcher.engine.builds.installed import InstalledEngine, engine_in_use, is_built_in_chosen, read_store, store_dir
+from launcher.engine.builds.build import EngineBuild, find_llama_server_on_path, store_dir
+from launcher.engine.builds.installed import InstalledEngine, engine_in_use, is_built_in_chosen, read_store
 from launcher.engine.builds.known_bad import build_number, find_known_fault
 from launcher.engine.builds.offers import find_offer
-from launcher.engine.builds.probe import check_built_in_engine, find_llama_server_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import check_built_in_engine, list_devices, probe_engine
 from launcher.engine.builds.releases import ReleaseClient
 from launcher.engine.demo import DEMO
 from launcher.engine.server import registry

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from launcher.base.errors import HistoryUnusable, LauncherError
 from launcher.base.messages import message
-from launcher.engine.builds.build import BUILT_IN, EngineBuild
+from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import engine_in_use
-from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
+from launcher.engine.builds.probe import probe_engine
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.launch import Launch, check_model, choose_build
 from launcher.machine.machine import Machine

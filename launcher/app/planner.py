@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.errors import BadOption, GeometryUnknown, GpuAsleep, LauncherError, ModelMissing
 from launcher.base.messages import message
-from launcher.base.paths import expand_user
+from launcher.base.paths import expand_user, runtime_dir
 from launcher.models.limits import check_rpc, no_head_error
 from launcher.models.plan import Plan, PlanCriteria, check_criteria
 from launcher.models.server_settings import ROWS, to_fields
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from launcher.models.locate import ModelSelection
     from launcher.models.memory import MemoryEstimate, PlanSettings
     from launcher.models.plan import UnplannedFile
+    from launcher.models.read_situation import ServerMemory
 
 FLAGGED_PERCENT = 3.0
 """A formula that differs by more is marked as wrong, and only the engine's figures count."""
@@ -131,17 +132,29 @@ async def _read_local_situation(
     _check_awake(machine, description)
     if description.backend != "cpu" and _must_ask_engine(machine, description):
         machine = read_machine(await _list_devices(build), wake=description.wake)
-    from launcher.engine.server.own_memory import read_own_memory
     from launcher.models.read_situation import situation_of
 
+    servers: tuple[ServerMemory, ...] = ()
+    if also or _may_servers_run():
+        from launcher.engine.server.own_memory import read_own_memory
+
+        servers = await asyncio.to_thread(read_own_memory, machine, also=also, wake=description.wake)
     return situation_of(
         machine,
         free_mib=description.free_mib,
         headless=description.headless,
         host_gib=description.host_memory_gib,
         backend=description.backend,
-        servers=await asyncio.to_thread(read_own_memory, machine, also=also, wake=description.wake),
+        servers=servers,
     )
+
+
+def _may_servers_run() -> bool:
+    """Return whether the registry has files: to import it takes as long as the rest of a plan."""
+    try:
+        return any(runtime_dir().iterdir())
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
 
 
 def _describe_card(description: MachineDescription) -> Situation:
@@ -190,12 +203,12 @@ async def _has_expert_cache(build: EngineBuild | None) -> bool:
 
 async def _list_devices(build: EngineBuild | None, rpc: tuple[str, ...] = ()) -> tuple[Device, ...]:
     """Return the devices of an engine (None: the one in use) and its RPC workers. Empty when it cannot list them."""
-    from launcher.engine.builds.probe import list_devices
-
     try:
         build = build or await probe_engine_in_use()
         if build is None or (rpc and "--rpc" not in build.flags):
             return ()
+        from launcher.engine.builds.probe import list_devices
+
         return await list_devices(build, rpc)
     except (LauncherError, OSError):
         return ()
@@ -241,6 +254,11 @@ async def planned_engine(machine: MachineDescription, situation: Situation) -> P
     no_gpu = machine.backend == "cpu"
     if situation.described:
         return PlannedEngine(None, situation.backend != "cpu", no_gpu)
+    if not _may_have_llama_server():
+        from launcher.engine.builds.probe import probe_engine
+
+        with suppress(LauncherError, OSError):
+            return PlannedEngine(await probe_engine(None), gpu=False, no_gpu=no_gpu)
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.launch import choose_build, uses_gpu
     from launcher.machine.machine import read_machine
@@ -304,8 +322,11 @@ def downloaded_file(plan: Plan) -> Path | None:
 
 async def probe_engine_in_use() -> EngineBuild | None:
     """Return the probed build of the engine in use, or of llama-server on PATH; None if there is none that works."""
+    if not _may_have_llama_server():
+        return None
+    from launcher.engine.builds.build import find_llama_server_on_path
     from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
-    from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
+    from launcher.engine.builds.probe import probe_engine
 
     try:
         chosen = engine_in_use()
@@ -315,6 +336,13 @@ async def probe_engine_in_use() -> EngineBuild | None:
         return await probe_engine(program) if program else None
     except LauncherError:
         return None
+
+
+def _may_have_llama_server() -> bool:
+    """Return whether there is a store of engines or a llama-server on PATH; if not, its imports are saved."""
+    from launcher.engine.builds.build import find_llama_server_on_path, store_dir
+
+    return store_dir().is_dir() or find_llama_server_on_path() is not None
 
 
 def record_load_memory(launch: Launch, engine_pid: int, log: Sequence[str]) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from launcher import __version__
 from launcher.base.errors import LauncherError
 from launcher.base.messages import message
+from launcher.engine.builds.build import find_llama_server_on_path
 from launcher.engine.builds.installed import engine_in_use
-from launcher.engine.builds.probe import find_llama_server_on_path, probe_engine
+from launcher.engine.builds.probe import probe_engine
 from launcher.machine.machine import read_machine
 
 

@@ -1,12 +1,29 @@
 """An engine build: its command, version and supported flags, as found by a probe."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from launcher.base.errors import EngineUnsuitable
 from launcher.base.messages import message
+from launcher.base.paths import data_dir
 
 BUILT_IN = "built-in"
+
+
+def store_dir() -> Path:
+    """Return the folder of the store."""
+    return data_dir() / "engines"
+
+
+def find_llama_server_on_path() -> Path | None:
+    """Return the llama-server on PATH, or None.
+
+    On Windows, one in the current folder is found first, but ignored: it may be part of a download.
+    """
+    found = shutil.which("llama-server")
+    return Path(found) if found and Path(found).is_absolute() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from launcher.base.paths import cache_dir
 from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.archive import unpack_archive
 from launcher.engine.builds.assets import BuildChoice, TargetComputer, choose_builds, describe_computer, fallback_rank
+from launcher.engine.builds.build import store_dir
 from launcher.engine.builds.install_errors import ReleaseMissing, SelfTestFailed
 from launcher.engine.builds.installed import (
     AUTOMATIC,
@@ -30,7 +31,6 @@ from launcher.engine.builds.installed import (
     installation_folder,
     put_in_place,
     read_store,
-    store_dir,
     switch_after_install,
 )
 from launcher.engine.builds.offers import Offer, archives_of, find_offer, list_offers

@@ -25,7 +25,8 @@ from launcher.base.errors import BadOption, EngineBusy, EngineMissing, WrittenBy
 from launcher.base.files import make_private_folder, write_atomically
 from launcher.base.kept_files import KeptFile
 from launcher.base.messages import message
-from launcher.base.paths import data_dir, expand_user
+from launcher.base.paths import expand_user
+from launcher.engine.builds.build import store_dir
 from launcher.engine.builds.install_errors import EngineInUse
 from launcher.engine.server import registry
 
@@ -34,11 +35,6 @@ from launcher.engine.server import registry
 
 _RENAME_RETRY_S = 2.0
 """Seconds to retry while a virus scanner holds new files open (Windows)."""
-
-
-def store_dir() -> Path:
-    """Return the folder of the store."""
-    return data_dir() / "engines"
 
 
 def installed_name_of(program: Path) -> str | None:

@@ -2,20 +2,19 @@
 
 import asyncio
 import hashlib
+import json
 import re
 import shlex
 import shutil
 import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from launcher.base.errors import CpuUnsupported, EngineMissing, EngineUnsuitable, LibraryMissing
 from launcher.base.files import write_atomically
@@ -24,10 +23,7 @@ from launcher.base.messages import message
 from launcher.base.paths import cache_dir, config_dir, expand_user, shipped_file
 from launcher.engine.builds.build import BUILT_IN, Device, EngineBuild
 from launcher.engine.builds.install_errors import BadProfile
-from launcher.engine.builds.installed import find_engine_by_name, installed_name_of
-from launcher.engine.diagnosis.explain import explain_exit
 from launcher.engine.environment import engine_environment
-from launcher.engine.server.process import EngineCommand, start_process
 from launcher.machine.host import Host, read_host
 from launcher.machine.libraries import install_command, missing_libraries
 
@@ -105,7 +101,8 @@ _DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTI
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
 
 
-class _Probe(BaseModel):
+@dataclass(frozen=True, slots=True)
+class _Probe:
     """The cached result of a probe. `identity` is the engine's path, size and modification time in ns."""
 
     identity: list[str | int]
@@ -114,10 +111,22 @@ class _Probe(BaseModel):
     kv_types: list[str]
     offers_mtp: bool
 
+    @classmethod
+    def parse(cls, text: bytes) -> "_Probe":
+        """Read a cached probe; other fields are ignored. Raises ValueError, TypeError or LookupError if it is none."""
+        data = json.loads(text)
+        probe = cls(**{field.name: data[field.name] for field in fields(cls)})
+        lists = probe.identity, probe.flags, probe.kv_types
+        if not all(isinstance(each, list) for each in lists) or type(probe.offers_mtp) is not bool:
+            raise TypeError("its fields have other types")
+        if not all(isinstance(word, str) for word in (probe.version, *probe.flags, *probe.kv_types)):
+            raise TypeError("its fields have other types")
+        return probe
+
 
 _FILE: KeptFile[_Probe | None] = KeptFile(
     "The cached probe of an engine",
-    _Probe.model_validate_json,
+    _Probe.parse,
     lambda: None,
     recreatable=True,
     consequence="the engine is probed again",
@@ -164,15 +173,6 @@ def check_built_in_engine(host: Host | None = None) -> None:
         )
 
 
-def find_llama_server_on_path() -> Path | None:
-    """Return the llama-server on PATH, or None.
-
-    On Windows, one in the current folder is found first, but ignored: it may be part of a download.
-    """
-    found = shutil.which("llama-server")
-    return Path(found) if found and Path(found).is_absolute() else None
-
-
 async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S) -> EngineBuild:
     """Run an engine with --version and --help and return its capabilities, cached until its file changes.
 
@@ -188,6 +188,8 @@ async def probe_engine(engine: Path | None, *, timeout_s: float = _PROBE_LIMIT_S
         wheel = str(spec.origin) if spec else ""
         identity = [*_file_identity(_BUILT_IN_SCRIPT), built_in_version() or "", wheel]
     else:
+        from launcher.engine.builds.installed import installed_name_of  # late: pydantic takes as long as a plan
+
         path = _find_executable(engine)
         name, command, identity = installed_name_of(path) or path.name, [str(path)], _file_identity(path)
     probe = _load_cached_probe(identity)
@@ -241,6 +243,8 @@ async def list_devices(build: EngineBuild, rpc: Sequence[str] = ()) -> tuple[Dev
 
 
 def _find_executable(engine: Path) -> Path:
+    from launcher.engine.builds.installed import find_engine_by_name
+
     found = shutil.which(str(engine))
     installed = None if found else find_engine_by_name(engine)
     path = installed.program if installed else expand_user(found or engine).absolute()
@@ -292,6 +296,8 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
     The process cannot outlive this program. Raises EngineUnsuitable if it prints more than `_MOST_CHARACTERS` or does
     not end within `timeout_s` seconds; if it fails, raises the cause that its output names.
     """
+    from launcher.engine.server.process import EngineCommand, start_process  # late: a cached probe starts nothing
+
     flag = arguments[-1]
     lines: list[str] = []
     characters_left = _MOST_CHARACTERS
@@ -332,6 +338,8 @@ async def _run_and_read(command: Sequence[str], *arguments: str, timeout_s: floa
             message("Choose the llama-server program itself."),
         )
     if process_exit.code:
+        from launcher.engine.diagnosis.explain import explain_exit
+
         hint = message("Run `{command} {flag}` yourself to see its output.", command=command[-1], flag=flag)
         raise explain_exit(process_exit, lines, while_doing=f"answering {flag}", hint=hint)
     return "\n".join(lines)
@@ -351,6 +359,6 @@ def _load_cached_probe(identity: list[str | int]) -> _Probe | None:
 
 def _save_probe(probe: _Probe) -> None:
     try:
-        write_atomically(_probe_file(probe.identity), probe.model_dump_json().encode())
+        write_atomically(_probe_file(probe.identity), json.dumps(asdict(probe)).encode())
     except OSError:
         return  # the engine is probed again next time

@@ -16,11 +16,11 @@ from launcher.base.messages import message
 from launcher.base.paths import expand_user, state_dir
 from launcher.base.units import format_percent
 from launcher.engine.builds.assets import gpu_for
-from launcher.engine.builds.build import Device, EngineBuild
+from launcher.engine.builds.build import Device, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.install_errors import SelfTestFailed
 from launcher.engine.builds.installed import AUTOMATIC, BUILT_IN_NAME, read_store
 from launcher.engine.builds.known_bad import build_number
-from launcher.engine.builds.probe import find_llama_server_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.demo import read_demo_preset, unpack_demo_model
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.client import ChatRequest, Timings

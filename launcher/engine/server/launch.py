@@ -11,10 +11,10 @@ from typing import Any
 from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError
 from launcher.base.messages import join_messages, message
 from launcher.engine.arguments import server_arguments
-from launcher.engine.builds.build import BUILT_IN, EngineBuild
+from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
 from launcher.engine.builds.installed import engine_in_use, is_built_in_chosen
 from launcher.engine.builds.known_bad import build_number, find_known_fault
-from launcher.engine.builds.probe import find_llama_server_on_path, list_devices, probe_engine
+from launcher.engine.builds.probe import list_devices, probe_engine
 from launcher.engine.environment import engine_environment
 from launcher.engine.serve_options import ServeOptions, check_options, fallback_context
 from launcher.engine.server.endpoint import Endpoint
