@@ -34,10 +34,13 @@ def shipped_file(*parts: str) -> Path:
 
 def expand_user(path: str | Path) -> Path:
     """Return `path` with a leading ~ or ~NAME expanded; unchanged if there is no such user."""
+    path = Path(path)
+    if not str(path).startswith("~"):
+        return path
     try:
-        return Path(path).expanduser()
+        return path.expanduser()
     except RuntimeError:
-        return Path(path)
+        return path
 
 
 def _user_folder(kind: str) -> Path:

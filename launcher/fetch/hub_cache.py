@@ -73,10 +73,11 @@ def find_cached_files(repo: str, files: Sequence[str], revision: str | None = No
         commits = sorted(_list_folder(snapshots), key=lambda path: (path.name != revision, -_modified(path)))
         for commit in commits:
             yield from _if_complete([commit.joinpath(*file.split("/")) for file in files])
+    flat = flat_cache_root()
     with_repo = [f"{repo}_{file}".replace("/", "_") for file in files]
     without_repo = [file.rpartition("/")[2] for file in files]
     for names in (with_repo, without_repo):
-        yield from _if_complete([flat_cache_root() / name for name in names])
+        yield from _if_complete([flat / name for name in names])
 
 
 def list_cached_models(roots: Sequence[Path] | None = None) -> Iterator[CachedFile]:
