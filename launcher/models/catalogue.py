@@ -13,14 +13,23 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Len
-
 from launcher.base.errors import ModelUnknown
 from launcher.base.messages import message
 from launcher.models.geometry import Geometry
-from launcher.models.preset import Amount, Count, Measurement, Note, Positive, Preset, QualityNote, SamplingAdvice, Text
+from launcher.models.preset import (
+    Amount,
+    Count,
+    Limits,
+    Measurement,
+    Note,
+    Positive,
+    Preset,
+    QualityNote,
+    SamplingAdvice,
+    Text,
+)
 
-Sha256 = Annotated[str, Len(64, 64)]
+Sha256 = Annotated[str, Limits(min_length=64, max_length=64)]
 SpeculationKind = Literal["mtp", "draft-file", "draft-model", "ngram-mod"]
 
 _BITS = re.compile(r"(?:Q|FP|BF|F)(\d+)")
@@ -176,7 +185,7 @@ class ModelEntry:
     """Where the geometry comes from."""
     weights: WeightRules | None = None
     """Figures that stand in for the header."""
-    files: Annotated[tuple[ModelFile, ...], Len(1)]
+    files: Annotated[tuple[ModelFile, ...], Limits(min_length=1)]
     """The quantisations, smallest first."""
     files_source: str = ""
     """Where the sizes and checksums come from."""
