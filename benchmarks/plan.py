@@ -10,7 +10,7 @@ from benchmarks.report import Row
 from benchmarks.workplace import ROOT, command
 
 _GPU_GIB = (8, 10, 12, 16, 20, 24, 32, 40, 48, 80)
-_LIMIT, _COMMAND_LIMIT = 6, 75
+_LIMIT, _COMMAND_LIMIT = 7.5, 50
 
 
 def run(*, quick: bool) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Makes all plans for one machine in a process of its own, where nothing is kept yet: `... GIB`.
+"""Makes all plans for one machine in a process of its own: `... GIB`.
 
 Prints the milliseconds, without imports, that the catalogue's reading took, and the plans after it.
 """

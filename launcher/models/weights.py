@@ -80,7 +80,7 @@ class Weights:
     @cached_property
     def _expert_sums(self) -> tuple[int, ...]:
         """Bytes of the routed experts of the first 0, 1, 2, ... blocks, the heads behind the trunk."""
-        return tuple(accumulate((block.experts for block in self.blocks + self.heads), initial=0))
+        return tuple(accumulate((sum(block.matrices) for block in self.blocks + self.heads), initial=0))
 
     def sum_experts(self, begin: int = 0, end: int | None = None, *, mtp: bool = False) -> int:
         """Return the bytes of the routed experts of the blocks from `begin` to `end`, `mtp`: of the heads, too."""
