@@ -34,6 +34,7 @@ def test_a_plan_for_a_described_card_loads_few_modules() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name for name in told.stderr.split() if name.split(".")[0] == "launcher"}
+    assert not {"pydantic", "annotated_types", "filelock"} & set(told.stderr.split())
     assert "launcher.models.plan" in loaded
     assert not {name for name in loaded if name.startswith(("launcher.gui", "launcher.tuning", "launcher.monitor"))}
     assert len(loaded) <= 64
