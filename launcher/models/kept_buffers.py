@@ -23,8 +23,8 @@ from launcher.models import geometry as shape
 from launcher.models.compute_buffers import ComputeBuffers, ComputeSetting, compute_buffers
 from launcher.models.geometry import Geometry
 
-_MOST = 20_000
-"""Sizes in the file, about 2 MB; with more of them it is begun anew."""
+_MOST = 6_000
+"""Sizes in the file, about 0.6 MB; with more of them it is begun anew."""
 _KEY_BYTES = 12
 
 Kept = dict[str, list[Any]]
