@@ -101,6 +101,7 @@ class TestCards:
                 "memory_bandwidth_gb_s": pytest.approx(1008, rel=1e-3),  # what the maker states for 10501 MHz, 384 bits
                 "unified": False,
                 "carve_out_free_bytes": 0,
+                "small_bar": False,
                 "asleep": False,
                 "display_active": True,
                 "absent": {},
@@ -283,6 +284,7 @@ class TestSleep:
             "driver": "580.65.06",
             "bus_id": FIRST,
             "carve_out_free_bytes": 0,
+            "small_bar": False,
             "asleep": True,
         }
         assert gpu["absent"] == {name: ASLEEP for name, value in gpu.items() if value is None}

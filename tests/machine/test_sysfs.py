@@ -146,6 +146,7 @@ class TestAmd:
             "bus_id": "0000:03:00.0",
             "unified": False,
             "carve_out_free_bytes": 0,
+            "small_bar": False,
             "asleep": False,
             "display_active": True,
         }
@@ -240,6 +241,7 @@ class TestIntel:
             "bus_id": "0000:03:00.0",
             "unified": False,
             "carve_out_free_bytes": 0,
+            "small_bar": False,
             "asleep": False,
             "display_active": False,
         }
