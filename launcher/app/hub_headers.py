@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.app import settings
 from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF, VALUE_ON
-from launcher.base.errors import LauncherError
+from launcher.base.errors import LauncherError, Unreachable
+from launcher.base.files import write_atomically
+from launcher.base.paths import cache_dir
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import ModelEntry, ModelFile
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 4
 """Files whose headers are read for one list of plans; each takes about 10 MB."""
+_PAUSE_S = 600.0
+"""Seconds without another attempt after the hub could not be reached: without a network a plan must not wait for it."""
 _TRUE_VALUES = ("1", "on", "yes", "true")
 
 
@@ -39,8 +46,8 @@ def should_ask() -> bool:
 
 
 def may_read() -> bool:
-    """Return whether the user agreed, and there may be a network."""
-    return settings.stored_value(READ_HEADERS) == VALUE_ON and not _is_offline()
+    """Return whether the user agreed, and there may be a network: the hub was not unreachable just before."""
+    return settings.stored_value(READ_HEADERS) == VALUE_ON and not _is_offline() and not _failed_recently()
 
 
 def keep_answer(*, agreed: bool) -> None:
@@ -54,7 +61,23 @@ async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
     for each in results:
         if isinstance(each, BaseException) and not isinstance(each, LauncherError | OSError):
             raise each
-    return next((each for each in results if isinstance(each, LauncherError)), None)
+    error = next((each for each in results if isinstance(each, LauncherError)), None)
+    if isinstance(error, Unreachable):
+        with suppress(OSError):
+            write_atomically(_failure_path(), b"")
+    return error
+
+
+def _failure_path() -> Path:
+    """Return the path of the empty file that was written when the hub could not be reached last."""
+    return cache_dir() / "hub-unreachable"
+
+
+def _failed_recently() -> bool:
+    try:
+        return 0 <= time.time() - _failure_path().stat().st_mtime < _PAUSE_S
+    except OSError:
+        return False
 
 
 def _read_header(plan: Plan) -> None:

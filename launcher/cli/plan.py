@@ -285,7 +285,8 @@ async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
     estimated = hub_headers.find_estimated(plans)
     if not estimated:
         return False
-    if hub_headers.should_ask():
+    is_asked = hub_headers.should_ask()
+    if is_asked:
         files = "1 plan is an estimate" if len(estimated) == 1 else f"{len(estimated)} plans are estimates"
         hub_headers.keep_answer(
             agreed=await confirm(
@@ -295,7 +296,7 @@ async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
     if not hub_headers.may_read():
         return False
     error = await hub_headers.read_headers(estimated)
-    if error is not None and not as_json:
+    if error is not None and is_asked:  # later the plan itself says what is estimated
         print_result(Result(None, [Note(f"Not all headers were read. {error}")]), as_json=False)
     return True
 

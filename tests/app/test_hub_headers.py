@@ -67,6 +67,10 @@ def test_no_network_is_an_error_that_leaves_the_plan(monkeypatch: pytest.MonkeyP
     assert error is not None
     assert error.code == "unreachable"
     assert hub_headers.find_estimated([plan()]) == (plan(),)
+    hub_headers.keep_answer(agreed=True)
+    assert not hub_headers.may_read()  # a plan must not wait for the network each time
+    monkeypatch.setattr(hub_headers, "_PAUSE_S", 0.0)
+    assert hub_headers.may_read()
 
 
 def test_offline_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
