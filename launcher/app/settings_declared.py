@@ -151,7 +151,7 @@ SETTINGS = (
         READ_HEADERS,
         mark("Models"),
         mark("Read headers from Hugging Face"),
-        mark("Makes plans exact for models that are not downloaded. Reads about 10 MB for each file, once."),
+        mark("Makes plans exact before a download. About 10 MB per file, once."),
         "choice",
         VALUE_ASK,
         "now",
