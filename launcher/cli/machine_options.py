@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.models.server_settings import Value
 
 BACKENDS = ("cuda", "vulkan", "rocm", "metal", "cpu")
-INTENTS = ("balanced", "long-context", "best-quality", "as-published")
+INTENTS = ("balanced", "agents", "long-context", "best-quality", "as-published")
 """The names of Backend and Intent. They are not imported, because that would slow down --help; a test compares them."""
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "tokens": parse_tokens,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
+from math import inf
 
 from launcher.base.errors import BadOption, ModelUnknown
 from launcher.base.messages import join_messages, message
@@ -14,10 +15,10 @@ from launcher.models.fitting import (
     CONTEXT_WITHOUT_GPU,
     CONTEXTS,
     LEAST_CONTEXT,
+    SHORT_CONTEXTS,
     FitResult,
     add_expert_cache,
     choose_host_limits,
-    fit_longest_context,
     fit_settings,
     host_need_mib,
     overfills_host,
@@ -27,10 +28,18 @@ from launcher.models.gguf import GgufModel
 from launcher.models.header_summary import apply_header, read_draft_model
 from launcher.models.limits import no_head_error
 from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
-from launcher.models.plan_reasons import explain_expert_cache, explain_plan, list_cautions
+from launcher.models.plan_reasons import (
+    describe_alternative,
+    explain_expert_cache,
+    explain_plan,
+    explain_preset,
+    explain_ranking,
+    list_cautions,
+)
 from launcher.models.preset import Intent, Mark, Measurement, Preset
+from launcher.models.ranking import KnownFile, RankedFile, rank_files
 from launcher.models.server_settings import ServerSettings, check_settings, to_fields
-from launcher.models.situation import Situation
+from launcher.models.situation import HEADLESS_MARGIN_MIB, Situation
 from launcher.models.speed import (
     ReadingForecast,
     SpeedForecast,
@@ -47,8 +56,12 @@ _OLD_CLASSES = 1.05
 """Tolerance of a card's nominal size: 23.98 GiB count as 24 GB."""
 _DEMO = "demo"
 """Id of the demo model, which is planned only when the user names it."""
-_OPEN_INTENTS: tuple[Intent, ...] = ("balanced", "long-context", "best-quality")
-"""Intents of settings that are computed for a model without presets."""
+_SHORT_CONTEXT = 8_192
+"""Shortest context, in tokens, that is proposed where a model has other files."""
+_MOST_FILES = 6
+"""Number of files that are planned for a model that the user names."""
+_POOR = 2.6
+"""Loss above which a model that fits better comes first."""
 _LEAST_HOST_GB, _AVAILABLE = 24, 0.7
 """Presets that need at most the first (GB of host memory) are never left out; the second is the share of a computer's
 memory that is taken to be available."""
@@ -91,7 +104,8 @@ class Plan:
     None, and `reading` is the speed at which it reads. `engine` is the name of the engine that computed the estimate,
     "" for the formula. `reasons` explain the choices, `cautions` name costs and risks, `evidence` has the nearest
     published measurements. `host_short`: host memory is known to be too small for the part that stays there.
-    `host_overfull`: the memory that a server adds on the host while it runs may be too much.
+    `host_overfull`: the memory that a server adds on the host while it runs may be too much. `loss` is what the
+    ranking finds wanting: None for a preset, endless if no way was found to fit.
     """
 
     entry: ModelEntry
@@ -112,6 +126,7 @@ class Plan:
     host_short: bool = False
     host_overfull: bool = False
     engine: str = ""
+    loss: float | None = None
 
     @property
     def required_mib(self) -> int:
@@ -125,10 +140,12 @@ class Plan:
 
     @property
     def group(self) -> int:
-        """Rank: 0 for a safe plan, 1 for one that may fail if other programs take memory, 2 for one that is too big."""
+        """Rank: 0 for a safe and good plan, 1 for a poor one or one that may run out of memory, 2 for one too big."""
         if self.status is Status.TOO_BIG:
             return 2
-        return 1 if self.free_mib - self.needed_mib < self.margin_mib // 2 else 0
+        tight = self.free_mib - self.needed_mib < self.margin_mib // 2
+        poor = self.loss is not None and self.loss > _POOR
+        return 1 if tight or poor else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +190,9 @@ def make_plans(catalogue: Catalogue, situation: Situation, criteria: PlanCriteri
     plans.sort(key=lambda plan: plan.group if criteria.intent != "as-published" or plan.group == 2 else 0)
     possible = [plan for plan in plans if plan.status is not Status.TOO_BIG]
     plans = plans if criteria.model or not possible else possible
-    if plans and criteria.quant is None and (why := _rank_reason(plans[0], plans[1:])):
-        plans[0] = replace(plans[0], reasons=(plans[0].reasons[0], why, *plans[0].reasons[1:]))
+    if plans and plans[0].loss is not None and criteria.quant is None:
+        named = _name_alternatives(plans[0], situation, criteria)
+        plans[0] = replace(plans[0], reasons=(*plans[0].reasons[:2], *named, *plans[0].reasons[2:]))
     return tuple(plans)
 
 
@@ -192,10 +210,13 @@ def plan_file(model: GgufModel, situation: Situation, criteria: PlanCriteria) ->
     weights = read_weights(model, read_geometry(model))
     criteria = replace(criteria, model=entry.id, quant=None)
     _can_draft(entry, file, criteria)
-    (preset,) = _starting_presets(entry, situation, criteria)
-    return _make_plan(
-        entry, file, weights, _preset_settings(entry, file, preset, situation, criteria), preset, situation, criteria
+    known = entry, file, weights
+    ranked = next(iter(_rank_files([known], situation, criteria)), None)
+    plan = _make_ranked_plan(known, ranked, situation, criteria)
+    why = message(
+        "The catalogue has no settings for {name}. These follow from its header and this computer.", name=entry.name
     )
+    return replace(plan, reasons=(why, *plan.reasons))
 
 
 def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> tuple[UnplannedFile, ...]:
@@ -203,9 +224,13 @@ def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCri
     check_criteria(criteria)
     found: dict[tuple[str, str | None], UnplannedFile] = {}
     for entry in _requested_entries(catalogue, criteria):
-        seeds = _starting_presets(entry, situation, criteria)
-        for known, file, _, preset in _files_of_presets(entry, seeds, criteria):
-            if lack := _missing_fact(known, file, preset, criteria):
+        presets = _matching_presets(entry, situation, criteria)
+        files = {preset.quant: preset.draft for preset in presets} if presets else {}
+        for file in _requested_files(entry, criteria):
+            if presets and file.quant not in files and criteria.quant is None:
+                continue
+            known, file, _ = apply_header(entry, file)
+            if lack := _missing_fact(known, file, files.get(file.quant, 0), criteria):
                 found[entry.id, file.quant] = UnplannedFile(entry.id, file.quant, *lack)
     return tuple(found.values())
 
@@ -245,24 +270,21 @@ def _unknown_quant_error(title: str, quant: str, known: Iterable[str]) -> ModelU
     )
 
 
-def _files_of_presets(
-    entry: ModelEntry, seeds: Iterable[Preset], criteria: PlanCriteria
-) -> list[tuple[ModelEntry, ModelFile, Weights | None, Preset]]:
-    """Return entry, file and weights for each preset's file, or for the requested one, with the preset.
-
-    Raises ModelUnknown if the requested file does not exist.
-    """
-    if criteria.quant is not None and entry.file(criteria.quant) is None:
+def _requested_files(entry: ModelEntry, criteria: PlanCriteria) -> Sequence[ModelFile]:
+    """Return the requested file, or all files that were not withdrawn. Raises ModelUnknown if there is no such file."""
+    if criteria.quant is None:
+        return [file for file in entry.files if not file.withdrawn]
+    file = entry.file(criteria.quant)
+    if file is None:
         raise _unknown_quant_error(
             message("{id} has no {quant}.", id=entry.id, quant=criteria.quant),
             criteria.quant,
             [file.quant for file in entry.files],
         )
-    named = [(file, preset) for preset in seeds if (file := entry.file(criteria.quant or preset.quant))]
-    return [(*apply_header(entry, file), preset) for file, preset in named]
+    return [file]
 
 
-def _missing_fact(entry: ModelEntry, file: ModelFile, preset: Preset, criteria: PlanCriteria) -> tuple[str, str] | None:
+def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: PlanCriteria) -> tuple[str, str] | None:
     """Return an unknown fact that a plan for `file` needs, and a remedy; None if all facts are known."""
     source = shlex.quote(estimate_argument(entry, file))
     estimate_it = (
@@ -283,7 +305,7 @@ def _missing_fact(entry: ModelEntry, file: ModelFile, preset: Preset, criteria: 
     if criteria.vision and entry.projector and entry.projector.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
         return message("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
-    beside, drafts = _draft_file(entry), preset.draft if criteria.draft is None else criteria.draft
+    beside, drafts = _draft_file(entry), draft if criteria.draft is None else criteria.draft
     if beside and drafts and beside.expected_bytes is None:
         state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=beside.file)
         return message("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
@@ -296,26 +318,155 @@ def _draft_file(entry: ModelEntry) -> CompanionFile | None:
 
 
 def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Plan]:
-    """Return the plans for one model; those that keep the experts where the preset has them come first."""
+    """Return the plans for one model, the best first: by the presets for this intent, else by the ranking."""
+    files = _requested_files(entry, criteria)
+    presets = _matching_presets(entry, situation, criteria)
+    if presets:
+        return _make_preset_plans(entry, files, presets, situation, criteria)
+    if criteria.intent == "as-published":
+        if criteria.model is None:
+            return []
+        criteria = replace(criteria, intent="balanced")
+    known = _usable_files(entry, files, criteria)
+    ranked = _rank_files(known, situation, criteria)
+    if not ranked:  # the smallest file is nearest to fitting
+        smallest = min(known, key=lambda each: _size_bytes(*each[:2]), default=None)
+        return [] if smallest is None else [_make_ranked_plan(smallest, None, situation, criteria)]
+    by_file = {each[1].quant: each for each in known}
+    most = 1 if criteria.model is None else _MOST_FILES
+    plans = [_make_ranked_plan(by_file[each.file.quant], each, situation, criteria) for each in ranked[:most]]
+    if criteria.quant is not None:
+        chosen = message("{quant} is your choice.", quant=criteria.quant)
+        return [replace(plan, reasons=(chosen, *plan.reasons)) for plan in plans]
+    return [
+        replace(plan, reasons=(*explain_ranking(ranked, place, situation, criteria.intent), *plan.reasons))
+        for place, plan in enumerate(plans)
+    ]
+
+
+def _usable_files(entry: ModelEntry, files: Sequence[ModelFile], criteria: PlanCriteria) -> list[KnownFile]:
+    """Return the files that can be planned, with what their headers say where those were read.
+
+    Raises ModelHasNoHead if the user named the model and asks for drafts that none of its files can make.
+    """
+    known = [
+        (described, same, weights)
+        for described, same, weights in (apply_header(entry, file) for file in files)
+        if weights is not None and _missing_fact(described, same, 0, criteria) is None
+    ]
+    drafting = [each for each in known if _has_drafts(*each[:2])]
+    if criteria.draft and not drafting:
+        for described, file, _ in known:
+            _can_draft(described, file, criteria)
+    return drafting if criteria.draft else known
+
+
+def _size_bytes(entry: ModelEntry, file: ModelFile) -> int:
+    size = expect_size(entry, file)
+    return size.size_bytes if size else 0
+
+
+def _make_preset_plans(
+    entry: ModelEntry,
+    files: Sequence[ModelFile],
+    presets: Sequence[Preset],
+    situation: Situation,
+    criteria: PlanCriteria,
+) -> list[Plan]:
+    """Return the plans for presets; those that keep the experts where the preset has them come first."""
     found: dict[tuple[str, PlanSettings], tuple[bool, Plan]] = {}
-    for known, file, weights, preset in _files_of_presets(
-        entry, _starting_presets(entry, situation, criteria), criteria
-    ):
-        if weights is None or _missing_fact(known, file, preset, criteria) or not _can_draft(known, file, criteria):
+    for preset in presets:
+        named = entry.file(criteria.quant or preset.quant)
+        if named is None or (criteria.quant and named not in files):
+            continue
+        known, file, weights = apply_header(entry, named)
+        if (
+            weights is None
+            or _missing_fact(known, file, preset.draft, criteria)
+            or not _can_draft(known, file, criteria)
+        ):
             continue
         setting = _preset_settings(known, file, preset, situation, criteria)
         plan = _make_plan(known, file, weights, setting, preset, situation, criteria)
+        intent = criteria.intent if criteria.intent in preset.intents else preset.intents[0]
         moved = plan.setting.n_cpu_moe > 0 and not preset.n_cpu_moe
+        plan = replace(plan, reasons=(explain_preset(file, preset, intent, situation), *plan.reasons))
         found.setdefault((file.quant, plan.setting), (moved, plan))
     return [plan for _, plan in sorted(found.values(), key=lambda one: one[0])]
 
 
+def _rank_files(files: Sequence[KnownFile], situation: Situation, criteria: PlanCriteria) -> list[RankedFile]:
+    """Return the best way to run each of `files` with the settings that the user chose, the best file first."""
+    if not files:
+        return []
+    entry, file, _ = files[0]
+    longest = Preset(quant=file.quant, ctx=_longest_context(entry, criteria))
+    base = _preset_settings(entry, file, longest, situation, criteria)
+    return rank_files(
+        files,
+        situation,
+        criteria.intent,
+        base,
+        fixed=to_fields(criteria.chosen()),
+        draft_model=read_draft_model(entry) if _draft_file(entry) else None,
+        verified=1 if criteria.model is None else _MOST_FILES,
+        shortest_context=_shortest_context(files, criteria),
+    )
+
+
+def _shortest_context(files: Sequence[KnownFile], criteria: PlanCriteria) -> int:
+    """Return the shortest context to propose: short ones only for a model or file that the user named."""
+    if criteria.model is None:
+        return LEAST_CONTEXT
+    return SHORT_CONTEXTS[-1] if len(files) == 1 else _SHORT_CONTEXT
+
+
+def _ranked_preset(file: ModelFile, ranked: RankedFile | None, criteria: PlanCriteria) -> Preset:
+    """Return a ranked file's settings as a preset; without `ranked`, settings that need little memory."""
+    if ranked is None:
+        return Preset(intents=(criteria.intent,), quant=file.quant, ctx=LEAST_CONTEXT, draft=0, mark="derived")
+    return Preset(
+        intents=(criteria.intent,),
+        quant=file.quant,
+        ctx=ranked.context,
+        kv=ranked.kv,
+        draft=ranked.draft,
+        n_cpu_moe=ranked.n_cpu_moe,
+        mark="derived",
+    )
+
+
+def _make_ranked_plan(
+    known: KnownFile, ranked: RankedFile | None, situation: Situation, criteria: PlanCriteria
+) -> Plan:
+    entry, file, weights = known
+    preset = _ranked_preset(file, ranked, criteria)
+    setting = _preset_settings(entry, file, preset, situation, criteria)
+    return _make_plan(entry, file, weights, setting, preset, situation, criteria, ranked)
+
+
+def _name_alternatives(plan: Plan, situation: Situation, criteria: PlanCriteria) -> list[str]:
+    """Return what a card without a desktop, and best quality, would take in place of the recommended plan."""
+    files = _usable_files(plan.entry, _requested_files(plan.entry, criteria), criteria)
+    found: list[str] = []
+    if not situation.headless and not situation.unified and situation.backend != "cpu":
+        alone = replace(situation, headless=True, margin_mib=HEADLESS_MARGIN_MIB * situation.gpus)
+        found.append(describe_alternative(plan.setting, plan.file, _rank_files(files, alone, criteria), None))
+    if criteria.intent == "balanced":
+        best = _rank_files(files, situation, replace(criteria, intent="best-quality"))
+        found.append(describe_alternative(plan.setting, plan.file, best, "best-quality"))
+    return [sentence for sentence in found if sentence]
+
+
+def _has_drafts(entry: ModelEntry, file: ModelFile) -> bool:
+    return entry.has_head(file) if entry.speculation in ("mtp", None) else True
+
+
 def _can_draft(entry: ModelEntry, file: ModelFile, criteria: PlanCriteria) -> bool:
     """Return whether `file` can make the requested drafts. Raises ModelHasNoHead if the user named the model."""
-    can = entry.has_head(file) if entry.speculation in ("mtp", None) else True
+    can = _has_drafts(entry, file)
     if criteria.draft and not can and criteria.model:
-        own = not entry.presets and entry.repo is None
-        raise no_head_error(entry.name if own else f"{entry.id}:{file.quant}", file=file.file)
+        raise no_head_error(entry.name if entry.repo is None else f"{entry.id}:{file.quant}", file=file.file)
     return can or not criteria.draft
 
 
@@ -324,12 +475,11 @@ def _preset_settings(
 ) -> PlanSettings:
     """Return the setting of a preset, with the user's choices, and without what this model or machine cannot use."""
     on_cpu = situation.backend == "cpu"
-    headless_file = not entry.has_head(file) and entry.speculation in (("mtp",) if entry.presets else ("mtp", None))
-    context = preset.ctx if entry.presets else _longest_context(entry, criteria)
+    without_head = not entry.has_head(file) and entry.speculation in ("mtp", None)
     setting = PlanSettings(
-        context=min(context, CONTEXT_WITHOUT_GPU) if on_cpu else context,
+        context=min(preset.ctx, CONTEXT_WITHOUT_GPU) if on_cpu else preset.ctx,
         kv=preset.kv,
-        draft=0 if headless_file else preset.draft,
+        draft=0 if without_head else preset.draft,
         ubatch=preset.ubatch,
         slots=preset.slots,
         n_cpu_moe=preset.n_cpu_moe,
@@ -357,33 +507,21 @@ def _preset_settings(
     )
 
 
-def _longest_context(entry: ModelEntry, criteria: PlanCriteria | None) -> int:
-    """Return the longest context to try for a model without presets: its trained context for each slot."""
+def _longest_context(entry: ModelEntry, criteria: PlanCriteria) -> int:
+    """Return the longest context to propose: the trained one for each slot; only on request more than CONTEXTS have."""
     trained = entry.native_context or (entry.geometry.trained_context if entry.geometry else 0)
-    slots = criteria.slots if criteria is not None and criteria.slots and not criteria.kv_unified else 1
-    return min(trained * slots, CONTEXTS[0]) if trained else LEAST_CONTEXT
+    slots = criteria.slots if criteria.slots and not criteria.kv_unified else 1
+    if not trained:
+        return LEAST_CONTEXT
+    return trained * slots if criteria.intent == "long-context" else min(trained * slots, CONTEXTS[0])
 
 
-def _starting_presets(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Preset]:
-    """Return the presets to plan with: those for a GPU of this size, then those for a GPU with as much free memory.
-
-    A model without presets is planned only if the user names it, with one derived preset for each file.
-    """
-    if not entry.presets:
-        quants = (
-            []
-            if criteria.model is None
-            else [criteria.quant]
-            if criteria.quant
-            else [file.quant for file in entry.files if not file.withdrawn]
-        )
-        return [Preset(intents=_OPEN_INTENTS, quant=quant, ctx=LEAST_CONTEXT, mark="derived") for quant in quants]
+def _matching_presets(entry: ModelEntry, situation: Situation, criteria: PlanCriteria) -> list[Preset]:
+    """Return the presets for this intent: those for a GPU of this size, then for one with as much free memory."""
     gone = {file.quant for file in entry.files if file.withdrawn and file.quant != criteria.quant}
     offered = [preset for preset in entry.presets if preset.quant not in gone]
     single = [preset for preset in offered if preset.slots == 1 or criteria.slots is not None] or offered
     rows = [preset for preset in single if criteria.intent in preset.intents]
-    if not rows:
-        rows = single if criteria.model is not None else []
     sizes = sorted({preset.memory_gb for preset in rows if preset.memory_gb})
     free_like_gb = situation.free_mib / 1_024 * _LIKE_CARD
     chosen: list[Preset] = [preset for preset in rows if preset.memory_gb is None]
@@ -412,6 +550,7 @@ def _make_plan(
     preset: Preset,
     situation: Situation,
     criteria: PlanCriteria,
+    ranked: RankedFile | None = None,
 ) -> Plan:
     geometry, beside = entry.geometry, read_draft_model(entry) if setting.draft_model_bytes else None
     fixed = to_fields(criteria.chosen())
@@ -422,13 +561,13 @@ def _make_plan(
 
     layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
+    if ranked is not None and not ranked.n_cpu_moe:  # the ranking has weighed the room that it leaves
+        del budgets[0]
     intent = criteria.intent if criteria.intent in preset.intents else preset.intents[0]
     if intent == "as-published":  # the published settings are never shrunk
         fitted = FitResult(setting, measure(setting), ())
     else:
-        fitted = (fit_settings if entry.presets else fit_longest_context)(
-            setting, budgets, frozenset(fixed), layers, measure
-        )
+        fitted = fit_settings(setting, budgets, frozenset(fixed), layers, measure)
 
     def forecast_rate(candidate: PlanSettings) -> float | None:
         forecast = forecast_speed(file, geometry, weights, candidate, situation)
@@ -446,7 +585,11 @@ def _make_plan(
             forecast_rate,
         )
     evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
-    if not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
+    loss = ranked.loss.total if ranked else None if preset in entry.presets else inf
+    if ranked is not None:
+        published = any(_is_near(run, file, situation) for run in evidence)
+        preset = replace(preset, mark="measured" if published else "derived")
+    elif not _is_as_preset(_preset_settings(entry, file, preset, situation), fitted.setting):
         preset = replace(preset, mark="derived", note="")
     host_short = (
         situation.backend != "cpu"
@@ -469,7 +612,7 @@ def _make_plan(
         margin_mib=situation.margin_mib,
         mark=preset.mark,
         reasons=(
-            *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure),
+            *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure, ranked),
             *explain_expert_cache(uncached, fitted.setting, forecast_rate),
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
@@ -484,7 +627,13 @@ def _make_plan(
         else None,
         host_short=host_short,
         host_overfull=situation.host_mib is not None and overfills_host(fitted.estimate, situation.host_mib),
+        loss=loss,
     )
+
+
+def _is_near(run: Measurement, file: ModelFile, situation: Situation) -> bool:
+    """Return whether a published run used this file on GPUs of this memory."""
+    return run.quant == file.quant and run.gpu_memory_gb == round(situation.nominal_gb)
 
 
 def _is_as_preset(whole: PlanSettings, found: PlanSettings) -> bool:
@@ -499,38 +648,3 @@ def fit_status(needed_mib: int, setting: PlanSettings, free_mib: int, margin_mib
     if setting.n_cpu_moe:
         return Status.OFFLOADS
     return Status.FITS if needed_mib + margin_mib <= free_mib else Status.TIGHT
-
-
-def _rank_reason(first: Plan, others: Sequence[Plan]) -> str:
-    """Return why a plan ranks above another of the same model that leaves more memory free, or has a larger file."""
-    same = [each for each in others if each.entry.id == first.entry.id and each.group == first.group < 2]
-    roomier = next((each for each in same if each.status.value == "FITS" != first.status.value), None)
-    if first.status.value == "TIGHT" and roomier and (roomier.file.size_bytes or 0) < (first.file.size_bytes or 0):
-        spare = first.free_mib - first.needed_mib
-        return message(
-            "It is ranked above {quant} because its weights are better and {spare:,} MiB free is enough "
-            "unless other programs need much memory. In that case use --quant {quant}.",
-            window=(
-                "It is ranked above {quant} because its weights are better and {spare:,} MiB free is enough "
-                "unless other programs need much memory. In that case choose {quant}."
-            ),
-            quant=roomier.file.quant,
-            spare=spare,
-        )
-    larger = next((each for each in same if (each.file.size_bytes or 0) > (first.file.size_bytes or 0)), None)
-    if larger is None or larger.setting.n_cpu_moe > first.setting.n_cpu_moe:
-        return ""
-    if larger.setting.context < first.setting.context:
-        return message(
-            "{quant} is larger and also fits, but with a context of {context:,} instead of {context_2:,}: "
-            "--quant {quant}.",
-            window="{quant} is larger and also fits, but with a context of {context:,} instead of {context_2:,}.",
-            quant=larger.file.quant,
-            context=larger.setting.context,
-            context_2=first.setting.context,
-        )
-    return message(
-        "{quant} is larger and also fits (--quant {quant}).",
-        window="{quant} is larger and also fits.",
-        quant=larger.file.quant,
-    )

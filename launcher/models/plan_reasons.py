@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from launcher.base.messages import as_message, join_messages, message, plural_message
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.fitting import (
-    CONTEXT_WITHOUT_GPU,
     LEAST_CONTEXT,
-    LEAST_UBATCH,
     FitResult,
     Measure,
     Rate,
@@ -21,7 +20,9 @@ from launcher.models.fitting import (
 from launcher.models.limits import training_warning
 from launcher.models.memory import ENCODER_MIB, MemoryEstimate, PlanSettings
 from launcher.models.preset import Measurement, Preset
+from launcher.models.ranking import Loss, RankedFile, desktop_share_mib
 from launcher.models.situation import Situation
+from launcher.models.speed import nearest_comparison
 from launcher.models.weights import Weights
 
 _MIB = 2**20
@@ -44,17 +45,17 @@ def explain_plan(
     intent: str,
     fixed: Mapping[str, int | str],
     measure: Measure,
+    ranked: RankedFile | None,
 ) -> tuple[str, ...]:
-    """Return the reasons for a plan's choices, the file's first. `fixed` has the settings that the user chose."""
+    """Return the reasons for a plan's choices beside the file. `fixed` has the settings that the user chose."""
     setting = fitted.setting
     own = preset.quant == file.quant
     found = [
-        _choice_reason(entry, file, preset, intent, fitted, situation),
         _memory_reason(fitted, situation),
         _concessions_reason(fitted, situation),
-        _context_reason(fitted, preset, entry, situation, "context" in fixed),
-        "" if "kv" in fixed else _kv_reason(fitted, preset, situation, "ubatch" in fixed, measure),
-        _draft_reason(setting, entry, file, "draft" in fixed),
+        _context_reason(fitted, entry, situation, ranked, "context" in fixed),
+        "" if "kv" in fixed else _kv_reason(fitted, situation, measure),
+        _draft_reason(setting, entry, file, situation, "draft" in fixed),
         _slots_reason(setting),
         _offload_reason(fitted, weights),
         _chosen_offload_reason(entry, fitted, situation, fixed.get("n_cpu_moe"), measure),
@@ -64,46 +65,124 @@ def explain_plan(
     return tuple(filter(None, found))
 
 
-def _choice_reason(
-    entry: ModelEntry, file: ModelFile, preset: Preset, intent: str, fitted: FitResult, situation: Situation
-) -> str:
-    if not entry.presets:
-        return message(
-            "The catalogue has no settings for {name}. These follow from its header and this computer.",
-            name=entry.name,
-        )
+def explain_preset(file: ModelFile, preset: Preset, intent: str, situation: Situation) -> str:
+    """Return the reason for a preset's file. It names this machine's memory, which may differ from the preset's."""
     if preset.quant != file.quant:
         return message("{quant} is your choice.", quant=file.quant)
-    return _file_reason(file, preset, intent, fitted, situation)
-
-
-def _file_reason(file: ModelFile, preset: Preset, intent: str, fitted: FitResult, situation: Situation) -> str:
-    """Return the reason for this file. It names this machine's memory, which may differ from the preset's size."""
-    meant: str = f"{preset.memory_gb} GB" if preset.memory_gb else message("any memory")
     here = f"{max(1, round(situation.nominal_gb))} GB"
+    size: str = here if preset.memory_gb and intent != "as-published" else message("any memory")
+    if preset.memory_gb and intent == "as-published":
+        size = f"{preset.memory_gb} GB"
     basis = _MARKS[preset.mark]
-    if fitted.needed_mib > situation.free_mib and intent != "as-published":
-        return message(
-            "{quant} is the catalogue's choice for {meant}; this computer has {here}.",
-            quant=file.quant,
-            meant=meant,
-            here=here,
+    if intent == "as-published":
+        return message("{quant} as it was published for {size} ({basis}).", quant=file.quant, size=size, basis=basis)
+    return message("{quant} is the preset for {size} ({basis}).", quant=file.quant, size=size, basis=basis)
+
+
+def explain_ranking(ranked: Sequence[RankedFile], place: int, situation: Situation, intent: str) -> tuple[str, ...]:
+    """Return why a file has its place in the ranking, and for the first one which file it beat and by what."""
+    own, best = ranked[place], ranked[0]
+    if place:
+        return (
+            message(
+                "{quant} ranks below {best}: {why}.",
+                quant=own.file.quant,
+                best=best.file.quant,
+                why=_drawback(own, best, situation),
+            ),
         )
-    size = here if preset.memory_gb and intent != "as-published" else meant
-    return {
+    size = f"{max(1, round(situation.nominal_gb))} GB"
+    first = {
         "balanced": message(
-            "{quant} balances quality, context and speed in {size} ({basis}).", quant=file.quant, size=size, basis=basis
+            "{quant} is the best balance of quality, context and speed in {size}.", quant=own.file.quant, size=size
         ),
+        "agents": message("{quant} is the best choice for coding agents in {size}.", quant=own.file.quant, size=size),
         "long-context": message(
-            "{quant} leaves room for a long context in {size} ({basis}).", quant=file.quant, size=size, basis=basis
+            "{quant} is the best choice for a long context in {size}.", quant=own.file.quant, size=size
         ),
-        "best-quality": message(
-            "{quant} puts quality first in {size} ({basis}).", quant=file.quant, size=size, basis=basis
-        ),
-        "as-published": message(
-            "{quant} as it was published for {size} ({basis}).", quant=file.quant, size=size, basis=basis
-        ),
-    }[intent]
+        "best-quality": message("{quant} is the best quality for {size}.", quant=own.file.quant, size=size),
+    }.get(intent, "")
+    finer = [each for each in ranked[1:] if each.bits > own.bits]
+    rival = finer[0] if finer else ranked[1] if len(ranked) > 1 else None
+    if rival is None:
+        return (first,)
+    if rival.bits > own.bits:
+        second = message(
+            "{quant} has more bits a weight ({bits:.2f} instead of {own:.2f}), but {why}.",
+            quant=rival.file.quant,
+            bits=rival.bits,
+            own=own.bits,
+            why=_drawback(rival, own, situation),
+        )
+    else:
+        second = message("Next is {quant}: {why}.", quant=rival.file.quant, why=_drawback(rival, own, situation))
+    return first, second
+
+
+def _drawback(worse: RankedFile, better: RankedFile, situation: Situation) -> str:
+    """Return the main thing that `worse` loses against `better`, as a clause."""
+    losses = {each.name: getattr(worse.loss, each.name) - getattr(better.loss, each.name) for each in fields(Loss)}
+    cause = max(losses, key=lambda name: losses[name])
+    if cause == "room":
+        return message(
+            "only {spare:,} MiB would stay free, and a desktop with its programs takes about {share:,}",
+            spare=worse.spare_mib,
+            share=desktop_share_mib(situation),
+        )
+    if cause == "context":
+        return message(
+            "its context would be {context:,} instead of {own:,} tokens", context=worse.context, own=better.context
+        )
+    if cause == "kv":
+        return message("its KV cache would be {kv} instead of {own}", kv=worse.kv, own=better.kv)
+    if cause == "quality":
+        return message("it has {bits:.2f} bits a weight instead of {own:.2f}", bits=worse.bits, own=better.bits)
+    if cause == "offload" and not better.n_cpu_moe:
+        clause = plural_message(
+            "the experts of {n} layer would be in host memory",
+            "the experts of {n} layers would be in host memory",
+            worse.n_cpu_moe,
+        )
+        if worse.rate and better.rate:
+            return message(
+                "{clause}, for about {rate:.0f} instead of {own:.0f} t/s",
+                clause=clause,
+                rate=worse.rate,
+                own=better.rate,
+            )
+        return clause
+    return message("about {rate:.0f} instead of {own:.0f} t/s are expected", rate=worse.rate or 0, own=better.rate or 0)
+
+
+def describe_alternative(
+    setting: PlanSettings, file: ModelFile, ranked: Sequence[RankedFile], intent: str | None
+) -> str:
+    """Return the sentence on what would be taken instead for `intent`, or without a desktop; "" if the same."""
+    if not ranked:
+        return ""
+    other = ranked[0]
+    if (other.file.quant, other.context, other.kv) == (file.quant, setting.context, setting.kv):
+        return ""
+    offloaded = plural_message(
+        ", the experts of {n} layer on the CPU", ", the experts of {n} layers on the CPU", other.n_cpu_moe
+    )
+    values: dict[str, Any] = {
+        "quant": other.file.quant,
+        "context": other.context,
+        "kv": other.kv,
+        "offloaded": offloaded if other.n_cpu_moe else None,
+    }
+    if intent is None:
+        return message(
+            "Without a desktop on the GPU it would be {quant} with a context of {context:,} and KV {kv}[{offloaded}].",
+            **values,
+        )
+    return message(
+        "For the best quality it would be {quant} with a context of {context:,} and KV {kv}[{offloaded}] "
+        "(--intent best-quality).",
+        window="For the best quality it would be {quant} with a context of {context:,} and KV {kv}[{offloaded}].",
+        **values,
+    )
 
 
 def _memory_reason(fitted: FitResult, situation: Situation) -> str:
@@ -175,7 +254,9 @@ def _concessions_reason(fitted: FitResult, situation: Situation) -> str:
     return message("Reduced to fit: {told}.", told=concessions)
 
 
-def _context_reason(fitted: FitResult, preset: Preset, entry: ModelEntry, situation: Situation, chosen: bool) -> str:
+def _context_reason(
+    fitted: FitResult, entry: ModelEntry, situation: Situation, ranked: RankedFile | None, chosen: bool
+) -> str:
     setting = fitted.setting
     if chosen:
         return message("A context of {context:,} tokens is your choice.", context=setting.context)
@@ -186,21 +267,19 @@ def _context_reason(fitted: FitResult, preset: Preset, entry: ModelEntry, situat
                 context=setting.slot_context,
             )
         return message("The context is the full trained context of {context:,} tokens.", context=setting.context)
-    if not entry.presets and not (setting.backend == "cpu" and setting.context == CONTEXT_WITHOUT_GPU):
-        if fitted.needed_mib > situation.free_mib:
-            return ""
-        return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
-    if setting.backend == "cpu" and (setting.context < preset.ctx or not entry.presets):
+    if setting.backend == "cpu":
         return message(
             "The context is short because a CPU processes long prompts slowly. --ctx changes it.",
             window=(
                 "The context is short because a CPU processes long prompts slowly. You can change it in the cockpit."
             ),
         )
+    if ranked is not None and fitted.needed_mib <= situation.free_mib:
+        return message("A context of {context:,} tokens is the longest that fits.", context=setting.context)
     return ""
 
 
-def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_chosen: bool, measure: Measure) -> str:
+def _kv_reason(fitted: FitResult, situation: Situation, measure: Measure) -> str:
     setting = fitted.setting
     fits = fitted.needed_mib <= situation.free_mib
     if setting.kv == "f16" and fits:
@@ -211,15 +290,8 @@ def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_c
         return message("A q8_0 KV cache needs about half the memory of f16, with almost no quality loss.")
     if setting.kv != "q4_0" or not fits:
         return ""
-    larger = replace(setting, kv="q8_0")
-    spare_mib = situation.free_mib - measure(larger).needed_bytes / _MIB
+    spare_mib = situation.free_mib - measure(replace(setting, kv="q8_0")).needed_bytes / _MIB
     if spare_mib >= situation.margin_mib:
-        if preset.mark == "measured":
-            return message(
-                "The KV cache is {kv}, as in the measurement; q8_0 would also fit (--kv q8_0).",
-                window="The KV cache is {kv}, as in the measurement; q8_0 would also fit.",
-                kv=setting.kv,
-            )
         return message(
             "The KV cache is set to {kv}; q8_0 would also fit (--kv q8_0).",
             window="The KV cache is set to {kv}; q8_0 would also fit.",
@@ -227,41 +299,36 @@ def _kv_reason(fitted: FitResult, preset: Preset, situation: Situation, ubatch_c
         )
     if setting.n_cpu_moe:
         return message("A q4_0 KV cache leaves more GPU memory for experts.")
-    if spare_mib >= situation.margin_mib // 2:
-        return message(
-            "A q8_0 KV cache would also fit, but leave only {spare_mib:,} MiB free, less than the margin (--kv q8_0).",
-            window="A q8_0 KV cache would also fit, but leave only {spare_mib:,} MiB free, less than the margin.",
-            spare_mib=int(spare_mib),
-        )
-    if not ubatch_chosen and setting.ubatch > LEAST_UBATCH:
-        smaller_mib = measure(replace(larger, ubatch=LEAST_UBATCH)).needed_bytes / _MIB
-        if situation.free_mib - smaller_mib >= situation.margin_mib // 2:
-            return message(
-                "With ubatch {least_ubatch} a q8_0 KV cache would also fit (--kv q8_0 --ubatch {least_ubatch}).",
-                window="With ubatch {least_ubatch} a q8_0 KV cache would also fit.",
-                least_ubatch=LEAST_UBATCH,
-            )
     return message("Only a q4_0 KV cache leaves room for this context.")
 
 
+_ASSUMED_DRAFT = 2
+"""Draft length of the runs that a plan without drafts is compared with."""
 _USUAL = 0.4
 """Share of the published runs from which on a draft length is called usual."""
 
 
-def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, chosen: bool) -> str:
+def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation, chosen: bool) -> str:
     if not setting.draft and entry.speculation == "ngram-mod":
         return message(
             "The file has no MTP head. To draft repeated text without one, add `-- --spec-type ngram-mod`.",
             window="The file has no MTP head. --spec-type ngram-mod can draft repeated text without one.",
         )
-    if not setting.draft and entry.speculation == "mtp" and not entry.has_head(file):
+    if not setting.draft and entry.speculation in ("mtp", None) and not entry.has_head(file):
         return message("This file has no MTP head.")
+    if not setting.draft and chosen:
+        return message("MTP is off, as you chose.")
     if not setting.draft:
-        return (
-            message("MTP is off, as you chose.")
-            if chosen
-            else message("MTP is off: its memory is better used for the context here.")
-        )
+        run = nearest_comparison(entry, replace(setting, draft=_ASSUMED_DRAFT), situation)
+        if run is not None and run.speedup is not None and run.speedup < 1:
+            return message(
+                "MTP is off: the nearest published run was slower with it, {rate:g} t/s on the {gpu} and {without:g} "
+                "without.",
+                rate=run.tokens_per_second,
+                gpu=run.gpu,
+                without=run.baseline,
+            )
+        return message("MTP is off: its memory is better used for the context here.")
     if chosen or setting.backend == "cpu":
         return ""
     runs = {

@@ -27,7 +27,7 @@ Amount = Annotated[float, Limits(ge=0)]
 Share = Annotated[float, Limits(ge=0, le=1)]
 Text = Annotated[str, Limits(min_length=1)]
 
-Intent = Literal["balanced", "long-context", "best-quality", "as-published"]
+Intent = Literal["balanced", "agents", "long-context", "best-quality", "as-published"]
 Variant = Literal["any", "desktop", "headless"]
 Mark = Literal["measured", "derived", "guess"]
 

@@ -54,6 +54,19 @@ def nearest_measurements(
     return tuple(found.values())[:_SHOWN]
 
 
+def nearest_comparison(entry: ModelEntry, setting: PlanSettings, situation: Situation) -> Measurement | None:
+    """Return the published run, with a rate with and without MTP, whose machine and settings are nearest; or None.
+
+    Its quantisation does not matter: whether MTP is worth its memory depends on the machine more than on the file.
+    """
+    near = [
+        (distance, index, run)
+        for index, run in enumerate(entry.measurements)
+        if run.speedup is not None and (distance := _distance(entry, run, run.quant or "", setting, situation)) < _FAR
+    ]
+    return min(near, key=lambda one: one[:2])[2] if near else None
+
+
 def comparable_rate(result: Measurement, setting: PlanSettings) -> float | None:
     """Return the tokens per second of a result that compare with a plan: its baseline for a plan without drafts."""
     drafts = setting.draft > 0 and not setting.ngrams  # how often text repeats is not published

@@ -209,10 +209,10 @@ class TestAskEngine:
         row = "P| - Host | 30000 = 20000 + 9000 + 1000 |"
         head = "P| memory breakdown [MiB] | total free self model context compute unaccounted |"
         body = f"for line in [{head!r}, {row!r}] * 2 + ['end']: print(line, flush=True)\ntime.sleep(60)"
-        told = answer(sparse, "--gpu-memory", "24", "--engine", program(tmp_path / "e", body))
+        told = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", program(tmp_path / "e", body))
         assert (told["engine"]["model_mib"], told["flagged"]) == (20_000, True)
         assert told["difference_percent"] < -3
-        text = run(sparse, "--gpu-memory", "24", "--engine", tmp_path / "e").stdout
+        text = run(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", tmp_path / "e").stdout
         assert "too far apart: believe the engine." in " ".join(text.split())
 
     @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ class TestAskEngine:
         self, body: str, code: str, said: str, sparse: Path, tmp_path: Path, home: Path
     ) -> None:
         engine = program(tmp_path / "engine", body)
-        told = answer(sparse, "--gpu-memory", "24", "--engine", engine, code=1)
+        told = answer(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine, code=1)
         assert told["engine"] is None
         assert told["engine_error"]["code"] == code
         assert said in told["engine_error"]["message"]
@@ -262,7 +262,9 @@ class TestAskEngine:
     ) -> None:
         engine = program(tmp_path / "engine", f"open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(600)")
         with subprocess.Popen(
-            command(sparse, "--gpu-memory", "24", "--engine", engine), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command(sparse, "--gpu-memory", "24", "--kv", "f16", "--engine", engine),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         ) as process:
             limit_s = time.monotonic() + 120  # of a busy computer
             while not (tmp_path / "began").exists():
@@ -423,10 +425,10 @@ class TestAdvice:
         assert f"({named})." in text
 
     def test_a_shorter_context(self, sparse: Path) -> None:
-        told = answer(sparse, "--gpu-memory", "22", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
+        told = answer(sparse, "--gpu-memory", "21", "--ctx", "262144", "--kv", "f16", "--n-cpu-moe", "0")
         contexts = [each["settings"]["ctx"] for each in told["advice"] if "ctx" in each["settings"]]
         assert contexts
-        shorter = answer(sparse, "--gpu-memory", "22", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
+        shorter = answer(sparse, "--gpu-memory", "21", "--ctx", str(contexts[0]), "--kv", "f16", "--n-cpu-moe", "0")
         assert shorter["status"] in ("FITS", "TIGHT")
 
 

@@ -19,10 +19,10 @@ SMALL = describe_machine(2.0, host_gib=4.0)
 
 def test_the_one_that_the_plan_takes_and_how_it_fits() -> None:
     choice = choose_file(CATALOGUE, MTP, None, CARD)
-    assert choice.file.quant == "UD-Q3_K_XL"
+    assert choice.file.quant == "UD-IQ4_NL"
     assert choice.plan is not None
-    assert choice.why.startswith("FITS, 20,")
-    assert "context 262,144, KV q8_0, draft 2" in choice.why
+    assert choice.why.startswith("FITS, 22,")
+    assert "context 262,144, KV q8_0, draft " in choice.why
 
 
 def test_one_that_is_named_is_kept_although_it_is_too_big() -> None:

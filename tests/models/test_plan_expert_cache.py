@@ -10,7 +10,7 @@ from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation, describe_machine
 
 MIB = 2**20
-QUANT = PlanCriteria(model="qwen3.6-35b-a3b-mtp", quant="UD-Q4_K_M")
+QUANT = PlanCriteria(model="qwen3.6-35b-a3b-mtp", quant="UD-Q4_K_M", context=131_072, kv="q8_0")
 
 
 def machine(gpu_gib: float = 12, host_gib: float | None = 32, *, has_expert_cache: bool = True) -> Situation:

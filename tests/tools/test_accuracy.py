@@ -80,7 +80,7 @@ def test_memory_grows_as_the_formula_says(step: Step) -> None:
 
 def test_earlier_predictions_agree_where_they_mean_the_same() -> None:
     found = predictions()
-    assert len(found) >= 40
+    assert len(found) >= 4
     for entry, preset, told in found:
         assert preset.predicted_mib is not None
         if (

@@ -342,6 +342,7 @@ def goal_name(intent: str) -> str:
     """Return a goal's name."""
     return {
         "balanced": tr("balanced"),
+        "agents": tr("coding agents"),
         "long-context": tr("long context"),
         "best-quality": tr("best quality"),
         "as-published": tr("as published"),

@@ -32,7 +32,7 @@ _MACHINE_WIDTH, _NARROW, _CRAMPED = 296, 900, 620
 """In pixels: width of the computer's card; page widths below which it goes below the plans, and margins shrink."""
 _NAME_WIDTH = 120
 """Smallest width of the field for a model's name, in pixels."""
-_GOALS = ("balanced", "long-context", "best-quality", "as-published")
+_GOALS = ("balanced", "agents", "long-context", "best-quality", "as-published")
 
 
 class StartPage(QWidget):

@@ -1,0 +1,442 @@
+"""Ranks the ways to run a model on a machine: its files, each with the best context, KV cache, draft length and split.
+
+A way's loss adds up what an expert weighs: the quality that the quantisation loses, the part of the trained context
+that is missing, the type of the KV cache, a low speed, experts in host memory, and too little free memory. How much
+each counts depends on the intent. Memory is approximate here (the weights by rules, the rest interpolated between two
+exact estimates); a plan is then fitted exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import ceil, inf, log2
+from types import MappingProxyType
+
+from launcher.models.catalogue import ModelEntry, ModelFile
+from launcher.models.file_size import bits_per_weight, expect_size
+from launcher.models.fitting import (
+    CONTEXT_WITHOUT_GPU,
+    CONTEXTS,
+    LEAST_CONTEXT,
+    ROOM_MIB,
+    SHORT_CONTEXTS,
+    shorter_contexts,
+)
+from launcher.models.geometry import Geometry
+from launcher.models.memory import DraftModel, MemoryEstimate, PlanSettings, estimate_memory
+from launcher.models.preset import Intent
+from launcher.models.server_settings import Value
+from launcher.models.situation import Situation
+from launcher.models.speed import COMMON, PassWork, gpu_shares, measure_work, nearest_comparison, token_rate
+from launcher.models.weights import Weights
+
+_MIB = 2**20
+_OTHER_TOKENS: Sequence[tuple[float, float]] = (
+    (1.78, 38.4),
+    (2.20, 23.1),
+    (2.43, 19.4),
+    (2.76, 15.6),
+    (3.21, 11.4),
+    (3.52, 9.0),
+    (3.89, 8.4),
+    (4.32, 6.1),
+    (4.57, 6.0),
+    (5.70, 3.5),
+    (6.57, 2.5),
+    (8.50, 1.2),
+    (16.0, 0.0),
+)
+"""Bits per weight, and of 100 tokens those that the original would choose otherwise. Up to 4.57 bits: Mistral-7B
+(llama.cpp PR #5676 and its author's table of 2024-02-27). 5.70: Q5_K_M of Watt-Tool-8B (its publisher's log). Above
+that in proportion to the root of the KL divergence of Llama 3 8B (llama.cpp PR #6936)."""
+_SIMPLE = ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+_SIMPLE_BITS = 0.5
+"""Bits per weight by which quantisations without super-blocks are worse than others of their size, by our judgement:
+MXFP4 and Q4_0 came last of 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h, 2026-02-26)."""
+_QUALITY = 0.009
+"""Loss per square of the share of other tokens: an answer of many steps suffers more than in proportion."""
+_SHORTENED, _HALVED = 0.2, 0.12
+"""Losses for any context below the trained one, and per halving of it to the power of 1.3."""
+_KV_LOSS = MappingProxyType({"f32": 0.0, "f16": 0.0, "bf16": 0.0, "q8_0": 0.03})
+_SMALL_KV_LOSS = 0.5
+"""Loss for a KV cache of fewer than 8 bits, the last resort: long agent work fails with it (docs/models.md)."""
+_USUAL_RATE, _HALF_SPEED = 60.0, 0.5
+"""Tokens per second that lose and gain nothing, and the loss per halving of them."""
+_OFFLOADED = 1.1
+"""Loss for experts in host memory beside the slower generation: prompts are read several times slower."""
+_HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, 24_576
+"""Further loss where host memory is unknown, and what is then taken to be available: three quarters of 32 GiB."""
+_DESKTOP_SHARE = 0.12
+"""Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md)."""
+_MISSING_ROOM = 0.25
+"""Loss per GiB of that share which would not be free."""
+_USUAL_BANDWIDTH_GB_S = 400.0
+"""Bandwidth taken for a GPU that is not known: that of a card of the middle class."""
+_LONGEST_DRAFT, _USUAL_DRAFT = 6, 2
+_USUAL_BITS = 4.85
+"""Bits per weight taken for a file of unknown size and quantisation."""
+_SAME_SPEED = 1.05
+"""Ratio of speeds up to which the shorter draft is taken: it needs less memory."""
+_WORTH_MTP = 1.03
+"""Least ratio of the speed with MTP to the one without for MTP to be on."""
+_ENOUGH_CONTEXT = 131_072
+"""Context in tokens from which on MTP is not given up for a longer one."""
+_KV_TYPES, _LAST_KV_TYPE = ("f16", "q8_0"), "q4_0"
+_HOST_ROOM_MIB, _MISSING_HOST_ROOM = 4_096, 0.1
+"""Host memory to leave beside the experts for prompt cache, checkpoints and programs; loss per missing GiB."""
+_LONG_CONTEXTS = (786_432, 524_288, 393_216)
+"""Contexts longer than CONTEXTS, for models trained for more."""
+_OFFLOADED_CONTEXTS = (131_072, 65_536, LEAST_CONTEXT)
+"""Contexts that are tried with experts in host memory, beside the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentWeights:
+    """How much quality, context and speed count for an intent, and the least context in tokens where it fits."""
+
+    quality: float = 1.0
+    context: float = 1.0
+    speed: float = 1.0
+    room: float = 1.0
+    least_context: int = LEAST_CONTEXT
+
+
+INTENTS = MappingProxyType[Intent, IntentWeights](
+    {
+        "balanced": IntentWeights(),
+        "agents": IntentWeights(context=1.5, least_context=65_536),
+        "best-quality": IntentWeights(quality=3.0, context=0.5, speed=0.5, room=0.5),
+        "long-context": IntentWeights(context=8.0),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a way to run a model loses, by cause. Only `speed` can be a gain, below 0."""
+
+    quality: float
+    context: float
+    kv: float
+    speed: float
+    offload: float
+    room: float
+
+    @property
+    def total(self) -> float:
+        """The sum, by which ways are compared: the least is the best."""
+        return self.quality + self.context + self.kv + self.speed + self.offload + self.room
+
+
+@dataclass(frozen=True, slots=True)
+class RankedFile:
+    """A file with the best settings for it, what they lose, the speed expected, and the memory that stays free.
+
+    `rate` is in tokens per second, None if unknown. `spare_mib` is approximate.
+    """
+
+    file: ModelFile
+    bits: float
+    context: int
+    kv: str
+    draft: int
+    n_cpu_moe: int
+    rate: float | None
+    spare_mib: int
+    loss: Loss
+
+
+def other_tokens(bits: float) -> float:
+    """Return how many of 100 tokens the original would choose otherwise than a file with `bits` per weight."""
+    if bits <= _OTHER_TOKENS[0][0]:
+        return _OTHER_TOKENS[0][1]
+    for (less, worse), (more, better) in pairwise(_OTHER_TOKENS):
+        if bits <= more:
+            return worse + (better - worse) * (bits - less) / (more - less)
+    return 0.0
+
+
+def desktop_share_mib(situation: Situation) -> int:
+    """Return the MiB of the GPU to leave to the desktop and its programs, at least the margin."""
+    if situation.headless or situation.unified or situation.backend == "cpu":
+        return situation.margin_mib
+    share = _DESKTOP_SHARE * situation.nominal_gb / situation.gpus * 1_024
+    return max(situation.margin_mib, int(share))
+
+
+KnownFile = tuple[ModelEntry, ModelFile, Weights]
+"""A file with its weights, and its model as the file's header describes it."""
+
+
+def rank_files(
+    files: Sequence[KnownFile],
+    situation: Situation,
+    intent: Intent,
+    base: PlanSettings,
+    *,
+    fixed: Mapping[str, Value] = MappingProxyType({}),
+    draft_model: DraftModel | None = None,
+    verified: int = 1,
+    shortest_context: int = LEAST_CONTEXT,
+) -> list[RankedFile]:
+    """Return the best way to run each of a model's files, the best first; those that cannot fit are left out.
+
+    `base` has the settings that are not ranked, such as ubatch and slots, and the longest context; `fixed` the ranked
+    ones that the user chose. `draft_model` is the separate draft model, if its header was read. The first `verified`
+    have MTP off where the nearest published run was slower with it. If nothing fits with the intent's least context,
+    shorter ones are tried, down to `shortest_context`.
+    """
+    weights_of_intent = INTENTS.get(intent, IntentWeights())
+    rankers: dict[Geometry, _Ranker] = {}
+    for entry, _, _ in files:
+        if entry.geometry is not None and entry.geometry not in rankers:
+            rankers[entry.geometry] = _Ranker(
+                entry, entry.geometry, situation, weights_of_intent, base, fixed, draft_model
+            )
+
+    def rank_all() -> list[RankedFile]:
+        ranked = [rankers[entry.geometry].rank_file(file, weights) for entry, file, weights in files if entry.geometry]
+        return [each for each in ranked if each is not None]
+
+    found = rank_all()
+    if not found and shortest_context < weights_of_intent.least_context:
+        for ranker in rankers.values():
+            ranker.intent = replace(weights_of_intent, least_context=shortest_context)
+        found = rank_all()
+    found.sort(key=lambda each: each.loss.total)
+    for place in range(min(verified, len(found))):
+        while found[place].draft and "draft" not in fixed:
+            entry, file, weights = next(each for each in files if each[1] is found[place].file)
+            ranker = rankers[entry.geometry]  # type: ignore[index]
+            without = ranker.rank_file(file, weights, drafts=(0,)) if ranker.is_slower_with_mtp(found[place]) else None
+            if without is None:
+                break
+            found[place:] = sorted([without, *found[place + 1 :]], key=lambda each: each.loss.total)
+    return found
+
+
+_Way = tuple[int, int, str, int, float]
+"""Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free."""
+
+
+@dataclass(slots=True)
+class _Ranker:
+    """Ranks the files of one model on one machine for one intent."""
+
+    entry: ModelEntry
+    geometry: Geometry
+    situation: Situation
+    intent: IntentWeights
+    base: PlanSettings
+    fixed: Mapping[str, Value]
+    draft_model: DraftModel | None
+    beside_weights: dict[tuple[str, int, str], tuple[float, float]] = field(default_factory=dict)
+    staging: dict[tuple[str, int], float] = field(default_factory=dict)
+    sizes: dict[tuple[str, bool], tuple[float, float, int]] = field(default_factory=dict)
+
+    def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
+        """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
+        bits = self._bits(file)
+        best: RankedFile | None = None
+        simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
+        layer = weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
+        works = {0: measure_work(file, self.geometry, weights, 0)}
+        drafts = self._drafts(file, works[0]) if drafts is None else drafts
+        for draft, context, kv, moved, spare in self._fitting_ways(file, weights, drafts):
+            if (
+                best
+                and best.draft
+                and not draft
+                and self._has_enough_context(best)
+                and bool(moved) >= bool(best.n_cpu_moe)
+            ):
+                continue
+            if moved not in works:
+                works[moved] = measure_work(file, self.geometry, weights, moved)
+            rate = self._rate(works[moved], draft)
+            on_host = self._measure_weights(file, weights, draft)[1] + moved * layer
+            host = self._spare_host_mib(on_host) if moved else inf
+            assumed = self._assumed_rate(works[moved]) if rate is None else rate
+            loss = self._loss(bits - simple, context, kv, moved, assumed, spare, host)
+            if best is None or loss.total < best.loss.total:
+                best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
+        return best
+
+    def _has_enough_context(self, ranked: RankedFile) -> bool:
+        """Return whether a context is so long that MTP is not given up for more."""
+        return ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
+
+    def is_slower_with_mtp(self, ranked: RankedFile) -> bool:
+        """Return whether the nearest published run was slower with MTP than without."""
+        setting = replace(
+            self.base, context=ranked.context, kv=ranked.kv, draft=ranked.draft, n_cpu_moe=ranked.n_cpu_moe
+        )
+        run = nearest_comparison(self.entry, setting, self.situation)
+        return run is not None and run.speedup is not None and run.speedup < 1
+
+    def _bits(self, file: ModelFile) -> float:
+        """Return the bits per weight of a file: by its size, else by the name of its quantisation."""
+        size, parameters = expect_size(self.entry, file), self.entry.parameters_b
+        if size is not None and parameters:
+            return size.size_bytes * 8 / (parameters * 1e9)
+        known = bits_per_weight(file)
+        return known[1] if known else _USUAL_BITS
+
+    def _drafts(self, file: ModelFile, work: PassWork) -> Sequence[int]:
+        """Return the draft lengths to compare: off, and the one with the best forecast."""
+        if "draft" in self.fixed:
+            return (self.base.draft,)
+        if not self._can_draft(file):
+            return (0,)
+        rates = [self._rate(work, draft) for draft in range(_LONGEST_DRAFT + 1)]
+        known = [rate for rate in rates if rate is not None]
+        if len(known) < len(rates):
+            return (_USUAL_DRAFT,)
+        best = max(known)
+        shortest = next(draft for draft, rate in enumerate(known) if rate * _SAME_SPEED >= best)
+        return (shortest, 0) if best >= known[0] * _WORTH_MTP else (0,)
+
+    def _can_draft(self, file: ModelFile) -> bool:
+        """Return whether a head or a separate draft model can draft. Drafts from earlier text are never proposed."""
+        if self.entry.speculation in ("mtp", None):
+            return self.entry.has_head(file)
+        return self.entry.draft is not None and self.entry.draft.expected_bytes is not None
+
+    def _rate(self, work: PassWork, draft: int) -> float | None:
+        situation = self.situation
+        if not situation.cards or situation.backend == "cpu":
+            return None
+        return token_rate(
+            work,
+            draft,
+            situation.cards,
+            gpu_shares(situation),
+            vulkan=situation.backend == "vulkan",
+            power_limit_w=situation.power_limit_w,
+        )
+
+    def _assumed_rate(self, work: PassWork) -> float:
+        """Return a rate to compare files by where the card is not known: the weights read at an assumed bandwidth."""
+        on_cpu = self.situation.backend == "cpu"
+        bandwidth_gb_s = self.situation.bandwidth_gb_s or (COMMON.host_gb_s if on_cpu else _USUAL_BANDWIDTH_GB_S)
+        return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
+
+    def _fitting_ways(self, file: ModelFile, weights: Weights, drafts: Sequence[int]) -> list[_Way]:
+        """Return the ways that fit, with a KV cache of the last type only if none fits with another.
+
+        For each draft length and KV cache type that is the longest context with all experts on the GPU, and a few
+        contexts with as few of them on the host as possible.
+        """
+        types: Sequence[Sequence[str]] = [[self.base.kv]] if "kv" in self.fixed else [_KV_TYPES, [_LAST_KV_TYPE]]
+        found: list[_Way] = []
+        for kvs in types:
+            found = [way for draft in drafts for kv in kvs for way in self._ways_with_kv(file, weights, draft, kv)]
+            if found:
+                break
+        return found
+
+    def _ways_with_kv(self, file: ModelFile, weights: Weights, draft: int, kv: str) -> Iterator[_Way]:
+        situation, base = self.situation, self.base
+        device, host, layers = self._measure_weights(file, weights, draft)
+        layer = weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
+        least_spare, fixed = (
+            situation.margin_mib / 2,
+            min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None,
+        )
+        for context in self._contexts():
+            needed = device + self._beside_weights(file, weights, context, kv, draft)
+            spare = situation.free_mib - needed + (fixed or 0) * layer
+            if spare >= least_spare:
+                yield draft, context, kv, fixed or 0, spare
+                return
+            if fixed is not None or not layer or (context not in _OFFLOADED_CONTEXTS and context != base.context):
+                continue
+            spare -= self._staging_share(file, weights, kv, draft) * layer
+            moved = ceil((situation.margin_mib - spare) / layer)
+            if moved <= layers and self._spare_host_mib(host + moved * layer) >= 0:
+                yield draft, context, kv, moved, spare + moved * layer
+
+    def _spare_host_mib(self, on_host_mib: float) -> float:
+        """Return the host memory that stays free beside a model's part there."""
+        host_mib = self.situation.host_mib
+        return (_USUAL_HOST_MIB if host_mib is None else host_mib) - ROOM_MIB - on_host_mib
+
+    def _measure_weights(self, file: ModelFile, weights: Weights, draft: int) -> tuple[float, float, int]:
+        """Return the MiB of weights on the GPU and on the host with all experts on the GPU, and the layers of those."""
+        mtp = draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
+        if (file.quant, mtp) not in self.sizes:
+            device, host = (place(0, mtp=mtp) / _MIB for place in (weights.on_device, weights.on_host))
+            layers = weights.expert_layers(mtp=mtp)
+            if self.situation.backend == "cpu":
+                device, host, layers = device + host - weights.shared / _MIB, 0.0, 0
+            self.sizes[file.quant, mtp] = device, host, layers
+        return self.sizes[file.quant, mtp]
+
+    def _contexts(self) -> Sequence[int]:
+        """Return the contexts to try, the longest first."""
+        longest = self.base.context
+        if "context" in self.fixed:
+            return (longest,)
+        if self.situation.backend == "cpu":
+            return (min(CONTEXT_WITHOUT_GPU, longest),)
+        contexts = (longest, *shorter_contexts(_LONG_CONTEXTS + CONTEXTS + SHORT_CONTEXTS, longest))
+        return [each for each in contexts if each >= min(self.intent.least_context, longest)]
+
+    def _beside_weights(self, file: ModelFile, weights: Weights, context: int, kv: str, draft: int) -> float:
+        """Return the MiB beside the weights: interpolated between two exact estimates, nearly a straight line.
+
+        With one GPU they are the same for all files.
+        """
+        low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
+        key = kv, draft, file.quant if self.situation.gpus > 1 else ""
+        if key not in self.beside_weights:
+            at_least, at_most = (self._measure_beside(file, weights, each, kv, draft) for each in (low, high))
+            self.beside_weights[key] = at_least, at_most
+        least, most = self.beside_weights[key]
+        return least if high == low else least + (most - least) * (context - low) / (high - low)
+
+    def _staging_share(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> float:
+        """Return the memory for copies of experts from the host, as a share of one layer's experts."""
+        if (kv, draft) not in self.staging:
+            context = min(LEAST_CONTEXT, self.base.context)
+            layers = self._measure_weights(file, weights, draft)[2]
+            without = self._estimate(weights, context, kv, draft, 0).parts
+            with_copies = self._estimate(weights, context, kv, draft, layers).parts
+            more = with_copies.total - with_copies.weights - without.total + without.weights
+            self.staging[kv, draft] = max(more, 0) / weights.blocks[-1].experts
+        return self.staging[kv, draft]
+
+    def _measure_beside(self, file: ModelFile, weights: Weights, context: int, kv: str, draft: int) -> float:
+        estimate = self._estimate(weights, context, kv, draft, 0)
+        return estimate.needed_bytes / _MIB - self._measure_weights(file, weights, draft)[0]
+
+    def _estimate(self, weights: Weights, context: int, kv: str, draft: int, n_cpu_moe: int) -> MemoryEstimate:
+        beside = self.entry.draft if draft and self.entry.speculation not in ("mtp", None) else None
+        setting = replace(
+            self.base,
+            context=context,
+            kv=kv,
+            draft=draft,
+            n_cpu_moe=n_cpu_moe,
+            draft_model_bytes=(beside.expected_bytes or 0) if beside else 0,
+        )
+        return estimate_memory(self.geometry, weights, setting, self.draft_model)
+
+    def _loss(
+        self, bits: float, context: int, kv: str, moved: int, rate: float, spare_mib: float, host_mib: float
+    ) -> Loss:
+        intent, situation = self.intent, self.situation
+        halvings = log2(self.base.context / context)
+        missing = max(0.0, desktop_share_mib(situation) - spare_mib)
+        unknown_host = _HOST_UNKNOWN if situation.host_mib is None else 0.0
+        missing_host = max(0.0, _HOST_ROOM_MIB - host_mib) / 1_024
+        return Loss(
+            quality=intent.quality * _QUALITY * other_tokens(bits) ** 2,
+            context=intent.context * (_SHORTENED + _HALVED * halvings**1.3) if halvings > 0 else 0.0,
+            kv=_KV_LOSS.get(kv, _SMALL_KV_LOSS),
+            speed=intent.speed * _HALF_SPEED * log2(_USUAL_RATE / rate),
+            offload=intent.speed * (_OFFLOADED + unknown_host) + _MISSING_HOST_ROOM * missing_host if moved else 0.0,
+            room=intent.room * _MISSING_ROOM * missing / 1_024,
+        )

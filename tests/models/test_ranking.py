@@ -1,0 +1,232 @@
+"""The ranking of files and settings: what an expert would take, and the rules that hold for every model and machine."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from launcher.models.catalogue import Catalogue, ModelEntry
+from launcher.models.catalogue_load import shipped_models
+from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
+from launcher.models.preset import Intent
+from launcher.models.ranking import desktop_share_mib, other_tokens
+from launcher.models.situation import Situation, describe_machine, describe_unified_machine
+
+CATALOGUE = Catalogue(tuple(shipped_models()))
+MOE, PLAIN, DENSE, SMALL = "qwen3.6-35b-a3b-mtp", "qwen3.6-35b-a3b", "qwen3.8-27b", "qwen3.5-9b-mtp"
+MACHINES = (4, 6, 8, 12, 16, 24, 32, 48, 80, 96)
+
+
+def plans(situation: Situation, model: str | None = None, intent: Intent = "balanced", **chosen: object) -> list[Plan]:
+    return list(make_plans(CATALOGUE, situation, PlanCriteria(model=model, intent=intent, **chosen)))  # type: ignore[arg-type]
+
+
+def first(size: float, model: str | None = None, intent: Intent = "balanced", **machine: object) -> Plan:
+    return plans(describe_machine(size, **machine), model, intent)[0]  # type: ignore[arg-type]
+
+
+def bits(plan: Plan) -> float:
+    size = plan.file.size_bytes or plan.file.about_bytes
+    assert size
+    assert plan.entry.parameters_b
+    return size * 8 / (plan.entry.parameters_b * 1e9)
+
+
+class TestFixedPoints:
+    """The choices that experts with these cards have settled on."""
+
+    def test_24_gb_with_a_desktop_takes_the_whole_context_in_q8_0(self) -> None:
+        plan = first(24)
+        assert (plan.entry.id, plan.file.quant, plan.setting.context, plan.setting.kv) == (
+            MOE,
+            "UD-Q3_K_XL",
+            262_144,
+            "q8_0",
+        )
+        assert plan.status is Status.FITS
+        assert plan.setting.draft
+
+    def test_16_gb_takes_three_bits_on_the_gpu_rather_than_experts_on_the_host(self) -> None:
+        for machine in ({}, {"headless": True}, {"host_gib": 32}, {"host_gib": 64}):
+            plan = first(16, **machine)
+            assert (plan.entry.id, plan.file.quant, plan.setting.n_cpu_moe) == (MOE, "UD-IQ3_S", 0)
+            assert plan.setting.context >= 32_768
+            assert plan.setting.kv == "q8_0"
+
+    def test_24_gb_without_a_desktop_takes_four_bits_with_the_whole_context(self) -> None:
+        plan = first(24, headless=True)
+        assert plan.file.quant in ("UD-IQ4_XS", "UD-IQ4_NL")
+        assert plan.setting.context == 262_144
+
+    @pytest.mark.parametrize("size", [80, 96])
+    def test_large_cards_take_5_to_9_bits_with_the_whole_context(self, size: int) -> None:
+        for model in (MOE, DENSE, "qwen3.6-27b-mtp"):
+            plan = first(size, model)
+            assert 5 <= bits(plan) <= 9, plan.file.quant
+            assert plan.setting.context == 262_144
+            assert plan.setting.kv in ("f16", "q8_0")
+
+    @pytest.mark.parametrize("memory_gib", [96, 119, 128])
+    def test_large_unified_memory_takes_5_to_9_bits(self, memory_gib: int) -> None:
+        plan = plans(describe_unified_machine(memory_gib), MOE)[0]
+        assert 5 <= bits(plan) <= 9
+        assert plan.setting.context == 262_144
+
+    def test_32_gb_has_no_q4_0_cache_beside_free_memory(self) -> None:
+        for model in (MOE, DENSE, "gemma-4-31b"):
+            assert first(32, model).setting.kv in ("f16", "q8_0")
+
+    def test_mtp_is_off_where_the_nearest_comparison_was_slower_with_it(self) -> None:
+        """An RTX 5080 made 74 tokens/s with MTP and 97 without, with experts in host memory."""
+        plan = first(16, MOE, "best-quality", host_gib=64)
+        assert plan.setting.n_cpu_moe
+        assert plan.setting.draft == 0
+        assert (
+            "MTP is off: the nearest published run was slower with it, 74 t/s on the RTX 5080 and 97 without."
+            in plan.reasons
+        )
+        assert first(12, MOE, host_gib=64).setting.draft  # a 3060 gained
+
+    def test_6_gb_with_little_host_memory_gets_a_smaller_model(self) -> None:
+        plan = first(6, host_gib=16)
+        assert plan.entry.id != MOE
+        assert plan.group < 2
+        assert not plan.host_short
+
+
+class TestAlternatives:
+    def test_the_recommended_plan_names_what_it_beat_and_what_others_would_take(self) -> None:
+        told = first(24).reasons
+        assert any(each.startswith("UD-IQ4_XS has more bits a weight") and "desktop" in each for each in told)
+        assert any(each.startswith("Without a desktop on the GPU it would be UD-IQ4_") for each in told)
+        assert any(each.startswith("For the best quality it would be UD-Q4_K_XL") for each in told)
+
+    def test_what_is_named_is_what_would_be_planned(self) -> None:
+        told = " ".join(first(24).reasons)
+        alone, best = first(24, headless=True), first(24, MOE, "best-quality")
+        for plan in (alone, best):
+            assert f"{plan.file.quant} with a context of {plan.setting.context:,} and KV {plan.setting.kv}" in told
+
+    def test_other_files_of_a_named_model_say_why_they_rank_below(self) -> None:
+        best, *others = plans(describe_machine(24), MOE)
+        assert others
+        for plan in others:
+            assert plan.reasons[0].startswith(f"{plan.file.quant} ranks below {best.file.quant}: ")
+
+    def test_a_chosen_file_is_called_the_user_s_choice_and_names_no_other(self) -> None:
+        (plan,) = plans(describe_machine(24), MOE, quant="UD-IQ4_XS")
+        assert plan.reasons[0] == "UD-IQ4_XS is your choice."
+        assert not any("would be" in each for each in plan.reasons)
+
+    def test_a_machine_without_a_desktop_is_not_told_what_one_without_would_take(self) -> None:
+        assert not any("Without a desktop" in each for each in first(24, headless=True).reasons)
+
+
+@pytest.mark.parametrize("size", MACHINES)
+def test_a_q4_0_cache_is_the_last_resort(size: int) -> None:
+    situation = describe_machine(size, host_gib=64)
+    for plan in plans(situation):
+        if plan.setting.kv == "q4_0" and plan.status is not Status.TOO_BIG and not plan.setting.n_cpu_moe:
+            (with_q8,) = plans(situation, plan.entry.id, quant=plan.file.quant, kv="q8_0")
+            assert with_q8.status is Status.TOO_BIG or with_q8.setting.context < 32_768, plan.entry.id
+
+
+@pytest.mark.parametrize("size", [24, 48, 96])
+def test_a_better_file_comes_before_an_emptier_card(size: int) -> None:
+    """Where more than half of a card would stay free beside less than four bits, a larger file is taken."""
+    for plan in plans(describe_machine(size, host_gib=64)):
+        larger = [file for file in plan.entry.files if (file.bits or 0) >= 4 and not file.withdrawn]
+        if larger and plan.free_mib - plan.needed_mib > plan.free_mib / 2:
+            assert (plan.file.bits or 4) >= 4, plan.entry.id
+
+
+@pytest.mark.parametrize("size", MACHINES)
+def test_every_model_has_a_plan_or_is_too_big(size: int) -> None:
+    situation = describe_machine(size, host_gib=32)
+    recommended = plans(situation)[0]
+    assert recommended.group < 2
+    for entry in CATALOGUE.models:
+        if entry.id == "demo":
+            continue
+        best = plans(situation, entry.id)[0]
+        fits = best.needed_mib <= best.free_mib and not best.host_short
+        assert fits == (best.status is not Status.TOO_BIG), entry.id
+        if best.status is Status.TIGHT and best.loss != inf:
+            assert best.free_mib - best.needed_mib >= best.margin_mib // 2, entry.id
+
+
+@pytest.mark.parametrize("size", MACHINES)
+def test_with_more_memory_a_model_never_fits_worse(size: int) -> None:
+    ranks = {Status.TOO_BIG: 0, Status.OFFLOADS: 1, Status.TIGHT: 2, Status.FITS: 2}
+    for model in (MOE, DENSE, SMALL):
+        less, more = first(size, model, host_gib=64), first(size * 2, model, host_gib=64)
+        assert ranks[more.status] >= ranks[less.status]
+
+
+class TestIntents:
+    @pytest.mark.parametrize("size", [12, 16, 24, 32])
+    def test_agents_get_65536_tokens_and_a_cache_of_8_bits(self, size: int) -> None:
+        plan = first(size, MOE, "agents", host_gib=64)
+        assert plan.setting.context >= 65_536
+        assert plan.setting.kv in ("f16", "q8_0")
+
+    def test_a_long_context_is_the_trained_one_even_beyond_262144(self) -> None:
+        assert first(24, MOE, "long-context").setting.context == 262_144
+        assert first(16, MOE, "long-context", host_gib=64).setting.context == 262_144
+        beyond = first(96, "nemotron-cascade-2-30b-a3b", "long-context")
+        assert beyond.setting.context > 262_144
+        assert first(96, "nemotron-cascade-2-30b-a3b").setting.context == 262_144
+
+    @pytest.mark.parametrize("size", [16, 24, 32, 48])
+    @pytest.mark.parametrize("model", [MOE, DENSE, "qwen3.6-27b-mtp"])
+    def test_the_best_quality_has_no_fewer_bits_than_balanced(self, model: str, size: int) -> None:
+        assert bits(first(size, model, "best-quality", host_gib=64)) >= bits(first(size, model, host_gib=64))
+
+    def test_as_published_without_a_published_setting_is_balanced(self) -> None:
+        assert first(24, DENSE, "as-published").setting == first(24, DENSE).setting
+
+
+class TestDesktop:
+    def test_its_share_grows_with_the_card_and_is_at_least_the_margin(self) -> None:
+        shares = [desktop_share_mib(describe_machine(size)) for size in (4, 8, 16, 24, 48)]
+        assert shares == sorted(shares)
+        assert shares[0] == describe_machine(4).margin_mib
+        assert desktop_share_mib(describe_machine(24)) == int(0.12 * 24 * 1_024)
+
+    def test_there_is_none_without_one(self) -> None:
+        for situation in (describe_machine(24, headless=True), describe_unified_machine(128)):
+            assert desktop_share_mib(situation) == situation.margin_mib
+
+
+def test_fewer_bits_choose_more_other_tokens() -> None:
+    shares = [other_tokens(each / 10) for each in range(10, 170)]
+    assert shares == sorted(shares, reverse=True)
+    assert other_tokens(2.2) == pytest.approx(23.1)
+    assert other_tokens(16) == other_tokens(32) == 0
+
+
+def test_a_quantisation_without_super_blocks_loses_to_one_with_them_of_the_same_size() -> None:
+    entry = CATALOGUE.find(MOE)
+    q4 = entry.file("UD-Q4_K_M")
+    assert q4
+    twin = replace(q4, quant="MXFP4_MOE", file="twin.gguf", expert_layer_mib=None)
+    pair = replace(entry, files=(twin, replace(q4, expert_layer_mib=None)))
+    best = make_plans(Catalogue((pair,)), describe_machine(32), PlanCriteria(model=MOE))[0]
+    assert best.file.quant == "UD-Q4_K_M"
+
+
+@pytest.mark.parametrize("model", [MOE, DENSE, "gemma-4-31b", "glm-4.7-flash"])
+@pytest.mark.parametrize("size", [16, 24, 48])
+def test_the_approximate_memory_of_the_ranking_is_near_the_exact_one(model: str, size: int) -> None:
+    """Had the ranking been far off, the exact fit would have shrunk a plan without experts on the host."""
+    for plan in plans(describe_machine(size), model):
+        if not plan.setting.n_cpu_moe and plan.status is not Status.TOO_BIG:
+            assert plan.setting.ubatch == 512
+            assert not any(each.startswith("Reduced to fit") for each in plan.reasons), plan.reasons
+
+
+def test_a_file_without_a_catalogue_entry_s_figures_is_ranked_by_its_name() -> None:
+    entry: ModelEntry = replace(CATALOGUE.find(MOE), parameters_b=None)
+    best = make_plans(Catalogue((entry,)), describe_machine(24), PlanCriteria(model=MOE))[0]
+    assert best.status is Status.FITS
+    assert best.setting.context >= 131_072
