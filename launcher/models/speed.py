@@ -254,6 +254,8 @@ _LIKE = {
 """Generations with few published runs or none, with the one whose factors stand for them."""
 _MEASURED = frozenset({*GENERATIONS, "rdna3", "rdna4"} - {"rdna"})
 """Generations with published runs."""
+_MEASURED_WITH_DRAFTS = _MEASURED - {"hopper", "gb100", "pascal", "gp100"}
+"""Those with published runs of MTP on one card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +329,8 @@ def forecast_speed(
             power_limit_w=situation.power_limit_w,
         )
 
-    near = not setting.n_cpu_moe and len(cards) == 1 and cards[0].generation in _MEASURED
+    measured = _MEASURED_WITH_DRAFTS if setting.draft else _MEASURED
+    near = not setting.n_cpu_moe and len(cards) == 1 and cards[0].generation in measured
     low, high = RANGE if near else WIDE_RANGE
     draft, hits = 0 if setting.ngrams else setting.draft, hit_rate(held)
     found = rate(draft, hits)

@@ -55,6 +55,26 @@ def test_drafts_gain_on_a_fast_card_and_long_ones_lose_on_an_old_one() -> None:
     assert six.tokens_per_second < two.tokens_per_second
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [("V100-SXM2-32GB", 31), ("A100-SXM4-80GB", 46), ("H100 80GB HBM3", 74), ("H200 NVL", 71), ("4090", 47)],
+)
+def test_data_centre_cards_are_slower_than_their_bandwidth(name: str, rate: float) -> None:
+    # Qwen3.6-27B Q4_K_M without drafts: pavlokhmel.com, 2026-06-07.
+    found = forecast("qwen3.6-27b", "Q4_K_M", card(name), 0)
+    assert found.near
+    assert found.tokens_per_second == pytest.approx(rate, rel=0.3)
+
+
+def test_drafts_gain_on_an_a100_and_are_uncertain_on_cards_without_such_runs() -> None:
+    a100 = forecast("qwen3.8-27b", "UD-Q4_K_XL", card("A100 80GB"), 3)
+    assert a100.tokens_per_second > 1.3 * a100.without_mtp
+    h100 = card("H100 80GB HBM3")
+    drafts, none = (forecast("qwen3.8-27b", "UD-Q4_K_XL", h100, draft) for draft in (3, 0))
+    assert none.near
+    assert not drafts.near
+
+
 def test_experts_on_the_host_cost_speed_and_widen_the_range() -> None:
     here = card("4070")
     none, some = (forecast("qwen3.6-35b-a3b-mtp", "UD-Q4_K_XL", here, 0, n_cpu_moe=count) for count in (0, 26))
