@@ -1,6 +1,6 @@
-"""Reads the headers of files on the hub that plans only estimate, if the user agrees; what is known then replaces that.
+"""Reads headers of files on the hub, if the user agrees, so that plans for these files are exact instead of estimates.
 
-The answer is the setting `models.read_headers`. Headers are kept in the cache folder.
+The user's answer is the setting `models.read_headers`. Headers are kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PAUSE_S = 600.0
 _TRUE_VALUES = ("1", "on", "yes", "true")
 
 
-def find_estimated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Return the plans, one for each file, whose weights are estimates that a header on the hub would replace."""
+def find_estimated_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return the plans with estimated weights that a header on the hub would make exact, one for each file."""
     found: dict[tuple[str, str], Plan] = {}
     for plan in plans:
         if plan.entry.repo is None or plan.estimate.weights_exact or _is_replaced(plan.entry, plan.file):
@@ -41,12 +41,12 @@ def find_estimated(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 
 def should_ask() -> bool:
-    """Return whether the user was not asked yet, and there may be a network."""
+    """Return whether the user was not asked yet; False without a network."""
     return settings.stored_value(READ_HEADERS) == VALUE_ASK and not _is_offline()
 
 
 def may_read() -> bool:
-    """Return whether the user agreed, and there may be a network: the hub was not unreachable just before."""
+    """Return whether the user agreed; False without a network, and for a while after the hub was unreachable."""
     return settings.stored_value(READ_HEADERS) == VALUE_ON and not _is_offline() and not _failed_recently()
 
 
@@ -56,7 +56,7 @@ def keep_answer(*, agreed: bool) -> None:
 
 
 async def read_headers(plans: Sequence[Plan]) -> LauncherError | None:
-    """Read the headers of the plans' files on the hub, at once. Returns the first error; what was read is kept."""
+    """Read the headers of the plans' files on the hub in parallel; return the first error. Headers read are kept."""
     results = await asyncio.gather(*(asyncio.to_thread(_read_header, plan) for plan in plans), return_exceptions=True)
     for each in results:
         if isinstance(each, BaseException) and not isinstance(each, LauncherError | OSError):
@@ -81,7 +81,7 @@ def _failed_recently() -> bool:
 
 
 def _read_header(plan: Plan) -> None:
-    """Read a file's header. Its checksum, by which that is kept, is asked for if the catalogue does not have it."""
+    """Read a file's header. If the catalogue lacks the file's checksum, by which the header is kept, ask the hub."""
     from launcher.fetch.hub import HubFile
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.gguf_remote import read_remote_model
@@ -102,7 +102,7 @@ def _first_sha256(file: ModelFile) -> str | None:
 
 
 def _is_replaced(entry: ModelEntry, file: ModelFile) -> bool:
-    """Return whether the hub was asked, and has another file under this name, whose header says nothing of this one."""
+    """Return whether the hub was asked and has another file under this name, so that its header would be wrong."""
     from launcher.models.hub_figures import figures_folder
 
     return _first_sha256(file) is None and (figures_folder() / f"{entry.id}.json").exists()

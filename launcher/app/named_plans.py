@@ -1,7 +1,7 @@
 """Plans for a model that the user names: of the catalogue, on this machine, or on the hub.
 
-The memory is estimated by the formula. Where that does not know the model, an engine on this machine is asked, if the
-model's header is at hand.
+The formula estimates the memory. For a model that the formula does not know, an engine on this machine computes it, if
+the model's header can be read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
 async def plan_named(
     selection: ModelSelection, situation: Situation, criteria: PlanCriteria, machine: MachineDescription
 ) -> PlannedModels:
-    """Return the plans for a model. The header of the first plan's file on the hub is read if its model was.
+    """Return the plans for a model. For a model on the hub, the header of the first plan's file is read.
 
     Raises BadOption and ModelUnknown for criteria that the model cannot meet, and the errors of the hub.
     """
@@ -96,7 +96,7 @@ async def plan_named(
 def _prefer_usual_file(
     plans: Sequence[Plan], catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
 ) -> tuple[Plan, ...]:
-    """Return the plans of a repository with the file of the usual bits that fits in the first place."""
+    """Return the plans of a repository; the first one has the file that `plan_best_file` prefers."""
     from launcher.models.smaller_model import plan_best_file
 
     best = None
@@ -110,11 +110,11 @@ def _prefer_usual_file(
 async def correct_by_engine(
     plan: Plan, selection: ModelSelection, machine: MachineDescription
 ) -> tuple[Plan, EngineComparison | LauncherError]:
-    """Ask an engine about a plan whose compute buffers are a guess. Returns the plan with its figures, and its answer.
+    """Ask an engine about a plan whose compute buffers are a guess; return the plan with its figures, and its answer.
 
-    The plan stays, with a caution, if no engine answers or the one that does computes by another backend.
+    If no engine answers, or the one that does uses another backend, the plan only gets a caution.
     """
-    answer = await _ask(selection, plan.file, plan.setting, machine)
+    answer = await _ask_engine(selection, plan.file, plan.setting, machine)
     if isinstance(answer, LauncherError):
         why = message(
             "The memory is by the formula, which is not exact for this architecture: the engine could not be asked. "
@@ -144,14 +144,14 @@ async def correct_by_engine(
         high=parts.total + doubt,
         by_gpu=(*estimate.by_gpu[:-1], estimate.by_gpu[-1] + changed),
     )
-    return _with_estimate(plan, estimate, engine), answer
+    return _replace_estimate(plan, estimate, engine), answer
 
 
-def _with_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstimate) -> Plan:
+def _replace_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstimate) -> Plan:
     needed_mib = -(-estimate.needed_bytes // _MIB)
     status = Status.TOO_BIG if plan.host_short else fit_status(needed_mib, plan.setting, plan.free_mib, plan.margin_mib)
     total_mib = -(-estimate.parts.total // _MIB)
-    spoke = message(
+    reason = message(
         "The memory is by the engine, {name}, because the formula is not exact for this architecture. "
         "It needs {needed:,} of {free:,} MiB.",
         name=engine.engine,
@@ -163,19 +163,19 @@ def _with_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstimate)
         estimate=estimate,
         status=status,
         engine=engine.engine,
-        reasons=(*plan.reasons[:1], spoke, *plan.reasons[2:]),
+        reasons=(*plan.reasons[:1], reason, *plan.reasons[2:]),
     )
 
 
-async def _ask(
-    selection: ModelSelection, file: ModelFile, setting: PlanSettings, machine: MachineDescription
+async def _ask_engine(
+    selection: ModelSelection, file: ModelFile, settings: PlanSettings, machine: MachineDescription
 ) -> EngineComparison | LauncherError:
     from launcher.app import planner
     from launcher.base.paths import explain_os_error
 
     try:
         source = await _read_source(selection, file)
-        return await planner.compare_with_engine(source, setting, None, machine)
+        return await planner.compare_with_engine(source, settings, None, machine)
     except LauncherError as error:
         return error
     except OSError as error:
@@ -197,7 +197,7 @@ async def _plan_by_engine(
     criteria: PlanCriteria,
     machine: MachineDescription,
 ) -> Plan | LauncherError:
-    """Return the plan of a model without a formula, by an engine's figures; or the reason why there is none."""
+    """Return the plan of a model without a formula, with an engine's figures, or the reason why there is none."""
     from launcher.app import planner
     from launcher.base.paths import explain_os_error
 
@@ -210,21 +210,21 @@ async def _plan_by_engine(
     entry = selection.entry
     if entry.embedding:
         criteria = replace(criteria, draft=0)
-    setting = planner.settings_for_model(source.model, criteria, situation)
-    for left in reversed(range(_MOST_QUESTIONS)):
-        answer = await _ask(selection, file, setting, machine)
+    settings = planner.settings_for_model(source.model, criteria, situation)
+    for questions_left in reversed(range(_MOST_QUESTIONS)):
+        answer = await _ask_engine(selection, file, settings, machine)
         if isinstance(answer, LauncherError):
             return answer
-        plan = _make_plan(entry, file, setting, situation, answer.engine)
+        plan = _make_plan(entry, file, settings, situation, answer.engine)
         context = None if criteria.context is not None else _shorter_context(plan, answer.engine)
-        if plan.status is not Status.TOO_BIG or context is None or not left:
+        if plan.status is not Status.TOO_BIG or context is None or not questions_left:
             break
-        setting = replace(setting, context=context)
+        settings = replace(settings, context=context)
     return plan
 
 
 def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
-    """Return the context that would fit if its memory shrinks in proportion; None if none would."""
+    """Return the longest context that fits if its memory is proportional to its length; None if none does."""
     room_mib = plan.free_mib - plan.margin_mib // 2 - (plan.needed_mib - engine.context_mib)
     if room_mib <= 0 or not engine.context_mib:
         return None
@@ -233,7 +233,7 @@ def _shorter_context(plan: Plan, engine: EngineEstimate) -> int | None:
 
 
 def _make_plan(
-    entry: ModelEntry, file: ModelFile, setting: PlanSettings, situation: Situation, engine: EngineEstimate
+    entry: ModelEntry, file: ModelFile, settings: PlanSettings, situation: Situation, engine: EngineEstimate
 ) -> Plan:
     from launcher.models.memory import HostParts, MemoryEstimate, MemoryParts, overhead_bytes
     from launcher.models.speed import forecast_reading
@@ -246,13 +246,13 @@ def _make_plan(
         compute=engine.compute_mib * _MIB,
         draft_compute=(engine.draft_compute_mib or 0) * _MIB,
         staging=0,
-        overhead=sum(overhead_bytes(setting, max(setting.gpus, 1))),
+        overhead=sum(overhead_bytes(settings, max(settings.gpus, 1))),
         mmproj=0,
     )
-    is_same = engine.backend == setting.backend
+    is_same = engine.backend == settings.backend
     doubt = 0 if is_same else int((parts.compute + parts.draft_compute) * _OTHER_BACKEND_DOUBT)
     estimate = MemoryEstimate(
-        setting=setting,
+        setting=settings,
         parts=parts,
         host=HostParts(engine.host_mib * _MIB, 0, 0, 0),
         by_gpu=(parts.total,),
@@ -276,14 +276,14 @@ def _make_plan(
     if not is_same:
         cautions.append(
             message(
-                "It computed by {theirs}; the buffers of {ours} differ.", theirs=engine.backend, ours=setting.backend
+                "It computed by {theirs}; the buffers of {ours} differ.", theirs=engine.backend, ours=settings.backend
             )
         )
     return Plan(
         entry=entry,
         file=file,
-        setting=setting,
-        status=fit_status(needed_mib, setting, situation.free_mib, situation.margin_mib),
+        setting=settings,
+        status=fit_status(needed_mib, settings, situation.free_mib, situation.margin_mib),
         estimate=estimate,
         free_mib=situation.free_mib,
         margin_mib=situation.margin_mib,

@@ -282,7 +282,7 @@ async def _read_headers(plans: Sequence[Plan], *, as_json: bool) -> bool:
         return False
     from launcher.app import hub_headers  # late: most plans do without it
 
-    estimated = hub_headers.find_estimated(plans)
+    estimated = hub_headers.find_estimated_plans(plans)
     if not estimated:
         return False
     is_asked = hub_headers.should_ask()

@@ -44,11 +44,11 @@ def plan() -> Plan:
 def test_what_is_known_afterwards_replaces_the_estimate(demo_model: Path) -> None:
     estimated = plan()
     assert (estimated.file.size_bytes, estimated.estimate.weights_exact) == (None, False)
-    assert hub_headers.find_estimated([estimated, estimated]) == (estimated,)
+    assert hub_headers.find_estimated_plans([estimated, estimated]) == (estimated,)
     assert asyncio.run(hub_headers.read_headers([estimated])) is None
     known = plan()
     assert (known.file.size_bytes, known.estimate.weights_exact) == (demo_model.stat().st_size, True)
-    assert hub_headers.find_estimated([known]) == ()
+    assert hub_headers.find_estimated_plans([known]) == ()
 
 
 def test_a_file_that_was_replaced_on_the_hub_is_asked_about_once(repository: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_file_that_was_replaced_on_the_hub_is_asked_about_once(repository: Pat
     (repository / "README.md").write_text("gone")
     estimated = plan()
     assert asyncio.run(hub_headers.read_headers([estimated])) is not None
-    assert hub_headers.find_estimated([plan()]) == ()
+    assert hub_headers.find_estimated_plans([plan()]) == ()
 
 
 def test_no_network_is_an_error_that_leaves_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_no_network_is_an_error_that_leaves_the_plan(monkeypatch: pytest.MonkeyP
     error = asyncio.run(hub_headers.read_headers([estimated]))
     assert error is not None
     assert error.code == "unreachable"
-    assert hub_headers.find_estimated([plan()]) == (plan(),)
+    assert hub_headers.find_estimated_plans([plan()]) == (plan(),)
     hub_headers.keep_answer(agreed=True)
     assert not hub_headers.may_read()  # a plan must not wait for the network each time
     monkeypatch.setattr(hub_headers, "_PAUSE_S", 0.0)

@@ -159,7 +159,7 @@ def _add_estimated(result: PlanResult) -> PlanResult:
     asks = hub_headers.should_ask()
     if not asks and not hub_headers.may_read():
         return result
-    estimated = hub_headers.find_estimated(result.plans)
+    estimated = hub_headers.find_estimated_plans(result.plans)
     return replace(result, estimated=estimated, asks_headers=asks and bool(estimated))
 
 
