@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher import __version__
-from launcher.cli import gui
 from launcher.cli.terminal import guard_output
 
 if TYPE_CHECKING:
@@ -104,16 +103,19 @@ def main(arguments: list[str], open_window: OpenWindow) -> int:
     options = parser.parse_args(arguments)
     if extra:
         options.extra = extra
-    if options.verb is None:
-        if not gui.can_show_window():
-            _build_parser([]).print_help()
-            return 2
-        options = _build_parser(["gui"]).parse_args(["gui"])
-    in_terminal = options.verb == "demo" and (options.headless or options.json or options.seconds)
-    if options.verb == "demo" and not in_terminal and gui.can_show_window():
-        options = _build_parser(["gui"]).parse_args(["gui", "--demo"])
-    if options.verb == "gui":
-        return _run_and_report(options, lambda: gui.run(options, open_window))
+    if options.verb in (None, "demo", "gui"):
+        from launcher.cli import gui  # late: the other verbs do not need it
+
+        if options.verb is None:
+            if not gui.can_show_window():
+                _build_parser([]).print_help()
+                return 2
+            options = _build_parser(["gui"]).parse_args(["gui"])
+        in_terminal = options.verb == "demo" and (options.headless or options.json or options.seconds)
+        if options.verb == "demo" and not in_terminal and gui.can_show_window():
+            options = _build_parser(["gui"]).parse_args(["gui", "--demo"])
+        if options.verb == "gui":
+            return _run_and_report(options, lambda: gui.run(options, open_window))
     return _run_and_report(options, lambda: _run_interruptible(lambda: _run_verb(options)))
 
 
