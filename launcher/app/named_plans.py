@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.app.planner import PlannedModels
 from launcher.base.errors import BadOption, LauncherError
 from launcher.base.messages import message
+from launcher.base.paths import expand_user
 from launcher.models.plan import Plan, PlanCriteria, Status, fit_status
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ async def select_named(name: str, catalogue: Catalogue) -> ModelSelection:
     Raises what `select_model` and `select_hub_model` raise, and ModelBroken for a local file that is incomplete.
     """
     from launcher.models.gguf import check_complete, read_model
-    from launcher.models.hub_model import parse_hub_name, select_hub_model
     from launcher.models.locate import select_model
 
     selection: ModelSelection | None = None
-    if parse_hub_name(name) is not None:
+    if "/" in name and not expand_user(name).exists():
+        from launcher.models.hub_model import select_hub_model  # late: it needs the network's modules
+
         selection = await asyncio.to_thread(select_hub_model, name, catalogue)
-    elif "://" in name:
+    if selection is None and "://" in name:
         raise BadOption(
             message("{name} is not a page of a model on Hugging Face.", name=name),
             message("Write OWNER/NAME[:QUANT], or download it first: `mtp-launcher pull URL --sha256 SUM`."),
