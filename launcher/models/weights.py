@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from launcher.base.errors import GeometryUnknown
 from launcher.base.messages import message
@@ -170,7 +170,7 @@ def weights_by_rules(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
     size, rules = expect_size(entry, file), entry.weights
     if size is None:
         return None
-    sized = replace(file, size_bytes=size.size_bytes)
+    sized = file if file.size_bytes == size.size_bytes else replace(file, size_bytes=size.size_bytes)
     header = _HEADER_BYTES_PER_TOKEN * geometry.vocabulary
     if rules and rules.header_mib is not None:
         header = int(rules.header_mib * _MIB)
@@ -230,10 +230,11 @@ def _experts_by_parameters(entry: ModelEntry, tensor_bytes: int, geometry: Geome
 def _rule_blocks(geometry: Geometry, rest: int, matrices: Matrices) -> tuple[Block, ...]:
     """Return the trunk's blocks. Those with experts are the last ones, or spread where others lie between them."""
     count, having = geometry.layers, geometry.expert_layers
+    plain, routed = Block(rest), Block(rest, matrices)
     if having + geometry.leading_dense == count:
-        return (Block(rest),) * geometry.leading_dense + (Block(rest, matrices),) * having
+        return (plain,) * geometry.leading_dense + (routed,) * having
     starts = [at * having // count for at in range(count + 1)]
-    return tuple(Block(rest, matrices if starts[at + 1] > starts[at] else (0, 0, 0)) for at in range(count))
+    return tuple(routed if after > before else plain for before, after in pairwise(starts))
 
 
 def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> tuple[int, bool]:
@@ -241,9 +242,10 @@ def _embedding_bytes(entry: ModelEntry, file: ModelFile, geometry: Geometry) -> 
 
     Else its type follows from the bits.
     """
-    known = [each.token_embd_type for each in entry.files if each.token_embd_type]
-    usual = next((name for name in known if known.count(name) > max(1, len(known) / 2)), None)
-    given = file.token_embd_type or usual
+    given = file.token_embd_type
+    if given is None:
+        known = [each.token_embd_type for each in entry.files if each.token_embd_type]
+        given = next((name for name in known if known.count(name) > max(1, len(known) / 2)), None)
     wanted = given or _EMBEDDING_BY_BITS.get(file.bits or 0, _USUAL_EMBEDDING)
     quant = QUANTS_BY_NAME.get(wanted.upper()) or QUANTS_BY_NAME[_USUAL_EMBEDDING]
     return quant.n_bytes(geometry.vocabulary * geometry.hidden), given is not None
