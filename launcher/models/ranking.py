@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from math import ceil, inf, log2
 from types import MappingProxyType
+from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import bits_per_weight, expect_size
@@ -221,6 +223,15 @@ _Way = tuple[int, int, str, int, float]
 """Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free."""
 
 
+class _Line(NamedTuple):
+    """MiB that grow with the context: `least` at `low`, and `rise` more for `width` more tokens."""
+
+    low: int
+    width: int
+    least: float
+    rise: float
+
+
 @dataclass(slots=True)
 class _Ranker:
     """Ranks the files of one model on one machine for one intent."""
@@ -232,7 +243,7 @@ class _Ranker:
     base: PlanSettings
     fixed: Mapping[str, Value]
     draft_model: DraftModel | None
-    beside_weights: dict[tuple[str, int, str], tuple[float, float]] = field(default_factory=dict)
+    beside_weights: dict[tuple[str, int, str], _Line] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
     sizes: dict[tuple[str, bool], tuple[float, float, int]] = field(default_factory=dict)
 
@@ -345,8 +356,9 @@ class _Ranker:
             situation.margin_mib / 2,
             min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None,
         )
+        beside = self._beside_weights(file, weights, kv, draft)
         for context in self._contexts():
-            needed = device + self._beside_weights(file, weights, context, kv, draft)
+            needed = device + (beside.least + beside.rise * (context - beside.low) / beside.width)
             spare = situation.free_mib - needed + (fixed or 0) * layer
             if spare >= least_spare:
                 yield draft, context, kv, fixed or 0, spare
@@ -381,21 +393,19 @@ class _Ranker:
             return (longest,)
         if self.situation.backend == "cpu":
             return (min(CONTEXT_WITHOUT_GPU, longest),)
-        contexts = (longest, *shorter_contexts(_LONG_CONTEXTS + CONTEXTS + SHORT_CONTEXTS, longest))
-        return [each for each in contexts if each >= min(self.intent.least_context, longest)]
+        return _list_contexts(longest, self.intent.least_context)
 
-    def _beside_weights(self, file: ModelFile, weights: Weights, context: int, kv: str, draft: int) -> float:
+    def _beside_weights(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> _Line:
         """Return the MiB beside the weights: interpolated between two exact estimates, nearly a straight line.
 
         With one GPU they are the same for all files.
         """
-        low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
         key = kv, draft, file.quant if self.situation.gpus > 1 else ""
         if key not in self.beside_weights:
-            at_least, at_most = (self._measure_beside(file, weights, each, kv, draft) for each in (low, high))
-            self.beside_weights[key] = at_least, at_most
-        least, most = self.beside_weights[key]
-        return least if high == low else least + (most - least) * (context - low) / (high - low)
+            low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
+            least, most = (self._measure_beside(file, weights, each, kv, draft) for each in (low, high))
+            self.beside_weights[key] = _Line(low, max(high - low, 1), least, most - least)
+        return self.beside_weights[key]
 
     def _staging_share(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> float:
         """Return the memory for copies of experts from the host, as a share of one layer's experts."""
@@ -440,3 +450,9 @@ class _Ranker:
             offload=intent.speed * (_OFFLOADED + unknown_host) + _MISSING_HOST_ROOM * missing_host if moved else 0.0,
             room=intent.room * _MISSING_ROOM * missing / 1_024,
         )
+
+
+@cache
+def _list_contexts(longest: int, least: int) -> tuple[int, ...]:
+    contexts = (longest, *shorter_contexts(_LONG_CONTEXTS + CONTEXTS + SHORT_CONTEXTS, longest))
+    return tuple(each for each in contexts if each >= min(least, longest))
