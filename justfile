@@ -43,6 +43,10 @@ tables:
 schema:
     python -m tools.export_schema
 
+# the plans of all models on machines of many sizes: writes docs/plans.md
+plans:
+    python -m tools.plan_table --write
+
 # the catalogue compared with the hub: names files that were replaced, are gone or are new
 catalogue *arguments:
     python -m tools.catalogue_check {{arguments}}

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import pairwise
 from math import ceil, inf, log2
 from types import MappingProxyType
-from typing import NamedTuple
 
 from launcher.models.catalogue import ModelEntry, ModelFile
 from launcher.models.file_size import bits_per_weight, expect_size
@@ -190,12 +188,13 @@ def rank_files(
     have MTP off where the nearest published run was slower with it. If nothing fits with the intent's least context,
     shorter ones are tried, down to `shortest_context`.
     """
-    weights_of_intent = INTENTS.get(intent, IntentWeights())
+    of_intent = INTENTS.get(intent, IntentWeights())
     rankers: dict[Geometry, _Ranker] = {}
+    contexts = _list_contexts(base, fixed, of_intent.least_context)
     for entry, _, _ in files:
         if entry.geometry is not None and entry.geometry not in rankers:
             rankers[entry.geometry] = _Ranker(
-                entry, entry.geometry, situation, weights_of_intent, base, fixed, draft_model
+                entry, entry.geometry, situation, of_intent, base, fixed, draft_model, contexts
             )
 
     def rank_all() -> list[RankedFile]:
@@ -203,9 +202,9 @@ def rank_files(
         return [each for each in ranked if each is not None]
 
     found = rank_all()
-    if not found and shortest_context < weights_of_intent.least_context:
+    if not found and shortest_context < of_intent.least_context:
         for ranker in rankers.values():
-            ranker.intent = replace(weights_of_intent, least_context=shortest_context)
+            ranker.contexts = _list_contexts(base, fixed, shortest_context)
         found = rank_all()
     found.sort(key=lambda each: each.loss.total)
     for place in range(min(verified, len(found))):
@@ -219,17 +218,24 @@ def rank_files(
     return found
 
 
+def _list_contexts(base: PlanSettings, fixed: Mapping[str, Value], least: int) -> Sequence[int]:
+    """Return the contexts to try, the longest first, and none below `least` but the longest."""
+    longest = base.context
+    if "context" in fixed:
+        return (longest,)
+    if base.backend == "cpu":
+        return (min(CONTEXT_WITHOUT_GPU, longest),)
+    contexts = (longest, *shorter_contexts(_LONG_CONTEXTS + CONTEXTS + SHORT_CONTEXTS, longest))
+    return [each for each in contexts if each >= min(least, longest)]
+
+
+def _layer_mib(weights: Weights) -> float:
+    """Return the MiB of one layer's routed experts: of the last layer, for the first ones may have none."""
+    return weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
+
+
 _Way = tuple[int, int, str, int, float]
 """Draft length, context, KV cache type, layers with experts on the host, and the MiB that stay free."""
-
-
-class _Line(NamedTuple):
-    """MiB that grow with the context: `least` at `low`, and `rise` more for `width` more tokens."""
-
-    low: int
-    width: int
-    least: float
-    rise: float
 
 
 @dataclass(slots=True)
@@ -243,19 +249,18 @@ class _Ranker:
     base: PlanSettings
     fixed: Mapping[str, Value]
     draft_model: DraftModel | None
-    beside_weights: dict[tuple[str, int, str], _Line] = field(default_factory=dict)
+    contexts: Sequence[int]
+    beside_weights: dict[tuple[str, int, str], tuple[float, float]] = field(default_factory=dict)
     staging: dict[tuple[str, int], float] = field(default_factory=dict)
-    sizes: dict[tuple[str, bool], tuple[float, float, int]] = field(default_factory=dict)
 
     def rank_file(self, file: ModelFile, weights: Weights, drafts: Sequence[int] | None = None) -> RankedFile | None:
         """Return the best way to run `file`, with one of `drafts` if given; None if it cannot fit."""
         bits = self._bits(file)
         best: RankedFile | None = None
         simple = _SIMPLE_BITS if any(name in file.quant.upper() for name in _SIMPLE) else 0.0
-        layer = weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
         works = {0: measure_work(file, self.geometry, weights, 0)}
         drafts = self._drafts(file, works[0]) if drafts is None else drafts
-        for draft, context, kv, moved, spare in self._fitting_ways(file, weights, drafts):
+        for draft, context, kv, moved, spare in self._fitting_ways(weights, drafts, file):
             if (
                 best
                 and best.draft
@@ -267,8 +272,7 @@ class _Ranker:
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
             rate = self._rate(works[moved], draft)
-            on_host = self._measure_weights(file, weights, draft)[1] + moved * layer
-            host = self._spare_host_mib(on_host) if moved else inf
+            host = self._spare_host_mib(weights, draft, moved) if moved else inf
             assumed = self._assumed_rate(works[moved]) if rate is None else rate
             loss = self._loss(bits - simple, context, kv, moved, assumed, spare, host)
             if best is None or loss.total < best.loss.total:
@@ -334,93 +338,92 @@ class _Ranker:
         bandwidth_gb_s = self.situation.bandwidth_gb_s or (COMMON.host_gb_s if on_cpu else _USUAL_BANDWIDTH_GB_S)
         return bandwidth_gb_s * 1e9 / (work.gpu_bytes + work.host_bytes)
 
-    def _fitting_ways(self, file: ModelFile, weights: Weights, drafts: Sequence[int]) -> list[_Way]:
+    def _fitting_ways(self, weights: Weights, drafts: Sequence[int], file: ModelFile) -> list[_Way]:
         """Return the ways that fit, with a KV cache of the last type only if none fits with another.
 
         For each draft length and KV cache type that is the longest context with all experts on the GPU, and a few
         contexts with as few of them on the host as possible.
         """
-        types: Sequence[Sequence[str]] = [[self.base.kv]] if "kv" in self.fixed else [_KV_TYPES, [_LAST_KV_TYPE]]
+        if "kv" in self.fixed:
+            return [way for draft in drafts for way in self._ways_with_kv(file, weights, draft, self.base.kv)]
         found: list[_Way] = []
-        for kvs in types:
-            found = [way for draft in drafts for kv in kvs for way in self._ways_with_kv(file, weights, draft, kv)]
-            if found:
-                break
-        return found
+        for draft in drafts:
+            for kv in _KV_TYPES:
+                ways = list(self._ways_with_kv(file, weights, draft, kv))
+                found += ways
+                if ways and self._lacks_nothing(ways[0]):
+                    break
+        return found or [way for draft in drafts for way in self._ways_with_kv(file, weights, draft, _LAST_KV_TYPE)]
+
+    def _lacks_nothing(self, way: _Way) -> bool:
+        """Return whether a way has the longest context, all experts on the GPU and room for a desktop."""
+        _, context, _, moved, spare = way
+        return context == self.contexts[0] and not moved and spare >= desktop_share_mib(self.situation)
 
     def _ways_with_kv(self, file: ModelFile, weights: Weights, draft: int, kv: str) -> Iterator[_Way]:
         situation, base = self.situation, self.base
-        device, host, layers = self._measure_weights(file, weights, draft)
-        layer = weights.blocks[-1].experts / _MIB if weights.blocks else 0.0
-        least_spare, fixed = (
-            situation.margin_mib / 2,
-            min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None,
-        )
-        beside = self._beside_weights(file, weights, kv, draft)
-        for context in self._contexts():
-            needed = device + (beside.least + beside.rise * (context - beside.low) / beside.width)
-            spare = situation.free_mib - needed + (fixed or 0) * layer
+        least_spare = situation.margin_mib / 2
+        fitting = situation.free_mib - self._weights_mib(weights, draft)
+        layers = 0 if situation.backend == "cpu" else weights.expert_layers(mtp=self._uses_head(draft))
+        layer = _layer_mib(weights) if layers else 0.0
+        fixed = min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None
+        if fitting < least_spare and not layer:
+            return
+        for context in self.contexts:
+            spare = fitting - self._beside_weights(file, weights, context, kv, draft) + (fixed or 0) * layer
             if spare >= least_spare:
                 yield draft, context, kv, fixed or 0, spare
                 return
             if fixed is not None or not layer or (context not in _OFFLOADED_CONTEXTS and context != base.context):
                 continue
-            spare -= self._staging_share(file, weights, kv, draft) * layer
+            spare -= self._staging_share(weights, kv, draft) * layer
             moved = ceil((situation.margin_mib - spare) / layer)
-            if moved <= layers and self._spare_host_mib(host + moved * layer) >= 0:
+            if moved <= layers and self._spare_host_mib(weights, draft, moved) >= 0:
                 yield draft, context, kv, moved, spare + moved * layer
 
-    def _spare_host_mib(self, on_host_mib: float) -> float:
-        """Return the host memory that stays free beside a model's part there."""
+    def _uses_head(self, draft: int) -> bool:
+        return draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
+
+    def _weights_mib(self, weights: Weights, draft: int) -> float:
+        """Return the MiB of weights where the model runs, with all experts there."""
+        mtp = self._uses_head(draft)
+        if self.situation.backend == "cpu":
+            return (weights.on_device(0, mtp=mtp) + weights.on_host(0, mtp=mtp) - weights.shared) / _MIB
+        return weights.on_device(0, mtp=mtp) / _MIB
+
+    def _spare_host_mib(self, weights: Weights, draft: int, moved: int) -> float:
+        """Return the host memory that stays free beside the model's part there."""
+        on_host_mib = weights.on_host(moved, mtp=self._uses_head(draft)) / _MIB
         host_mib = self.situation.host_mib
         return (_USUAL_HOST_MIB if host_mib is None else host_mib) - ROOM_MIB - on_host_mib
 
-    def _measure_weights(self, file: ModelFile, weights: Weights, draft: int) -> tuple[float, float, int]:
-        """Return the MiB of weights on the GPU and on the host with all experts on the GPU, and the layers of those."""
-        mtp = draft > 0 and self.geometry.mtp_layers > 0 and not self.base.ngrams
-        if (file.quant, mtp) not in self.sizes:
-            device, host = (place(0, mtp=mtp) / _MIB for place in (weights.on_device, weights.on_host))
-            layers = weights.expert_layers(mtp=mtp)
-            if self.situation.backend == "cpu":
-                device, host, layers = device + host - weights.shared / _MIB, 0.0, 0
-            self.sizes[file.quant, mtp] = device, host, layers
-        return self.sizes[file.quant, mtp]
-
-    def _contexts(self) -> Sequence[int]:
-        """Return the contexts to try, the longest first."""
-        longest = self.base.context
-        if "context" in self.fixed:
-            return (longest,)
-        if self.situation.backend == "cpu":
-            return (min(CONTEXT_WITHOUT_GPU, longest),)
-        return _list_contexts(longest, self.intent.least_context)
-
-    def _beside_weights(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> _Line:
+    def _beside_weights(self, file: ModelFile, weights: Weights, context: int, kv: str, draft: int) -> float:
         """Return the MiB beside the weights: interpolated between two exact estimates, nearly a straight line.
 
         With one GPU they are the same for all files.
         """
+        low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
         key = kv, draft, file.quant if self.situation.gpus > 1 else ""
         if key not in self.beside_weights:
-            low, high = min(LEAST_CONTEXT, self.base.context), self.base.context
-            least, most = (self._measure_beside(file, weights, each, kv, draft) for each in (low, high))
-            self.beside_weights[key] = _Line(low, max(high - low, 1), least, most - least)
-        return self.beside_weights[key]
+            at_least, at_most = (self._measure_beside(weights, each, kv, draft) for each in (low, high))
+            self.beside_weights[key] = at_least, at_most
+        least, most = self.beside_weights[key]
+        return least if high == low else least + (most - least) * (context - low) / (high - low)
 
-    def _staging_share(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> float:
+    def _staging_share(self, weights: Weights, kv: str, draft: int) -> float:
         """Return the memory for copies of experts from the host, as a share of one layer's experts."""
         if (kv, draft) not in self.staging:
             context = min(LEAST_CONTEXT, self.base.context)
-            layers = self._measure_weights(file, weights, draft)[2]
+            layers = weights.expert_layers(mtp=self._uses_head(draft))
             without = self._estimate(weights, context, kv, draft, 0).parts
             with_copies = self._estimate(weights, context, kv, draft, layers).parts
             more = with_copies.total - with_copies.weights - without.total + without.weights
-            self.staging[kv, draft] = max(more, 0) / weights.blocks[-1].experts
+            self.staging[kv, draft] = max(more, 0) / _MIB / _layer_mib(weights)
         return self.staging[kv, draft]
 
-    def _measure_beside(self, file: ModelFile, weights: Weights, context: int, kv: str, draft: int) -> float:
+    def _measure_beside(self, weights: Weights, context: int, kv: str, draft: int) -> float:
         estimate = self._estimate(weights, context, kv, draft, 0)
-        return estimate.needed_bytes / _MIB - self._measure_weights(file, weights, draft)[0]
+        return estimate.needed_bytes / _MIB - self._weights_mib(weights, draft)
 
     def _estimate(self, weights: Weights, context: int, kv: str, draft: int, n_cpu_moe: int) -> MemoryEstimate:
         beside = self.entry.draft if draft and self.entry.speculation not in ("mtp", None) else None
@@ -450,9 +453,3 @@ class _Ranker:
             offload=intent.speed * (_OFFLOADED + unknown_host) + _MISSING_HOST_ROOM * missing_host if moved else 0.0,
             room=intent.room * _MISSING_ROOM * missing / 1_024,
         )
-
-
-@cache
-def _list_contexts(longest: int, least: int) -> tuple[int, ...]:
-    contexts = (longest, *shorter_contexts(_LONG_CONTEXTS + CONTEXTS + SHORT_CONTEXTS, longest))
-    return tuple(each for each in contexts if each >= min(least, longest))
