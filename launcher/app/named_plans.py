@@ -7,7 +7,6 @@ the model's header can be read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
 
 _MIB = 2**20
+_MOST_HEADERS = 2
+"""Headers that are read on the hub for one list of plans, beside the one that tells the geometry."""
 _SHORTEST_CONTEXT = 4_096
 _MOST_QUESTIONS = 3
 """Dry runs of an engine for one plan, each of about a second."""
@@ -75,11 +76,11 @@ async def plan_named(
     if is_on_hub and plans:
         from launcher.models.hub_model import read_planned_header
 
-        plans = _prefer_usual_file(plans, catalogue, situation, criteria)
-        if not plans[0].estimate.weights_exact:
+        for _ in range(_MOST_HEADERS):  # what is read may put another file first
+            if plans[0].estimate.weights_exact:
+                break
             await asyncio.to_thread(read_planned_header, entry, plans[0].file)
-            exact = make_plans(catalogue, situation, replace(criteria, quant=plans[0].file.quant))
-            plans = (*exact[:1], *(each for each in plans if each.file.quant != plans[0].file.quant))
+            plans = make_plans(catalogue, situation, criteria)
     unplanned = list_unplanned(catalogue, situation, criteria)
     asked: EngineComparison | LauncherError | None = None
     has_header = selection.path is not None or is_on_hub
@@ -93,20 +94,6 @@ async def plan_named(
         first, asked = await correct_by_engine(plans[0], selection, machine)
         plans = (first, *plans[1:])
     return PlannedModels(selection, catalogue, criteria, plans, unplanned, asked)
-
-
-def _prefer_usual_file(
-    plans: Sequence[Plan], catalogue: Catalogue, situation: Situation, criteria: PlanCriteria
-) -> tuple[Plan, ...]:
-    """Return the plans of a repository; the first one has the file that `plan_best_file` prefers."""
-    from launcher.models.smaller_model import plan_best_file
-
-    best = None
-    if criteria.quant is None:
-        best = plan_best_file(catalogue, catalogue.models[0], situation, criteria)
-    if best is None:
-        return tuple(plans)
-    return (best, *(plan for plan in plans if plan.file.quant != best.file.quant))
 
 
 async def correct_by_engine(

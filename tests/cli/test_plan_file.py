@@ -157,7 +157,7 @@ class TestOnTheHub:
 
     def test_a_repository_is_planned_from_its_headers(self, hub: Hub) -> None:
         told = answer("someone/Planned-GGUF", *CARD)
-        assert told["plans"][0]["quant"] == "Q4_K_M"
+        assert told["plans"][0]["quant"] == "Q8_0"
         assert {plan["quant"] for plan in told["plans"]} == {"Q8_0", "Q4_K_M", "IQ2_M"}
         plan = told["plans"][0]
         assert (plan["repo"], plan["path"], plan["weights_exact"]) == ("someone/Planned-GGUF", None, True)
