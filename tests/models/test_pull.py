@@ -135,8 +135,10 @@ class TestAFileOfTheHub:
 
 
 class TestAHubThatIsAskedTooOften:
-    @pytest.mark.parametrize(("status", "why"), [(429, "received too many requests"), (503, "HTTP status 503")])
-    @pytest.mark.parametrize("name", [f":{FILE}", ":F16"])
+    @pytest.mark.parametrize(
+        ("name", "status", "why"),
+        [(f":{FILE}", 503, "HTTP status 503"), (":F16", 429, "received too many requests")],
+    )
     async def test_its_first_answer_is_waited_out_and_told(
         self, repo: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, status: int, why: str
     ) -> None:
