@@ -483,7 +483,7 @@ def gpu_shares(situation: Situation, setting: PlanSettings | None = None) -> Seq
     llama-server splits layers by free memory, and tensors equally; a tensor split that is set replaces both.
     """
     count = len(situation.cards)
-    if setting is not None and setting.used_gpus == 1:
+    if setting is not None and setting.split_mode == "none":
         return [1.0] + [0.0] * (count - 1)
     shares: Sequence[float] = split_shares(setting.tensor_split, count) if setting else ()
     if not shares and (setting is None or not setting.splits_tensors) and len(situation.gpu_free_mib) == count:

@@ -87,4 +87,4 @@ def test_cards_are_told_apart_and_have_figures_of_their_kind() -> None:
         assert find_card(f"{card.name} {card.memory_gb}GB") == card
         assert 80 <= card.bandwidth_gb_s <= 10_000
         assert 2 <= card.tflops <= 200
-        assert 30 <= card.watts <= 1_000
+        assert 30 <= card.watts <= 1_400
