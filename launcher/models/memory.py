@@ -19,7 +19,7 @@ from launcher.models.compute_buffers import (
     padded_context,
     window_cells,
 )
-from launcher.models.compute_graph import ASSISTANT, attention_interval
+from launcher.models.compute_graph import ASSISTANT, attention_interval, blocks_until_repetition
 from launcher.models.geometry import Geometry
 from launcher.models.kept_buffers import find_compute_buffers
 from launcher.models.overhead import USUAL_MIB
@@ -250,6 +250,10 @@ def estimate_memory(
     gpus = setting.used_gpus
     moved = min(setting.n_cpu_moe, len(weights.blocks) + len(weights.heads))
     device, host = weights.on_device(moved, mtp=mtp), weights.on_host(moved, mtp=mtp)
+    expert_bytes = tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved])
+    layers_on_host, enough = moved, blocks_until_repetition(geometry)
+    if enough < moved < geometry.layers:  # more layers are copied in the same way, so that one size serves them all
+        layers_on_host, expert_bytes = enough, (tuple(map(max, zip(*expert_bytes, strict=True))),) * enough
     asked = ComputeSetting(
         backend=setting.backend,
         context=setting.context,
@@ -258,8 +262,8 @@ def estimate_memory(
         draft=setting.draft if mtp else 0,
         quantised=KV_TYPES[setting.kv][0] > 1,
         wide=setting.kv in ("bf16", "f32"),
-        cpu_expert_layers=0 if on_cpu else moved,
-        expert_bytes=tuple(block.matrices for block in (weights.blocks + weights.heads)[:moved]),
+        cpu_expert_layers=0 if on_cpu else layers_on_host,
+        expert_bytes=expert_bytes,
         devices=1 if setting.splits_tensors else gpus,
         outputs=_NGRAM_OUTPUTS if setting.ngrams and setting.draft else 0,
         unified=bool(setting.kv_unified),
