@@ -8,6 +8,7 @@ is damaged or cannot be written costs only time.
 import atexit
 import hashlib
 import json
+import os
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from launcher import __version__
 from launcher.base.files import write_atomically
 from launcher.base.kept_files import KeptFile, add_checksum, remove_checksum
-from launcher.base.paths import cache_dir
+from launcher.base.paths import HOME_VARIABLE, cache_dir
 from launcher.models import compute_buffers as formula
 from launcher.models import compute_graph
 from launcher.models import geometry as shape
@@ -33,7 +34,7 @@ Kept = dict[str, list[Any]]
 @lru_cache(maxsize=4_096)
 def find_compute_buffers(geometry: Geometry, setting: ComputeSetting) -> ComputeBuffers:
     """Return what `compute_buffers` returns, from the file if it was computed before."""
-    store = _open_store(_file_path())
+    store = _open_store(os.environ.get(HOME_VARIABLE))
     key = hashlib.blake2b(f"{_geometry_text(geometry)} {setting}".encode(), digest_size=_KEY_BYTES).hexdigest()
     if key not in store.kept:
         store.add(key, compute_buffers(geometry, setting))
@@ -53,8 +54,8 @@ def _geometry_text(geometry: Geometry) -> str:
 class _Store:
     """The sizes in one file, and those to add to it when this process ends."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, _home: str | None) -> None:
+        self.path = _file_path()
         self.kept = self._load()
         self.new: Kept = {}
 

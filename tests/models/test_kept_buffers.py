@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.base.paths import HOME_VARIABLE
 from launcher.models import kept_buffers
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.compute_buffers import ComputeSetting, compute_buffers
@@ -38,8 +40,12 @@ def begin_process() -> None:
     kept_buffers._open_store.cache_clear()
 
 
+def open_store() -> kept_buffers._Store:
+    return kept_buffers._open_store(os.environ[HOME_VARIABLE])
+
+
 def end_process() -> None:
-    kept_buffers._open_store(kept_buffers._file_path()).save()
+    open_store().save()
 
 
 def refuse(geometry: Geometry, setting: ComputeSetting) -> None:
@@ -65,7 +71,7 @@ def test_the_next_process_finds_what_was_computed(kept: Path, monkeypatch: pytes
 def test_two_processes_add_to_one_file(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert GEOMETRY
     find_compute_buffers(GEOMETRY, SETTINGS[0])
-    first = kept_buffers._open_store(kept)
+    first = open_store()
     begin_process()
     find_compute_buffers(GEOMETRY, SETTINGS[1])
     end_process()
