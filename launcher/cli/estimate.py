@@ -51,7 +51,9 @@ _LATER_LABELS = {"prompt_cache_most": "prompt cache, at most", "checkpoints_most
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("model", metavar="FILE | REPO:FILE", help="a .gguf file, or OWNER/NAME:FILE.gguf on the hub")
+    parser.add_argument(
+        "model", metavar="FILE | ID:QUANT | OWNER/NAME:QUANT", help="a .gguf file, or OWNER/NAME:QUANT on Hugging Face"
+    )
     add_machine_options(parser)
     add_setting_options(parser)
     parser.add_argument("--mmproj", metavar="FILE | REPO:FILE", help="a vision projector to load with it")

@@ -312,7 +312,7 @@ class TestFiles:
         assert error["code"] == "model_broken"
         assert "is not a GGUF file" in error["message"]
 
-    @pytest.mark.parametrize("name", ["none.gguf", "unsloth/x"])
+    @pytest.mark.parametrize("name", ["none.gguf", "folder/none.gguf"])
     def test_one_that_is_not_there(self, name: str) -> None:
         error = complaint(name, "--gpu-memory", "24")
         assert (error["code"], error["message"]) == ("model_missing", f"Model file {name} not found.")
