@@ -573,9 +573,9 @@ def _make_plan(
         forecast = forecast_speed(file, geometry, weights, candidate, situation)
         return forecast.tokens_per_second if forecast else None
 
-    uncached = fitted.setting
-    if situation.has_expert_cache and intent != "as-published":
-        fitted = add_expert_cache(
+    uncached, cached = fitted.setting, fitted
+    if intent != "as-published" and not entry.embedding:
+        cached = add_expert_cache(
             fitted,
             budgets[0],
             frozenset(fixed),
@@ -584,6 +584,8 @@ def _make_plan(
             measure,
             forecast_rate,
         )
+    if situation.has_expert_cache:
+        fitted = cached
     evidence = nearest_measurements(entry, file.quant, fitted.setting, situation)
     loss = ranked.loss.total if ranked else None if preset in entry.presets else inf
     if ranked is not None:
@@ -613,7 +615,7 @@ def _make_plan(
         mark=preset.mark,
         reasons=(
             *explain_plan(entry, file, weights, fitted, preset, situation, intent, fixed, measure, ranked),
-            *explain_expert_cache(uncached, fitted.setting, forecast_rate),
+            *explain_expert_cache(uncached, cached.setting, forecast_rate, can_use=situation.has_expert_cache),
         ),
         cautions=list_cautions(entry, file, weights, fitted, situation, evidence, limits, measure),
         evidence=evidence,

@@ -380,14 +380,32 @@ def _offload_reason(fitted: FitResult, weights: Weights) -> str:
     )
 
 
-def explain_expert_cache(uncached: PlanSettings, setting: PlanSettings, rate: Rate) -> tuple[str, ...]:
-    """Return the reason for the expert cache of `setting`, which would be `uncached` without one; () if it has none."""
+def explain_expert_cache(
+    uncached: PlanSettings, setting: PlanSettings, rate: Rate, *, can_use: bool
+) -> tuple[str, ...]:
+    """Return the reason for the expert cache of `setting`, which would be `uncached` without one; () if it has none.
+
+    If the engine at hand has no such cache (or none is at hand), the reason says what one that has it could do.
+    """
     cache, before, after = setting.moe_cache_mib, rate(uncached), rate(setting)
     if not cache or not setting.n_cpu_moe:
         return ()
     if uncached.moe_cache_mib or before is None or after is None:
         return (message("The expert cache of {cache:,} MiB is on the GPU.", cache=cache),)
-    if setting.n_cpu_moe > uncached.n_cpu_moe:
+    if not can_use:
+        reason = message(
+            "With an expert cache, which llama.cpp has from b11549 on, {after:,.0f} instead of {before:,.0f} tokens/s "
+            "are expected (--n-cpu-moe {layers} --moe-cache-mib {cache}).",
+            window=(
+                "With an expert cache, which llama.cpp has from b11549 on, {after:,.0f} instead of {before:,.0f} "
+                "tokens/s are expected."
+            ),
+            layers=setting.n_cpu_moe,
+            cache=cache,
+            after=after,
+            before=before,
+        )
+    elif setting.n_cpu_moe > uncached.n_cpu_moe:
         reason = message(
             "An expert cache of {cache:,} MiB on the GPU replaces the experts of {layers} there: {after:,.0f} instead "
             "of {before:,.0f} tokens/s are expected, but long prompts may be read more slowly (--moe-cache-mib 0 turns "

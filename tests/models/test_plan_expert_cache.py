@@ -44,6 +44,19 @@ def test_it_replaces_the_experts_on_the_card_where_that_is_faster() -> None:
     assert any("in this order: expert cache, " in reason for reason in cached.reasons)
 
 
+def test_an_engine_without_one_is_told_what_one_could_do() -> None:
+    without, cached = plan(machine(has_expert_cache=False)), plan(machine())
+    assert without.forecast is not None
+    assert cached.forecast is not None
+    before, after = without.forecast.tokens_per_second, cached.forecast.tokens_per_second
+    assert without.reasons[-1] == (
+        f"With an expert cache, which llama.cpp has from b11549 on, {after:,.0f} instead of {before:,.0f} tokens/s are "
+        f"expected (--n-cpu-moe 40 --moe-cache-mib {cached.setting.moe_cache_mib})."
+    )
+    for situation in (machine(24, has_expert_cache=False), machine(12, 16, has_expert_cache=False)):
+        assert not any("expert cache" in reason for reason in plan(situation).reasons)
+
+
 def test_what_is_left_beside_the_experts_that_the_user_wants_on_the_host() -> None:
     found = plan(machine(16), replace(QUANT, n_cpu_moe=40))
     assert found.setting.n_cpu_moe == 40
