@@ -22,7 +22,8 @@ Written by `python -m tools.plan_table --write`: what `mtp-launcher plan --model
 with a desktop and {_HOST_GIB} GiB of host memory, before any header was read. Speeds are forecasts at a short context
 for a typical card of that size; "-" where none is known.
 
-The recommended model for each machine comes first.
+The recommended model for each machine comes first. "Poor" is a plan that loses so much that other models come before it:
+very few bits a weight, a short context, or hardly any free memory.
 """
 
 
@@ -50,9 +51,11 @@ def format_document() -> Iterator[str]:
         yield from _table_head("Machine", "Fit")
         for name, situation in machines.items():
             plan = make_plans(catalogue, situation, PlanCriteria(model=entry.id))[0]
-            if plan.status is Status.TOO_BIG or plan.host_short:
-                other = recommended[name]
-                yield f"| {name} | TOO BIG | | instead: {other.entry.id} {other.file.quant} | | | | | |"
+            other = f"instead: {recommended[name].entry.id} {recommended[name].file.quant}"
+            if plan.status is Status.TOO_BIG:
+                yield f"| {name} | TOO BIG | | {other} | | | | | |"
+            elif plan.group:
+                yield _row(name, f"{plan.status.value}, poor; {other}", plan)
             else:
                 yield _row(name, plan.status.value, plan)
 

@@ -559,7 +559,7 @@ def _make_plan(
     def measure(candidate: PlanSettings) -> MemoryEstimate:
         return estimate_memory(geometry, weights, candidate, beside)
 
-    layers = weights.expert_layers(mtp=setting.draft > 0) if situation.backend != "cpu" else 0
+    layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
     budgets = [situation.free_mib - situation.margin_mib, situation.free_mib - situation.margin_mib // 2]
     if ranked is not None and not ranked.n_cpu_moe:  # the ranking has weighed the room that it leaves
         del budgets[0]

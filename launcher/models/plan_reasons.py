@@ -481,6 +481,8 @@ def _order_of_concessions(
     fitted: FitResult, weights: Weights, situation: Situation, fixed: Mapping[str, int | str]
 ) -> str:
     setting = fitted.setting
+    layers = weights.expert_layers(mtp=setting.draft > 0) if situation.has_host_memory else 0
+    more_experts = setting.n_cpu_moe < layers
     steps = [
         message("expert cache") if setting.moe_cache_mib and "moe_cache_mib" not in fixed else "",
         message("ubatch to 256") if setting.ubatch > 256 and "ubatch" not in fixed else "",
@@ -488,16 +490,12 @@ def _order_of_concessions(
         message("context") if setting.context > LEAST_CONTEXT and "context" not in fixed else "",
         message("draft to 2") if setting.draft > 2 and not setting.ngrams and "draft" not in fixed else "",
         message("KV to q4_0") if setting.kv in ("f16", "q8_0") and "kv" not in fixed else "",
-        message("experts to the CPU") if _can_offload_more(setting, weights) and "n_cpu_moe" not in fixed else "",
+        message("experts to the CPU") if more_experts and "n_cpu_moe" not in fixed else "",
     ]
     left = [step for step in steps if step]
     if not left or fitted.needed_mib > situation.free_mib:
         return ""
     return message("If memory runs short, reduce in this order: {left}.", left=join_messages(*left, separator=", "))
-
-
-def _can_offload_more(setting: PlanSettings, weights: Weights) -> bool:
-    return setting.backend != "cpu" and setting.n_cpu_moe < weights.expert_layers(mtp=setting.draft > 0)
 
 
 def list_cautions(

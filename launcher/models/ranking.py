@@ -364,7 +364,7 @@ class _Ranker:
         situation, base = self.situation, self.base
         least_spare = situation.margin_mib / 2
         fitting = situation.free_mib - self._weights_mib(weights, draft)
-        layers = 0 if situation.backend == "cpu" else weights.expert_layers(mtp=self._uses_head(draft))
+        layers = weights.expert_layers(mtp=self._uses_head(draft)) if situation.has_host_memory else 0
         layer = _layer_mib(weights) if layers else 0.0
         fixed = min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None
         if fitting < least_spare and not layer:

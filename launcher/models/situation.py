@@ -87,6 +87,11 @@ class Situation:
     read_at: float | None = None
 
     @property
+    def has_host_memory(self) -> bool:
+        """Whether experts can move to a memory beside the one that the model runs in."""
+        return self.backend != "cpu" and not self.unified
+
+    @property
     def beside_mib(self) -> int:
         """Memory that is free now, with all of our own servers running, in MiB."""
         return sum(self.by_device_now_mib) if self.own else self.free_mib

@@ -72,6 +72,13 @@ class TestFixedPoints:
         assert 5 <= bits(plan) <= 9
         assert plan.setting.context == 262_144
 
+    def test_no_experts_move_to_the_host_s_memory_where_the_gpu_shares_it(self) -> None:
+        for entry in CATALOGUE.models:
+            if entry.id != "demo":
+                plan = plans(describe_unified_machine(96), entry.id)[0]
+                assert plan.setting.n_cpu_moe == 0, entry.id
+                assert not any("experts to the CPU" in reason for reason in plan.reasons)
+
     def test_32_gb_has_no_q4_0_cache_beside_free_memory(self) -> None:
         for model in (MOE, DENSE, "gemma-4-31b"):
             assert first(32, model).setting.kv in ("f16", "q8_0")
