@@ -22,7 +22,7 @@ Written by `python -m tools.plan_table --write`: what `mtp-launcher plan --model
 with a desktop and {_HOST_GIB} GiB of host memory, before any header was read. Speeds are forecasts at a short context
 for a typical card of that size; "-" where none is known.
 
-The recommended model for each machine comes first. "Poor" is a plan that loses so much that other models come before it:
+The recommended model for each machine comes first. A "poor" plan loses so much that other models come before it: it has
 very few bits a weight, a short context, or hardly any free memory.
 """
 

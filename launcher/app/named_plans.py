@@ -66,6 +66,7 @@ async def plan_named(
 
     Raises BadOption and ModelUnknown for criteria that the model cannot meet, and the errors of the hub.
     """
+    from launcher.models.header_summary import apply_header
     from launcher.models.plan import list_unplanned, make_plans
 
     catalogue, entry = selection.catalogue, selection.entry
@@ -84,8 +85,8 @@ async def plan_named(
     unplanned = list_unplanned(catalogue, situation, criteria)
     asked: EngineComparison | LauncherError | None = None
     has_header = selection.path is not None or is_on_hub
-    if has_header and not plans and entry.geometry is None:
-        file = selection.file or entry.files[0]
+    file = selection.file or entry.files[0]
+    if has_header and not plans and apply_header(entry, file)[0].geometry is None:
         by_engine = await _plan_by_engine(selection, file, situation, criteria, machine)
         if isinstance(by_engine, Plan):
             return PlannedModels(selection, catalogue, criteria, (by_engine,), ())

@@ -129,7 +129,7 @@ async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
     tuned(replace(now, engine_version="an older one"), demo_model)
     (found,) = await outdated_presets(read_machine())
     assert found.used
-    titles = [finding.title for finding in (await examine_machine()).findings]
+    titles = [problem.title for problem in (await examine_machine()).problems]
     assert any(
         "are used, but may be out of date: the engine was built-in an older one and is" in title for title in titles
     )
