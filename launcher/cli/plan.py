@@ -216,7 +216,10 @@ async def run(options: argparse.Namespace) -> Result:
     engine = await planner.planned_engine(machine, situation)
     if options.ask_engine and plans:
         comparison = await _ask_engine(plans[0], machine)
-    plans_json = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
+    from launcher.models.library import share_snapshot
+
+    with share_snapshot():
+        plans_json = [_as_json(plan, engine, options.extra, options.rpc) for plan in plans]
     if comparison is not None and plans:
         from launcher.cli.engine_comparison import comparison_json
 

@@ -7,6 +7,8 @@ of other programs (see `stores`), which are used in place and never changed.
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -244,6 +246,19 @@ def _is_obsolete(record: Record, places: _Places) -> bool:
     return not record.path.exists() and (record.received_s is None or places.find_store(record) is not None)
 
 
+_shared: ContextVar[tuple[Index, _Places] | None] = ContextVar("_shared", default=None)
+
+
+@contextmanager
+def share_snapshot() -> Iterator[None]:
+    """Read the index and the list of folders once for all `find_local_model` in the block, such as one a plan."""
+    token = _shared.set((read_index()[0], _Places()))
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
 def find_local_model(entry: ModelEntry, quant: str | None = None) -> LocalModel | None:
     """Return a local, complete model in that quantisation (default: the last one downloaded), or None.
 
@@ -283,10 +298,10 @@ def _candidates(
                 wanted=quant,
             )
         files = (file,)
-    index, _ = read_index()
+    index, places = _shared.get() or (read_index()[0], _Places())
+    verified = _hashes_by_path(index)
     quants = {file.quant: file for file in files}
     kept = [each for each in index.records if each.kind == "model" and each.model == entry.id and each.quant in quants]
-    verified, places = _hashes_by_path(index), _Places()
     for record in _newest_first(kept):
         if all(path.is_file() for path in record.paths):
             yield quants[record.quant or ""], _make_local_model(record, verified, places)

@@ -28,6 +28,7 @@ from launcher.models.library import (
     list_library,
     remove_model,
     select_models,
+    share_snapshot,
     split_names,
     verify_model,
 )
@@ -242,6 +243,16 @@ class TestFinding:
         assert find_local_model(MINE) is not None
         other = replace(MINE, files=(replace(MINE.files[0], size_bytes=17),))
         assert find_local_model(other) is None
+
+    def test_a_shared_snapshot_holds_for_its_block(self, put: Callable[[Path], Path]) -> None:
+        path = put(models_dir() / "elsewhere.gguf")
+        with share_snapshot():
+            assert find_local_model(MINE) is None
+            store_record(Record(paths=(path,), model="mine", quant="F16", received_s=1.0))
+            assert find_local_model(MINE) is None
+        found = find_local_model(MINE)
+        assert found is not None
+        assert found.path == path
 
     def test_of_several_the_one_that_was_downloaded_last(self, put: Callable[[Path], Path]) -> None:
         files = tuple(ModelFile(quant=quant, file=f"demo-{quant}.gguf") for quant in ("Q4_K_M", "F16", "Q8_0"))
