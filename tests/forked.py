@@ -249,7 +249,9 @@ def _learn_answers() -> None:
     from launcher.engine.builds.probe import probe_engine
     from launcher.engine.demo import unpack_demo_model
     from launcher.engine.diagnosis.signatures import fault_signatures
-    from launcher.models.catalogue_load import shipped_models
+    from launcher.models.catalogue_load import load_catalogue
+    from launcher.models.plan import PlanCriteria, make_plans
+    from launcher.models.situation import describe_machine
     from tests.remembered import remember_answers
 
     remember_answers()
@@ -257,7 +259,8 @@ def _learn_answers() -> None:
         os.environ[HOME_VARIABLE] = home
         asyncio.run(probe_engine(None))
         unpack_demo_model()
-    shipped_models()
+        for machine in (describe_machine(24), describe_machine(24, host_gib=16, backend="cpu")):
+            make_plans(load_catalogue(), machine, PlanCriteria())  # with hundreds of sizes of buffers
     fault_signatures()
 
 
