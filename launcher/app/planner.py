@@ -565,7 +565,7 @@ def advise_source(
     catalogue = load_catalogue()
     entry = find_named_entry(target, catalogue)
     criteria = PlanCriteria(entry.id if entry else None)
-    smaller = find_smaller(catalogue, situation, criteria, source.model.file_bytes)
+    smaller = find_smaller(catalogue, situation, criteria)
     weights = read_weights(source.model, read_geometry(source.model))
     return advise_fit(
         settings,

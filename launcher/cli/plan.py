@@ -208,7 +208,7 @@ async def run(options: argparse.Namespace) -> Result:
         plans = tuple(_use_kept_settings(plan, kept_plans) for plan in plans)
     smaller: Plan | None = None
     fits = any(plan.status is not Status.TOO_BIG for plan in plans)
-    if plans and not fits:
+    if plans and plans[0].group:
         from launcher.models.smaller_model import replace_misfits
 
         plans, smaller = replace_misfits(plans, load_catalogue(), situation, criteria)
@@ -236,7 +236,7 @@ async def run(options: argparse.Namespace) -> Result:
 
     def format_lines() -> Iterator[str]:
         yield from _describe_machine(situation)
-        if plans and not fits:
+        if plans and (smaller or not fits):
             yield f"\n{wrap_text(_describe_misfit(plans[0], smaller))}"
         if plans:
             quant_here = None if situation.described else served_quant
@@ -339,8 +339,11 @@ def _drafts_from_own_file(plan: Plan) -> bool:
 
 
 def _describe_misfit(plan: Plan, smaller: Plan | None) -> str:
+    from launcher.models.plan import Status
     from launcher.models.smaller_model import describe_smaller
 
+    if plan.status is not Status.TOO_BIG:
+        return f"{plan.entry.name} {plan.file.quant} fits only poorly. {describe_smaller(smaller) if smaller else ''}"
     memory = "host memory" if plan.host_short else "memory"
     text = f"{plan.entry.name} {plan.file.quant} cannot work well here: there is too little {memory}."
     return f"{text} {describe_smaller(smaller) if smaller else 'No model of the catalogue fits.'}"

@@ -424,7 +424,7 @@ def _shortest_context(files: Sequence[KnownFile], criteria: PlanCriteria) -> int
 def _ranked_preset(file: ModelFile, ranked: RankedFile | None, criteria: PlanCriteria) -> Preset:
     """Return a ranked file's settings as a preset; without `ranked`, settings that need little memory."""
     if ranked is None:
-        return Preset(intents=(criteria.intent,), quant=file.quant, ctx=LEAST_CONTEXT, draft=0, mark="derived")
+        return Preset(intents=(criteria.intent,), quant=file.quant, ctx=LEAST_CONTEXT, mark="derived")
     return Preset(
         intents=(criteria.intent,),
         quant=file.quant,

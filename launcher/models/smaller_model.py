@@ -1,6 +1,6 @@
-"""Finds a model that works on a machine where another is too big: a smaller file of it, or a smaller model."""
+"""Finds what fits on a machine where a plan is too big or poor: another file of the model, else another model."""
 
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 
 from launcher.base.errors import BadOption, ModelHasNoHead
@@ -16,42 +16,39 @@ def replace_misfits(
 ) -> tuple[tuple[Plan, ...], Plan | None]:
     """Return the plans, with one that fits in the first place, if nothing that `criteria` leave open fits better.
 
-    Where nothing fits that they name, the second value is what fits instead, None if nothing of `catalogue` does.
+    Where nothing fits that they name, or only poorly, the second value is what fits instead, None if nothing of
+    `catalogue` does.
     """
-    if not plans or any(plan.status is not Status.TOO_BIG for plan in plans):
+    if not plans or plans[0].group == 0 or criteria.intent == "as-published":
         return plans, None
-    size = expect_size(plans[0].entry, plans[0].file) if criteria.model is not None else None
-    smaller = find_smaller(catalogue, situation, criteria, size.size_bytes if size else None)
-    if smaller is None:
+    smaller = find_smaller(catalogue, situation, criteria)
+    if smaller is None or smaller.group >= plans[0].group:
         return plans, None
-    if criteria.model is None:
-        return (smaller,), None
-    is_same = criteria.quant is None and smaller.entry.id == plans[0].entry.id
-    return ((smaller, *plans), None) if is_same else (plans, smaller)
+    return ((smaller,), None) if criteria.model is None else (plans, smaller)
 
 
-def find_smaller(
-    catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, size_bytes: int | None = None
-) -> Plan | None:
-    """Return a plan that fits where those for `criteria` do not: of another file of the model, else of another model;
-    None if nothing of `catalogue` fits. The server settings that the user chose are dropped if need be.
-
-    Only files below `size_bytes` are considered, if it is given.
+def find_smaller(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> Plan | None:
+    """Return the best plan that fits where those for `criteria` do not: of another file of the model, else of another
+    model; None if nothing of `catalogue` fits. The server settings that the user chose are dropped if need be.
     """
-    known = [each.id for each in catalogue.models if each.id == criteria.model]
-    for wishes in (replace(criteria, quant=None, mmproj_bytes=0), PlanCriteria(intent=criteria.intent)):
-        for model in (*known, None):
-            with suppress(ModelHasNoHead, BadOption):
-                plans = make_plans(catalogue, situation, replace(wishes, model=model))
-                fitting = (each for each in plans if each.status is not Status.TOO_BIG and _is_below(each, size_bytes))
-                if found := next(fitting, None):
-                    return found
-    return None
+    found: Plan | None = None
+    for plan in _plan_alternatives(catalogue, situation, criteria):
+        if plan.group == 0:
+            return plan
+        if found is None and plan.status is not Status.TOO_BIG:
+            found = plan
+    return found
 
 
-def _is_below(plan: Plan, size_bytes: int | None) -> bool:
-    size = expect_size(plan.entry, plan.file)
-    return size_bytes is None or (size is not None and size.size_bytes < size_bytes)
+def _plan_alternatives(catalogue: Catalogue, situation: Situation, criteria: PlanCriteria) -> Iterator[Plan]:
+    any_model = replace(criteria, model=None, quant=None, mmproj_bytes=0)
+    known = any(entry.id == criteria.model for entry in catalogue.models)
+    same_model = [replace(any_model, model=criteria.model)] if known else []
+    for wishes in (*same_model, any_model, PlanCriteria(intent=criteria.intent)):
+        try:
+            yield from make_plans(catalogue, situation, wishes)
+        except (ModelHasNoHead, BadOption):
+            continue
 
 
 def describe_smaller(plan: Plan) -> str:

@@ -38,10 +38,16 @@ def test_no_card_has_only_plans_that_cannot_work(gib: float, host_gib: float) ->
     assert not any(plan.host_short for plan in plans)
 
 
-def test_another_file_of_the_named_model_comes_first_where_it_has_enough_bits() -> None:
+def test_a_named_model_that_fits_only_poorly_stays_and_a_better_one_is_named() -> None:
     plans, smaller = plans_on(16, 8, PlanCriteria("qwen3-32b"))
-    assert smaller is None
-    assert (plans[0].entry.id, plans[0].status is Status.TOO_BIG) == ("qwen3-32b", False)
+    assert (plans[0].entry.id, plans[0].status is Status.TOO_BIG, plans[0].group) == ("qwen3-32b", False, 1)
+    assert smaller is not None
+    assert smaller.group == 0
+
+
+def test_nothing_else_is_named_beside_a_good_plan() -> None:
+    plans, smaller = plans_on(24, 32, PlanCriteria("qwen3-32b"))
+    assert (plans[0].group, smaller) == (0, None)
 
 
 def test_a_named_file_stays_and_what_fits_is_named() -> None:
