@@ -230,7 +230,7 @@ def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCri
             if presets and file.quant not in files and criteria.quant is None:
                 continue
             known, file, _ = apply_header(entry, file)
-            if lack := _missing_fact(known, file, files.get(file.quant, 0), criteria):
+            if lack := _missing_fact(known, file, files.get(file.quant, 1), criteria):
                 found[entry.id, file.quant] = UnplannedFile(entry.id, file.quant, *lack)
     return tuple(found.values())
 
@@ -352,7 +352,7 @@ def _usable_files(entry: ModelEntry, files: Sequence[ModelFile], criteria: PlanC
     known = [
         (described, same, weights)
         for described, same, weights in (apply_header(entry, file) for file in files)
-        if weights is not None and _missing_fact(described, same, 0, criteria) is None
+        if weights is not None and _missing_fact(described, same, 1, criteria) is None
     ]
     drafting = [each for each in known if _has_drafts(*each[:2])]
     if criteria.draft and not drafting:

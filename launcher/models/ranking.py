@@ -53,8 +53,8 @@ _OTHER_TOKENS: Sequence[tuple[float, float]] = (
 that in proportion to the root of the KL divergence of Llama 3 8B (llama.cpp PR #6936)."""
 _SIMPLE = ("MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 _SIMPLE_BITS = 0.5
-"""Bits per weight by which quantisations without super-blocks are worse than others of their size, by our judgement:
-MXFP4 and Q4_0 came last of 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h, 2026-02-26)."""
+"""Bits per weight by which quantisations without super-blocks are taken to be worse than others of their size. MXFP4
+was worse among 17 four-bit files of Qwen3.5-35B-A3B (r/LocalLLaMA 1rfds1h); the amount is our judgement."""
 _QUALITY = 0.009
 """Loss per square of the share of other tokens: an answer of many steps suffers more than in proportion."""
 _SHORTENED, _HALVED = 0.2, 0.12
@@ -261,13 +261,7 @@ class _Ranker:
         works = {0: measure_work(file, self.geometry, weights, 0)}
         drafts = self._drafts(file, works[0]) if drafts is None else drafts
         for draft, context, kv, moved, spare in self._fitting_ways(weights, drafts, file):
-            if (
-                best
-                and best.draft
-                and not draft
-                and self._has_enough_context(best)
-                and bool(moved) >= bool(best.n_cpu_moe)
-            ):
+            if best is not None and not draft and self._needs_no_more_context(best, moved):
                 continue
             if moved not in works:
                 works[moved] = measure_work(file, self.geometry, weights, moved)
@@ -279,9 +273,13 @@ class _Ranker:
                 best = RankedFile(file, bits, context, kv, draft, moved, rate, int(spare), loss)
         return best
 
-    def _has_enough_context(self, ranked: RankedFile) -> bool:
-        """Return whether a context is so long that MTP is not given up for more."""
-        return ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
+    def _needs_no_more_context(self, ranked: RankedFile, moved: int) -> bool:
+        """Return whether a file with MTP has so much context that MTP is not given up for more of it.
+
+        It may be given up to have no experts in host memory, where `moved` layers have them without MTP.
+        """
+        enough = ranked.context >= min(_ENOUGH_CONTEXT, self.base.context)
+        return ranked.draft > 0 and enough and (moved > 0 or not ranked.n_cpu_moe)
 
     def is_slower_with_mtp(self, ranked: RankedFile) -> bool:
         """Return whether the nearest published run was slower with MTP than without."""
