@@ -303,13 +303,17 @@ class _Ranker:
             return (self.base.draft,)
         if not self._can_draft(file):
             return (0,)
-        rates = [self._rate(work, draft) for draft in range(_LONGEST_DRAFT + 1)]
-        known = [rate for rate in rates if rate is not None]
-        if len(known) < len(rates):
-            return (_USUAL_DRAFT,)
-        best = max(known)
-        shortest = next(draft for draft, rate in enumerate(known) if rate * _SAME_SPEED >= best)
-        return (shortest, 0) if best >= known[0] * _WORTH_MTP else (0,)
+        rates: list[float] = []
+        for draft in range(_LONGEST_DRAFT + 1):
+            rate = self._rate(work, draft)
+            if rate is None:
+                return (_USUAL_DRAFT,)
+            if draft > 1 and rate < rates[-1]:  # it only falls from here on
+                break
+            rates.append(rate)
+        best = max(rates)
+        shortest = next(draft for draft, rate in enumerate(rates) if rate * _SAME_SPEED >= best)
+        return (shortest, 0) if best >= rates[0] * _WORTH_MTP else (0,)
 
     def _can_draft(self, file: ModelFile) -> bool:
         """Return whether a head or a separate draft model can draft. Drafts from earlier text are never proposed."""
@@ -367,8 +371,12 @@ class _Ranker:
         fixed = min(base.n_cpu_moe, layers) if "n_cpu_moe" in self.fixed else None
         if fitting < least_spare and not layer:
             return
+        low, high = min(LEAST_CONTEXT, base.context), base.context
+        least, most = self._beside_weights(file, weights, kv, draft)
+        per_token = (most - least) / (high - low) if high > low else 0.0
+        fitting += (fixed or 0) * layer - least
         for context in self.contexts:
-            spare = fitting - self._beside_weights(file, weights, context, kv, draft) + (fixed or 0) * layer
+            spare = fitting - per_token * (context - low)
             if spare >= least_spare:
                 yield draft, context, kv, fixed or 0, spare
                 return
@@ -395,8 +403,8 @@ class _Ranker:
         host_mib = self.situation.host_mib
         return (_USUAL_HOST_MIB if host_mib is None else host_mib) - ROOM_MIB - on_host_mib
 
-    def _beside_weights(self, file: ModelFile, weights: Weights, context: int, kv: str, draft: int) -> float:
-        """Return the MiB beside the weights: interpolated between two exact estimates, nearly a straight line.
+    def _beside_weights(self, file: ModelFile, weights: Weights, kv: str, draft: int) -> tuple[float, float]:
+        """Return the MiB beside the weights at the least and at the longest context: between them it is nearly a line.
 
         With one GPU they are the same for all files.
         """
@@ -405,8 +413,7 @@ class _Ranker:
         if key not in self.beside_weights:
             at_least, at_most = (self._measure_beside(weights, each, kv, draft) for each in (low, high))
             self.beside_weights[key] = at_least, at_most
-        least, most = self.beside_weights[key]
-        return least if high == low else least + (most - least) * (context - low) / (high - low)
+        return self.beside_weights[key]
 
     def _staging_share(self, weights: Weights, kv: str, draft: int) -> float:
         """Return the memory for copies of experts from the host, as a share of one layer's experts."""
