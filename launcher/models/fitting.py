@@ -96,30 +96,6 @@ def fit_settings(
     return FitResult(shrunk[0], measure(shrunk[0]), shrunk[1])
 
 
-def fit_longest_context(
-    setting: PlanSettings, budgets_mib: Sequence[int], fixed: frozenset[str], expert_layers: int, measure: Measure
-) -> FitResult:
-    """Fit a setting without a preset: use the longest context that fits into the first of `budgets_mib`.
-
-    The context of `setting` is the upper bound. No other setting is shrunk for a longer context. If not even the
-    shortest of CONTEXTS fits, the other settings shrink as in `fit_settings`, and then the context to SHORT_CONTEXTS.
-    """
-    if "context" in fixed:
-        return fit_settings(setting, budgets_mib, fixed, expert_layers, measure)
-    ladder = [
-        replace(setting, context=context) for context in (setting.context, *shorter_contexts(CONTEXTS, setting.context))
-    ]
-    longest = ladder[
-        _search_least(0, len(ladder) - 1, lambda at: measure(ladder[at]).needed_bytes <= budgets_mib[0] * _MIB)
-    ]
-    fitted = fit_settings(longest, budgets_mib, fixed, expert_layers, measure)
-    for context in shorter_contexts(SHORT_CONTEXTS, longest.context):
-        if fitted.needed_mib <= budgets_mib[-1]:
-            break
-        fitted = fit_settings(replace(longest, context=context), budgets_mib, fixed, expert_layers, measure)
-    return fitted
-
-
 def shorter_contexts(contexts: Sequence[int], most: int) -> tuple[int, ...]:
     """Return the members of `contexts` below `most`, in tokens."""
     return tuple(context for context in contexts if context < most)
