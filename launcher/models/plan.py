@@ -336,6 +336,8 @@ def _make_model_plans(entry: ModelEntry, situation: Situation, criteria: PlanCri
     most = 1 if criteria.model is None else _MOST_FILES
     plans = [_make_ranked_plan(by_file[each.file.quant], each, situation, criteria) for each in ranked[:most]]
     if criteria.quant is not None:
+        if len(entry.files) == 1:
+            return plans
         chosen = message("{quant} is your choice.", quant=criteria.quant)
         return [replace(plan, reasons=(chosen, *plan.reasons)) for plan in plans]
     return [

@@ -68,7 +68,7 @@ _OFFLOADED = 1.1
 """Loss for experts in host memory beside the slower generation: prompts are read several times slower."""
 _HOST_UNKNOWN, _USUAL_HOST_MIB = 0.3, 24_576
 """Further loss where host memory is unknown, and what is then taken to be available: three quarters of 32 GiB."""
-_DESKTOP_SHARE = 0.12
+_DESKTOP_SHARE = 0.115
 """Share of a card to leave to a desktop: 0.8 to 1.0 GiB for Windows alone, as much for a browser (docs/models.md)."""
 _MISSING_ROOM = 0.25
 """Loss per GiB of that share which would not be free."""

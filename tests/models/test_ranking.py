@@ -198,7 +198,7 @@ class TestDesktop:
         shares = [desktop_share_mib(describe_machine(size)) for size in (4, 8, 16, 24, 48)]
         assert shares == sorted(shares)
         assert shares[0] == describe_machine(4).margin_mib
-        assert desktop_share_mib(describe_machine(24)) == int(0.12 * 24 * 1_024)
+        assert desktop_share_mib(describe_machine(24)) == int(0.115 * 24 * 1_024)
 
     def test_there_is_none_without_one(self) -> None:
         for situation in (describe_machine(24, headless=True), describe_unified_machine(128)):
