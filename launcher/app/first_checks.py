@@ -11,7 +11,7 @@ from launcher.app.planner import MachineDescription, read_situation
 from launcher.app.start_settings import KeptPlan
 from launcher.base.errors import DiskFull, LauncherError, NothingFits
 from launcher.base.messages import message, plural_message
-from launcher.base.paths import expand_user, models_dir
+from launcher.base.paths import expand_user, find_existing_parent, models_dir
 from launcher.engine.builds.assets import TargetComputer, describe_computer
 from launcher.engine.builds.build import EngineBuild, find_llama_server_on_path, store_dir
 from launcher.engine.builds.installed import InstalledEngine, engine_in_use, is_built_in_chosen, read_store
@@ -285,8 +285,7 @@ def check_disk_space(model: ModelToFetch | None, engine: EngineToFetch | None) -
     reserve = TransferSettings().reserve_bytes
     needs_by_disk: dict[int, list[tuple[Path, int]]] = {}
     for folder, need in needs:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        needs_by_disk.setdefault(existing.stat().st_dev, []).append((folder, need))
+        needs_by_disk.setdefault(find_existing_parent(folder).stat().st_dev, []).append((folder, need))
     for disk_needs in needs_by_disk.values():
         folder, need = disk_needs[0][0], sum(size for _, size in disk_needs)
         free = read_disks([folder])[0].free_bytes

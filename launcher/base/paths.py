@@ -43,6 +43,11 @@ def expand_user(path: str | Path) -> Path:
         return path
 
 
+def find_existing_parent(path: Path) -> Path:
+    """Return a path if it exists, else its nearest parent that does; the path itself if none does."""
+    return next((each for each in (path, *path.parents) if each.exists()), path)
+
+
 def _user_folder(kind: str) -> Path:
     home = os.environ.get(HOME_VARIABLE)
     if home:
@@ -127,9 +132,8 @@ def _free_bytes(folder: Path) -> float:
     """Return the free bytes on a folder's disk, also if the folder does not exist yet; infinite if unknown."""
     import shutil  # 4 ms, which most commands never need
 
-    existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     try:
-        return shutil.disk_usage(existing).free
+        return shutil.disk_usage(find_existing_parent(folder)).free
     except OSError:
         return math.inf
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launcher.base.errors import TargetUnusable
 from launcher.base.messages import message
+from launcher.base.paths import find_existing_parent
 
 MOUNT_POINTS = (Path("/mnt"), Path("/media"), Path("/run/media"))
 """Mount points of other disks (Filesystem Hierarchy Standard 3.0, 3.11 and 3.12; udisks)."""
@@ -17,7 +18,7 @@ def make_download_folder(folder: Path, *, given_by: str, mount_points: Sequence[
     Raises TargetUnusable if it cannot be created, or if it lies below one of `mount_points` without a mounted disk.
     """
     hint = message("Set {named} to another folder.", named=given_by)
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    there = find_existing_parent(folder)
     if not there.is_dir():
         raise TargetUnusable(message("{there} is a file, not a folder.", there=there), hint, path=str(there))
     mounts = next((each for each in mount_points if folder.is_relative_to(each)), None)
