@@ -6,7 +6,6 @@ The user's answer is the setting `models.read_headers`. Headers are kept in the 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from launcher.app.settings_declared import READ_HEADERS, VALUE_ASK, VALUE_OFF, V
 from launcher.base.errors import LauncherError, Unreachable
 from launcher.base.files import write_atomically
 from launcher.base.paths import cache_dir
+from launcher.fetch.hub_cache import is_hub_offline
 
 if TYPE_CHECKING:
     from launcher.models.catalogue import ModelEntry, ModelFile
@@ -27,7 +27,6 @@ _MOST_FILES = 4
 """Files whose headers are read for one list of plans; each takes about 10 MB."""
 _PAUSE_S = 600.0
 """Seconds without another attempt after the hub could not be reached: without a network a plan must not wait for it."""
-_TRUE_VALUES = ("1", "on", "yes", "true")
 
 
 def find_estimated_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
@@ -42,12 +41,12 @@ def find_estimated_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 def should_ask() -> bool:
     """Return whether the user was not asked yet; False without a network."""
-    return settings.stored_value(READ_HEADERS) == VALUE_ASK and not _is_offline()
+    return settings.stored_value(READ_HEADERS) == VALUE_ASK and not is_hub_offline()
 
 
 def may_read() -> bool:
     """Return whether the user agreed; False without a network, and for a while after the hub was unreachable."""
-    return settings.stored_value(READ_HEADERS) == VALUE_ON and not _is_offline() and not _failed_recently()
+    return settings.stored_value(READ_HEADERS) == VALUE_ON and not is_hub_offline() and not _failed_recently()
 
 
 def keep_answer(*, agreed: bool) -> None:
@@ -106,7 +105,3 @@ def _is_replaced(entry: ModelEntry, file: ModelFile) -> bool:
     from launcher.models.hub_figures import figures_folder
 
     return _first_sha256(file) is None and (figures_folder() / f"{entry.id}.json").exists()
-
-
-def _is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _TRUE_VALUES

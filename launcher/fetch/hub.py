@@ -17,6 +17,7 @@ from launcher.base.http import ResponseHead, error_for_status, fetch_json_pages,
 from launcher.base.messages import join_messages, message
 from launcher.base.net import redirect_target, url_origin
 from launcher.base.paths import expand_user
+from launcher.fetch.hub_cache import is_hub_offline
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _ADDRESS = re.compile(
@@ -24,7 +25,6 @@ _ADDRESS = re.compile(
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[!-~]+")
-_TRUE_VALUES = ("1", "on", "yes", "true")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOST_REDIRECTS = 5
 _MOST_PAGES = 100
@@ -237,7 +237,7 @@ def _invalid_listing(repo: str) -> Refused:
 
 
 def _check_online(subject: str, hint: str) -> None:
-    if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _TRUE_VALUES:
+    if is_hub_offline():
         raise Offline(message("{what} cannot be looked up: HF_HUB_OFFLINE is set.", what=subject), hint)
 
 

@@ -24,6 +24,11 @@ _HUB_ROOTS = (
 """Environment variables that place huggingface_hub's cache, the first one set counts, and the folder below each."""
 
 
+def is_hub_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE is set: the hub must not be asked, its cache may be read."""
+    return os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in ("1", "on", "yes", "true")
+
+
 @dataclass(frozen=True, slots=True)
 class CachedFile:
     """A file in a cache: its path, and the repository, commit and file name that the cache records for it."""
