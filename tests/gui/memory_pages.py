@@ -88,8 +88,8 @@ def read_models(window: Window, models: list[str]) -> dict[str, list[Any]]:
     read, details = {}, page.details
     for model in models:
         other = next(local for local in page.table.rows if local.record.model != model)
-        page.table.choose(other)
-        page.table.choose(next(local for local in page.table.rows if local.record.model == model))
+        page.table.choose_row(other)
+        page.table.choose_row(next(local for local in page.table.rows if local.record.model == model))
         wait_until(lambda: details.badge.isVisible() and _FIGURES.search(details.fit.text()), f"details of {model}")
         read[model] = _figures(details.badge.text(), details.fit.text())
     return read

@@ -97,7 +97,7 @@ def test_files_are_listed_with_what_is_known(
     assert cells["plain-Q8_0.gguf"] == ["Q8_0", "no", "not verified"]
     assert cells["broken.gguf"][2] == "unreadable"
     assert page.table.row is not None
-    page.table.choose(next(local for local in page.table.rows if local.path.name == FILE))
+    page.table.choose_row(next(local for local in page.table.rows if local.path.name == FILE))
     qtbot.waitUntil(lambda: page.details.badge.isVisible(), timeout=WAIT)
     assert page.details.badge.text() in ("FITS", "TIGHT", "TOO BIG")
     said = [page.details.grid.itemAt(at).widget().text() for at in range(page.details.grid.count())]
@@ -121,7 +121,7 @@ def test_another_programs_model_is_listed_and_left_to_it(
     assert (display_name(local), place_text(local)) == ("tiny:1b", "Ollama")
     assert page.local_models is not None
     assert page.local_models.stores[store] == ("Ollama", "")
-    page.table.choose(local)
+    page.table.choose_row(local)
     assert page.details.start.isVisible()
     assert not page.details.delete.isVisible()
 
@@ -290,10 +290,10 @@ def test_a_table_sorts_by_what_a_cell_means(qtbot: QtBot) -> None:
     table.resize(300, 200)
     table.show()
     table.show_rows([10, 9, 1_000], lambda row: row)
-    assert table.shown_rows() == [10, 9, 1_000]
+    assert table.list_shown_rows() == [10, 9, 1_000]
     table.sortByColumn(0, Qt.SortOrder.AscendingOrder)
-    assert table.shown_rows() == [9, 10, 1_000]
-    table.choose(1_000)
+    assert table.list_shown_rows() == [9, 10, 1_000]
+    table.choose_row(1_000)
     table.show_rows([1, 1_000], lambda row: row)
     assert table.row == 1_000
     opened: list[int] = []

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from launcher.runtime import WorkHandle
 
 _CONFIRM_MS = 6_000
+"""Milliseconds in which a second press of Delete confirms."""
 _HASH_CHARACTERS = 16
+_PATHS_SHOWN = 3
+"""Parts of a split file whose paths are shown."""
 
 
 class DetailCard(Card):
@@ -130,7 +133,7 @@ class DetailCard(Card):
             self.note.hide()
         else:
             self.title.setText(f"{display_name(local)} · {quant_text(local)}")
-            self.path.setText("\n".join(map(display_path, local.record.paths[:3])))
+            self.path.setText("\n".join(map(display_path, local.record.paths[:_PATHS_SHOWN])))
             self.note.setText(local.record.problem or "")
             self.note.setVisible(bool(local.record.problem))
         for button in (self.start, self.verify, self.delete, self.folder):
@@ -307,18 +310,17 @@ class FoldersPanel(Card):
 
     def _add_leftover(self, leftover: Leftover) -> None:
         freed = format_size(leftover.bytes)
-        button = _make_button_with_tip(
-            tr("Delete"), lambda: None, tr("Frees {size}. Asks for confirmation", size=freed)
-        )
         confirmation = tr("Press again to free {size}", size=freed)
 
-        def press() -> None:
+        def press_delete() -> None:
             if button.text() == confirmation:
                 self._delete_leftover(leftover)
             else:
                 button.setText(confirmation)
 
-        button.clicked.connect(press)
+        button = _make_button_with_tip(
+            tr("Delete"), press_delete, tr("Frees {size}. Asks for confirmation", size=freed)
+        )
         self.delete_buttons[leftover.path] = button
         glyph, role = ("cross", "bad") if leftover.kind.value == "bad" else ("half", "attention")
         self._leftovers.addWidget(
@@ -390,12 +392,13 @@ class OffersPanel(Card):
 
     def show_offers(self, catalogue: CatalogueOffers) -> None:
         """Show the files of the catalogue."""
-        first, self._offers = not self._offers, catalogue.offers
+        is_first = not self._offers
+        self._offers = catalogue.offers
         self.age.show_age(catalogue.read_at)
         if self.family.count() == 1:
             for model, name in {offer.model: offer.name for offer in catalogue.offers}.items():
                 self.family.addItem(name, model)
-        self._show_family(selects_best=first)
+        self._show_family(selects_best=is_first)
         if catalogue.problem:
             self.reason.setText(catalogue.problem)
 
@@ -404,12 +407,15 @@ class OffersPanel(Card):
         self._show_family(selects_best=True)
 
     def _show_family(self, *, selects_best: bool) -> None:
-        """Show the files of the chosen model. With `selects_best` and all models, select the first that fits."""
+        """Show the files of the chosen model.
+
+        If all models are shown, `selects_best` selects the first file that fits, unless the user selected another one.
+        """
         model = self.family.currentData()
         rows = [offer for offer in self._offers if model in (None, offer.model)]
         self.table.show_rows(rows, lambda offer: offer.download_id)
         if selects_best and model is None and rows and self.table.row is rows[0]:
-            self.table.choose(next((offer for offer in rows if offer.fit == "FITS"), rows[0]))
+            self.table.choose_row(next((offer for offer in rows if offer.fit == "FITS"), rows[0]))
 
     @Slot(object)
     def _show_offer(self, offer: CatalogueOffer | None) -> None:
@@ -442,7 +448,9 @@ _GLYPHS = {
     "done": ("tick", "good"),
     "cancelled": ("minus", "secondary"),
 }
-_ACTIVE_STATES = ("waiting", "running", "paused")
+_QUEUED_STATES = ("waiting", "running", "paused")
+_ACTIVE_STATES = ("waiting", "running")
+"""States of jobs that run without further action, now or later."""
 
 
 class JobRow(QWidget):
@@ -459,7 +467,7 @@ class JobRow(QWidget):
         self.line = ProgressLine(tr("Download"))
         self.toggle = _make_button_with_tip("", self._toggle, "", quiet=True)
         self.up = _make_button_with_tip(
-            tr("Earlier"), lambda: queue.move(job_id, "up"), tr("Move up in the queue"), quiet=True
+            tr("Earlier"), lambda: queue.move_job(job_id, "up"), tr("Move up in the queue"), quiet=True
         )
         self.cancel = _make_button_with_tip(tr("Cancel"), self._cancel, "", quiet=True)
         head = QHBoxLayout()
@@ -486,9 +494,9 @@ class JobRow(QWidget):
         done = progress.done_bytes if progress else job.done_bytes or 0
         size = (progress.bytes if progress else None) or job.bytes
         self.line.show_fraction(1.0 if state == "done" else done / size if size else 0.0)
-        self.line.setVisible(state in _ACTIVE_STATES)
+        self.line.setVisible(state in _QUEUED_STATES)
         self.line.setAccessibleName(tr("Download of {title}", title=job.title))
-        is_active = state in ("waiting", "running")
+        is_active = state in _ACTIVE_STATES
         self.toggle.setVisible(state != "done")
         if is_active:
             self.toggle.setText(tr("Pause"))
@@ -498,16 +506,15 @@ class JobRow(QWidget):
             tr("The downloaded part is kept") if is_active else tr("Continues from the downloaded part")
         )
         self.toggle.setEnabled(not job.is_changing)
-        self.up.setVisible(state in _ACTIVE_STATES and not first)
-        self.cancel.setVisible(state in (*_ACTIVE_STATES, "failed"))
-        discards = state == "failed"
-        self.cancel.setText(tr("Discard") if discards else tr("Cancel"))
+        self.up.setVisible(state in _QUEUED_STATES and not first)
+        self.cancel.setVisible(state in (*_QUEUED_STATES, "failed"))
+        self.cancel.setText(tr("Discard") if state == "failed" else tr("Cancel"))
         self.cancel.setToolTip(tr("Cancel the download and delete the downloaded part"))
         for button in (self.toggle, self.up, self.cancel):
             button.setAccessibleName(f"{button.text()}: {job.title}")
 
     def _toggle(self) -> None:
-        self._queue.request_state("pause" if self._state in ("waiting", "running") else "run", self._job_id)
+        self._queue.request_state("pause" if self._state in _ACTIVE_STATES else "run", self._job_id)
 
     def _cancel(self) -> None:
         self._queue.request_state("discard", self._job_id)
@@ -525,7 +532,7 @@ class QueueCard(Card):
         self.problem.setWordWrap(True)
         self.resume_button = make_button(tr("Resume"), self._resume_queue)
         self.resume_button.setToolTip(tr("Retry the download that blocks the queue"))
-        self.clear_button = make_button(tr("Clear finished"), queue.clear)
+        self.clear_button = make_button(tr("Clear finished"), queue.clear_ended)
         self.clear_button.setObjectName("quiet")
         self.clear_button.setToolTip(
             tr("Remove finished, failed and cancelled downloads from the list. Files are not deleted")
@@ -554,12 +561,11 @@ class QueueCard(Card):
             for row in rows.values():
                 self._column.addWidget(row)
             self.rows = rows
-        active = [job.id for job in snapshot.jobs if job.state.value in _ACTIVE_STATES]
+        queued = [job.id for job in snapshot.jobs if job.state.value in _QUEUED_STATES]
         for job in snapshot.jobs:
-            first = bool(active) and active[0] == job.id
-            self.rows[job.id].show_job(job, snapshot.figures.get(job.id), first=first)
+            self.rows[job.id].show_job(job, snapshot.progress_by_id.get(job.id), first=queued[:1] == [job.id])
         totals = snapshot.totals
-        shows_total = totals is not None and totals.jobs > 1 and bool(active)
+        shows_total = totals is not None and totals.jobs > 1 and bool(queued)
         if totals is not None and shows_total:
             parts = [ntr("1 download", "{n} downloads", totals.jobs)]
             if totals.left_bytes is not None:
@@ -573,12 +579,12 @@ class QueueCard(Card):
         )
         self.problem.setVisible(snapshot.blocked_by is not None)
         self.resume_button.setVisible(snapshot.blocked_by is not None)
-        self.clear_button.setVisible(any(job.state.value not in _ACTIVE_STATES for job in snapshot.jobs))
+        self.clear_button.setVisible(any(job.state.value not in _QUEUED_STATES for job in snapshot.jobs))
         self.setVisible(bool(snapshot.jobs))
 
     def _resume_queue(self) -> None:
-        waiting = [job.id for job in self._queue.snapshot.jobs if job.state.value in ("waiting", "running")]
-        self._queue.request_state("run", *waiting)
+        active = [job.id for job in self._queue.snapshot.jobs if job.state.value in _ACTIVE_STATES]
+        self._queue.request_state("run", *active)
 
 
 # Verification of a file.
@@ -621,10 +627,14 @@ class Verification(QObject):
 
             return await verify_model(local, on_bytes)
 
+        def emit_progress(progress: tuple[int, float]) -> None:
+            if local is self.local:
+                self.progressed.emit(*progress)
+
         self.local = local
         self.handle = self._bridge.run(
             work,
-            reported=lambda progress: self.progressed.emit(*progress) if local is self.local else None,
+            reported=emit_progress,
             done=lambda results: self._emit_result(local, results),
             failed=lambda error: self._emit_error(local, error),
         )

@@ -11,6 +11,7 @@ from PySide6.QtGui import QDesktopServices, QResizeEvent
 from PySide6.QtWidgets import QFileDialog, QGridLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
 
 from launcher.base.errors import LauncherError
+from launcher.base.paths import find_existing_parent
 from launcher.gui import theme
 from launcher.gui.models.cards import DetailCard, FoldersPanel, OffersPanel, QueueCard, Verification
 from launcher.gui.models.columns import file_columns
@@ -41,7 +42,7 @@ class ModelsPage(QWidget):
         self._controller = controller
         self.local_models: LocalModels | None = None
         self._used: dict[str, float] = {}
-        """Time of the last use by path, for the table's columns."""
+        """Time of the last use by path. The table's columns read it, so it is updated in place."""
         self._path_to_select: Path | None = None
         self._listing: WorkHandle[None] | None = None
         self._details_reading: WorkHandle[None] | None = None
@@ -54,7 +55,7 @@ class ModelsPage(QWidget):
         self.offers = OffersPanel(self.download)
         self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
         self._lay_out()
-        self.drop = DropTarget(self, _drop_hint, self._list_dropped)
+        self.drop = DropTarget(self, _drop_hint, self._add_dropped)
         self._connect_signals()
         self.queue.refresh()
 
@@ -77,11 +78,16 @@ class ModelsPage(QWidget):
     def start(self) -> None:
         """Serve the selected file."""
         local = self.table.row
-        if local is not None:
-            record = local.record
-            known = record.label if record.model and record.quant else None
-            self._controller.start(known or (local.stored.name if local.stored else str(local.path)))
-            self._controller.show_page("cockpit")
+        if local is None:
+            return
+        if local.record.model and local.record.quant:
+            name = local.record.label
+        elif local.stored:
+            name = local.stored.name
+        else:
+            name = str(local.path)
+        self._controller.start(name)
+        self._controller.show_page("cockpit")
 
     @Slot()
     def verify(self) -> None:
@@ -135,9 +141,9 @@ class ModelsPage(QWidget):
 
     def download(self, target: str) -> None:
         """Append a model to the download queue."""
-        self.queue.add(target)
+        self.queue.add_download(target)
 
-    def _list_dropped(self, data: QMimeData) -> None:
+    def _add_dropped(self, data: QMimeData) -> None:
         for path in _dropped_models(data):
             self.add_place(path)
 
@@ -181,7 +187,8 @@ class ModelsPage(QWidget):
         side.setSpacing(theme.px(theme.GAP_L))
         side.addWidget(self.downloads)
         side.addWidget(self.details, 1)
-        self._beside: bool | None = None
+        self._is_beside: bool | None = None
+        """Whether the side column is beside the table, not below it; None before the first layout."""
         area = QScrollArea()
         area.setWidget(content)
         area.setWidgetResizable(True)
@@ -199,16 +206,19 @@ class ModelsPage(QWidget):
     def _arrange(self) -> None:
         edge = theme.px(theme.GAP if self.width() < theme.px(_CRAMPED) else theme.GAP_XL)
         self._grid.setContentsMargins(edge, edge, edge, edge)
-        beside = self.width() >= theme.px(_NARROW)
-        if beside != self._beside:
-            self._beside = beside
-            self._grid.addWidget(self._stack, 3, 0, 1, 1 if beside else 2)
-            self._grid.addWidget(self._side, 3 if beside else 4, 1 if beside else 0, 1, 1 if beside else 2)
+        is_beside = self.width() >= theme.px(_NARROW)
+        if is_beside != self._is_beside:
+            self._is_beside = is_beside
+            if is_beside:
+                self._grid.addWidget(self._stack, 3, 0)
+                self._grid.addWidget(self._side, 3, 1)
+            else:
+                self._grid.addWidget(self._stack, 3, 0, 1, 2)
+                self._grid.addWidget(self._side, 4, 0, 1, 2)
             self._grid.setColumnStretch(0, 1)
-            self._grid.setColumnStretch(1, 0)
-            self._grid.setRowStretch(3, 1 if beside else 0)
-            self._grid.setRowStretch(4, 0 if beside else 1)
-            self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if beside else theme.NO_MAXIMUM)
+            self._grid.setRowStretch(3, 1 if is_beside else 0)
+            self._grid.setRowStretch(4, 0 if is_beside else 1)
+            self._side.setMaximumWidth(theme.px(_SIDE_WIDTH) if is_beside else theme.NO_MAXIMUM)
         self._show_side()
 
     def _connect_signals(self) -> None:
@@ -229,10 +239,10 @@ class ModelsPage(QWidget):
         self._controller.launched.connect(self._handle_launch)
 
     @Slot(object)
-    def show_view(self, view: object) -> None:
+    def show_view(self, view: int) -> None:
         """Show the local files, the catalogue or the folders."""
         self._views.set_value(view)
-        self._stack.setCurrentIndex(int(str(view)))
+        self._stack.setCurrentIndex(view)
         self._stack.updateGeometry()
         self._show_side()
         if view == _OFFERS:
@@ -253,22 +263,24 @@ class ModelsPage(QWidget):
 
     def _show_side(self) -> None:
         self.details.setVisible(self._views.value == _FILES and bool(self.table.rows))
-        shows = not self.details.isHidden() or not self.downloads.isHidden()
-        self._side.setVisible(shows)
-        self._grid.setColumnMinimumWidth(1, theme.px(_SIDE_WIDTH) if shows and self._beside else 0)
-        self._grid.setHorizontalSpacing(theme.px(theme.GAP_L) if shows and self._beside else 0)
+        has_side = not self.details.isHidden() or not self.downloads.isHidden()
+        self._side.setVisible(has_side)
+        two_columns = has_side and self._is_beside
+        self._grid.setColumnMinimumWidth(1, theme.px(_SIDE_WIDTH) if two_columns else 0)
+        self._grid.setHorizontalSpacing(theme.px(theme.GAP_L) if two_columns else 0)
 
     def _show_models(self, models: LocalModels) -> None:
-        first, self.local_models = self.local_models is None, models
+        is_first = self.local_models is None
+        self.local_models = models
         self._used.clear()
         self._used.update(models.used)
         self.table.show_rows(models.files, lambda local: local.path)
         to_select = next((local for local in models.files if local.path == self._path_to_select), None)
         if to_select is not None:
             self._path_to_select = None
-            self.table.choose(to_select)
+            self.table.choose_row(to_select)
         self._files.setCurrentIndex(1 if models.files else 0)
-        if first and models.files:
+        if is_first and models.files:
             self.table.setFocus()
         self.folders.show_folders(models)
         total_bytes = sum(local.record.bytes for local in models.files)
@@ -314,11 +326,10 @@ class ModelsPage(QWidget):
         self.refresh()
 
     def _show_added(self, path: Path, *, is_new: bool, store: str = "") -> None:
-        text = (
-            tr("{name} was added to the list.", name=path.name)
-            if is_new
-            else tr("{name} is already in the list.", name=path.name)
-        )
+        if is_new:
+            text = tr("{name} was added to the list.", name=path.name)
+        else:
+            text = tr("{name} is already in the list.", name=path.name)
         self.banner.show_message(f"{text} {render(store)}".rstrip(), "good" if is_new else "information")
         self.refresh()
 
@@ -347,8 +358,7 @@ class ModelsPage(QWidget):
         self.refresh()
 
     def _open_folder(self, folder: Path) -> None:
-        existing = next(each for each in (folder, *folder.parents) if each.exists())
-        QDesktopServices.openUrl(QUrl.fromLocalFile(str(existing)))
+        QDesktopServices.openUrl(QUrl.fromLocalFile(str(find_existing_parent(folder))))
 
     def _show_error(self, error: LauncherError) -> None:
         self.banner.show_message(str(error), "bad")

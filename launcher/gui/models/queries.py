@@ -23,27 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
-    """All local model files. `used` maps paths to their last use, in seconds since the epoch.
-
-    `free_bytes` is the free space on the disk of `own_folder`, where downloads are saved.
-    """
+    """All local model files, and the folders that they are in."""
 
     files: tuple[LocalModel, ...]
     leftovers: tuple[Leftover, ...]
     used: Mapping[str, float]
+    """Last use by path, in seconds since the epoch."""
     folders: Mapping[Path, bool]
     """Folders that the user added, and whether each exists now."""
     own_folder: Path
+    """The folder in which downloads are saved."""
     free_bytes: int | None
+    """Free space on the disk of `own_folder`."""
     notice: str | None
+    """A remark for the user on the library's file."""
     stores: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
     """Folders of other programs' models: the program, and what cannot be used in its store, as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """Details of a file: (name, value) figures, SHA-256 of each part, and fit; None with the reason in `fit_text`.
+    """Details of a file: (name, value) figures, SHA-256 of each part, and fit.
 
+    If the fit is unknown, `fit` is None and `fit_text` has the reason.
     `read_at` is when the memory was read, in seconds since the epoch, or None if it could not be read.
     """
 
@@ -56,7 +58,7 @@ class ModelDetails:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueOffer:
-    """A file of the catalogue: whether it is downloaded, its fit (None: unknown), and the reason as text."""
+    """A file of the catalogue, its fit (None: unknown), and as text the memory that it needs or why that is unknown."""
 
     model: str
     name: str
@@ -91,7 +93,7 @@ async def read_local_models() -> LocalModels:
 
 def _read_local_models() -> LocalModels:
     from launcher.app.downloads import download_queue
-    from launcher.base.paths import models_dir
+    from launcher.base.paths import find_existing_parent, models_dir
     from launcher.engine.server.last_start import load_last_uses
     from launcher.fetch.jobs import QUEUED_STATES
     from launcher.models.added_places import read_added_places
@@ -109,7 +111,6 @@ def _read_local_models() -> LocalModels:
     }
     leftovers = tuple(each for each in find_leftovers() if str(each.target) not in queued)
     own_folder = models_dir()
-    existing = next(each for each in (own_folder, *own_folder.parents) if each.exists())
     folders = {path: path.exists() for path in read_added_places()}
     problems: dict[str, str] = {}
     for each in library.problems:
@@ -126,7 +127,7 @@ def _read_local_models() -> LocalModels:
         load_last_uses(),
         folders,
         own_folder,
-        shutil.disk_usage(existing).free,
+        shutil.disk_usage(find_existing_parent(own_folder)).free,
         library.notice,
         stores,
     )

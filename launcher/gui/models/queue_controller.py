@@ -1,6 +1,4 @@
-"""The download queue on the page Models: shows and changes it, and runs it on the core's thread while the window is
-open.
-"""
+"""Controls the download queue from the Models page, and runs it on the core's thread while the window is open."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class QueueView:
     """The queue: jobs in order, progress of the running ones, the failure that blocks all of them, and totals."""
 
     jobs: tuple[Job, ...] = ()
-    figures: Mapping[int, Progress] = field(default_factory=dict)
+    progress_by_id: Mapping[int, Progress] = field(default_factory=dict)
     blocked_by: JobFailure | None = None
     totals: QueueTotals | None = None
 
@@ -41,6 +39,7 @@ class QueueController(QObject):
     finished = Signal(object)
     """Job: it is done and its files are stored."""
     noticed = Signal(str)
+    """A remark of the runner, for the user."""
     failed = Signal(object)
     """LauncherError."""
 
@@ -61,16 +60,16 @@ class QueueController(QObject):
                 _run_queue, reported=self._handle_event, failed=self._emit_error, done=self._record_end
             )
 
-    def add(self, target: str) -> None:
+    def add_download(self, target: str) -> None:
         """Append a download: ID:QUANT, REPO:FILE, or a URL, optionally followed by a space and its SHA-256."""
 
-        async def add(_report: object) -> AddedJob:
+        async def work(_report: object) -> AddedJob:
             from launcher.app.downloads import add_pull
 
             name, _, sha256 = target.partition(" ")
             return await add_pull(name, sha256=sha256.strip() or None)
 
-        self._controller.bridge.run(add, done=self._handle_added, failed=self.failed.emit)
+        self._controller.bridge.run(work, done=self._handle_added, failed=self.failed.emit)
 
     def request_state(self, state: str, *job_ids: int) -> None:
         """Request a state for jobs: run, pause, cancel, or discard (cancel and delete the received data)."""
@@ -83,7 +82,7 @@ class QueueController(QObject):
 
         self._change_queue(change)
 
-    def move(self, job_id: int, place: QueuePlace) -> None:
+    def move_job(self, job_id: int, place: QueuePlace) -> None:
         """Move a job within the queue."""
 
         def change() -> None:
@@ -93,8 +92,8 @@ class QueueController(QObject):
 
         self._change_queue(change)
 
-    def clear(self) -> None:
-        """Remove finished and failed jobs."""
+    def clear_ended(self) -> None:
+        """Remove finished, failed and cancelled jobs from the list."""
 
         def change() -> None:
             from launcher.app.downloads import download_queue
@@ -118,7 +117,7 @@ class QueueController(QObject):
     def _handle_snapshot(self, snapshot: QueueView) -> None:
         self.snapshot = QueueView(
             snapshot.jobs,
-            {**self.snapshot.figures, **snapshot.figures},
+            {**self.snapshot.progress_by_id, **snapshot.progress_by_id},
             snapshot.blocked_by,
             self.snapshot.totals,
         )
@@ -127,14 +126,14 @@ class QueueController(QObject):
             self.run_queue()
 
     def _handle_event(self, event: str | tuple[QueueView, Job | None]) -> None:
-        """Handle an event of the runner."""
+        """Handle what `_run_queue` reports: a remark for the user, or the queue and the job that has just finished."""
         if isinstance(event, str):
             self.noticed.emit(event)
             return
-        self.snapshot, done = event
+        self.snapshot, finished = event
         self.changed.emit(self.snapshot)
-        if done is not None:
-            self.finished.emit(done)
+        if finished is not None:
+            self.finished.emit(finished)
 
     def _record_end(self, _none: object) -> None:
         self._running = None
@@ -169,14 +168,14 @@ async def _run_queue(report: Callable[[object], object]) -> None:
     )
 
     jobs: dict[int, Job] = {}
-    figures: dict[int, Progress] = {}
+    progress_by_id: dict[int, Progress] = {}
     order: list[int] = []
     blocked_by: JobFailure | None = None
     totals: QueueTotals | None = None
 
     def handle_event(event: QueueEvent) -> None:
         nonlocal blocked_by, totals, order
-        done = None
+        finished = None
         match event:
             case QueueNotice(text):
                 report(text)
@@ -184,9 +183,9 @@ async def _run_queue(report: Callable[[object], object]) -> None:
             case JobAdded(job) | JobChanged(job) | JobFailed(job, _):
                 jobs[job.id] = job
             case JobFinished(job):
-                jobs[job.id] = done = job
-            case JobProgressed(job, progress, sum_of_all):
-                jobs[job.id], figures[job.id], totals = job, progress, sum_of_all
+                jobs[job.id] = finished = job
+            case JobProgressed(job, progress, new_totals):
+                jobs[job.id], progress_by_id[job.id], totals = job, progress, new_totals
             case JobRemoved(job):
                 jobs.pop(job.id, None)
             case QueueReordered(ids):
@@ -195,7 +194,8 @@ async def _run_queue(report: Callable[[object], object]) -> None:
                 blocked_by = reason
         places = {job_id: place for place, job_id in enumerate(order)}
         shown = sorted(jobs.values(), key=lambda job: places.get(job.id, len(places)))
-        running = {job.id: figures[job.id] for job in shown if job.state.value == "running" and job.id in figures}
-        report((QueueView(tuple(shown), running, blocked_by, totals), done))
+        running = [job.id for job in shown if job.state.value == "running"]
+        running_progress = {job_id: progress_by_id[job_id] for job_id in running if job_id in progress_by_id}
+        report((QueueView(tuple(shown), running_progress, blocked_by, totals), finished))
 
     await QueueRunner(download_queue(), handle_event).run()

@@ -22,12 +22,15 @@ from launcher.gui.widgets.rows import SORT_ROLE, Cell, Column, TableRows
 
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
-_PADDING, _GLYPH = theme.CELL_PADDING, 13
+_GLYPH_SIZE, _GLYPH_GAP = 13, 6
+"""In pixels: side of a glyph, and its distance from the text."""
 _FEWEST_ROWS, _MOST_ROWS = 3, 6
 """Rows that are visible at least and, if there are as many, without scrolling."""
 
 
 class _CellDelegate(QStyledItemDelegate):
+    """Paints a cell's glyph before its text, or a badge instead of the text."""
+
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         table = self.parent()
         assert isinstance(table, ModelTable)  # noqa: S101 -- for the type checker
@@ -38,17 +41,17 @@ class _CellDelegate(QStyledItemDelegate):
             bare.text = ""
         style = table.style()
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, bare, painter, table)
-        rect, inset = option.rect, theme.px(_PADDING) + 3
+        rect, inset = option.rect, table.text_inset
         if cell.badge and cell.text:
             paint_badge(painter, rect.left() + inset, rect.center().y(), cell.text)
         elif cell.glyph:
-            side = float(theme.px(_GLYPH))
+            side = float(theme.px(_GLYPH_SIZE))
             place = QRectF(rect.left() + inset, rect.center().y() - side / 2, side, side)
             paint_glyph(painter, cell.glyph, place, theme.colour(cell.role))
             painter.save()
             painter.setFont(option.font)
             painter.setPen(theme.colour("text"))
-            text_rect = rect.adjusted(inset + theme.px(_GLYPH + 6), -1, 0, -1)
+            text_rect = rect.adjusted(inset + theme.px(_GLYPH_SIZE + _GLYPH_GAP), -1, 0, -1)
             painter.drawText(text_rect, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), cell.text)
             painter.restore()
 
@@ -56,11 +59,11 @@ class _CellDelegate(QStyledItemDelegate):
         table = self.parent()
         assert isinstance(table, ModelTable)  # noqa: S101
         cell = table.cell_at(index)
-        padding = 2 * theme.px(_PADDING) + 8
+        padding = 2 * table.text_inset + 2
         if cell.badge and cell.text:
             return badge_size(cell.text) + QSize(padding, 0)
         width = table.fontMetrics().horizontalAdvance(one_line(cell.text, 300)) + padding
-        glyph = theme.px(_GLYPH + 6) if cell.glyph else 0
+        glyph = theme.px(_GLYPH_SIZE + _GLYPH_GAP) if cell.glyph else 0
         return QSize(width + glyph, table.row_height)
 
 
@@ -85,8 +88,7 @@ class ModelTable(RowTable, Generic[_T]):
         head = self.horizontalHeader()
         head.setSectionResizeMode(stretch, QHeaderView.ResizeMode.Stretch)
         head.setMinimumSectionSize(theme.px(56))
-        # aligned with the cells
-        head.setStyleSheet(f"QHeaderView::section {{ padding: 0 {theme.px(_PADDING) + 3}px; }}")
+        self.align_head()
         head.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.selectionModel().currentRowChanged.connect(lambda *_: self._emit_chosen())
         self.doubleClicked.connect(lambda _index: self._open())
@@ -104,10 +106,10 @@ class ModelTable(RowTable, Generic[_T]):
         index = self._sorted.mapToSource(self.currentIndex())
         return self._rows.rows[index.row()] if index.isValid() else None
 
-    def shown_rows(self) -> list[_T]:
+    def list_shown_rows(self) -> list[_T]:
         """Return the rows in display order."""
-        count = range(self._sorted.rowCount())
-        return [self._rows.rows[self._sorted.mapToSource(self._sorted.index(at, 0)).row()] for at in count]
+        indices = [self._sorted.index(number, 0) for number in range(self._sorted.rowCount())]
+        return [self._rows.rows[self._sorted.mapToSource(index).row()] for index in indices]
 
     def cell_at(self, index: _Index) -> Cell:
         """Return the cell at a sorted position."""
@@ -115,21 +117,20 @@ class ModelTable(RowTable, Generic[_T]):
 
     def show_rows(self, rows: Sequence[_T], key: Callable[[_T], object] = id) -> None:
         """Show rows. The row with the selected row's `key` stays selected, else the first row is selected."""
-        before = key(self.row) if self.row is not None else None
+        selected_key = key(self.row) if self.row is not None else None
         self._filling = True
         self._rows.show_rows(rows)
         self.show_columns()
         self.setMinimumHeight((min(max(len(rows), _FEWEST_ROWS), _MOST_ROWS) + 1) * self.row_height)
-        shown = self.shown_rows()
-        at = next((place for place, row in enumerate(shown) if key(row) == before), 0)
+        shown = self.list_shown_rows()
         if shown:
-            self.selectRow(at)
+            self.selectRow(next((number for number, row in enumerate(shown) if key(row) == selected_key), 0))
         self._filling = False
         self._emit_chosen()
 
-    def choose(self, row: _T) -> None:
+    def choose_row(self, row: _T) -> None:
         """Select a row."""
-        shown = self.shown_rows()
+        shown = self.list_shown_rows()
         if row in shown:
             self.selectRow(shown.index(row))
 

@@ -30,7 +30,7 @@ def format_size(n_bytes: int | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a remaining time."""
+    """Return a remaining time, as text."""
     if seconds < 90:
         return tr("{count} s", count=f"{seconds:.0f}")
     minutes = round(seconds / 60)
@@ -40,7 +40,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_date(time_s: float | None) -> str:
-    """Return a date, or the time if it is today."""
+    """Return a time as text: the time of day if it is today, else the date. `time_s` is since the epoch."""
     if time_s is None:
         return UNKNOWN
     moment = QDateTime.fromSecsSinceEpoch(int(time_s))
@@ -87,7 +87,7 @@ def file_state(local: LocalModel) -> tuple[str, str, str]:
 
 
 def place_text(local: LocalModel) -> str:
-    """Return the place of a file, as text: the program that it belongs to, if that is another one."""
+    """Return the place of a file, as text: a folder, or the other program that it belongs to."""
     if local.place.value == "store" and local.store is not None:
         return local.store.title
     return {
