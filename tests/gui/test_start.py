@@ -439,7 +439,7 @@ class TestANamedModel:
         assert looked.plan.entry.id == str(demo_model)
         assert looked.card.primary.text() == "Start"
         choose(looked, qtbot, "qwen3.5-9b-mtp")
-        assert (looked.request.named, looked.named.text()) == (None, "")
+        assert (looked.request.named, looked.name_field.text()) == (None, "")
         assert looked.result is not None
         assert {plan.entry.id for plan in looked.result.plans} == {"qwen3.5-9b-mtp"}
 

@@ -30,6 +30,7 @@ from launcher.gui.start.computer_text import Fact
 from launcher.gui.start.text import (
     evidence_text,
     evidence_tip,
+    fit_legend,
     memory_needs_text,
     memory_parts,
     memory_totals,
@@ -82,7 +83,7 @@ class MachineCard(Card):
         self.show_reading(tr("Not checked yet."))
 
     def show_reading(self, text: str) -> None:
-        """Show what is being read."""
+        """Show what is being read in place of the facts."""
         clear_layout(self._facts)
         self.age.show_age(None)
         label = _make_wrapped_label(text, "secondary")
@@ -152,7 +153,9 @@ def _make_wrapped_label(text: str, name: str = "", pixels: int = theme.BODY_PX) 
 # The chosen plan: what it is, its memory, the reason, and the start button.
 
 _MIB = 2**20
-_LINES = 3
+_REASON_LINES = 3
+_BOLD_WIDENING = 1.12
+"""Room for the semibold text of a primary button, relative to the width of the regular text."""
 
 
 class PlanCard(Card):
@@ -193,7 +196,7 @@ class PlanCard(Card):
         self.ask_button.setToolTip(tr("Let llama.cpp compute the memory of this plan. Reads only the file's header"))
         self._why = Label(tr("Why this plan"))
         self._why.setFont(theme.font(theme.BODY_PX, bold=True))
-        self._reasons = [Label() for _ in range(_LINES)]
+        self._reasons = [Label() for _ in range(_REASON_LINES)]
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -214,8 +217,9 @@ class PlanCard(Card):
         texts.addLayout(origin_row)
         column = QWidget()
         column.setObjectName("plain")
-        widest = self.primary.fontMetrics().boundingRect(tr("Download and start")).width() * 1.12
-        column.setMinimumWidth(round(widest) + theme.px(30))  # otherwise the text beside it would move
+        # Wide enough for the longest text, so that the text beside the column does not move when the button's changes.
+        widest = self.primary.fontMetrics().boundingRect(tr("Download and start")).width() * _BOLD_WIDENING
+        column.setMinimumWidth(round(widest) + theme.px(30))
         buttons = QVBoxLayout(column)
         buttons.setContentsMargins(0, 0, 0, 0)
         buttons.setSpacing(theme.px(theme.GAP_S))
@@ -274,15 +278,16 @@ class PlanCard(Card):
             plan.entry.id,
         )
         total, others = memory_totals(result)
-        self._show_settings_origin(result.kept_for(plan), plan)
+        self._show_settings_origin(result.find_own_settings(plan), plan)
         self.bar.show_parts(
             memory_parts(plan), total, others, plan.margin_mib * _MIB, needed=plan.estimate.needed_bytes
         )
         self.bar.show()
-        lines = [render(each) for each in (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])][:3] or [""]
-        for label, line in zip(self._reasons, [*lines, "", ""], strict=False):
-            label.setText(line)
-            label.setVisible(bool(line))
+        # Left to the tooltip: the second reason, which compares the file with another one or repeats the memory.
+        messages = (*plan.reasons[:1], *plan.cautions[:2], *plan.reasons[2:3])[:_REASON_LINES]
+        for number, label in enumerate(self._reasons):
+            label.setText(render(messages[number]) if number < len(messages) else "")
+            label.setVisible(number < len(messages))
         set_tooltip(self._why, "\n".join(map(render, (*plan.reasons, *plan.cautions))))
         self._below.show()
         is_answered = answer is not None and answer.plan == plan
@@ -290,11 +295,11 @@ class PlanCard(Card):
 
     def show_demo(self, why: str) -> None:
         """Offer the demo and explain its limits."""
-        cannot = tr(
+        limits = tr(
             "A small model on the CPU. It shows how drafting works, not the speed-up on a GPU or the answers "
             "of a large model."
         )
-        self._set_texts(why, "", tr("Demo model, built in"), cannot, "")
+        self._set_texts(why, "", tr("Demo model, built in"), limits, "")
         self.bar.hide()
         self._below.hide()
 
@@ -304,13 +309,13 @@ class PlanCard(Card):
         self.bar.hide()
         self._below.hide()
 
-    def show_asking(self, text: str) -> None:
-        """Show the progress of "Ask the engine" beside its button."""
-        self.ask_button.setText(text)
-        self.ask_button.setEnabled(text == tr("Ask the engine"))
+    def show_asking(self, progress: str = "") -> None:
+        """Show the progress of "Ask the engine" on its button, or enable the button if nothing is being asked."""
+        self.ask_button.setText(progress or tr("Ask the engine"))
+        self.ask_button.setEnabled(not progress)
 
     def _show_settings_origin(self, own_settings: KeptPlan | None, plan: Plan) -> None:
-        """Show whether the settings are the plan's or the user's, if they differ, with a button for the others."""
+        """Show whether the settings are the plan's or the user's, if they differ, with a button that switches."""
         if own_settings is None or not own_settings.settings:
             return
         uses_own = own_settings.is_kept_plan(plan)
@@ -356,46 +361,43 @@ _Index = QModelIndex | QPersistentModelIndex
 
 
 def _plan_columns() -> tuple[Column[Plan], ...]:
-    def why(plan: Plan) -> str:
+    def join_reasons(plan: Plan) -> str:
         return "\n".join(map(render, plan.reasons))
 
-    def column(
+    def make_column(
         title: str, tip: str, text: Callable[[Plan], str], *, right: bool = False, spare: int = 0
     ) -> Column[Plan]:
-        return Column(title, tip, lambda plan: Cell(text(plan), tip=why(plan)), right=right, spare=spare)
+        return Column(title, tip, lambda plan: Cell(text(plan), tip=join_reasons(plan)), right=right, spare=spare)
 
     return (
-        column(
+        make_column(
             tr("Fit"),
-            tr(
-                "FITS: enough memory. TIGHT: fits, but leaves too little memory free. OFFLOADS: some experts run "
-                "on the CPU."
-            ),
+            fit_legend(),
             lambda plan: tr(plan.status.value),
         ),
-        column(tr("Model"), tr("The model's name in the catalogue"), short_name),
-        column(tr("Quant"), tr("Quantisation of the model file"), lambda plan: plan.file.quant),
-        column(
+        make_column(tr("Model"), tr("The model's name in the catalogue"), short_name),
+        make_column(tr("Quant"), tr("Quantisation of the model file"), lambda plan: plan.file.quant),
+        make_column(
             tr("Context"),
             tr("Context length in tokens (--ctx-size)"),
             lambda plan: f"{plan.setting.context:,}",
             right=True,
             spare=1,
         ),
-        column(
+        make_column(
             tr("KV"),
             tr("KV cache type (--cache-type-k, --cache-type-v)"),
             lambda plan: plan.setting.kv,
             spare=4,
         ),
-        column(
+        make_column(
             tr("Draft"),
             tr("Draft length: tokens that the MTP head drafts per step (--spec-draft-n-max)"),
             lambda plan: str(plan.setting.draft) if plan.setting.draft else tr("off"),
             right=True,
             spare=3,
         ),
-        column(
+        make_column(
             tr("Needs, MiB"),
             tr("Estimated memory in MiB"),
             lambda plan: f"{plan.required_mib:,}",
@@ -433,9 +435,10 @@ class _FitDelegate(QStyledItemDelegate):
 
 
 class PlansTable(RowTable):
-    """Table of plans, as high as its rows. `chosen` has the row index."""
+    """Table of plans, as high as its rows."""
 
     chosen = Signal(int)
+    """The number of the row that the user has selected."""
 
     def __init__(self) -> None:
         super().__init__(tr("Plans to choose from"))
@@ -453,12 +456,12 @@ class PlansTable(RowTable):
         self.show_plans((), several=False)
 
     def show_plans(self, plans: tuple[Plan, ...], *, several: bool, row: int = 0) -> None:
-        """Show plans of several models or of one, and select a row (-1: none) without emitting `chosen`."""
+        """Show plans, with a column for the model if `several`, and select a row without emitting `chosen`."""
         self._filling = True
         self._rows.show_rows(plans)
         self.setColumnHidden(_MODEL_COLUMN, not several)
         self.show_columns()
-        if plans and row >= 0:
+        if plans:
             self.selectRow(row)
         self._filling = False
         self.setFixedHeight(self.row_height * (len(plans) + 1) + 2 * self.frameWidth() + theme.px(4))
@@ -468,7 +471,7 @@ class PlansTable(RowTable):
             self.chosen.emit(current.row())
 
 
-# Steps of a first start: progress, time left and speed, a line each.
+# Steps of a first start, a row each.
 
 _GLYPHS = {
     Stage.WAITING: ("ring", "secondary"),
@@ -500,7 +503,7 @@ class StepsCard(Card):
         grid.setColumnStretch(2, 2)
         grid.setColumnStretch(3, 3)
         grid.setColumnStretch(4, 1)
-        self._rows = {step: self._add(grid, row_number, step) for row_number, step in enumerate(Step)}
+        self._rows = {step: self._add_row(grid, row_number, step) for row_number, step in enumerate(Step)}
         self.progress = {step: StepProgress(step) for step in Step}
         self.body.addLayout(grid)
         for row in self._rows.values():  # neutral state until it is known what has to be done
@@ -509,7 +512,7 @@ class StepsCard(Card):
             row.bar.hide()
 
     @staticmethod
-    def _add(grid: QGridLayout, row_number: int, step: Step) -> _StepRow:
+    def _add_row(grid: QGridLayout, row_number: int, step: Step) -> _StepRow:
         row = _StepRow(Glyph(), Label(step_name(step)), ElidedLabel(), ElidedLabel(), ProgressLine(step_name(step)))
         row.name.setFont(theme.font(theme.BODY_PX, bold=True))
         for label in (row.subject, row.state):

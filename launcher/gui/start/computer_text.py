@@ -1,4 +1,4 @@
-"""Facts and advice for the card of this computer."""
+"""Facts about this computer and advice for its card, as text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from launcher.gui.translation import render, tr
 
 if TYPE_CHECKING:
     from launcher.gui.start.queries import Computer, PlanResult
-    from launcher.machine.gpu import Gpu
+    from launcher.machine.gpu import Gpu, GpuProcess
     from launcher.machine.host import Host
     from launcher.models.situation import Situation
 
 _MIB, _GIB, _GB = 2**20, 2**30, 10**9
-_OTHERS_SHOWN = 4
+_MOST_PROGRAMS = 4
+"""Other programs whose GPU memory is listed."""
 _DESKTOP_PROCESSES = frozenset(
     {
         "cinnamon",
@@ -34,7 +35,7 @@ _DESKTOP_PROCESSES = frozenset(
         "xwayland",
     }
 )
-"""Processes of the desktop itself, which nobody should close."""
+"""Processes of the desktop itself, which the user should not close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,8 @@ class Fact:
 
 def list_facts(result: PlanResult) -> tuple[Fact, ...]:
     """Return the card's facts, each piece of advice with the fact that it concerns."""
-    computer = result.computer
-    described = result.situation if result.request.described is not None else None
-    host, disk, advice = computer.machine.host, computer.disk, list(computer.advice)
+    computer, situation = result.computer, result.situation
+    gpus, host, advice = computer.machine.gpus, computer.machine.host, list(computer.advice)
 
     def take_advice(*words: str) -> tuple[str, ...]:
         """Remove and return the advice whose title contains one of `words`."""
@@ -61,20 +61,23 @@ def list_facts(result: PlanResult) -> tuple[Fact, ...]:
         return tuple(render(join_messages(each.title, each.hint)) for each in matching)
 
     facts: list[Fact] = []
-    power = take_advice("battery")
-    if described is not None:
-        facts.append(_described_gpu_fact(described))
-    for number, gpu in enumerate(computer.machine.gpus if described is None else (), 1):
-        subject = tr("GPU {number}", number=number) if len(computer.machine.gpus) > 1 else tr("GPU")
-        better = computer.backend.better if computer.backend.gpu is gpu else None
-        facts.append(Fact(subject, gpu.name, _gpu_text(gpu), take_advice(gpu.name) + ((better,) if better else ())))
-    if described is None and not computer.machine.gpus:
-        warnings = take_advice("GPU", "cannot be used")
-        facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_reason or ""), warnings))
-    facts += [] if described is not None else _memory_users(computer, result.situation)
+    power_advice = take_advice("battery")
+    if result.request.described is not None and situation is not None:
+        facts.append(_described_gpu_fact(situation))
+    else:
+        for number, gpu in enumerate(gpus, 1):
+            subject = tr("GPU {number}", number=number) if len(gpus) > 1 else tr("GPU")
+            warnings = take_advice(gpu.name)
+            if computer.backend.gpu is gpu and computer.backend.better:
+                warnings += (computer.backend.better,)
+            facts.append(Fact(subject, gpu.name, _gpu_text(gpu), warnings))
+        if not gpus:
+            warnings = take_advice("GPU", "cannot be used")
+            facts.append(Fact(tr("GPU"), tr("No usable GPU"), render(computer.machine.no_gpu_reason or ""), warnings))
+        facts += _memory_users(computer, situation)
     facts.append(_host_fact(host))
-    facts.append(_disk_fact(result, take_advice(str(disk.folder))))
-    facts.append(_system_fact(host, power + take_advice("")))  # "": all that is left
+    facts.append(_disk_fact(result, take_advice(str(computer.disk.folder))))
+    facts.append(_system_fact(host, power_advice + take_advice("")))  # every title contains "": all that is left
     return tuple(facts)
 
 
@@ -102,19 +105,20 @@ def _described_gpu_fact(situation: Situation) -> Fact:
 def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[Fact]:
     """Yield the users of GPU memory: our own servers, then other programs, the largest first."""
     own = () if situation is None or situation.backend == "cpu" else situation.own
-    own_texts = [
-        tr("{name} {size:,.0f} MiB", name=each.model, size=each.mib)
-        if each.by_device is not None
-        else tr("{name}, size unknown", name=each.model)
-        for each in own
-        if each.mib or each.by_device is None
-    ]
+    own_texts = []
+    for each in own:
+        if each.by_device is None:
+            own_texts.append(tr("{name}, size unknown", name=each.model))
+        elif each.mib:
+            own_texts.append(tr("{name} {size:,.0f} MiB", name=each.model, size=each.mib))
     if own_texts:
         yield Fact(tr("Used by this server"), ", ".join(own_texts), tr("freed when you load another model"))
     own_pids = situation.own_pids if situation else frozenset()
     for gpu in computer.machine.gpus:
         activity = computer.activities.get(gpu.id)
-        listed = [each for each in (activity.processes or () if activity else ()) if each.used_bytes]
+        listed = []
+        if activity is not None:
+            listed = [each for each in activity.processes or () if each.used_bytes]
         processes = [each for each in listed if each.pid not in own_pids]
         own_bytes = sum(each.used_bytes or 0 for each in listed if each.pid in own_pids)
         if not own_bytes and len(computer.machine.gpus) == 1:  # the driver does not report it: use the estimate
@@ -123,13 +127,9 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
         if not processes and not others_bytes:
             continue
         processes.sort(key=lambda each: -(each.used_bytes or 0))
-        named = [
-            tr(
-                "{name} {size:,.0f} MiB",
-                name=each.name or tr("process {pid}", pid=each.pid),
-                size=(each.used_bytes or 0) / _MIB,
-            )
-            for each in processes[:_OTHERS_SHOWN]
+        program_texts = [
+            tr("{name} {size:,.0f} MiB", name=_process_name(each), size=(each.used_bytes or 0) / _MIB)
+            for each in processes[:_MOST_PROGRAMS]
         ]
         used = tr("{size:,.0f} MiB", size=others_bytes / _MIB) if others_bytes else ""
         detail = ""
@@ -138,7 +138,7 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
             largest = closable[0]
             detail = tr(
                 "close {name} to free {size:,.0f} MiB",
-                name=largest.name or tr("process {pid}", pid=largest.pid),
+                name=_process_name(largest),
                 size=(largest.used_bytes or 0) / _MIB,
             )
         elif activity is not None and activity.processes is None:
@@ -146,7 +146,11 @@ def _memory_users(computer: Computer, situation: Situation | None) -> Iterator[F
         subject = tr("Used by others")
         if len(computer.machine.gpus) > 1:
             subject = tr("Used by others, {name}", name=gpu.name)
-        yield Fact(subject, ", ".join(named) or used, detail)
+        yield Fact(subject, ", ".join(program_texts) or used, detail)
+
+
+def _process_name(process: GpuProcess) -> str:
+    return process.name or tr("process {pid}", pid=process.pid)
 
 
 def _host_fact(host: Host) -> Fact:
@@ -156,9 +160,11 @@ def _host_fact(host: Host) -> Fact:
     detail = tr("{size:,.1f} GiB of memory available", size=host.available_bytes / _GIB)
     if host.memory_limit_bytes:
         detail += " · " + tr("limit of its control group")
-    lacking = ", ".join(host.missing_features).upper()
-    warning = tr("The CPU lacks {names}, which the built-in engine needs.", names=lacking)
-    return Fact(tr("Computer"), value, detail, (warning,) if lacking else ())
+    warnings = []
+    if host.missing_features:
+        lacking = ", ".join(host.missing_features).upper()
+        warnings.append(tr("The CPU lacks {names}, which the built-in engine needs.", names=lacking))
+    return Fact(tr("Computer"), value, detail, tuple(warnings))
 
 
 def _disk_fact(result: PlanResult, advice: tuple[str, ...]) -> Fact:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class ServeRequest:
     """Request of the core's first start for a server.
 
-    Report each status to `on_status`, then call `ready` with the address, or `failed`. All three may be called from any
-    thread.
+    Whoever starts the server passes each of its statuses to `on_status`, and then its URL to `ready` or an error to
+    `failed`. All three may be called from any thread.
     """
 
     start: ResolvedStart
@@ -46,27 +46,35 @@ class ServeRequest:
 
 
 async def run_first_start(request: FirstStartRequest, report: Callable[[object], object]) -> Reply:
-    """Run all steps of a first start on the core's thread. Reports StepProgress, and a ServeRequest to get a server."""
+    """Run all steps of a first start on the core's thread.
+
+    Reports StepProgress, and a ServeRequest when the server has to be started.
+    """
     from launcher.app.first_start import perform_first_start
     from launcher.app.serving import request_reply
 
     loop = asyncio.get_running_loop()
 
     async def serve(start: ResolvedStart, on_status: OnStatus) -> SendRequest:
-        ready: asyncio.Future[str] = loop.create_future()
+        url_future: asyncio.Future[str] = loop.create_future()
 
-        def settle(finish: Callable[[], object]) -> None:
-            loop.call_soon_threadsafe(lambda: None if ready.done() else finish())
+        def set_url(url: str) -> None:
+            if not url_future.done():
+                url_future.set_result(url)
+
+        def set_error(error: LauncherError) -> None:
+            if not url_future.done():
+                url_future.set_exception(error)
 
         report(
             ServeRequest(
                 start,
-                lambda status: loop.call_soon_threadsafe(on_status, status),
-                lambda url: settle(lambda: ready.set_result(url)),
-                lambda error: settle(lambda: ready.set_exception(error)),
+                on_status=lambda status: loop.call_soon_threadsafe(on_status, status),
+                ready=lambda url: loop.call_soon_threadsafe(set_url, url),
+                failed=lambda error: loop.call_soon_threadsafe(set_error, error),
             )
         )
-        url = await ready
+        url = await url_future
 
         async def send_request(chat_request: ChatRequest) -> Reply:
             return await request_reply(chat_request, url=url)
@@ -109,8 +117,9 @@ class ServeAdapter(QObject):
             return
         status = inputs.status
         if status != self._last_status:
-            had_status, self._last_status = self._last_status is not None, status
-            if had_status and status.state is ServerState.STOPPED:
+            is_first, self._last_status = self._last_status is None, status
+            # The first status may still be the one before this start.
+            if not is_first and status.state is ServerState.STOPPED:
                 self._serve_request = None
                 self.stopped.emit()
                 return
@@ -142,8 +151,9 @@ class StartFlow(QObject):
     surveyed = Signal(object)
     """tuple[StepProgress, ...]: the steps of the chosen plan before anything is started."""
     needs_network = Signal(bool)
+    """Whether the chosen plan needs a download."""
     stepped = Signal(object)
-    """StepProgress."""
+    """StepProgress: a step of the running first start has advanced."""
     started = Signal()
     ended = Signal(object)
     """Reply: the first token has arrived."""
@@ -186,7 +196,7 @@ class StartFlow(QObject):
             reported=self.phase_changed.emit,
         )
 
-    def read_headers(self, plans: Sequence[Plan], *, done: Callable[[object], object]) -> None:
+    def read_headers(self, plans: Sequence[Plan], *, done: Callable[[LauncherError | None], object]) -> None:
         """Read the headers of files on the hub, and then call `done` with the first error or None."""
         self._bridge.run(lambda _report: queries.read_headers(plans), done=done, failed=self.failed.emit)
 
@@ -211,12 +221,12 @@ class StartFlow(QObject):
         if self.running:
             return
 
-        async def work(report: object) -> Reply:
+        async def work(report: Callable[[object], None]) -> Reply:
             from launcher.app.first_checks import FirstStartRequest, make_first_start_request
             from launcher.engine.demo import DEMO
 
             request = make_first_start_request(plan, own_settings) if plan is not None else FirstStartRequest(DEMO)
-            return await run_first_start(request, report)  # type: ignore[arg-type]
+            return await run_first_start(request, report)
 
         self._starting = self._bridge.run(
             work,
@@ -228,7 +238,7 @@ class StartFlow(QObject):
         self.started.emit()
 
     def pause(self) -> None:
-        """Pause. Received data is kept."""
+        """Pause the first start. Downloaded parts are kept."""
         if self._starting is not None:
             self._starting.cancel()
 

@@ -36,7 +36,7 @@ _GOALS = ("balanced", "agents", "long-context", "best-quality", "as-published")
 
 
 class StartPage(QWidget):
-    """The page. Nothing is downloaded or started before the button is pressed."""
+    """The page. Nothing is downloaded or started before the user presses the button."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class StartPage(QWidget):
         self._started_here = False
         """Whether the running server was started by the steps on this page."""
         self._is_refreshing = False
-        """Whether the computer is read again without a request by the user: the choice and its texts stay."""
+        """Whether the computer is being read again without a request by the user, so that the choice must stay."""
         self._headers_tried: set[tuple[str, str]] = set()
         """Id and quantisation of the files whose headers were read, or could not be."""
         self._answer: EngineAnswer | None = None
@@ -63,7 +63,7 @@ class StartPage(QWidget):
         )
         self.steps = StepsCard()
         self.table = PlansTable()
-        self.named = QLineEdit()
+        self.name_field = QLineEdit()
         self.family = ComboBox()
         self.goal = ComboBox()
         self._lay_out()
@@ -100,7 +100,7 @@ class StartPage(QWidget):
         """Plan for a model by the path of its file, or by its name or link on the hub."""
         if self.flow.running or not name.strip():
             return
-        self.named.setText(name.strip())
+        self.name_field.setText(name.strip())
         self._replaces = True
         self.banner.clear()
         self.read_and_plan(replace(self.request, family=None, named=name.strip()))
@@ -112,7 +112,7 @@ class StartPage(QWidget):
             self.banner.show_message(tr("Report copied."), "good")
 
     def press_main_button(self) -> None:
-        """Carry out the main button's action."""
+        """Open the chat if a server runs, else start the chosen plan or the demo."""
         if self._is_serving and not self._step_failed:
             self._controller.open_chat()
             return
@@ -121,7 +121,9 @@ class StartPage(QWidget):
 
     @property
     def _own_settings(self) -> KeptPlan | None:
-        return self.result.kept_for(self.plan) if self.result is not None and self.plan is not None else None
+        if self.result is None or self.plan is None:
+            return None
+        return self.result.find_own_settings(self.plan)
 
     @property
     def _has_own_settings(self) -> bool:
@@ -132,12 +134,12 @@ class StartPage(QWidget):
     def _switch_settings(self) -> None:
         """Switch between the plan's own settings and the user's."""
         result, plan = self.result, self.plan
-        own_settings = result.kept_for(plan) if result is not None and plan is not None else None
+        own_settings = self._own_settings
         if result is None or plan is None or own_settings is None or own_settings.kept_plan is None:
             return
         other = own_settings.planned if self._has_own_settings else own_settings.kept_plan
         self.result = result.with_plan_replaced(plan, other)
-        row = next(at for at, each in enumerate(self.result.plans) if each is other)
+        row = next(number for number, each in enumerate(self.result.plans) if each is other)
         self._show_table(self.result, row)
         self._choose(other)
 
@@ -167,11 +169,11 @@ class StartPage(QWidget):
             self.goal.addItem(goal_name(goal).capitalize(), goal)
         self.family.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.family.setMinimumContentsLength(10)
-        self.named.setPlaceholderText(tr("File or link"))
-        self.named.setAccessibleName(tr("File or Hugging Face link"))
-        self.named.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
-        self.named.setMinimumWidth(theme.px(_NAME_WIDTH))
-        self._others.head.addWidget(self.named)
+        self.name_field.setPlaceholderText(tr("File or link"))
+        self.name_field.setAccessibleName(tr("File or Hugging Face link"))
+        self.name_field.setToolTip(tr("Plan for a GGUF file, or for a model on Hugging Face such as OWNER/NAME:Q4_K_M"))
+        self.name_field.setMinimumWidth(theme.px(_NAME_WIDTH))
+        self._others.head.addWidget(self.name_field)
         self._others.head.addWidget(self.family)
         self._others.head.addWidget(self.goal)
         self._others.body.setSpacing(theme.px(theme.GAP))
@@ -206,16 +208,20 @@ class StartPage(QWidget):
     def _arrange(self) -> None:
         """Put the computer's card at the left, or below where there is no room for two columns."""
         cramped = self.width() < theme.px(_CRAMPED)
-        side = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
-        self.card.set_direction(side)
-        self._others.head.setDirection(side)
+        direction = QBoxLayout.Direction.TopToBottom if cramped else QBoxLayout.Direction.LeftToRight
+        self.card.set_direction(direction)
+        self._others.head.setDirection(direction)
         self._grid.setContentsMargins(*(theme.px(theme.GAP if cramped else theme.GAP_XL),) * 4)
         narrow = self.width() < theme.px(_NARROW)
         if narrow == self._narrow:
             return
         self._narrow = narrow
-        self._grid.addWidget(self._right, 2, 0 if narrow else 1, 1, 2 if narrow else 1)
-        self._grid.addWidget(self.machine, 3 if narrow else 2, 0, 1, 2 if narrow else 1)
+        if narrow:
+            self._grid.addWidget(self._right, 2, 0, 1, 2)
+            self._grid.addWidget(self.machine, 3, 0, 1, 2)
+        else:
+            self._grid.addWidget(self._right, 2, 1)
+            self._grid.addWidget(self.machine, 2, 0)
         self._grid.setColumnMinimumWidth(0, 0 if narrow else theme.px(_MACHINE_WIDTH))
         self._grid.setColumnStretch(0, 1 if narrow else 0)
         self._grid.setColumnStretch(1, 1)
@@ -239,7 +245,7 @@ class StartPage(QWidget):
         flow.failed.connect(self._show_failure)
         flow.answered.connect(self._show_answer)
         self.table.chosen.connect(self._choose_row)
-        self.named.returnPressed.connect(lambda: self.plan_named(self.named.text()))
+        self.name_field.returnPressed.connect(lambda: self.plan_named(self.name_field.text()))
         self.family.activated.connect(self._choose_family)
         self.goal.activated.connect(self._choose_goal)
         self._controller.launched.connect(self._handle_launch)
@@ -261,11 +267,11 @@ class StartPage(QWidget):
         if is_refresh and self.flow.running:
             return  # a start in progress keeps its plan
         if result.request.named is not None and result.problem is not None and self.result is not None:
-            self.request = self.result.request  # what was shown stays
+            self.request = self.result.request  # the earlier plans stay
             self.banner.show_message(str(result.problem), "bad")
             self._show_plan()
             return
-        chosen, uses_own_settings = self.plan, self._has_own_settings
+        chosen, used_own_settings = self.plan, self._has_own_settings
         self.result = result
         self.machine.show_facts(list_facts(result), result.situation.read_at if result.situation else None)
         if self.family.count() == 1:
@@ -286,13 +292,10 @@ class StartPage(QWidget):
         self._unplanned.setText(unplanned)
         self._unplanned.setVisible(bool(unplanned))
         if is_refresh and self._user_chose:
-            self._reselect(result, chosen, uses_own_settings=uses_own_settings)
+            self._reselect(result, chosen, use_own_settings=used_own_settings)
             return
-        no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
-        plan = next((each for each in result.plans if each.status.value != "TOO BIG"), None)
-        is_named = result.request.named is not None
-        plan = plan or (result.plans[0] if is_named and result.plans else None)
-        if plan is None or ((no_gpu or result.offline) and not self._user_chose and not is_named):
+        plan = self._recommend_plan(result)
+        if plan is None:
             self.table.clearSelection()
             self._choose(None, keeps_texts=is_refresh)
         else:
@@ -301,8 +304,22 @@ class StartPage(QWidget):
         self._show_smaller(result)
         self._ask_for_headers(result)
 
+    def _recommend_plan(self, result: PlanResult) -> Plan | None:
+        """Return the plan to select, or None for the demo.
+
+        For a model that the user named it is the first plan that fits, else the first one. Otherwise it is one that
+        fits, if there are a GPU and a network.
+        """
+        plan = next((each for each in result.plans if each.status.value != "TOO BIG"), None)
+        if result.request.named is not None:
+            return plan or next(iter(result.plans), None)
+        no_gpu = result.situation is None or (result.situation.no_gpu and result.request.family is None)
+        if (no_gpu or result.offline) and not self._user_chose:
+            return None
+        return plan
+
     def _show_smaller(self, result: PlanResult) -> None:
-        """Name what fits, where none of the plans does."""
+        """Name a model that fits if none of the plans does."""
         smaller = result.smaller
         if smaller is not None:
             from launcher.models.smaller_model import describe_smaller
@@ -344,34 +361,34 @@ class StartPage(QWidget):
             return
         self._headers_tried |= names
 
-        def show_result(error: object) -> None:
-            if isinstance(error, LauncherError) and self.banner.isHidden():
-                self.banner.show_message(str(error), "attention")
-            elif not isinstance(error, LauncherError):
+        def plan_again(error: LauncherError | None) -> None:
+            if error is None:
                 self.refresh()
+            elif self.banner.isHidden():
+                self.banner.show_message(str(error), "attention")
 
-        self.flow.read_headers(result.estimated, done=show_result)
+        self.flow.read_headers(result.estimated, done=plan_again)
 
-    def _reselect(self, result: PlanResult, before: Plan | None, *, uses_own_settings: bool) -> None:
-        """Select the earlier choice again among the new plans."""
-        same = None
+    def _reselect(self, result: PlanResult, before: Plan | None, *, use_own_settings: bool) -> None:
+        """Select the earlier choice again among the new plans, with the user's own settings or the plan's."""
+        plan = None
         if before is not None:
             candidates = [each for each in result.plans if _is_same_file(each, before)]
-            same = next((each for each in candidates if each.setting == before.setting), None)
-            same = same or next(iter(candidates), None)
-        if same is None:
+            same_settings = [each for each in candidates if each.setting == before.setting]
+            plan = next(iter(same_settings + candidates), None)
+        if plan is None:
             self.table.clearSelection()
             self._choose(None, keeps_texts=True)
             return
-        own_settings = result.kept_for(same)
+        own_settings = result.find_own_settings(plan)
         kept_plan = own_settings.kept_plan if own_settings is not None else None
-        if own_settings is not None and kept_plan is not None and own_settings.is_kept_plan(same) != uses_own_settings:
-            other = kept_plan if uses_own_settings else own_settings.planned
-            result, same = result.with_plan_replaced(same, other), other
+        if own_settings is not None and kept_plan is not None and own_settings.is_kept_plan(plan) != use_own_settings:
+            other = kept_plan if use_own_settings else own_settings.planned
+            result, plan = result.with_plan_replaced(plan, other), other
             self.result = result
-        row = next(at for at, each in enumerate(result.plans) if each is same)
+        row = next(number for number, each in enumerate(result.plans) if each is plan)
         self._show_table(result, row)
-        self._choose(same, keeps_texts=True)
+        self._choose(plan, keeps_texts=True)
 
     def _show_table(self, result: PlanResult, row: int = 0) -> None:
         self.table.show_plans(result.plans, several=result.request.family is None, row=row)
@@ -415,7 +432,7 @@ class StartPage(QWidget):
             self.card.show_demo(self._demo_reason(result))
             return
         recommended = bool(result.plans) and plan is result.plans[0] and result.request.named is None
-        self.card.show_asking(tr("Ask the engine"))
+        self.card.show_asking()
         self.card.show_plan(result, plan, self._answer, recommended=recommended)
 
     def _demo_reason(self, result: PlanResult) -> str:
@@ -432,7 +449,7 @@ class StartPage(QWidget):
     @Slot(int)
     def _choose_family(self, _index: int) -> None:
         self._replaces = True
-        self.named.clear()
+        self.name_field.clear()
         self.read_and_plan(replace(self.request, family=self.family.currentData(), named=None))
 
     @Slot(int)
@@ -479,7 +496,7 @@ class StartPage(QWidget):
         self.card.pause.setVisible(running)
         self.card.demo.setVisible(not running and not self._is_serving and self.plan is not None)
         self.steps.setVisible(running or self._started_here or not self._is_serving)
-        for widget in (self.table, self.named, self.family, self.goal, self.machine.check_button):
+        for widget in (self.table, self.name_field, self.family, self.goal, self.machine.check_button):
             widget.setEnabled(not running)
 
     @Slot(object)
@@ -527,7 +544,7 @@ class StartPage(QWidget):
     @Slot(object)
     def _show_answer(self, answer: EngineAnswer | LauncherError) -> None:
         if isinstance(answer, LauncherError):
-            self.card.show_asking(tr("Ask the engine"))
+            self.card.show_asking()
             self.banner.show_message(
                 tr("The engine could not compute the memory. {why}", why=render(answer.message)), "attention"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from launcher.models.situation import Situation
 
 _MOST_PLANS, _MOST_OTHER_FITS = 8, 3
-"""Plans that are listed, and among them those for one family whose fit differs from the recommended one's."""
-_ON = {"1", "on", "yes", "true"}
+"""Limits for the plans that are listed, and for those of one family whose fit differs from the recommended one's."""
 
 
 class ReadingPhase(Enum):
@@ -40,7 +38,7 @@ class ReadingPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """A reading of this computer."""
+    """This computer at one moment."""
 
     machine: Machine
     activities: Mapping[str, GpuActivity]
@@ -86,8 +84,8 @@ class PlanResult:
     estimated: tuple[Plan, ...] = ()
     asks_headers: bool = False
 
-    def kept_for(self, plan: Plan) -> KeptPlan | None:
-        """Return the user's settings for a plan's file, whether the plan has them or not."""
+    def find_own_settings(self, plan: Plan) -> KeptPlan | None:
+        """Return the user's settings for a plan's file, whether the plan uses them or not."""
         return next((each for each in self.kept if plan is each.planned or plan is each.kept_plan), None)
 
     def with_plan_replaced(self, plan: Plan, other: Plan) -> PlanResult:
@@ -97,10 +95,10 @@ class PlanResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """An engine's own figures for a plan. `seconds` is how long they took."""
+    """An engine's own figures for a plan, compared with the estimate. `seconds` is how long they took."""
 
     plan: Plan
-    verdict: EngineComparison
+    comparison: EngineComparison
     seconds: float
 
 
@@ -109,6 +107,7 @@ async def read_and_plan(
 ) -> PlanResult:
     """Read this computer, unless it is `known`, and plan. Missing information is not an error."""
     from launcher.app.planner import MachineDescription, read_situation
+    from launcher.fetch.hub_cache import is_hub_offline
     from launcher.models.catalogue_load import load_catalogue
     from launcher.models.plan import PlanCriteria
 
@@ -119,8 +118,7 @@ async def read_and_plan(
     report(ReadingPhase.PLANS)
     catalogue = await asyncio.to_thread(load_catalogue)
     families = tuple((entry.id, entry.name) for entry in catalogue.models if entry.id != "demo")
-    offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in _ON
-    without_plans = PlanResult(request, computer, families, None, (), (), None, offline)
+    without_plans = PlanResult(request, computer, families, None, (), (), None, is_hub_offline())
     try:
         situation = await read_situation(request.described or MachineDescription(wake=request.wake))
         if request.named is not None:
@@ -196,8 +194,7 @@ def _read_computer(*, wake: bool) -> Computer:
 def _make_plans(
     catalogue: Catalogue, situation: Situation, request: PlanRequest
 ) -> tuple[tuple[Plan, ...], tuple[UnplannedFile, ...], Plan | None]:
-    """Make plans, the recommended one first, list the files of a family that cannot be planned, and find what fits if
-    none of the plans does.
+    """Return plans, the recommended one first, the files of a family without a plan, and a plan that fits if none does.
 
     For a single family, add plans for its other files: those of about the recommended one's size first, and a few whose
     fit differs.
@@ -252,13 +249,11 @@ async def survey_plan(plan: Plan | None) -> StartSurvey:
 
 
 async def ask_engine(plan: Plan) -> EngineAnswer:
-    """Ask an engine build for a plan's memory. The file's header is read, from the hub if needed. See planner."""
+    """Ask an engine build for a plan's memory. The file's header is read, from the hub if needed."""
     from launcher.app import planner
     from launcher.models.plan import estimate_argument
 
     started_s = time.monotonic()
     source = await asyncio.to_thread(planner.read_source, estimate_argument(plan.entry, plan.file))
-    drafts_itself = plan.entry.speculation in ("mtp", None)
-    setting = replace(plan.setting, draft=plan.setting.draft if drafts_itself else 0, draft_model_bytes=0)
-    verdict = await planner.compare_with_engine(source, setting, None)
-    return EngineAnswer(plan, verdict, time.monotonic() - started_s)
+    comparison = await planner.compare_with_engine(source, plan.setting, None)
+    return EngineAnswer(plan, comparison, time.monotonic() - started_s)

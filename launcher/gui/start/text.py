@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.gui.translation import ntr, render, tr
+from launcher.gui.widgets.number import UNKNOWN
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from launcher.models.plan import Plan
     from launcher.models.situation import Situation
 
-_MIB, _GIB, _GB = 2**20, 2**30, 10**9
+_MIB, _GIB, _MB, _GB = 2**20, 2**30, 10**6, 10**9
+_LEAST_GB_BYTES = 10**8
+"""Bytes from which a size is shown in GB."""
 
 
 def format_tokens(count: int) -> str:
@@ -38,7 +41,7 @@ def short_name(plan: Plan) -> str:
 
 
 def plan_title(plan: Plan) -> str:
-    """Return a plan in one line."""
+    """Return a plan in one line: model, quant, context, draft length."""
     context = tr("{tokens} context", tokens=format_tokens(plan.setting.context))
     parts = [short_name(plan), plan.file.quant, context, draft_text(plan)]
     if plan.setting.n_cpu_moe:
@@ -95,6 +98,13 @@ def _experts_text(layers: int) -> str:
     return ntr("experts of {n} layer on the CPU", "experts of {n} layers on the CPU", layers)
 
 
+def fit_legend() -> str:
+    """Return an explanation of the fit badges."""
+    return tr(
+        "FITS: enough memory. TIGHT: fits, but leaves too little memory free. OFFLOADS: some experts run on the CPU."
+    )
+
+
 def memory_needs_text(plan: Plan, answer: EngineAnswer | None, situation: Situation | None = None) -> str:
     """Return a plan's memory needs and their source, as text."""
     need, free = plan.required_mib / 1024, plan.free_mib / 1024
@@ -138,16 +148,16 @@ def count_stopping_servers(situation: Situation) -> int:
 
 
 def _engine_figures_text(answer: EngineAnswer) -> str:
-    verdict = answer.verdict
+    comparison = answer.comparison
     text = tr(
         "The engine computes {need:,.0f} MiB without the driver's part (took {seconds:.1f} s).",
-        need=verdict.engine.total_mib,
+        need=comparison.engine.total_mib,
         seconds=answer.seconds,
     )
-    percent = verdict.difference_percent
+    percent = comparison.difference_percent
     if percent is None:
         return text
-    if verdict.flagged:
+    if comparison.flagged:
         return f"{text} {tr('The estimate is off by {percent:+.1f} %: trust the engine.', percent=percent)}"
     return f"{text} {tr('The estimate is off by {percent:+.1f} %.', percent=percent)}"
 
@@ -165,9 +175,9 @@ def memory_parts(plan: Plan) -> list[tuple[str, str, int]]:
     ]
 
 
-def memory_totals(found: PlanResult) -> tuple[int, int]:
+def memory_totals(result: PlanResult) -> tuple[int, int]:
     """Return the total bytes of the memory that plans use, and the bytes in use by others."""
-    situation = found.situation
+    situation = result.situation
     if situation is None:
         return 0, 0
     free = situation.free_mib * _MIB
@@ -190,9 +200,10 @@ def step_name(step: Step) -> str:
 def step_subject(report: StepProgress) -> str:
     """Return a step's subject, such as a file and its size."""
     total = report.progress.bytes
-    size = tr("{size:.1f} GB", size=total / _GB) if total and total >= 10**8 else ""
-    if total and not size:
-        size = tr("{size:.1f} MB", size=total / 10**6)
+    size = ""
+    if total:
+        in_gb = total >= _LEAST_GB_BYTES
+        size = tr("{size:.1f} GB", size=total / _GB) if in_gb else tr("{size:.1f} MB", size=total / _MB)
     match report.step:
         case Step.ENGINE if report.detail is StepDetail.BUILT_IN:
             return tr("built-in engine")
@@ -218,9 +229,9 @@ def step_state(report: StepProgress) -> str:
     """Return a step's progress as text."""
     if report.stage is Stage.FAILED:
         return tr("failed")
-    how = _method_text(report.detail)
+    detail = _detail_text(report.detail)
     if report.stage is Stage.DONE:
-        return _done_text(report, how)
+        return _done_text(report, detail)
     progress = report.progress
     moved = _progress_text(progress)
     if report.stage is Stage.PAUSED:
@@ -235,24 +246,24 @@ def step_state(report: StepProgress) -> str:
         return tr("{percent:.0f} %", percent=report.percent)
     parts = [
         moved,
-        how,
-        tr("{speed:,.0f} MB/s", speed=progress.bytes_per_second / 10**6) if progress.bytes_per_second else "",
+        detail,
+        tr("{speed:,.0f} MB/s", speed=progress.bytes_per_second / _MB) if progress.bytes_per_second else "",
         tr("{left} left", left=format_time_left(progress.seconds_left)) if progress.seconds_left is not None else "",
         render(progress.note),
     ]
     return " · ".join(filter(None, parts)) or tr("started")
 
 
-def _done_text(report: StepProgress, how: str) -> str:
+def _done_text(report: StepProgress, detail: str) -> str:
     if report.drafted:
         text = tr("{accepted} of {drafted} drafted tokens accepted", accepted=report.accepted, drafted=report.drafted)
         speed = report.tokens_per_second
         return f"{text} · {tr('{speed:,.0f} t/s', speed=speed)}" if speed else text
-    return how or tr("done")
+    return detail or tr("done")
 
 
-def _method_text(how: StepDetail | None) -> str:
-    if how is None:
+def _detail_text(detail: StepDetail | None) -> str:
+    if detail is None:
         return ""
     return {
         StepDetail.INSTALLED_AND_TESTED: tr("installed, self-test passed"),
@@ -266,19 +277,18 @@ def _method_text(how: StepDetail | None) -> str:
         StepDetail.SERVED: tr("already running"),
         StepDetail.ANSWERED: tr("working; MTP is off"),
         StepDetail.ELSEWHERE: tr("being downloaded by another program"),
-    }[how]
+    }[detail]
 
 
 def _progress_text(progress: Progress) -> str:
     if not progress.counts_bytes:
         return ""
-    unit, factor = ("GB", 10**9) if (progress.bytes or progress.done_bytes) >= 10**8 else ("MB", 10**6)
+    in_gb = (progress.bytes or progress.done_bytes) >= _LEAST_GB_BYTES
+    unit, factor = ("GB", _GB) if in_gb else ("MB", _MB)
     done = f"{progress.done_bytes / factor:.1f}"
-    return (
-        tr("{done} of {all:.1f} {unit}", done=done, all=progress.bytes / factor, unit=unit)
-        if progress.bytes
-        else f"{done} {unit}"
-    )
+    if not progress.bytes:
+        return f"{done} {unit}"
+    return tr("{done} of {all:.1f} {unit}", done=done, all=progress.bytes / factor, unit=unit)
 
 
 def format_time_left(seconds: float) -> str:
@@ -295,13 +305,15 @@ def evidence_text(plan: Plan) -> str:
     """Return the nearest published result in a few words."""
     from launcher.models.speed import comparable_rate
 
-    for result in plan.evidence[:1]:
-        speed, high = comparable_rate(result, plan.setting), result.tokens_per_second_high
-        if speed is not None and high and speed == result.tokens_per_second:
-            return tr("{low:,.0f} to {high:,.0f} t/s, {gpu}", low=speed, high=high, gpu=result.gpu)
-        if speed is not None:
-            return tr("{speed:,.0f} t/s, {gpu}", speed=speed, gpu=result.gpu)
-    return "–"  # noqa: RUF001 -- the sign for an unknown value
+    if not plan.evidence:
+        return UNKNOWN
+    nearest = plan.evidence[0]
+    speed, high = comparable_rate(nearest, plan.setting), nearest.tokens_per_second_high
+    if speed is None:
+        return UNKNOWN
+    if high and speed == nearest.tokens_per_second:
+        return tr("{low:,.0f} to {high:,.0f} t/s, {gpu}", low=speed, high=high, gpu=nearest.gpu)
+    return tr("{speed:,.0f} t/s, {gpu}", speed=speed, gpu=nearest.gpu)
 
 
 def evidence_tip(plan: Plan) -> str:
