@@ -39,13 +39,21 @@ def apply_header(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelF
 
     The values come from the file's header if it was read, else from the catalogue and its rules.
     """
+    described, file, weights = apply_summary(entry, file)
+    if weights is None and entry.geometry is not None:
+        weights = weights_by_rules(entry, file, entry.geometry)
+    return described, file, weights
+
+
+def apply_summary(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, ModelFile, Weights | None]:
+    """Return the same as `apply_header`, but no weights by the catalogue's rules."""
     if entry.repo is None:
         summary = _summarise_local(Path(file.file))
     else:
         first_sha256 = file.parts[0].sha256 if file.parts else file.sha256
         summary = load_summary(first_sha256) if first_sha256 else None
     if summary is None:
-        return entry, file, weights_by_rules(entry, file, entry.geometry) if entry.geometry else None
+        return entry, file, None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
     return replace(entry, geometry=summary.geometry), file, summary.weights
 

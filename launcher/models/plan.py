@@ -25,7 +25,7 @@ from launcher.models.fitting import (
 )
 from launcher.models.geometry import read_geometry
 from launcher.models.gguf import GgufModel
-from launcher.models.header_summary import apply_header, read_draft_model
+from launcher.models.header_summary import apply_header, apply_summary, read_draft_model
 from launcher.models.limits import no_head_error
 from launcher.models.memory import MemoryEstimate, PlanSettings, check_kv, estimate_memory
 from launcher.models.plan_reasons import (
@@ -229,7 +229,7 @@ def list_unplanned(catalogue: Catalogue, situation: Situation, criteria: PlanCri
         for file in _requested_files(entry, criteria):
             if presets and file.quant not in files and criteria.quant is None:
                 continue
-            known, file, _ = apply_header(entry, file)
+            known, file, _ = apply_summary(entry, file)
             if lack := _missing_fact(known, file, files.get(file.quant, 1), criteria):
                 found[entry.id, file.quant] = UnplannedFile(entry.id, file.quant, *lack)
     return tuple(found.values())
@@ -286,30 +286,38 @@ def _requested_files(entry: ModelEntry, criteria: PlanCriteria) -> Sequence[Mode
 
 def _missing_fact(entry: ModelEntry, file: ModelFile, draft: int, criteria: PlanCriteria) -> tuple[str, str] | None:
     """Return an unknown fact that a plan for `file` needs, and a remedy; None if all facts are known."""
+    if entry.geometry is None:
+        by_checksum = entry.repo and file.sha256 is None and not file.parts
+        remedy = _name_estimate(entry, file)
+        return message("its layout is unknown"), join_messages(_name_refresh(entry), remedy) if by_checksum else remedy
+    if expect_size(entry, file) is None:
+        return message("its size is unknown"), _name_refresh(entry) if entry.repo else _name_estimate(entry, file)
+    if criteria.vision and entry.projector and entry.projector.expected_bytes is None:
+        state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
+        return message("the size of its vision projector is unknown"), _name_refresh(entry) if entry.repo else state_it
+    beside, drafts = _draft_file(entry), draft if criteria.draft is None else criteria.draft
+    if beside and drafts and beside.expected_bytes is None:
+        state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=beside.file)
+        is_on_hub = beside.repo or entry.repo
+        return message("the size of its draft is unknown"), _name_refresh(entry) if is_on_hub else state_it
+    return None
+
+
+def _name_estimate(entry: ModelEntry, file: ModelFile) -> str:
+    """Return the sentence on the command that reads a file's header."""
     source = shlex.quote(estimate_argument(entry, file))
-    estimate_it = (
-        message("`mtp-launcher estimate {source}` reads its header.", source=source)
-        if entry.repo
-        else message("`mtp-launcher estimate {source}` explains the problem.", source=source)
-    )
-    ask_hub = message(
+    if entry.repo:
+        return message("`mtp-launcher estimate {source}` reads its header.", source=source)
+    return message("`mtp-launcher estimate {source}` explains the problem.", source=source)
+
+
+def _name_refresh(entry: ModelEntry) -> str:
+    """Return the sentence on the command that asks the hub about a model's files."""
+    return message(
         "`mtp-launcher models {id} --refresh` updates it from Hugging Face.",
         window="In a terminal, `mtp-launcher models {id} --refresh` updates it from Hugging Face.",
         id=entry.id,
     )
-    if entry.geometry is None:
-        by_checksum = entry.repo and file.sha256 is None and not file.parts
-        return message("its layout is unknown"), join_messages(ask_hub, estimate_it) if by_checksum else estimate_it
-    if expect_size(entry, file) is None:
-        return message("its size is unknown"), ask_hub if entry.repo else estimate_it
-    if criteria.vision and entry.projector and entry.projector.expected_bytes is None:
-        state_it = message("Set size_bytes of {file}, or omit --vision.", file=entry.projector.file)
-        return message("the size of its vision projector is unknown"), ask_hub if entry.repo else state_it
-    beside, drafts = _draft_file(entry), draft if criteria.draft is None else criteria.draft
-    if beside and drafts and beside.expected_bytes is None:
-        state_it = message("Set size_bytes of {file}, or use --no-mtp.", file=beside.file)
-        return message("the size of its draft is unknown"), ask_hub if beside.repo or entry.repo else state_it
-    return None
 
 
 def _draft_file(entry: ModelEntry) -> CompanionFile | None:
