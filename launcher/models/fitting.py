@@ -127,9 +127,11 @@ def add_expert_cache(
     experts that are needed most, of all layers.
     """
     setting = fitted.setting
-    plain = rate(setting)
-    if not setting.n_cpu_moe or setting.gpus > 1 or "moe_cache_mib" in fixed or plain is None:
+    if not setting.n_cpu_moe or setting.gpus > 1 or "moe_cache_mib" in fixed:
         return fitted  # with several GPUs the engine keeps the cache on the first one
+    plain = rate(setting)
+    if plain is None:
+        return fitted
     layer_counts = (
         {setting.n_cpu_moe} if "n_cpu_moe" in fixed else {setting.n_cpu_moe, max(setting.n_cpu_moe, expert_layers)}
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from math import inf
 
 from launcher.base.errors import BadOption, ModelUnknown
@@ -566,6 +567,7 @@ def _make_plan(
     fixed = to_fields(criteria.chosen())
     assert geometry is not None  # noqa: S101 -- _lack has checked it
 
+    @cache  # shrinking compares the same settings several times
     def measure(candidate: PlanSettings) -> MemoryEstimate:
         return estimate_memory(geometry, weights, candidate, beside)
 

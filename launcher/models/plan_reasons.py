@@ -387,9 +387,10 @@ def explain_expert_cache(
 
     If the engine at hand has no such cache (or none is at hand), the reason says what one that has it could do.
     """
-    cache, before, after = setting.moe_cache_mib, rate(uncached), rate(setting)
+    cache = setting.moe_cache_mib
     if not cache or not setting.n_cpu_moe:
         return ()
+    before, after = rate(uncached), rate(setting)
     if uncached.moe_cache_mib or before is None or after is None:
         return (message("The expert cache of {cache:,} MiB is on the GPU.", cache=cache),)
     if not can_use:
