@@ -23,7 +23,7 @@ def test_the_command_line_never_loads_qt() -> None:
 
 def test_the_version_costs_nothing_that_it_does_not_need() -> None:
     loaded = modules_after("import launcher.cli.main as m; m._build_parser(['--version'])")
-    assert not {"asyncio", "pydantic", "psutil", "httpx", "platformdirs"} & loaded
+    assert not {"asyncio", "pydantic", "psutil", "httpx", "platformdirs", "aiohttp", "cryptography"} & loaded
 
 
 def test_a_plan_for_a_described_card_loads_few_modules() -> None:
@@ -34,7 +34,7 @@ def test_a_plan_for_a_described_card_loads_few_modules() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name for name in told.stderr.split() if name.split(".")[0] == "launcher"}
-    assert not {"pydantic", "annotated_types", "filelock"} & set(told.stderr.split())
+    assert not {"pydantic", "annotated_types", "filelock", "aiohttp", "cryptography"} & set(told.stderr.split())
     assert "launcher.models.plan" in loaded
     assert not {name for name in loaded if name.startswith(("launcher.gui", "launcher.tuning", "launcher.monitor"))}
     assert len(loaded) <= 64
