@@ -7,7 +7,8 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from launcher.conversations.store import Conversations
-from launcher.gui.chat.pane import ChatPane, ReplyView
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.reply import ReplyView
 from launcher.gui.controller import Controller
 from launcher.gui.window import Window
 

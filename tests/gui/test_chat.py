@@ -21,8 +21,10 @@ from launcher.gui import translation as words
 from launcher.gui.chat.chat_store import ChatStore
 from launcher.gui.chat.code import CodeBlock
 from launcher.gui.chat.footer import format_footer
-from launcher.gui.chat.pane import ChatPane, ReadOnlyText, ReplyView
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.steps import VerificationSteps
+from launcher.gui.chat.text import ReadOnlyText
 from launcher.gui.controller import Controller
 from launcher.gui.labels import Label
 from launcher.monitor.meter import Acceptance
@@ -137,7 +139,7 @@ def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: C
 def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
     steps = VerificationSteps()
     steps.restore(8, {"draft_steps": kept})
-    assert list(steps.tints(0, 8)) == [(0, 8, None)]
+    assert list(steps.split_by_tint(0, 8)) == [(0, 8, None)]
     assert steps.as_figures() == {}
 
 
@@ -236,10 +238,10 @@ def test_the_drawer_searches_renames_deletes_and_brings_back(pane: ChatPane, qtb
 def test_a_conversation_is_exported(pane: ChatPane, qtbot: QtBot, tmp_path: Path) -> None:
     say(pane, "About cats", "They purr.")
     pane.chats_button.click()
-    pane.conversation_list.export(pane.conversation.id or "", tmp_path / "cats.md")
+    pane.conversation_list.export_conversation(pane.conversation.id or "", tmp_path / "cats.md")
     qtbot.waitUntil(lambda: pane.conversation_list.banner.isVisible(), timeout=60_000)
     assert "They purr." in (tmp_path / "cats.md").read_text("utf-8")
-    pane.conversation_list.export(pane.conversation.id or "", tmp_path / "cats.md" / "more.md")
+    pane.conversation_list.export_conversation(pane.conversation.id or "", tmp_path / "cats.md" / "more.md")
     qtbot.waitUntil(lambda: "Wrote" not in pane.conversation_list.banner.text.text(), timeout=60_000)
 
 
@@ -251,7 +253,7 @@ def test_a_long_conversation_is_built_from_its_end(pane: ChatPane, qtbot: QtBot)
     (more,) = [each for each in pane.findChildren(QPushButton) if "earlier question" in each.text()]
     assert more.text() == "Show 4 earlier questions"
     more.click()
-    assert [turn.at for turn in pane.column.turns] == list(range(0, 28, 2))
+    assert [turn.index for turn in pane.column.turns] == list(range(0, 28, 2))
 
 
 def test_another_hint_is_seen_in_the_empty_prompt_without_a_click(pane: ChatPane, qtbot: QtBot) -> None:

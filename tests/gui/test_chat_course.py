@@ -8,7 +8,8 @@ from PySide6.QtCore import QMimeData, Qt, QUrl
 from pytestqt.qtbot import QtBot
 
 from launcher.engine.server.state import ServerState
-from launcher.gui.chat.pane import ChatPane, ReplyView
+from launcher.gui.chat.pane import ChatPane
+from launcher.gui.chat.reply import ReplyView
 from launcher.gui.window import Window
 from tests.gui.chatting import can_send, in_file
 from tests.gui.test_journeys import endless
@@ -26,7 +27,7 @@ def delete_first(chat: ChatPane, qtbot: QtBot) -> None:
     chat.focus_search()
     qtbot.waitUntil(lambda: chat.conversation_list.list.count() > 0, timeout=WAIT)
     chat.conversation_list.list.setCurrentRow(0)
-    chat.conversation_list.delete()
+    chat.conversation_list.delete_selected()
 
 
 def test_a_conversation_that_is_deleted_while_a_reply_comes_ends_the_reply(

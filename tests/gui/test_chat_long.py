@@ -32,7 +32,7 @@ def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
     column.show()
     qtbot.waitExposed(column)
     answer = ReplyView()
-    column.add(Turn(0, QuestionBubble("Go on."), answer))
+    column.add_turn(Turn(0, QuestionBubble("Go on."), answer))
     steps = " ".join(["10x2"] * (len(LONG) // 10) + [str(len(LONG) % 10)])
     answer.show_stored(ChatMessage("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
     answer.end("9 t/s")

@@ -22,7 +22,7 @@ from launcher.engine.server.endpoint import claim_endpoint
 from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_model_settings
 from launcher.gui.application import _open_request
-from launcher.gui.chat.pane import ReplyView
+from launcher.gui.chat.reply import ReplyView
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
 from tests.gui.plotted import is_drawing

@@ -16,7 +16,7 @@ _BUILD_WITHIN, _RELEASE_BEYOND = 1, 2
 
 
 class BlockSource(Protocol):
-    """Content of a block without its widget."""
+    """Content of a block whose widget has been released."""
 
     @property
     def wraps(self) -> bool:
@@ -36,7 +36,7 @@ class Block(QFrame):
         """Set the width. Returns the height needed, both in pixels."""
         raise NotImplementedError
 
-    def source(self) -> BlockSource | None:
+    def make_source(self) -> BlockSource | None:
         """Return the content to rebuild the block from, or None while the block is in use and must stay."""
         raise NotImplementedError
 
@@ -63,9 +63,12 @@ class Body(QWidget):
         super().__init__()
         self.coloured = False
         self._slots: list[_BlockSlot] = []
-        self._above: list[int] = []
+        self._tops: list[int] = []
+        """The y coordinate of each block's top, in pixels."""
         self._built: set[int] = set()
+        """Numbers of the blocks that are widgets now."""
         self._sized = False
+        """Whether the body has been laid out at its real width."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -80,7 +83,7 @@ class Body(QWidget):
         block.setParent(self)
         number = len(self._slots)
         self._slots.append(_BlockSlot(block))
-        self._above.append(0)
+        self._tops.append(0)
         self._built.add(number)
         block.grew.connect(lambda: self._lay_out_from(number))
         self._lay_out_from(number)
@@ -90,7 +93,7 @@ class Body(QWidget):
     def pop(self) -> None:
         """Remove the last block."""
         self._built.discard(len(self._slots) - 1)
-        self._above.pop()
+        self._tops.pop()
         _delete_block(self._slots.pop().block)
         if self._slots and self._slots[-1].block is None:
             self._build(len(self._slots) - 1)
@@ -108,9 +111,11 @@ class Body(QWidget):
         shift = 0
         for number in self._indices_between(top - _BUILD_WITHIN * height, top + (1 + _BUILD_WITHIN) * height):
             if self._slots[number].block is None:
-                old_height, end = self._slots[number].height, self._above[number] + self._slots[number].height
+                old_height = self._slots[number].height
+                old_bottom = self._tops[number] + old_height
                 self._build(number)
-                shift += self._slots[number].height - old_height if end <= top + shift else 0
+                if old_bottom <= top + shift:
+                    shift += self._slots[number].height - old_height
         if shift:
             self.shifted.emit(shift)
 
@@ -138,10 +143,10 @@ class Body(QWidget):
 
     def _indices_between(self, top: int, bottom: int) -> Iterator[int]:
         """Yield the indices of the blocks between two y coordinates."""
-        yield from range(max(bisect_right(self._above, top) - 1, 0), bisect_left(self._above, bottom))
+        yield from range(max(bisect_right(self._tops, top) - 1, 0), bisect_left(self._tops, bottom))
 
     def _is_within(self, number: int, top: int, bottom: int) -> bool:
-        return self._above[number] < bottom and self._above[number] + self._slots[number].height > top
+        return self._tops[number] < bottom and self._tops[number] + self._slots[number].height > top
 
     def _build(self, number: int) -> None:
         slot = self._slots[number]
@@ -153,25 +158,26 @@ class Body(QWidget):
         self._built.add(number)
         height = block.set_width(self.width())
         block.grew.connect(lambda: self._lay_out_from(number))
-        block.move(0, self._above[number])
+        block.move(0, self._tops[number])
         if height != slot.height:
             self._lay_out_from(number)
         block.show()
 
     def _release(self, number: int) -> None:
         slot = self._slots[number]
-        if slot.block is not None and (source := slot.block.source()) is not None:
+        if slot.block is not None and (source := slot.block.make_source()) is not None:
             _delete_block(slot.block)
             slot.block, slot.source = None, source
             self._built.discard(number)
 
     def _lay_out_from(self, first: int) -> None:
+        """Place the blocks from number `first` on below those before it, and set the height of the body."""
         width = self.width()
         gap = theme.px(theme.GAP)
-        y = self._above[first - 1] + self._slots[first - 1].height + gap if first else 0
+        y = self._tops[first - 1] + self._slots[first - 1].height + gap if first else 0
         for number in range(first, len(self._slots)):
             slot = self._slots[number]
-            self._above[number] = y
+            self._tops[number] = y
             if slot.block is not None:
                 slot.height = slot.block.set_width(width)
                 slot.block.move(0, y)

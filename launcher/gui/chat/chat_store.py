@@ -57,13 +57,13 @@ class ChatStore(QObject):
             )
         self._writer.run_work(work, (lambda result: call_on_gui(lambda: done(result))) if done else None)
 
-    def change(self, work: Callable[[Conversations], object]) -> None:
-        """Run `work` and emit `changed` when it is done."""
+    def enqueue_change(self, work: Callable[[Conversations], object]) -> None:
+        """Run `work` after all earlier work, and emit `changed` when it is done."""
         self.enqueue(work, lambda _: self.changed.emit())
 
-    def append_text(self, message: str, text: str, thinking: str) -> None:
+    def append_text(self, reply_id: str, text: str, thinking: str) -> None:
         """Append text and reasoning to a stored reply that is still being generated."""
-        self._writer.append_piece(message, text, thinking)
+        self._writer.append_piece(reply_id, text, thinking)
 
     def close(self) -> None:
         """Write all pending changes and close the file."""
@@ -82,13 +82,13 @@ def reply_figures(reply: "Reply | None") -> dict[str, object]:
     """Return a reply's figures as they are stored and exported."""
     if reply is None:
         return {}
-    timings, drafts = reply.timings, reply.acceptance
+    timings, acceptance = reply.timings, reply.acceptance
     figures: dict[str, object] = {"finish_reason": reply.finish_reason, "first_token_s": reply.first_token_s}
     if timings is not None:
         figures |= {"predicted_n": timings.predicted_n, "tokens_per_second": timings.tokens_per_second}
-    if drafts.drafted:
-        by_position = [round(share, 4) for share in drafts.rates_by_position]
-        figures |= {"draft_n": drafts.drafted, "draft_n_accepted": drafts.accepted}
+    if acceptance.drafted:
+        by_position = [round(share, 4) for share in acceptance.rates_by_position]
+        figures |= {"draft_n": acceptance.drafted, "draft_n_accepted": acceptance.accepted}
         figures |= {"acceptance_by_position": by_position}
     return figures
 
@@ -99,4 +99,5 @@ def reply_settings(launch: "Launch | None", sampling: Mapping[str, object]) -> d
         return dict(sampling)
     from launcher.engine import settings
 
-    return {**{name: value for name, value in settings.launched_settings(launch).items() if value}, **sampling}
+    server_settings = {name: value for name, value in settings.launched_settings(launch).items() if value}
+    return {**server_settings, **sampling}

@@ -16,6 +16,8 @@ from launcher.gui.translation import tr
 _COPIED_MS = 2_000
 _MEASURED_CHARACTERS = 500
 """Characters of a line that are measured for its width."""
+_HEAD_HEIGHT = 30
+"""Height of the line with the language and the copy button, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class CodeBlock(Block):
         super().__init__()
         self.setObjectName("code")
         self._language, self._table = language, table
-        self._rows: list[str] = [""]
+        self._lines: list[str] = [""]
         self._longest = ""
         self._height = 0
         self._ended = False
@@ -71,19 +73,19 @@ class CodeBlock(Block):
         layout.setSpacing(0)
         layout.addLayout(head)
         layout.addWidget(self.edit)
-        self._frame_height = layout.contentsMargins().top() + layout.contentsMargins().bottom() + theme.px(30)
+        self._frame_height = layout.contentsMargins().top() + layout.contentsMargins().bottom() + theme.px(_HEAD_HEIGHT)
 
     @property
     def code(self) -> str:
         """The text of the block."""
-        return "\n".join(self._rows)
+        return "\n".join(self._lines)
 
     def add(self, text: str) -> None:
         """Append text, which may contain line ends."""
         first, *others = text.split("\n")
-        self._rows[-1] += first
-        self._rows += others
-        self._longest = max(self._longest, *self._rows[-len(others) - 1 :], key=len)
+        self._lines[-1] += first
+        self._lines += others
+        self._longest = max(self._longest, *self._lines[-len(others) - 1 :], key=len)
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(text)
@@ -91,8 +93,8 @@ class CodeBlock(Block):
             self.grew.emit()
 
     def drop_line(self) -> None:
-        """Remove the last line, which was the closing fence."""
-        self._rows.pop()
+        """Remove the last line, which turned out to be the closing fence or to belong to another block."""
+        self._lines.pop()
         cursor = QTextCursor(self.edit.document())
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.movePosition(QTextCursor.MoveOperation.StartOfBlock, QTextCursor.MoveMode.KeepAnchor)
@@ -103,15 +105,15 @@ class CodeBlock(Block):
     def end(self) -> None:
         """Mark the block as finished; a table is then aligned in columns."""
         self._ended = True
-        shown = self._rows
+        shown = self._lines
         if self._table:
-            text = align_table(self._rows)
+            text = align_table(self._lines)
             self.edit.setPlainText(text)
             shown = text.split("\n")
         self._longest = max(shown, key=len)
         self.grew.emit()
 
-    def source(self) -> CodeSource | None:
+    def make_source(self) -> CodeSource | None:
         """Return the block's content once it is finished, unless part of it is selected."""
         if not self._ended or self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
@@ -119,7 +121,7 @@ class CodeBlock(Block):
 
     def set_width(self, width: int) -> int:
         """Set the width. Returns the height needed, both in pixels."""
-        lines = max(len(self._rows), 1)
+        lines = max(len(self._lines), 1)
         height = lines * self.edit.fontMetrics().lineSpacing() + self._frame_height + theme.px(4)
         widest = self.edit.fontMetrics().horizontalAdvance(self._longest[:_MEASURED_CHARACTERS])
         if widest > width - 2 * theme.px(theme.GAP_M):
@@ -133,10 +135,10 @@ class CodeBlock(Block):
 class CopyButton(QPushButton):
     """Button that copies a text and confirms it for a moment."""
 
-    def __init__(self, text: Callable[[], str], tip: str, *, name: str = "quiet") -> None:
+    def __init__(self, get_text: Callable[[], str], tip: str) -> None:
         super().__init__(tr("Copy"))
-        self._text = text
-        self.setObjectName(name)
+        self._get_text = get_text
+        self.setObjectName("quiet")
         self.setAutoDefault(True)
         self.setToolTip(tip)
         self.setMinimumWidth(self.fontMetrics().horizontalAdvance(tr("Copied")) + theme.px(24))
@@ -148,6 +150,6 @@ class CopyButton(QPushButton):
 
     def copy(self) -> None:
         """Copy the text to the clipboard."""
-        QGuiApplication.clipboard().setText(self._text())
+        QGuiApplication.clipboard().setText(self._get_text())
         self.setText(tr("Copied"))
         self._reset_timer.start()

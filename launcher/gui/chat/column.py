@@ -23,10 +23,12 @@ _TURNS_AT_ONCE = 10
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A question and its reply, or the pair of replies of a comparison. `at` is the question's index in the
-    messages."""
+    """A question and its reply, or the pair of replies of a comparison.
 
-    at: int
+    `index` is the question's index in the messages.
+    """
+
+    index: int
     question: QuestionBubble
     reply: QWidget
 
@@ -49,6 +51,7 @@ class TurnColumn(QScrollArea):
         self._layout.addStretch()
         self.turns: list[Turn] = []
         self._earlier: Sequence[ChatMessage] = ()
+        """Messages before those that are shown."""
         self._earlier_button: QPushButton | None = None
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -68,7 +71,7 @@ class TurnColumn(QScrollArea):
         """The replies shown, in order. A comparison has two."""
         return [reply_view for turn in self.turns for reply_view in _list_replies(turn)]
 
-    def add(self, turn: Turn) -> None:
+    def add_turn(self, turn: Turn) -> None:
         """Append a turn and scroll to it."""
         self.turns.append(turn)
         for widget in (turn.question, turn.reply):
@@ -78,18 +81,18 @@ class TurnColumn(QScrollArea):
 
     def replace_reply(self, turn: Turn, reply_view: ReplyView) -> None:
         """Replace a turn's reply."""
-        self._remove(turn.reply)
+        self._remove_widget(turn.reply)
         turn.reply = reply_view
         self._layout.insertWidget(self._layout.indexOf(turn.question) + 1, reply_view)
         self._connect_turn(turn)
         self.following = True
 
-    def remove_from(self, at: int) -> None:
-        """Remove the turns whose question is message `at` or a later one."""
-        for turn in [turn for turn in self.turns if turn.at >= at]:
+    def remove_from(self, index: int) -> None:
+        """Remove the turns whose question is message `index` or a later one."""
+        for turn in [turn for turn in self.turns if turn.index >= index]:
             self.turns.remove(turn)
-            self._remove(turn.question)
-            self._remove(turn.reply)
+            self._remove_widget(turn.question)
+            self._remove_widget(turn.reply)
 
     def clear(self) -> None:
         """Remove all turns."""
@@ -117,18 +120,20 @@ class TurnColumn(QScrollArea):
 
     @Slot()
     def _build_earlier(self) -> None:
+        """Build the last turns of the earlier messages, and put them above the others."""
         for _ in range(_TURNS_AT_ONCE):
-            at = max((at for at, message in enumerate(self._earlier) if message.role is Role.USER), default=None)
-            if at is None:
+            questions = [index for index, message in enumerate(self._earlier) if message.role is Role.USER]
+            if not questions:
                 self._earlier = ()
                 break
-            question, *replies = self._earlier[at:]
-            self._earlier = self._earlier[:at]
+            index = questions[-1]
+            question, *replies = self._earlier[index:]
+            self._earlier = self._earlier[:index]
             reply_view = ReplyView(coloured=self._coloured)
             for reply in replies:
                 reply_view.show_stored(reply)
             reply_view.end(replies[0].footer if replies else tr("No reply yet."))
-            turn = Turn(at, QuestionBubble(question.text), reply_view)
+            turn = Turn(index, QuestionBubble(question.text), reply_view)
             self.turns.insert(0, turn)
             self._layout.insertWidget(0, reply_view)
             self._layout.insertWidget(0, turn.question)
@@ -137,7 +142,7 @@ class TurnColumn(QScrollArea):
 
     def _show_earlier_button(self) -> None:
         if self._earlier_button is not None:
-            self._remove(self._earlier_button)
+            self._remove_widget(self._earlier_button)
             self._earlier_button = None
         count = sum(message.role is Role.USER for message in self._earlier)
         if count:
@@ -155,14 +160,14 @@ class TurnColumn(QScrollArea):
             turn.reply.edit_requested.connect(lambda: self.edit_requested.emit(turn))
             turn.reply.version_requested.connect(lambda by: self.version_requested.emit(turn, by))
 
-    def _remove(self, widget: QWidget) -> None:
+    def _remove_widget(self, widget: QWidget) -> None:
         self._layout.removeWidget(widget)
         widget.hide()
         widget.deleteLater()
 
     @Slot()
     def _on_range_changed(self) -> None:
-        """React to a change in the height of the turns."""
+        """Scroll to the end after the turns have grown, if the column follows new text."""
         if self.following and not self._scroll_timer.isActive():
             self._scroll_timer.start(0)
         self._update_visible()

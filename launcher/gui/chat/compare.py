@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from launcher.models.server_settings import Value
 
 _DRAIN_S = 60.0
+"""Seconds for which a restart lets running replies finish."""
 _FIELD_WIDTH = 70
-"""Least width of a field, wide enough for "as A"."""
+"""Least width of a field in pixels, wide enough for its placeholder."""
 _SIDE_BY_SIDE_WIDTH = 560
 """Least width, in pixels, at which two replies are shown side by side."""
 _SAMPLING = (
@@ -38,14 +39,13 @@ _SAMPLING = (
     ),
     ("max_tokens", mark("Most tokens"), mark("Longest reply, in tokens (-n); applies at once")),
 )
-_RESTART = (
+_SERVER_SETTINGS = (
     ("draft", mark("Draft length"), mark("Draft length, 0 turns MTP off (--spec-draft-n-max); needs a restart")),
     ("ctx", mark("Context"), mark("Such as 64K (--ctx-size); needs a restart")),
     ("kv", mark("KV cache"), mark("Such as q8_0 (--cache-type-k, --cache-type-v); needs a restart")),
     ("ubatch", mark("Batch"), mark("Prompt tokens per batch (--ubatch-size); needs a restart")),
 )
 _INTEGER_VALUES = ("top_k", "max_tokens")
-_THINKING = ("thinking", mark("Thinking"), "")
 
 
 class CompareBar(QFrame):
@@ -70,16 +70,16 @@ class CompareBar(QFrame):
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(theme.px(theme.GAP))
         self._grid.setVerticalSpacing(theme.px(theme.GAP_S))
-        self._cells = [self._make_field(*each) for each in (*_SAMPLING, *_RESTART)]
+        self._cells = [self._make_field(*each) for each in (*_SAMPLING, *_SERVER_SETTINGS)]
         self._columns = 0
         title = Label(tr("Thinking"))
         title.setFont(theme.font(theme.CAPTION_PX))
-        self._thinks = _make_row(title, self.thinking)
+        self._thinking_row = _make_row(title, self.thinking)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
         layout.setSpacing(theme.px(theme.GAP))
         layout.addWidget(self._form)
-        layout.addWidget(self._thinks)
+        layout.addWidget(self._thinking_row)
         layout.addWidget(_make_row(self._note, self.change_button))
         for field in self.fields.values():
             field.textChanged.connect(self._show_note)
@@ -98,9 +98,10 @@ class CompareBar(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
         """Put as many fields in a row as fit."""
         super().resizeEvent(event)
-        least = max(theme.px(_FIELD_WIDTH), *(cell.findChildren(Label)[0].sizeHint().width() for cell in self._cells))
+        title_widths = [cell.findChildren(Label)[0].sizeHint().width() for cell in self._cells]
+        cell_width = max(theme.px(_FIELD_WIDTH), *title_widths)
         room = event.size().width() - 2 * theme.px(theme.GAP_M) + theme.px(theme.GAP)
-        columns = min(max(room // (least + theme.px(theme.GAP)), 2), len(_SAMPLING))
+        columns = min(max(room // (cell_width + theme.px(theme.GAP)), 2), len(_SAMPLING))
         if columns != self._columns:
             for column in range(max(columns, self._columns)):
                 self._grid.setColumnStretch(column, int(column < columns))
@@ -128,7 +129,7 @@ class CompareBar(QFrame):
         return cell
 
     def _show_form(self, *, shown: bool) -> None:
-        for widget in (self._form, self._thinks):
+        for widget in (self._form, self._thinking_row):
             widget.setVisible(shown)
         self.change_button.setVisible(not shown)
         self._show_note()
@@ -150,14 +151,15 @@ class CompareBar(QFrame):
                     raise BadOption(tr("{text} is not a valid value for {name}.", text=text, name=tr(label))) from None
         if self.thinking.value is not None:
             sampling["thinking"] = self.thinking.value
-        restart = parse_settings({name: text for name, *_ in _RESTART if (text := self.fields[name].text().strip())})
-        if not sampling and not restart:
+        texts = {name: self.fields[name].text().strip() for name, *_ in _SERVER_SETTINGS}
+        server_settings = parse_settings({name: text for name, text in texts.items() if text})
+        if not sampling and not server_settings:
             raise BadOption(tr("B has the same settings as A."), tr("Change at least one setting for B."))
-        return sampling, restart
+        return sampling, server_settings
 
     @Slot()
     def _show_note(self) -> None:
-        restarts = any(self.fields[name].text().strip() for name, *_ in _RESTART)
+        restarts = any(self.fields[name].text().strip() for name, *_ in _SERVER_SETTINGS)
         sequence = (
             tr("Runs A, restarts the server with B's settings, runs B, then restores A's settings.")
             if restarts
@@ -168,12 +170,12 @@ class CompareBar(QFrame):
             self._note.setText(f"{explanation} {sequence}")
             return
         try:
-            sampling, restart = self.read_values()
+            sampling, server_settings = self.read_values()
         except LauncherError as error:
             self._note.setText(render(error.message))
         else:
             self._note.setText(
-                tr("B: {settings}. {course}", settings=format_values(sampling | restart), course=sequence)
+                tr("B: {settings}. {course}", settings=format_values(sampling | server_settings), course=sequence)
             )
 
 
@@ -216,12 +218,14 @@ class ReplyPair(QWidget):
             )
             button.setCheckable(True)
             button.hide()
-            button.clicked.connect(lambda _=False, number=number: self.choose(number))
+            button.clicked.connect(lambda _=False, number=number: self._choose_reply(number))
             self.buttons.append(button)
             column = QVBoxLayout()
             column.setSpacing(theme.px(theme.GAP_S))
-            for widget in (title, *((self.note,) if number else ()), reply_view):
-                column.addWidget(widget)
+            column.addWidget(title)
+            if letter == "B":
+                column.addWidget(self.note)
+            column.addWidget(reply_view)
             row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
             row.addWidget(button)
             row.addStretch()
@@ -241,8 +245,7 @@ class ReplyPair(QWidget):
             button.setVisible(bool(reply_view.text))
         self.buttons[0].setChecked(True)
 
-    def choose(self, number: int) -> None:
-        """Continue with one of the replies."""
+    def _choose_reply(self, number: int) -> None:
         for each, button in enumerate(self.buttons):
             button.setChecked(each == number)
         self.chosen.emit(number)
@@ -269,7 +272,7 @@ class _Stage(Enum):
 
 
 class ComparisonRestarts(QObject):
-    """Restarts the server for a comparison: with B's settings and back, if B needs a restart."""
+    """Restarts the server for a comparison: with B's server settings and back. Without any it does not restart."""
 
     status_changed = Signal(str)
     """Status as text; empty when it is over."""
@@ -279,11 +282,11 @@ class ComparisonRestarts(QObject):
     """LauncherError: B's settings cannot run; the server runs as before."""
     ended = Signal()
 
-    def __init__(self, controller: Controller, restart: "Mapping[str, Value]", parent: QObject) -> None:
+    def __init__(self, controller: Controller, server_settings: "Mapping[str, Value]", parent: QObject) -> None:
         super().__init__(parent)
         self._controller = controller
-        self._restart = dict(restart)
-        self._before = _running_values(controller.launch, restart)
+        self._b_settings = dict(server_settings)
+        self._a_settings = _running_values(controller.launch, server_settings)
         self._stage = _Stage.INITIAL
         self._cancelled = False
         controller.applied.connect(self._handle_applied)
@@ -291,7 +294,7 @@ class ComparisonRestarts(QObject):
 
     def switch_to_b(self) -> None:
         """Restart with B's settings, if it has any. Ends with `ready` or `failed`."""
-        if not self._restart:
+        if not self._b_settings:
             self._stage = _Stage.WAITING_FOR_B
             QTimer.singleShot(0, self, self._check_ready)  # the signals of A's end are still being delivered
             return
@@ -299,18 +302,18 @@ class ComparisonRestarts(QObject):
             self._fail_as_stopped()
             return
         self._stage = _Stage.RESTARTING_FOR_B
-        self.status_changed.emit(tr("Restarting with {settings} …", settings=format_values(self._restart)))
-        self._controller.apply(self._restart, drain_s=_DRAIN_S)
+        self.status_changed.emit(tr("Restarting with {settings} …", settings=format_values(self._b_settings)))
+        self._controller.apply(self._b_settings, drain_s=_DRAIN_S)
 
     def restore_a(self) -> None:
         """Restart with the earlier settings, unless the server was stopped meanwhile. Ends with `ended`."""
-        if not self._restart or self._stage is _Stage.INITIAL or not self._controller.view.can_stop:
+        if not self._b_settings or self._stage is _Stage.INITIAL or not self._controller.view.can_stop:
             self._stage = _Stage.INITIAL
             self.ended.emit()
             return
         self._stage = _Stage.RESTORING_A
         self.status_changed.emit(tr("Restoring the previous settings …"))
-        self._controller.apply(self._before, drain_s=_DRAIN_S)
+        self._controller.apply(self._a_settings, drain_s=_DRAIN_S)
 
     def cancel(self) -> None:
         """Restore the earlier settings from any state; no request is sent with B's."""
@@ -355,10 +358,15 @@ class ComparisonRestarts(QObject):
 
 def format_values(values: Mapping[str, Any]) -> str:
     """Return values as text, such as "draft length 0, temperature 0.2"."""
-    names = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_RESTART, _THINKING)}
-    switches: dict[Any, str] = {True: tr("on"), False: tr("off")}
-    shown = {name: switches[value] if isinstance(value, bool) else value for name, value in values.items()}
-    return ", ".join(f"{names[name]} {value}" for name, value in shown.items())
+    labels = {name: tr(label).lower() for name, label, _ in (*_SAMPLING, *_SERVER_SETTINGS)}
+    labels["thinking"] = tr("Thinking").lower()
+    texts = []
+    for name, value in values.items():
+        if isinstance(value, bool):
+            texts.append(f"{labels[name]} {tr('on') if value else tr('off')}")
+        else:
+            texts.append(f"{labels[name]} {value}")
+    return ", ".join(texts)
 
 
 def _running_values(launch: "Launch | None", names: "Mapping[str, Value]") -> "dict[str, Value]":

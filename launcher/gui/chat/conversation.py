@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _UnansweredQuestion:
-    """A question at the end without a reply. `reply` is the ID of its stored empty reply, if any."""
+    """A last question without a reply. `reply_id` is that of its stored empty reply, if there is one."""
 
-    question: str
+    question_id: str
     text: str
-    reply: str | None
+    reply_id: str | None
 
 
 class OpenConversation:
@@ -36,6 +36,7 @@ class OpenConversation:
         self.messages: list[dict[str, str]] = []
         self.ids: list[str] = []
         self._versions: dict[tuple[str | None, Role], list[str]] = {}
+        """IDs of all versions of a message, by the ID of the message before it and its own role."""
         self._unanswered: _UnansweredQuestion | None = None
 
     @property
@@ -59,12 +60,12 @@ class OpenConversation:
             self.messages.append({"role": message.role.value, "content": message.text})
             self.ids.append(message.id)
             self._versions[message.parent, message.role] = list(message.versions)
-        empty_reply = None
+        empty_reply_id = None
         if self.messages and self.messages[-1] == {"role": Role.ASSISTANT.value, "content": ""}:
-            empty_reply = self.ids[-1]
+            empty_reply_id = self.ids[-1]
             self.keep_first(len(self.messages) - 1)
         if self.messages and self.messages[-1]["role"] == Role.USER.value:
-            self._set_aside(empty_reply)
+            self._set_aside_question(empty_reply_id)
 
     def build_request(self, *, alone: bool = False) -> list[dict[str, str]]:
         """Return the messages to send: system prompt and messages, or if `alone` only the last message."""
@@ -80,35 +81,38 @@ class OpenConversation:
     def add_question(self, text: str, model: str) -> None:
         """Append a question."""
         if self.id is None:
-            conversation_id, system = new_id(), self.system
-            self.id = conversation_id
+            new_conversation_id, system = new_id(), self.system
+            self.id = new_conversation_id
             self._store.enqueue(
                 lambda conversations: conversations.create_conversation(
-                    text, system=system, model=model, id=conversation_id
+                    text, system=system, model=model, id=new_conversation_id
                 )
             )
         self._unanswered = None
-        conversation, parent, message = self.id, self.ids[-1] if self.ids else None, new_id()
+        conversation_id, question_id = self.id, new_id()
+        parent_id = self.ids[-1] if self.ids else None
         self.messages.append({"role": "user", "content": text})
-        self.ids.append(message)
-        self._add_version(parent, Role.USER, message)
-        self._store.change(lambda conversations: conversations.add_question(conversation, parent, text, id=message))
+        self.ids.append(question_id)
+        self._add_version(parent_id, Role.USER, question_id)
+        self._store.enqueue_change(
+            lambda conversations: conversations.add_question(conversation_id, parent_id, text, id=question_id)
+        )
 
     def begin_reply(self, settings: Mapping[str, object], model: str) -> str:
         """Begin a reply to the last question. Returns the reply's ID."""
-        conversation, parent, message = self.id or "", self.ids[-1], new_id()
+        conversation_id, question_id, reply_id = self.id or "", self.ids[-1], new_id()
         stored_settings = dict(settings)
-        self._add_version(parent, Role.ASSISTANT, message)
+        self._add_version(question_id, Role.ASSISTANT, reply_id)
         self._store.enqueue(
             lambda conversations: conversations.begin_reply(
-                conversation, parent, settings=stored_settings, model=model, id=message
+                conversation_id, question_id, settings=stored_settings, model=model, id=reply_id
             )
         )
-        return message
+        return reply_id
 
     def end_reply(
         self,
-        message: str,
+        reply_id: str,
         text: str,
         reply: "Reply | None",
         footer: str,
@@ -121,30 +125,31 @@ class OpenConversation:
         figures = reply_figures(reply) | steps.as_figures()
         if continues:
             self.messages.append({"role": "assistant", "content": text})
-            self.ids.append(message)
-        self._store.change(
-            lambda conversations: conversations.end_reply(message, ending, footer=footer, figures=figures)
+            self.ids.append(reply_id)
+        self._store.enqueue_change(
+            lambda conversations: conversations.end_reply(reply_id, ending, footer=footer, figures=figures)
         )
         if not continues:
             self.open_version(self.ids[-1])
 
-    def end_closed_reply(self, message: str, footer: str) -> None:
+    def end_closed_reply(self, reply_id: str, footer: str) -> None:
         """Finish a reply whose conversation has been closed."""
-        self._store.change(lambda conversations: conversations.end_reply(message, MessageEnding.STOPPED, footer=footer))
+        self._store.enqueue_change(
+            lambda conversations: conversations.end_reply(reply_id, MessageEnding.STOPPED, footer=footer)
+        )
 
-    def end_empty_reply(self, reply: str, ending: MessageEnding, footer: str) -> str | None:
+    def end_empty_reply(self, reply_id: str, ending: MessageEnding, footer: str) -> str | None:
         """Finish an empty reply. Its question stays stored, but is not sent again with the next one.
 
         If the question has other replies, the empty one is deleted instead, and the ID of the newest other is returned.
         """
-        question = self.ids[-1]
-        others = self._versions[question, Role.ASSISTANT]
-        others.remove(reply)
-        if others:
-            self._store.change(lambda conversations: conversations.delete_message(reply))
-            return others[-1]
-        self._set_aside(reply)
-        self._store.change(lambda conversations: conversations.end_reply(reply, ending, footer=footer))
+        other_ids = self._versions[self.ids[-1], Role.ASSISTANT]
+        other_ids.remove(reply_id)
+        if other_ids:
+            self._store.enqueue_change(lambda conversations: conversations.delete_message(reply_id))
+            return other_ids[-1]
+        self._set_aside_question(reply_id)
+        self._store.enqueue_change(lambda conversations: conversations.end_reply(reply_id, ending, footer=footer))
         return None
 
     def restore_unanswered(self) -> None:
@@ -152,28 +157,28 @@ class OpenConversation:
         unanswered, self._unanswered = self._unanswered, None
         if unanswered is not None:
             self.messages.append({"role": Role.USER.value, "content": unanswered.text})
-            self.ids.append(unanswered.question)
-            if (reply := unanswered.reply) is not None:
-                self._store.change(lambda conversations: conversations.delete_message(reply))
+            self.ids.append(unanswered.question_id)
+            if (reply_id := unanswered.reply_id) is not None:
+                self._store.enqueue_change(lambda conversations: conversations.delete_message(reply_id))
 
-    def _set_aside(self, reply: str | None) -> None:
-        """Remove the last question from the messages to send. `reply` is its empty reply."""
-        self._unanswered = _UnansweredQuestion(self.ids[-1], self.messages[-1]["content"], reply)
+    def _set_aside_question(self, reply_id: str | None) -> None:
+        """Remove the last question, which got an empty reply or none, from the messages to send."""
+        self._unanswered = _UnansweredQuestion(self.ids[-1], self.messages[-1]["content"], reply_id)
         self._versions.pop((self.ids[-1], Role.ASSISTANT), None)
         self.keep_first(len(self.messages) - 1)
 
-    def continue_with(self, message: str, text: str) -> None:
+    def continue_with(self, reply_id: str, text: str) -> None:
         """Continue with another version of the last reply."""
         self.messages[-1] = {"role": "assistant", "content": text}
-        self.ids[-1] = message
-        self.open_version(message)
+        self.ids[-1] = reply_id
+        self.open_version(reply_id)
 
-    def open_version(self, message: str, done: Callable[[Conversation], object] | None = None) -> None:
-        """Open the branch that contains a message."""
+    def open_version(self, message_id: str, done: Callable[[Conversation], object] | None = None) -> None:
+        """Open the branch of the stored conversation that contains a message. `done` gets the conversation."""
         conversation_id = self.id or ""
 
         def open_and_read(conversations: Conversations) -> Conversation:
-            conversations.open_version(message)
+            conversations.open_version(message_id)
             return conversations.read_conversation(conversation_id)
 
         self._store.enqueue(open_and_read, done)
@@ -182,20 +187,21 @@ class OpenConversation:
         """Remove all messages after the first `length`. They stay stored as an earlier version."""
         del self.messages[length:], self.ids[length:]
 
-    def find_versions(self, number: int) -> tuple[int, list[str]]:
-        """Return the index of the open version of message `number`, and the IDs of all its versions, oldest first.
+    def find_versions(self, index: int) -> tuple[int, list[str]]:
+        """Return which version of the message at `index` is open, and the IDs of all its versions, oldest first.
 
         If a reply has no other versions, those of its question are returned.
         """
-        own = self._versions_of(number)
-        if len(own) < 2 and number:
-            number -= 1
-            own = self._versions_of(number)
-        return (own.index(self.ids[number]) if self.ids[number] in own else 0), own
+        versions = self._list_versions(index)
+        if len(versions) < 2 and index:
+            index -= 1
+            versions = self._list_versions(index)
+        open_id = self.ids[index]
+        return (versions.index(open_id) if open_id in versions else 0), versions
 
-    def _versions_of(self, number: int) -> list[str]:
-        parent = self.ids[number - 1] if number else None
-        return self._versions.get((parent, Role(self.messages[number]["role"])), [])
+    def _list_versions(self, index: int) -> list[str]:
+        parent_id = self.ids[index - 1] if index else None
+        return self._versions.get((parent_id, Role(self.messages[index]["role"])), [])
 
-    def _add_version(self, parent: str | None, role: Role, message: str) -> None:
-        self._versions.setdefault((parent, role), []).append(message)
+    def _add_version(self, parent_id: str | None, role: Role, message_id: str) -> None:
+        self._versions.setdefault((parent_id, role), []).append(message_id)

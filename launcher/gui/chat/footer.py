@@ -11,19 +11,16 @@ if TYPE_CHECKING:
 
 def format_footer(reply: "Reply") -> str:
     """Return rate, tokens, time to first token, draft acceptance and end reason, as far as they are known."""
-    parts, drafts = [], reply.acceptance
+    parts, acceptance = [], reply.acceptance
     if reply.timings is not None:
         parts.append(format_rate(reply.timings.tokens_per_second))
         parts.append(tr("{count} tokens", count=reply.timings.predicted_n))
     if reply.first_token_s is not None:
         parts.append(tr("first token {seconds:.2f} s", seconds=reply.first_token_s))
-    if drafts.rate is not None:
-        share, mean = format_percent(drafts.rate), drafts.mean_length or 1.0
+    if acceptance.rate is not None:
+        share, mean = format_percent(acceptance.rate), acceptance.mean_length or 1.0
         parts.append(tr("{share} of drafts accepted (mean {mean:.1f})", share=share, mean=mean))
     if reply.finish_reason:
-        parts.append(tr("stopped: {why}", why=_end_reasons().get(reply.finish_reason, reply.finish_reason)))
+        reasons = {"stop": tr("end"), "length": tr("token limit")}
+        parts.append(tr("stopped: {why}", why=reasons.get(reply.finish_reason, reply.finish_reason)))
     return " · ".join(parts)
-
-
-def _end_reasons() -> dict[str, str]:
-    return {"stop": tr("end"), "length": tr("token limit")}

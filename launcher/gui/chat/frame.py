@@ -52,7 +52,7 @@ from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets import Banner
 from launcher.gui.widgets.flow import FlowLayout
 
-# Bars above the prompt (a question being edited, prompts from a file) and the system prompt.
+# Bars above the prompt (for a question being edited, for prompts from a file) and the field for the system prompt.
 
 _SYSTEM_HEIGHT = 84
 
@@ -85,7 +85,7 @@ class PromptsBar(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("editing")
-        self._left: deque[str] = deque()
+        self._remaining: deque[str] = deque()
         self._count = 0
         self._name = ""
         self._text = Label()
@@ -115,17 +115,17 @@ class PromptsBar(QFrame):
         return bool(self._count)
 
     def start_file(self, file: Path, prompts: tuple[str, ...]) -> None:
-        """Start with the prompts of a file."""
-        self._left, self._count, self._name = deque(prompts), len(prompts), one_line(file.name, 60)
+        """Queue the prompts of a file and show the bar."""
+        self._remaining, self._count, self._name = deque(prompts), len(prompts), one_line(file.name, 60)
         self.show()
 
     def take_next(self) -> str | None:
         """Return the next prompt, or None when all have been asked."""
-        if not self._left:
+        if not self._remaining:
             self.clear()
             return None
-        prompt = self._left.popleft()
-        number = self._count - len(self._left)
+        prompt = self._remaining.popleft()
+        number = self._count - len(self._remaining)
         self._text.setText(
             tr("Prompt {number} of {count} from {file}", number=number, count=self._count, file=self._name)
         )
@@ -134,7 +134,7 @@ class PromptsBar(QFrame):
     @Slot()
     def clear(self) -> None:
         """Drop the remaining prompts."""
-        self._left.clear()
+        self._remaining.clear()
         self._count = 0
         self.hide()
 
@@ -278,7 +278,8 @@ class ConversationList(QWidget):
     def __init__(self, store: ChatStore) -> None:
         super().__init__()
         self._store = store
-        self._deleted: str | None = None
+        self._hidden_id: str | None = None
+        """The conversation that is hidden and will be deleted when the banner closes."""
         self._filling = False
         self.search = QLineEdit()
         self.search.setPlaceholderText(tr("Search in all conversations"))
@@ -301,7 +302,7 @@ class ConversationList(QWidget):
         self.list.itemActivated.connect(lambda item: self.opened.emit(item.data(_ID_ROLE)))
         self.list.itemChanged.connect(self._store_title)
         self.list.currentItemChanged.connect(lambda *_: self._update_buttons())
-        self.list.delete_requested.connect(self.delete)
+        self.list.delete_requested.connect(self.delete_selected)
         self._empty = Label()
         self._empty.setObjectName("secondary")
         self._empty.setWordWrap(True)
@@ -316,7 +317,7 @@ class ConversationList(QWidget):
         self._delete = make_dense_button(
             tr("Delete"), tr("Delete the selected chat (Del). You can undo this for a short time")
         )
-        self._delete.clicked.connect(self.delete)
+        self._delete.clicked.connect(self.delete_selected)
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP))
         for button in (self._open, self._rename, self._export, self._delete):
@@ -336,22 +337,22 @@ class ConversationList(QWidget):
         """Reload the list."""
         text = self.search.text()
 
-        def find(conversations: Conversations) -> tuple[str, tuple[SearchHit, ...]]:
+        def search(conversations: Conversations) -> tuple[str, tuple[SearchHit, ...]]:
             if text.strip():
                 return text, conversations.search(text)
             return text, tuple(SearchHit(each, "") for each in conversations.list_all())
 
-        self._store.enqueue(find, self._show_hits)
+        self._store.enqueue(search, self._show_hits)
 
-    def delete(self) -> None:
+    def delete_selected(self) -> None:
         """Hide the selected conversation and offer to undo that. It is deleted when the banner closes."""
         item = self.list.currentItem()
         if item is None:
             return
         self._delete_now()
         conversation_id, title = str(item.data(_ID_ROLE)), item.text()
-        self._deleted = conversation_id
-        self._store.change(lambda conversations: conversations.hide(conversation_id))
+        self._hidden_id = conversation_id
+        self._store.enqueue_change(lambda conversations: conversations.hide(conversation_id))
         self.deleted.emit(conversation_id)
         self.banner.show_message(
             tr("Deleted “{title}”.", title=title), "information", [(tr("Undo"), self._undo_deletion)]
@@ -363,8 +364,8 @@ class ConversationList(QWidget):
         self._delete_now()
         self.banner.clear()
 
-    def export(self, conversation_id: str, file: Path) -> None:
-        """Write a conversation to a file."""
+    def export_conversation(self, conversation_id: str, file: Path) -> None:
+        """Write a conversation to a file, in the format of its suffix."""
 
         def write(conversations: Conversations) -> str:
             from launcher.base.files import write_atomically
@@ -387,21 +388,21 @@ class ConversationList(QWidget):
         self._store.enqueue(write, show_result)
 
     def _undo_deletion(self) -> None:
-        conversation_id, self._deleted = self._deleted, None
+        conversation_id, self._hidden_id = self._hidden_id, None
         self.banner.clear()
         if conversation_id is not None:
-            self._store.change(lambda conversations: conversations.hide(conversation_id, hidden=False))
+            self._store.enqueue_change(lambda conversations: conversations.hide(conversation_id, hidden=False))
             self.refresh()
 
     def _delete_now(self) -> None:
-        conversation_id, self._deleted = self._deleted, None
+        conversation_id, self._hidden_id = self._hidden_id, None
         if conversation_id is not None:
-            self._store.change(lambda conversations: conversations.delete([conversation_id]))
+            self._store.enqueue_change(lambda conversations: conversations.delete([conversation_id]))
 
-    def _show_hits(self, found: tuple[str, tuple[SearchHit, ...]]) -> None:
-        text, hits = found
+    def _show_hits(self, result: tuple[str, tuple[SearchHit, ...]]) -> None:
+        text, hits = result
         if text != self.search.text():
-            return
+            return  # the text has changed since, and a newer search is under way
         current = self.list.currentItem().data(_ID_ROLE) if self.list.currentItem() else None
         self._filling = True
         self.list.clear()
@@ -424,7 +425,7 @@ class ConversationList(QWidget):
     def _store_title(self, item: QListWidgetItem) -> None:
         if not self._filling:
             conversation_id, title = str(item.data(_ID_ROLE)), item.text()
-            self._store.change(lambda conversations: conversations.rename(conversation_id, title))
+            self._store.enqueue_change(lambda conversations: conversations.rename(conversation_id, title))
             self.refresh()
 
     def _choose_export_file(self) -> None:
@@ -443,7 +444,7 @@ class ConversationList(QWidget):
         dialog.setNameFilters([tr("Markdown (*.md)"), tr("JSON (*.json)"), tr("Text (*.txt)")])
         dialog.setDefaultSuffix("md")
         dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(chosen.rpartition(".")[2].rstrip(")")))
-        dialog.fileSelected.connect(lambda file: self.export(conversation_id, Path(file)))
+        dialog.fileSelected.connect(lambda file: self.export_conversation(conversation_id, Path(file)))
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.open()
 
@@ -470,17 +471,15 @@ class ChatFrame(QFrame):
         self.setObjectName("card")
         self.setMinimumWidth(theme.px(_LEAST_WIDTH))
         self.store = ChatStore(self)
-        self.name = ""
         self.column, self.prompt, self.banner = TurnColumn(), Prompt(), Banner()
         self.conversation_list = ConversationList(self.store)
         self.compare_bar, self.editing_bar, self.prompts = CompareBar(), EditingBar(), PromptsBar()
         self.compare_bar.hide()
         self._build()
 
-    def show_title(self, name: str) -> None:
+    def show_title(self, title: str) -> None:
         """Show the conversation's title, shortened to fit."""
-        self.name = name
-        self._title.setText(one_line(name) or tr("Chat"))
+        self._title_label.setText(one_line(title) or tr("Chat"))
 
     @Slot()
     def focus_search(self) -> None:
@@ -501,8 +500,8 @@ class ChatFrame(QFrame):
 
     def _build(self) -> None:
         self.setStyleSheet(chat_style_sheet())
-        self._title = ElidedLabel()
-        self._title.setFont(theme.font(theme.SECTION_PX, bold=True))
+        self._title_label = ElidedLabel()
+        self._title_label.setFont(theme.font(theme.SECTION_PX, bold=True))
         self.new_button = make_dense_button(tr("New"), tr("Start a new chat (Ctrl+N). This one is saved"))
         self.more_button = make_dense_button(tr("More"), tr("Prompts from a file"))
         menu = QMenu(self.more_button)
@@ -529,11 +528,11 @@ class ChatFrame(QFrame):
             column.addWidget(bar)
         self.send_button = QPushButton(tr("Send"))
         self.send_button.setObjectName("primary")
-        below = QHBoxLayout()
-        below.setSpacing(theme.px(theme.GAP))
-        below.addWidget(self.prompt)
-        below.addWidget(self.send_button, alignment=Qt.AlignmentFlag.AlignBottom)
-        column.addLayout(below)
+        prompt_row = QHBoxLayout()
+        prompt_row.setSpacing(theme.px(theme.GAP))
+        prompt_row.addWidget(self.prompt)
+        prompt_row.addWidget(self.send_button, alignment=Qt.AlignmentFlag.AlignBottom)
+        column.addLayout(prompt_row)
         self._stack = QStackedWidget()
         self._stack.addWidget(chat_page)
         self._stack.addWidget(self.conversation_list)
@@ -541,7 +540,7 @@ class ChatFrame(QFrame):
         gap = theme.px(theme.GAP_L)
         layout.setContentsMargins(gap, theme.px(theme.GAP_M), gap, gap)
         layout.setSpacing(theme.px(theme.GAP))
-        layout.addWidget(self._title)
+        layout.addWidget(self._title_label)
         buttons_row = FlowLayout(gap=theme.px(theme.GAP))
         for button in (self.chats_button, self.new_button, self.compare_button, self.more_button):
             buttons_row.add(button)

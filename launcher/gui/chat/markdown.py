@@ -67,6 +67,7 @@ _MARKS = {
 _MARKED = re.compile(r"[\\`*_~]")
 _ESCAPED = frozenset("\\`*_~#>|-+.!()[]{}")
 _MOST_NESTED = 4
+"""Levels of emphasis within each other; deeper marks stay as they are written."""
 
 
 def parse_fence(line: str) -> tuple[str, str] | None:
@@ -139,7 +140,7 @@ def _parse_spans(line: str, at: int, end: int, style: SpanStyle, depth: int) -> 
             yield from _make_span(line, begin, at, style)
             begin, at = at + 1, at + 2
             continue
-        mark = _opening_mark(line, at, end)
+        mark = _find_opening_mark(line, at, end)
         close = -1
         if mark and mark not in missing and depth < _MOST_NESTED:
             close = _find_closing_mark(line, at, end, mark)
@@ -163,7 +164,7 @@ def _make_span(line: str, begin: int, end: int, style: SpanStyle) -> Iterator[Sp
         yield Span(line[begin:end], begin, style)
 
 
-def _opening_mark(line: str, at: int, end: int) -> str:
+def _find_opening_mark(line: str, at: int, end: int) -> str:
     """Return the mark that may open at an offset, or ""."""
     letter = line[at]
     run = at
@@ -185,14 +186,14 @@ def _find_closing_mark(line: str, at: int, end: int, mark: str) -> int:
     while close >= 0:
         after = close + len(mark)
         if mark[0] == "`":
-            alone = line[close - 1] != "`" and (after >= end or line[after] != "`")
+            closes = line[close - 1] != "`" and (after >= end or line[after] != "`")
         elif len(mark) == 1:
-            alone = line[close - 1] != mark and (after >= end or line[after] != mark) and not line[close - 1].isspace()
+            closes = line[close - 1] != mark and (after >= end or line[after] != mark) and not line[close - 1].isspace()
         else:
-            alone = not line[close - 1].isspace()
+            closes = not line[close - 1].isspace()
         if mark[0] == "_" and after < end and line[after].isalnum():
-            alone = False
-        if alone:
+            closes = False
+        if closes:
             return close
         close = line.find(mark, close + 1, end)
     return -1

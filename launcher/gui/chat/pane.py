@@ -22,7 +22,6 @@ from launcher.gui.chat.frame import ChatFrame
 from launcher.gui.chat.prompt import QuestionBubble
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.chat.style import chat_style_sheet
-from launcher.gui.chat.text import ReadOnlyText
 from launcher.gui.controller import Controller
 from launcher.gui.translation import render, tr
 from launcher.gui.viewmodel import View
@@ -38,7 +37,7 @@ SendRequest = Callable[[ReplyView, Mapping[str, Any], Mapping[str, Any]], None]
 
 
 class SettingsComparison(QObject):
-    """One comparison, from A's reply to its end.
+    """Runs one comparison: stores A's reply, gets B's with other settings, and restores A's settings.
 
     Both replies are stored as versions of one; the conversation continues with A until the user chooses B.
     """
@@ -57,12 +56,12 @@ class SettingsComparison(QObject):
     ) -> None:
         """Prepare a comparison. Raises BadOption for invalid values of B, before anything is sent."""
         super().__init__(parent)
-        sampling, restart = bar.read_values()
+        sampling, server_settings = bar.read_values()
         self._conversation, self._send_request = conversation, send_request
-        self._values = sampling | restart
+        self._values = sampling | server_settings
         self._sampling = {**controller.sampling, **sampling}
         self.pair = ReplyPair((tr("as it runs"), format_values(self._values)), coloured=coloured)
-        self._restarts = ComparisonRestarts(controller, restart, self)
+        self._restarts = ComparisonRestarts(controller, server_settings, self)
         self._reply_ids: list[str] = []
         self._restarts.status_changed.connect(self.pair.show_b_status)
         self._restarts.ready.connect(self._send_to_b)
@@ -70,17 +69,17 @@ class SettingsComparison(QObject):
         self._restarts.ended.connect(self.finished)
 
     def handle_reply_end(self, reply_id: str, reply_view: ReplyView, reply: "Reply | None", footer: str) -> None:
-        """Handle the end of a reply."""
-        first = not self._reply_ids
+        """Store a reply that has ended. After A's, run B, unless A was stopped; after B's, let the user choose."""
+        is_a = not self._reply_ids
         self._reply_ids.append(reply_id)
-        if first and not reply_view.text:
+        if is_a and not reply_view.text:
             self._conversation.end_empty_reply(
                 reply_id, MessageEnding.STOPPED if reply is None else MessageEnding.WHOLE, footer
             )
             self.finished.emit()
             return
-        self._conversation.end_reply(reply_id, reply_view.text, reply, footer, steps=reply_view.steps, continues=first)
-        if not first:
+        self._conversation.end_reply(reply_id, reply_view.text, reply, footer, steps=reply_view.steps, continues=is_a)
+        if not is_a:
             texts = [each.text for each in self.pair.replies]
             reply_ids, conversation = list(self._reply_ids), self._conversation
             self.pair.chosen.connect(lambda number: conversation.continue_with(reply_ids[number], texts[number]))
@@ -108,11 +107,8 @@ class SettingsComparison(QObject):
         self.finished.emit()
 
 
-__all__ = ["ChatPane", "ReadOnlyText", "ReplyView"]
-
-
 class ChatPane(ChatFrame):
-    """The conversation and the prompt."""
+    """The chat: sends questions through the controller, and shows and stores the conversation."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -121,7 +117,7 @@ class ChatPane(ChatFrame):
         self.conversation = OpenConversation(self.store)
         self._reply_view: ReplyView | None = None
         self._reply_id = ""
-        self._editing_at: int | None = None
+        self._editing_index: int | None = None
         self._comparison: SettingsComparison | None = None
         self._can_ask = self._replying = False
         self.conversation.system = str(settings.stored_value(SYSTEM_PROMPT)).strip()
@@ -140,7 +136,7 @@ class ChatPane(ChatFrame):
             super().keyPressEvent(event)
         elif self._replying:
             self._stop()
-        elif self._editing_at is not None:
+        elif self._editing_index is not None:
             self._leave_editing()
         elif self.chats_button.isChecked():
             self.chats_button.setChecked(False)
@@ -158,14 +154,14 @@ class ChatPane(ChatFrame):
 
     def enable_actions(self, *, can_ask: bool, replying: bool, hint: str) -> None:
         """Enable the actions that are possible now."""
-        free = self._comparison is None and not replying
-        self._can_ask = can_ask and free
+        is_idle = self._comparison is None and not replying
+        self._can_ask = can_ask and is_idle
         self._replying = replying
         self.send_button.setText(tr("Stop reply") if replying else tr("Send"))
         self.send_button.setToolTip(tr("Stop the reply (Esc)") if replying else tr("Send the message (Enter)"))
         self.send_button.setEnabled(self._can_ask or replying)
         for each in (self.new_button, self.compare_bar, self.compare_button):
-            each.setEnabled(free)
+            each.setEnabled(is_idle)
         self.prompt.show_hint(hint)
         self._update_actions()
 
@@ -184,15 +180,15 @@ class ChatPane(ChatFrame):
                 self.banner.show_message(str(error), "attention")
                 self.prompt.setPlainText(text)
                 return
-        if self._editing_at is not None:
-            self.column.remove_from(self._editing_at)
-            self.conversation.keep_first(self._editing_at)
+        if self._editing_index is not None:
+            self.column.remove_from(self._editing_index)
+            self.conversation.keep_first(self._editing_index)
             self._leave_editing()
         if not self.messages:
             self.show_title(make_title(text))
         self.conversation.add_question(text, self._model_name)
         reply_view = comparison.pair.replies[0] if comparison else ReplyView(coloured=coloured)
-        self.column.add(
+        self.column.add_turn(
             Turn(len(self.messages) - 1, QuestionBubble(text), comparison.pair if comparison else reply_view)
         )
         self._close_conversation_list()
@@ -279,11 +275,11 @@ class ChatPane(ChatFrame):
         return self._controller.inputs.model or ""
 
     def _send_request(
-        self, reply_view: ReplyView, sampling: Mapping[str, Any], more_settings: Mapping[str, Any]
+        self, reply_view: ReplyView, sampling: Mapping[str, Any], extra_settings: Mapping[str, Any]
     ) -> None:
         self._reply_view = reply_view
-        settings = reply_settings(self._controller.launch, sampling) | dict(more_settings)
-        self._reply_id = self.conversation.begin_reply(settings, self._model_name)
+        stored_settings = reply_settings(self._controller.launch, sampling) | dict(extra_settings)
+        self._reply_id = self.conversation.begin_reply(stored_settings, self._model_name)
         alone = self.prompts.active and self.prompts.alone.isChecked()
         self._controller.request_reply(self.conversation.build_request(alone=alone), dict(sampling))
 
@@ -342,8 +338,8 @@ class ChatPane(ChatFrame):
             self.system.commit_edit()
             if self._is_unanswered(turn):
                 self.conversation.restore_unanswered()
-            self.column.remove_from(turn.at + 1)
-            self.conversation.keep_first(turn.at + 1)
+            self.column.remove_from(turn.index + 1)
+            self.conversation.keep_first(turn.index + 1)
             reply_view = ReplyView(coloured=self.colour_button.isChecked())
             self.column.replace_reply(turn, reply_view)
             self._send_request(reply_view, self._controller.sampling, {})
@@ -351,7 +347,7 @@ class ChatPane(ChatFrame):
     @Slot(object)
     def _edit_question(self, turn: Turn) -> None:
         if not self._replying and self._comparison is None:
-            self._editing_at = turn.at
+            self._editing_index = turn.index
             self.editing_bar.show()
             self.prompt.setPlainText(turn.question.text)
             self.prompt.moveCursor(self.prompt.textCursor().MoveOperation.End)
@@ -360,7 +356,7 @@ class ChatPane(ChatFrame):
     @Slot()
     def _edit_last(self) -> None:
         turn = self.column.turns[-1] if self.column.turns else None
-        if turn is not None and (turn.at < len(self.messages) or self._is_unanswered(turn)):
+        if turn is not None and (turn.index < len(self.messages) or self._is_unanswered(turn)):
             self._edit_question(turn)
 
     def _is_unanswered(self, turn: Turn) -> bool:
@@ -370,27 +366,27 @@ class ChatPane(ChatFrame):
     @Slot(object, int)
     def _show_version(self, turn: Turn, by: int) -> None:
         if not self._replying and self._comparison is None:
-            number, versions = self.conversation.find_versions(turn.at + 1)
+            number, versions = self.conversation.find_versions(turn.index + 1)
             self.conversation.open_version(versions[number + by], self.show_conversation)
 
     def _leave_editing(self) -> None:
-        if self._editing_at is not None:
-            self._editing_at = None
+        if self._editing_index is not None:
+            self._editing_index = None
             self.editing_bar.hide()
             self.prompt.clear()
 
     def _update_actions(self) -> None:
         """Show on each reply the actions that are possible now."""
         # An unanswered question has the same index as the next one: only the last turn counts.
-        last: dict[int, Turn] = {turn.at: turn for turn in self.column.turns}
+        last_by_index = {turn.index: turn for turn in self.column.turns}
         for turn in self.column.turns:
             if isinstance(turn.reply, ReplyView) and turn.reply is not self._reply_view:
-                is_current = turn.at < len(self.messages) and turn is last[turn.at]
-                replied = is_current and turn.at + 1 < len(self.messages)
+                is_current = turn.index < len(self.messages) and turn is last_by_index[turn.index]
+                has_reply = is_current and turn.index + 1 < len(self.messages)
                 can_resend = self._can_ask and (is_current or self._is_unanswered(turn))
                 turn.reply.show_actions(can_resend=can_resend)
-                number, versions = self.conversation.find_versions(turn.at + 1) if replied else (0, [])
-                turn.reply.show_versions(number + 1, len(versions) if self._can_ask or not self._replying else 0)
+                number, versions = self.conversation.find_versions(turn.index + 1) if has_reply else (0, [])
+                turn.reply.show_versions(number + 1, 0 if self._replying else len(versions))
 
     @Slot()
     def _copy_last(self) -> None:

@@ -8,8 +8,9 @@ from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.translation import tr
 
-_LOWEST, _HIGHEST = 36, 76
+_LEAST_HEIGHT, _MOST_HEIGHT = 36, 76
 _SHORT_BUBBLE = 240
+"""Width in pixels up to which a question on one line is not wrapped."""
 _SHOWN_CHARACTERS = 20_000
 """Characters of a question that are shown. All of it is sent."""
 
@@ -27,8 +28,8 @@ class Prompt(QPlainTextEdit):
         self.setAccessibleName(tr("Your message"))
         self.setToolTip(tr("Enter sends, Shift+Enter begins a new line, Up edits the last question"))
         self.setTabChangesFocus(True)
-        self.setMinimumHeight(theme.px(_LOWEST))
-        self.setMaximumHeight(theme.px(_HIGHEST))
+        self.setMinimumHeight(theme.px(_LEAST_HEIGHT))
+        self.setMaximumHeight(theme.px(_MOST_HEIGHT))
 
     def show_hint(self, text: str) -> None:
         """Show a placeholder text."""

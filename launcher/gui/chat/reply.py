@@ -32,16 +32,22 @@ _SEGMENT, _LONGEST_SEGMENT = 3_000, 6_000
 
 
 class BlockStream:
-    """Splits streamed text into the blocks of a body."""
+    """Splits streamed text into the blocks of a body. `quiet` text, such as thinking, is prose without Markdown."""
 
     def __init__(self, body: Body, steps: VerificationSteps | None, *, quiet: bool = False) -> None:
         self._body, self._steps, self._quiet = body, steps, quiet
         self._prose: ProseBlock | None = None
+        """The block that grows, if it is prose."""
         self._code: CodeBlock | None = None
+        """The block that grows, if it is code or a table."""
         self._fence = ""
+        """The fence that opened the code block; empty for a table."""
         self._line = ""
+        """The last line so far."""
         self._offset = 0
+        """Offset of that line in the text, in characters."""
         self._broken = False
+        """Whether that line continues one that was too long."""
 
     def add(self, text: str) -> None:
         """Append text."""
@@ -109,9 +115,9 @@ class BlockStream:
                 if line.strip():
                     self._begin_prose(line_start).add(line)
                     self._next_line()
-        elif is_complete and not self._quiet and (fence := parse_fence(line)):
-            self._fence = fence[0]
-            self._begin_code(CodeBlock(fence[1]))
+        elif is_complete and not self._quiet and (opened := parse_fence(line)):
+            self._fence, language = opened
+            self._begin_code(CodeBlock(language))
         elif is_complete and not self._quiet and is_table_row(line):
             self._begin_code(CodeBlock("", table=True)).add(f"{line}\n")
         else:
@@ -161,7 +167,8 @@ class BlockStream:
 _CHARACTERS_AT_ONCE, _BUSY_S, _PAUSE_MS = 400, 0.008, 8
 """Characters per append, time budget per turn of the event loop, and pause between turns."""
 _MOST_PARTS = 500
-_DOT, _NO_BREAK_SPACE = " · ", "\N{NO-BREAK SPACE}"
+"""Pieces of received text that are kept before they are joined into one."""
+_SEPARATOR, _NO_BREAK_SPACE = " · ", "\N{NO-BREAK SPACE}"
 SHOWN_CHARACTERS = 1_000_000
 """Characters that are shown. All of them are stored with the conversation."""
 
@@ -172,7 +179,7 @@ class ReasoningView(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[str] = []
-        self._shown = 0
+        self._shown_characters = 0
         self._words, self._in_word = 0, False
         self._stream: BlockStream | None = None
         self._continue_timer = QTimer(self)
@@ -199,9 +206,9 @@ class ReasoningView(QWidget):
         return "".join(self._parts)
 
     def add(self, text: str) -> None:
-        """Append text."""
-        joined = self._in_word and not text[0].isspace()
-        self._words += len(text.split()) - joined
+        """Append text, which must not be empty."""
+        continues_word = self._in_word and not text[0].isspace()
+        self._words += len(text.split()) - continues_word
         self._in_word = not text[-1].isspace()
         self._parts.append(text)
         self.button.setText(ntr("Thinking, 1 word", "Thinking, {n} words", self._words))
@@ -229,20 +236,20 @@ class ReasoningView(QWidget):
     @Slot()
     def _show_more(self) -> None:
         """Show newly received text, a little per turn of the event loop."""
-        if self._stream is None or not self.button.isChecked() or self._shown >= SHOWN_CHARACTERS:
+        if self._stream is None or not self.button.isChecked() or self._shown_characters >= SHOWN_CHARACTERS:
             return
         text, until_s = self.text, perf_counter() + _BUSY_S
-        while self._shown < len(text) and perf_counter() < until_s:
-            now = text[self._shown : self._shown + _CHARACTERS_AT_ONCE]
-            self._shown += len(now)
-            self._stream.add(visible_reply(now))
-        if self._shown < len(text) and not self._continue_timer.isActive():
+        while self._shown_characters < len(text) and perf_counter() < until_s:
+            piece = text[self._shown_characters :][:_CHARACTERS_AT_ONCE]
+            self._shown_characters += len(piece)
+            self._stream.add(visible_reply(piece))
+        if self._shown_characters < len(text) and not self._continue_timer.isActive():
             self._continue_timer.start(_PAUSE_MS)
 
 
 def _keep_figures_whole(footer: str) -> str:
     """Return a line of figures that wraps only between two figures, after the dot."""
-    figures = footer.split(_DOT)
+    figures = footer.split(_SEPARATOR)
     if len(figures) == 1:
         return footer
     return f"{_NO_BREAK_SPACE}· ".join(each.replace(" ", _NO_BREAK_SPACE) for each in figures)
@@ -261,8 +268,12 @@ class ReplyView(QWidget):
         self.setAccessibleName(tr("Reply"))
         self.steps = VerificationSteps()
         self._parts: list[str] = []
+        """The text as received, in pieces."""
         self._waiting: list[str] = []
-        self._waiting_characters = self._queued_characters = 0
+        """Text that is not shown yet, in pieces."""
+        self._waiting_characters = 0
+        self._queued_characters = 0
+        """Characters that are shown or waiting."""
         self.reasoning = ReasoningView()
         self.body = Body()
         self._stream = BlockStream(self.body, self.steps)
@@ -274,14 +285,14 @@ class ReplyView(QWidget):
         self._continue_timer.setSingleShot(True)
         self._continue_timer.timeout.connect(self._show_more)
         self._ended = self._truncated = False
-        self._actions = QWidget()
         self.copy_button = CopyButton(
             lambda: visible_reply(self.text), tr("Copy this reply (Ctrl+Shift+C the last one)")
         )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP_S))
-        for widget in (self.reasoning, self.body, self._footer, self._make_actions()):
+        self._actions = self._make_actions()
+        for widget in (self.reasoning, self.body, self._footer, self._actions):
             layout.addWidget(widget)
 
     @property
@@ -307,6 +318,7 @@ class ReplyView(QWidget):
         for delta in deltas:
             text.append(delta.content)
             reasoning.append(delta.reasoning)
+            # A token may have no text of its own, such as half of a character; it still counts for its step.
             if delta.content or (delta.timings is not None and delta.timings.predicted_n and not delta.reasoning):
                 self.steps.add(len(visible_reply(delta.content)), delta.timings)
         self._queue_text("".join(text), "".join(reasoning))
@@ -331,16 +343,16 @@ class ReplyView(QWidget):
         self.reasoning.recolour()
         blocks = iter(self.body.blocks)
 
-        def next_one() -> None:
+        def recolour_next() -> None:
             block = next(blocks, None)
             if block is not None and block in self.body.blocks:
                 block.recolour(coloured=self.body.coloured)
-                QTimer.singleShot(0, self, next_one)
+                QTimer.singleShot(0, self, recolour_next)
 
-        next_one()
+        recolour_next()
 
     def end(self, footer: str) -> None:
-        """Show the figures or the end reason."""
+        """Mark the reply as ended, and show a footer: its figures, or why it ended."""
         self._footer.setText(_keep_figures_whole(footer))
         self._footer.setVisible(bool(footer))
         self._actions.show()
@@ -363,7 +375,6 @@ class ReplyView(QWidget):
         self.edit_button.setVisible(can_resend)
 
     def _make_actions(self) -> QWidget:
-        actions = self._actions
         self.regenerate_button = QPushButton(tr("Regenerate"))
         self.regenerate_button.setToolTip(tr("Generate another reply. This one is kept as an earlier version"))
         self.regenerate_button.clicked.connect(self.regenerate_requested)
@@ -382,6 +393,7 @@ class ReplyView(QWidget):
         self._version = Label()
         self._version.setObjectName("secondary")
         self._version.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        actions = QWidget()
         row = QHBoxLayout(actions)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(theme.px(theme.GAP))

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from launcher.engine.server.client import Timings
 
 _MOST_TOKENS = 255
-_FIGURE = "draft_steps"
-_KEPT = re.compile(r"(\d{1,9})(?:x(\d{1,3}))?")
+_FIGURE_NAME = "draft_steps"
+_STORED_STEP = re.compile(r"(\d{1,9})(?:x(\d{1,3}))?")
 
 
 class VerificationSteps:
@@ -23,19 +23,23 @@ class VerificationSteps:
 
     def __init__(self) -> None:
         self._starts = array("L")
+        """Offset of each step's first character."""
         self._tokens = array("B")
+        """Tokens of each step."""
         self._length = 0
-        self._last: tuple[float, int | None] | None = None
+        """Characters of all steps."""
+        self._last_counters: tuple[float, int | None] | None = None
+        """Time and counter of the last event with timings."""
 
     def add(self, characters: int, timings: "Timings | None") -> None:
         """Add a token with this many characters. Without timings it belongs to the previous step."""
-        moment = self._last if timings is None else (timings.predicted_ms, timings.draft_n)
-        if not self._starts or moment != self._last:
+        counters = self._last_counters if timings is None else (timings.predicted_ms, timings.draft_n)
+        if not self._starts or counters != self._last_counters:
             self._starts.append(self._length)
             self._tokens.append(0)
         if self._tokens[-1] < _MOST_TOKENS:
             self._tokens[-1] += 1
-        self._last = moment
+        self._last_counters = counters
         self._length += characters
 
     def as_figures(self) -> dict[str, str]:
@@ -45,15 +49,15 @@ class VerificationSteps:
         ends = (*self._starts[1:], self._length)
         lengths = (end - start for start, end in zip(self._starts, ends, strict=True))
         steps = zip(lengths, self._tokens, strict=True)
-        return {_FIGURE: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
+        return {_FIGURE_NAME: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
 
     def restore(self, characters: int, figures: Mapping[str, object]) -> None:
         """Restore the stored steps of a text with this many characters.
 
         Missing or inconsistent data becomes one step of one token.
         """
-        stored = figures.get(_FIGURE)
-        matches = [_KEPT.fullmatch(word) for word in stored.split()] if isinstance(stored, str) else []
+        stored = figures.get(_FIGURE_NAME)
+        matches = [_STORED_STEP.fullmatch(word) for word in stored.split()] if isinstance(stored, str) else []
         steps = [(int(each[1]), int(each[2] or 1)) for each in matches if each is not None]
         if sum(length for length, _ in steps) != characters:
             steps = [(characters, 1)]
@@ -62,17 +66,17 @@ class VerificationSteps:
             self._tokens.append(min(tokens, _MOST_TOKENS))
             self._length += length
 
-    def tints(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
+    def split_by_tint(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
         """Yield (begin, end, tint) for the characters between two offsets.
 
         The tint is the step's number modulo 2, or None if the step yielded a single token.
         """
-        at = max(0, bisect_right(self._starts, begin) - 1)
+        step = max(0, bisect_right(self._starts, begin) - 1)
         while begin < end:
-            after = self._starts[at + 1] if at + 1 < len(self._starts) else end
-            to = min(after, end)
-            several = at < len(self._tokens) and self._tokens[at] > 1
-            if to > begin:
-                yield begin, to, at % 2 if several else None
-            begin = max(begin, to)
-            at += 1
+            next_start = self._starts[step + 1] if step + 1 < len(self._starts) else end
+            step_end = min(next_start, end)
+            has_drafts = step < len(self._tokens) and self._tokens[step] > 1
+            if step_end > begin:
+                yield begin, step_end, step % 2 if has_drafts else None
+            begin = max(begin, step_end)
+            step += 1

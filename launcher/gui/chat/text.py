@@ -27,7 +27,10 @@ _HEADING_PX = {1: theme.TITLE_PX, 2: theme.SECTION_PX}
 
 
 class ReadOnlyText(QTextEdit):
-    """Read-only text without links and pictures. Formats are set by code, never by HTML."""
+    """Read-only text without links and pictures. Formats are set by code, never by HTML.
+
+    `quiet` text, such as the model's thinking, is small and shown as received, without Markdown.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__()
@@ -71,6 +74,7 @@ class ProseBlock(Block):
         self._steps, self._coloured = steps, coloured
         self._lines: list[tuple[int, str]] = []
         self._plain = True
+        """Whether the last line has no Markdown so far, so that text can be appended without replacing the line."""
         self._height = 0
         self.characters = 0
         layout = QVBoxLayout(self)
@@ -146,7 +150,7 @@ class ProseBlock(Block):
         self.setFixedHeight(self._height)
         return self._height
 
-    def source(self) -> ProseSource | None:
+    def make_source(self) -> ProseSource | None:
         """Return the block's content, unless part of it is selected."""
         if self.edit.hasFocus() or self.edit.textCursor().hasSelection():
             return None
@@ -180,7 +184,7 @@ class ProseBlock(Block):
                 cursor.insertText(span.text, form)
                 continue
             first = offset + span.start
-            for begin, end, tint in self._steps.tints(first, first + len(span.text)):
+            for begin, end, tint in self._steps.split_by_tint(first, first + len(span.text)):
                 stretch = QTextCharFormat(form)
                 if tint is not None:
                     stretch.setBackground(QColor(theme.current().drafted[tint]))
