@@ -68,7 +68,7 @@ def test_it_shows_what_is_declared_as_it_stands(page: SettingsPage) -> None:
     assert control(page, TEXT_SCALE).value.text() == "100 %"
     assert control(page, MODELS_FOLDER).line.text() == str(models_dir())
     assert not control(page, AT_LOGIN).box.isChecked()
-    assert not any(row.mark.isVisible() or row.back.isVisible() for row in page.rows.values())
+    assert not any(row.mark.isVisible() or row.reset_button.isVisible() for row in page.rows.values())
     assert "next time" in page.rows[LANGUAGE]._sentence.text()
     assert page.path.full_text == str(settings_file.settings_path())
 
@@ -81,8 +81,8 @@ def test_the_theme_applies_at_once_and_comes_back(page: SettingsPage, qtbot: QtB
     qtbot.waitUntil(lambda: kept(THEME) == "dark")
     qtbot.waitUntil(lambda: theme.current() is theme.DARK)
     qtbot.waitUntil(row.mark.isVisible)
-    row.back.click()
-    qtbot.waitUntil(lambda: kept(THEME) is None and not row.back.isVisible())
+    row.reset_button.click()
+    qtbot.waitUntil(lambda: kept(THEME) is None and not row.reset_button.isVisible())
     assert box.currentData() == "system"
 
 
@@ -93,12 +93,12 @@ def test_a_slider_is_kept_when_it_has_come_to_rest(page: SettingsPage, qtbot: Qt
     assert control(page, TEXT_SCALE).value.text() == "120 %"
     assert kept(TEXT_SCALE) is None
     qtbot.waitUntil(lambda: kept(TEXT_SCALE) == 120)
-    qtbot.waitUntil(page.rows[TEXT_SCALE].back.isVisible)
+    qtbot.waitUntil(page.rows[TEXT_SCALE].reset_button.isVisible)
 
 
 def test_what_is_chosen_later_is_what_stays(page: SettingsPage, qtbot: QtBot) -> None:
     for value in ("light", "dark", "light", "dark"):
-        page.change(THEME, value)
+        page.change_setting(THEME, value)
     qtbot.waitUntil(lambda: control(page, THEME).box.currentData() == "dark" and theme.current() is theme.DARK)
     assert kept(THEME) == "dark"
 
@@ -109,14 +109,14 @@ def test_a_folder_is_taken_or_refused_in_place(page: SettingsPage, qtbot: QtBot,
     line.setText(str(tmp_path / "big"))
     qtbot.keyClick(line, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: models_dir() == tmp_path / "big")
-    qtbot.waitUntil(page.rows[MODELS_FOLDER].back.isVisible)
+    qtbot.waitUntil(page.rows[MODELS_FOLDER].reset_button.isVisible)
     (tmp_path / "file").touch()
     line.setText(str(tmp_path / "file"))
     qtbot.keyClick(line, Qt.Key.Key_Return)
     qtbot.waitUntil(page.banner.isVisible)
     assert "is a file, not a folder" in page.banner.text.text()
     qtbot.waitUntil(lambda: line.text() == str(tmp_path / "big"))
-    page.rows[MODELS_FOLDER].back.click()
+    page.rows[MODELS_FOLDER].reset_button.click()
     qtbot.waitUntil(lambda: line.text() == usual)
     assert not page.banner.isVisible()
 
@@ -137,7 +137,7 @@ def test_a_long_path_loses_its_middle_until_somebody_writes_in_it(
 ) -> None:
     line = control(page, MODELS_FOLDER).line
     long = tmp_path / ("many-letters-" * 9) / "models"
-    page.change(MODELS_FOLDER, str(long))
+    page.change_setting(MODELS_FOLDER, str(long))
     qtbot.waitUntil(lambda: line.text() == str(long))
     page.search.setFocus()
     assert line.elided.startswith(str(long)[:8])
@@ -161,7 +161,7 @@ def test_a_number_can_be_left_to_the_server(page: SettingsPage, qtbot: QtBot) ->
     qtbot.keyClicks(box, box.textFromValue(0.7))
     qtbot.keyClick(box, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: kept(TEMPERATURE) == 0.7)
-    row.back.click()
+    row.reset_button.click()
     qtbot.waitUntil(lambda: kept(TEMPERATURE) is None and box.text() == "Server default")
     tokens = control(page, MAX_TOKENS).box
     tokens.setValue(64)
@@ -214,7 +214,7 @@ def test_serving_from_login_on_is_switched_and_says_what_starts(page: SettingsPa
     qtbot.waitUntil(lambda: autostart.read_autostart().on)
     qtbot.waitUntil(row.note.isVisible)
     assert "--last" in row.note.text()
-    row.back.click()
+    row.reset_button.click()
     qtbot.waitUntil(lambda: not autostart.read_autostart().on)
     qtbot.waitUntil(lambda: not control(page, AT_LOGIN).box.isChecked())
 
@@ -269,8 +269,8 @@ def test_nothing_moves_when_a_setting_is_changed(page: SettingsPage, qtbot: QtBo
         return [place.getRect() for row in page.rows.values() for place in (row.geometry(), row.control.geometry())]
 
     before = places()
-    page.change(LANGUAGE, "zh_CN")
-    qtbot.waitUntil(page.rows[LANGUAGE].back.isVisible)
+    page.change_setting(LANGUAGE, "zh_CN")
+    qtbot.waitUntil(page.rows[LANGUAGE].reset_button.isVisible)
     moved = [
         abs(now - then)
         for each, other in zip(places(), before, strict=True)
@@ -299,9 +299,9 @@ def test_no_text_is_clipped(
         with qtbot.waitSignal(window.page_shown, timeout=60_000):
             window.show()
         page = show(window, qtbot)
-        page.change(THEME, "dark")
-        page.change(TEXT_SCALE, 150)
-        qtbot.waitUntil(page.rows[TEXT_SCALE].back.isVisible)
+        page.change_setting(THEME, "dark")
+        page.change_setting(TEXT_SCALE, 150)
+        qtbot.waitUntil(page.rows[TEXT_SCALE].reset_button.isVisible)
         qtbot.wait(50)
         assert [*clipped(page), *hidden_by_parents(page)] == []
         with qtbot.waitSignal(window.shut_down, timeout=60_000):

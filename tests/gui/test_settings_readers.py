@@ -96,13 +96,13 @@ def test_what_is_chosen_on_the_page_holds_for_the_next_reply(demo: Window, qtbot
     cockpit: CockpitPage = demo.page("cockpit")
     qtbot.waitUntil(lambda: can_send(cockpit.chat) and cockpit.state.previewer is not None, timeout=60_000)
     page = on_page(demo, qtbot)
-    page.change(MAX_TOKENS, 4)
-    page.change(THINKING, VALUE_OFF)
+    page.change_setting(MAX_TOKENS, 4)
+    page.change_setting(THINKING, VALUE_OFF)
     qtbot.waitUntil(lambda: demo.controller.sampling == {"max_tokens": 4, "thinking": False})
     assert cockpit.controls.sampling.fields["max_tokens"].value == 4
     assert " 4 tokens" in ask(cockpit.chat, qtbot, "Hello")
-    page.reset(MAX_TOKENS)
-    page.reset(THINKING)
+    page.reset_setting(MAX_TOKENS)
+    page.reset_setting(THINKING)
     qtbot.waitUntil(lambda: demo.controller.sampling == {})
 
 
@@ -110,7 +110,7 @@ def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: 
     changes = demo.page("cockpit").controls.changes
     assert changes.drain_s == settings.DRAIN_S
     page = on_page(demo, qtbot)
-    page.change(APPLY, VALUE_CANCEL)
+    page.change_setting(APPLY, VALUE_CANCEL)
     qtbot.waitUntil(lambda: changes.drain_s == 0)
     changes.drain.setCurrentIndex(changes.drain.findData(VALUE_FINISH))
     changes.drain.activated.emit(changes.drain.currentIndex())
@@ -125,7 +125,7 @@ def test_the_window_closes_as_was_chosen_without_a_question(
     window.use_tray(Tray(window.controller, lambda: False, window))
     window.start_demo()
     wait_for(ServerState.READY)
-    on_page(window, qtbot).change(CLOSE, way)
+    on_page(window, qtbot).change_setting(CLOSE, way)
     qtbot.waitUntil(lambda: settings.stored_value(CLOSE) == way)
     if way == VALUE_QUIT:
         with qtbot.waitSignal(window.shut_down, timeout=60_000):
@@ -147,7 +147,7 @@ def test_the_answer_to_the_question_is_a_setting(window: Window, wait_for: Wait,
     window.bring_to_front()
     page = on_page(window, qtbot)
     qtbot.waitUntil(lambda: page.rows[CLOSE].control.box.currentData() == VALUE_TRAY)
-    page.reset(CLOSE)
+    page.reset_setting(CLOSE)
     qtbot.waitUntil(lambda: settings.stored_value(CLOSE) == "ask")
     window.close()
     assert window.notice.isVisible()
@@ -165,11 +165,11 @@ def test_with_motion_off_nothing_moves(
     theme.apply(qapp, theme.current())
     qapp.setEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page = on_page(window, qtbot)
-    page.change(MOTION, VALUE_OFF)
+    page.change_setting(MOTION, VALUE_OFF)
     qtbot.waitUntil(lambda: qapp.cursorFlashTime() == 0)
     assert duration_ms() == 0
     assert not qapp.isEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
-    page.reset(MOTION)
+    page.reset_setting(MOTION)
     qtbot.waitUntil(lambda: qapp.cursorFlashTime() == blinks)
     assert duration_ms() == moves_ms
     assert qapp.isEffectEnabled(Qt.UIEffect.UI_AnimateCombo)

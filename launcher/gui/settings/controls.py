@@ -97,8 +97,8 @@ class SettingControl(QWidget):
         """Show a value without emitting `chosen`."""
         raise NotImplementedError
 
-    def set_accessible_name(self, widget: QWidget) -> None:
-        """Set a widget's accessible name, and a tooltip with the setting's name in file and terminal."""
+    def describe_widget(self, widget: QWidget) -> None:
+        """Set a widget's tooltip, and its name and description for screen readers."""
         widget.setAccessibleName(tr(self.setting.title))
         widget.setAccessibleDescription(tr(self.setting.sentence))
         set_tooltip(widget, setting_tooltip(self.setting))
@@ -115,7 +115,7 @@ class ChoiceControl(SettingControl):
         self.box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.box.setMinimumWidth(theme.px(140))
         self.box.activated.connect(lambda at: self.chosen.emit(self.box.itemData(at)))
-        self.set_accessible_name(self.box)
+        self.describe_widget(self.box)
         self.row.addWidget(self.box, 1)
 
     def show_value(self, value: AppSettingValue) -> None:
@@ -137,15 +137,15 @@ class NumberControl(SettingControl):
         self.value.setFont(font)
         self.value.setMinimumWidth(QFontMetrics(font).horizontalAdvance(self._format_number(int(setting.most))))
         self.value.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self._rest_timer = _make_rest_timer(self, lambda: self.chosen.emit(self._number()))
-        self.slider.valueChanged.connect(self._moved)
-        self.set_accessible_name(self.slider)
+        self._settle_timer = _make_settle_timer(self, lambda: self.chosen.emit(self._read_number()))
+        self.slider.valueChanged.connect(self._handle_move)
+        self.describe_widget(self.slider)
         self.row.addWidget(self.slider, 1)
         self.row.addWidget(self.value)
 
     def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
-        if self._rest_timer.isActive():
+        if self._settle_timer.isActive():
             return  # the user is moving it
         self.slider.blockSignals(True)
         self.slider.setValue(round((int(value) - self.setting.least) / self.setting.step))
@@ -153,11 +153,11 @@ class NumberControl(SettingControl):
         self.slider.update()
         self._show_number(int(value))
 
-    def _moved(self) -> None:
-        self._show_number(self._number())
-        self._rest_timer.start()
+    def _handle_move(self) -> None:
+        self._show_number(self._read_number())
+        self._settle_timer.start()
 
-    def _number(self) -> int:
+    def _read_number(self) -> int:
         return int(self.setting.least + self.setting.step * self.slider.value())
 
     def _show_number(self, number: int) -> None:
@@ -175,7 +175,7 @@ class SwitchControl(SettingControl):
         super().__init__(setting)
         self.box = QCheckBox(tr("On"))
         self.box.clicked.connect(lambda checked: self.chosen.emit(checked))
-        self.set_accessible_name(self.box)
+        self.describe_widget(self.box)
         self.row.addWidget(self.box)
         self.row.addStretch()
 
@@ -185,14 +185,14 @@ class SwitchControl(SettingControl):
 
 
 class NumberBox(QDoubleSpinBox):
-    """Number field. One step below the minimum shows `word`, for no number. The wheel scrolls the page instead."""
+    """Number field. One step below the minimum it shows `none_text`, for no number. The wheel scrolls the page."""
 
-    def __init__(self, setting: Setting, word: str) -> None:
+    def __init__(self, setting: Setting, none_text: str) -> None:
         super().__init__()
         self.setDecimals(0 if setting.whole else _DECIMALS)
         self.setRange(setting.least - setting.step, setting.most)
         self.setSingleStep(setting.step)
-        self.setSpecialValueText(word)
+        self.setSpecialValueText(none_text)
         self.setSuffix(f" {setting.unit}" if setting.unit else "")
         self.setLocale(QLocale.c())
         self.setGroupSeparatorShown(setting.whole)
@@ -228,18 +228,18 @@ class NumberOrNoneControl(SettingControl):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._none, word = setting.choices[0]
-        self._shown: AppSettingValue = self._none
-        self.box = NumberBox(setting, tr(word))
+        self._none_value, none_label = setting.choices[0]
+        self._shown: AppSettingValue = self._none_value
+        self.box = NumberBox(setting, tr(none_label))
         self.box.setMinimumWidth(theme.px(140))
-        self._rest_timer = _make_rest_timer(self, self._emit_change)
-        self.box.valueChanged.connect(lambda _value: self._rest_timer.start())
-        self.set_accessible_name(self.box)
+        self._settle_timer = _make_settle_timer(self, self._emit_change)
+        self.box.valueChanged.connect(lambda _value: self._settle_timer.start())
+        self.describe_widget(self.box)
         self.row.addWidget(self.box, 1)
 
     def show_value(self, value: AppSettingValue) -> None:
         """Show a value."""
-        if self._rest_timer.isActive():
+        if self._settle_timer.isActive():
             return  # the user is changing it
         self._shown = value
         self.box.blockSignals(True)
@@ -250,7 +250,7 @@ class NumberOrNoneControl(SettingControl):
         number = round(self.box.value(), _DECIMALS)
         value: AppSettingValue = int(number) if self.setting.whole else number
         if number < self.setting.least:
-            value = self._none
+            value = self._none_value
         if value != self._shown:
             self._shown = value
             self.chosen.emit(value)
@@ -281,23 +281,23 @@ class TextControl(SettingControl):
         super().__init__(setting)
         self._shown = ""
         self.edit = TextArea()
-        self._rest_timer = _make_rest_timer(self, self._emit_change)
-        self.edit.textChanged.connect(self._rest_timer.start)
+        self._settle_timer = _make_settle_timer(self, self._emit_change)
+        self.edit.textChanged.connect(self._settle_timer.start)
         self.edit.left.connect(self._emit_change)
-        self.set_accessible_name(self.edit)
+        self.describe_widget(self.edit)
         self.row.addWidget(self.edit, 1)
 
     def show_value(self, value: AppSettingValue) -> None:
         """Show a value, unless the user is typing."""
         text = str(value)
-        if not self._rest_timer.isActive() and text != self._shown:
+        if not self._settle_timer.isActive() and text != self._shown:
             self._shown = text
             self.edit.blockSignals(True)
             self.edit.setPlainText(text)
             self.edit.blockSignals(False)
 
     def _emit_change(self) -> None:
-        self._rest_timer.stop()
+        self._settle_timer.stop()
         text = self.edit.toPlainText()
         if text.strip() != self._shown.strip():
             self._shown = text
@@ -313,7 +313,7 @@ class FolderControl(SettingControl):
         self.line = PathLine()
         self.line.setMinimumWidth(theme.px(100))
         self.line.editingFinished.connect(self._emit_typed)
-        self.set_accessible_name(self.line)
+        self.describe_widget(self.line)
         self.button = QPushButton(tr("Choose …"))
         set_tooltip(self.button, tr("Choose a folder: {title}", title=tr(setting.title)))
         self.button.clicked.connect(lambda _checked=False: self._choose_folder())
@@ -352,9 +352,11 @@ _CONTROLS: dict[str, type[SettingControl]] = {
 }
 
 
-def control_for(setting: Setting) -> SettingControl:
-    """Return the control for a setting's kind."""
-    return (NumberOrNoneControl if setting.kind == "number" and setting.choices else _CONTROLS[setting.kind])(setting)
+def make_control(setting: Setting) -> SettingControl:
+    """Return a control for a setting's kind."""
+    if setting.kind == "number" and setting.choices:
+        return NumberOrNoneControl(setting)
+    return _CONTROLS[setting.kind](setting)
 
 
 def setting_tooltip(setting: Setting) -> str:
@@ -364,12 +366,12 @@ def setting_tooltip(setting: Setting) -> str:
     )
 
 
-def _make_rest_timer(control: SettingControl, then: Callable[[], object]) -> QTimer:
-    """Return a timer that calls `then` when it was not started again for _SETTLED_MS."""
+def _make_settle_timer(control: SettingControl, callback: Callable[[], object]) -> QTimer:
+    """Return a timer that calls `callback` when it was not started again for _SETTLED_MS."""
     timer = QTimer(control)
     timer.setSingleShot(True)
     timer.setInterval(_SETTLED_MS)
-    timer.timeout.connect(then)
+    timer.timeout.connect(callback)
     return timer
 
 
@@ -401,17 +403,17 @@ class SettingRow(QWidget):
         self._sentence = _make_selectable_caption(sentences.replace("。 ", "。"))  # Chinese has no space there
         self.note = _make_selectable_caption("")
         """A remark on the value, such as what overrides it. Hidden without one."""
-        self.back = QPushButton(tr("Reset"))
-        self.back.setObjectName("quiet")
-        self.back.setAccessibleName(tr("Reset: {title}", title=tr(setting.title)))
-        _retain_size(self.back)
+        self.reset_button = QPushButton(tr("Reset"))
+        self.reset_button.setObjectName("quiet")
+        self.reset_button.setAccessibleName(tr("Reset: {title}", title=tr(setting.title)))
+        _retain_size(self.reset_button)
         _retain_size(self.mark)
-        self.back.clicked.connect(lambda _checked=False: self.reset.emit(setting.name))
+        self.reset_button.clicked.connect(lambda _checked=False: self.reset.emit(setting.name))
         self._head = head = QHBoxLayout()
         head.setSpacing(theme.px(6))
         head.addWidget(title)
         head.addWidget(self.mark)
-        head.addWidget(self.back)
+        head.addWidget(self.reset_button)
         head.addStretch()
         texts = QVBoxLayout()
         texts.setSpacing(theme.px(2))
@@ -419,7 +421,7 @@ class SettingRow(QWidget):
         texts.addWidget(self._sentence)
         texts.addWidget(self.note)
         texts.addStretch()
-        self.control: SettingControl = control_for(setting)
+        self.control: SettingControl = make_control(setting)
         self.control.chosen.connect(lambda value: self.changed.emit(setting.name, value))
         self.line = QFrame()
         self.line.setObjectName("line")
@@ -434,7 +436,7 @@ class SettingRow(QWidget):
         self._layout.addLayout(texts, 1)
         self._layout.addWidget(self.control)
         self.control.setEnabled(False)  # until the value is read
-        self.back.hide()
+        self.reset_button.hide()
         self.mark.hide()
         self.note.hide()
 
@@ -445,8 +447,8 @@ class SettingRow(QWidget):
         self.control.show_value(state.value)
         shown = state.changed and not state.overridden
         self.mark.setVisible(state.changed)
-        self.back.setVisible(shown)
-        set_tooltip(self.back, tr("Reset to default: {value}", value=default))
+        self.reset_button.setVisible(shown)
+        set_tooltip(self.reset_button, tr("Reset to default: {value}", value=default))
         note = state.note
         if state.overridden:
             note = tr("{variable} is set and overrides this setting.", variable=self.setting.variable)
@@ -474,7 +476,7 @@ class SettingRow(QWidget):
 
 
 def applies_text(setting: Setting) -> str:
-    """Return when a new value takes effect, or "" if at once."""
+    """Return when a new value takes effect; "" if at once, or if the setting's own sentence already says it."""
     return {
         "now": "",
         "next window": tr("Applies the next time the window opens."),

@@ -25,6 +25,8 @@ from launcher.gui.widgets.blocks import make_caption
 
 _WIDEST = 920
 """Maximum width of the page's content, in pixels."""
+_TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
+"""The card that also shows where the hub's token comes from."""
 _T = TypeVar("_T")
 
 
@@ -64,13 +66,13 @@ class SettingsPage(QWidget):
         self.path.setObjectName("secondary")
         self.path.setTextInteractionFlags(theme.SELECTABLE)
         self._path_line = self._make_path_line()
-        self._steps = self._lay_out()
+        self._build_steps = self._lay_out()
         self.build_next_part()
         controller.setting_changed.connect(self._handle_setting)
 
     def build_next_part(self) -> bool:
-        """Build the next card. Returns False when none is left."""
-        return next(self._steps, False)
+        """Build the next part of the page. Returns False when none is left."""
+        return next(self._build_steps, False)
 
     def on_shown(self) -> None:
         """Read all settings: the file may have been edited."""
@@ -98,7 +100,7 @@ class SettingsPage(QWidget):
         self.no_match.setText(tr("No setting matches “{text}”.", text=text.strip()))
         self.no_match.setVisible(all(card.isHidden() for card in (*self.cards.values(), self.sharing)))
 
-    def change(self, name: str, value: AppSettingValue) -> None:
+    def change_setting(self, name: str, value: AppSettingValue) -> None:
         """Store a value for a setting."""
         setting = settings.find_setting(name)
 
@@ -108,7 +110,7 @@ class SettingsPage(QWidget):
 
         self._write(work)
 
-    def reset(self, name: str) -> None:
+    def reset_setting(self, name: str) -> None:
         """Reset a setting to its default."""
         self._write(lambda: settings.reset_setting(name))
 
@@ -168,7 +170,7 @@ class SettingsPage(QWidget):
         row.show_state(state, _value_text(state.setting, settings.default_value(state.setting)))
 
     def _lay_out(self) -> Iterator[bool]:
-        """Lay out the page: its frame, then one card per step, then the footer."""
+        """Build the page part by part: its frame, then one card after the other, then the footer."""
         inner = QWidget()
         inner.setObjectName("plain")
         inner.setMaximumWidth(theme.px(_WIDEST))
@@ -207,8 +209,8 @@ class SettingsPage(QWidget):
         for setting in SETTINGS:
             if setting.group == group:
                 row = self.rows[setting.name] = SettingRow(setting)
-                row.changed.connect(self.change)
-                row.reset.connect(self.reset)
+                row.changed.connect(self.change_setting)
+                row.reset.connect(self.reset_setting)
                 card.body.addWidget(row)
         if group == _TOKEN_GROUP:
             card.body.addWidget(self.token)
@@ -251,9 +253,6 @@ class SettingsPage(QWidget):
         layout.addWidget(line)
         layout.addLayout(texts)
         return row
-
-
-_TOKEN_GROUP = settings.find_setting(MODELS_FOLDER).group
 
 
 def _value_text(setting: Setting, value: AppSettingValue) -> str:

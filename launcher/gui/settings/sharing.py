@@ -29,12 +29,11 @@ class SharingCard(Card):
         super().__init__(tr("Network"))
         self._controller = controller
         self._restarting = False
-        self._port = 0
         self.switch = QCheckBox(tr("Share with the network"))
         set_tooltip(self.switch, tr("Let other computers use this server. Flag: --host 0.0.0.0"))
         self.switch.clicked.connect(self._on_switch_clicked)
-        self._line = make_caption("")
-        self._question = _make_panel("attention")
+        self._state_line = make_caption("")
+        self._question_panel = _make_panel("attention")
         self.share_button = make_button(tr("Share now"), self._share, primary=True)
         set_tooltip(
             self.share_button, tr("Restart the server so that other computers can use it. Flag: --host 0.0.0.0")
@@ -49,8 +48,8 @@ class SharingCard(Card):
         )
         warning.setWordWrap(True)
         note = make_caption(tr("Sharing restarts the server. It ends when the server stops or this program restarts."))
-        _fill_panel(self._question, warning, note, ButtonRow(self.share_button, self.cancel_button))
-        self._shared = _make_panel("information")
+        _fill_panel(self._question_panel, warning, note, ButtonRow(self.share_button, self.cancel_button))
+        self._shared_panel = _make_panel("information")
         self.addresses = Label()
         self.addresses.setFont(theme.monospace())
         self.addresses.setWordWrap(True)
@@ -65,65 +64,66 @@ class SharingCard(Card):
         set_tooltip(self.copy_key, tr("Copy the API key that clients send with each request. It is not shown"))
         self._copied = make_caption("")
         self._copied.hide()
-        _fill_panel(self._shared, self.addresses, self.hint, ButtonRow(self.copy_url, self.copy_key), self._copied)
+        _fill_panel(
+            self._shared_panel, self.addresses, self.hint, ButtonRow(self.copy_url, self.copy_key), self._copied
+        )
         top = QVBoxLayout()
         top.setSpacing(theme.px(2))
         top.addWidget(self.switch)
-        top.addWidget(self._line)
+        top.addWidget(self._state_line)
         self.body.addLayout(top)
-        self.body.addWidget(self._question)
-        self.body.addWidget(self._shared)
+        self.body.addWidget(self._question_panel)
+        self.body.addWidget(self._shared_panel)
         controller.launched.connect(lambda _launch: self.show_state())
         controller.view_changed.connect(lambda _view: self._show_switch())
         self.show_state()
 
     def matches(self, words: list[str]) -> bool:
         """Return whether all words occur in the card's texts."""
-        texts = " ".join(
-            (tr("Network"), self.switch.text(), self._line.text(), "lan", self.copy_url.text(), self.copy_key.text())
-        )
-        return all(word in texts.casefold() for word in words)
+        labels = (self.switch, self._state_line, self.copy_url, self.copy_key)
+        # "lan" is in none of the texts, but users search for it.
+        text = " ".join((tr("Network"), "lan", *(each.text() for each in labels))).casefold()
+        return all(word in text for word in words)
 
     @Slot()
     def show_state(self) -> None:
         """Show whether the server is shared, and its addresses."""
         shared = self._controller.shared
-        self._question.hide()
+        self._question_panel.hide()
         self._copied.hide()
-        self._shared.setVisible(shared and bool(self.addresses.text()))
+        self._shared_panel.setVisible(shared and bool(self.addresses.text()))
         self._show_switch()
         port = self._controller.view.address.rpartition(":")[2]
         if shared and port.isdecimal():
-            self._port = int(port)
-            self._controller.bridge.run(lambda _report: _read_addresses(self._port), done=self._show_addresses)
+            self._controller.bridge.run(lambda _report: _read_addresses(int(port)), done=self._show_addresses)
         else:
             self.addresses.setText("")
 
     def _show_switch(self) -> None:
-        serves = self._controller.launch is not None
-        asks = not self._question.isHidden()
-        self.switch.setChecked(self._controller.shared or asks)
-        self.switch.setEnabled(serves and not self._restarting)
+        is_serving = self._controller.launch is not None
+        is_asking = not self._question_panel.isHidden()
+        self.switch.setChecked(self._controller.shared or is_asking)
+        self.switch.setEnabled(is_serving and not self._restarting)
         if self._restarting:
             line = tr("Restarting the server ...")
-        elif not serves:
+        elif not is_serving:
             line = tr("Only this computer can use the server. To share it, load a model first.")
         elif self._controller.shared:
             line = tr("Other computers can use the server with its API key until it stops or this window closes.")
         else:
             line = tr("Only this computer can use the server.")
-        self._line.setText(line)
+        self._state_line.setText(line)
 
     @Slot(bool)
     def _on_switch_clicked(self, checked: bool) -> None:
         if checked and not self._controller.shared:
-            self._question.show()
+            self._question_panel.show()
             self.cancel_button.setFocus()
             self._show_switch()
-        elif checked or not self._controller.shared:
-            self.show_state()
-        else:
+        elif not checked and self._controller.shared:
             self._restart(shared=False)
+        else:
+            self.show_state()  # closes the question
 
     @Slot()
     def _share(self) -> None:
@@ -131,7 +131,7 @@ class SharingCard(Card):
 
     def _restart(self, *, shared: bool) -> None:
         self._restarting = True
-        self._question.hide()
+        self._question_panel.hide()
         self._controller.share(shared, self._finish_restart)
         self._show_switch()
 
@@ -147,7 +147,7 @@ class SharingCard(Card):
         self.copy_url.setEnabled(bool(urls))
         self.hint.setText(info.hint)
         self.hint.setVisible(bool(info.hint))
-        self._shared.setVisible(self._controller.shared)
+        self._shared_panel.setVisible(self._controller.shared)
 
     def _copy_url(self) -> None:
         url = self.addresses.text().partition("\n")[0]
