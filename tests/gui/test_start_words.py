@@ -8,11 +8,11 @@ import pytest
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.base.errors import DiskFull
 from launcher.base.progress import Progress
+from launcher.gui.duration import format_duration
 from launcher.gui.start.computer_text import Fact, format_report, list_facts
 from launcher.gui.start.queries import Computer, PlanRequest, PlanResult, _drop_duplicates
 from launcher.gui.start.text import (
     evidence_text,
-    format_time_left,
     memory_needs_text,
     memory_parts,
     memory_totals,
@@ -218,9 +218,12 @@ def test_every_step_and_stage_can_be_said() -> None:
                 step_state(StepProgress(step, stage, "x", how))
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(45.2, "45 s"), (62, "1 min 2 s"), (7_500, "2 h 5 min"), (-1, "0 s")])
-def test_a_time_that_is_left(seconds: float, words: str) -> None:
-    assert format_time_left(seconds) == words
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(4.4, "4 s"), (60, "1 min"), (62, "1 min 2 s"), (552, "9 min 12 s"), (7_500, "2 h 5 min"), (-1, "0 s")],
+)
+def test_a_duration(seconds: float, words: str) -> None:
+    assert format_duration(seconds) == words
 
 
 def test_of_plans_that_no_column_tells_apart_the_first_is_shown() -> None:

@@ -15,6 +15,7 @@ from launcher.base.errors import LauncherError
 from launcher.base.messages import join_messages
 from launcher.base.progress import Progress
 from launcher.gui import theme
+from launcher.gui.duration import format_duration
 from launcher.gui.labels import ElidedLabel, Label, display_path, set_tooltip
 from launcher.gui.models.columns import offer_columns
 from launcher.gui.models.queries import CatalogueOffer, CatalogueOffers
@@ -23,7 +24,6 @@ from launcher.gui.models.table import ModelTable
 from launcher.gui.models.text import (
     display_name,
     file_state,
-    format_duration,
     format_size,
     job_text,
     leftover_text,

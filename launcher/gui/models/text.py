@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QDateTime, QLocale
 
+from launcher.gui.duration import format_duration
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets.number import UNKNOWN
 
@@ -27,16 +28,6 @@ def format_size(n_bytes: int | None) -> str:
         if n_bytes >= factor:
             return f"{n_bytes / factor:,.{digits}f} {unit}"
     return tr("{count} bytes", count=n_bytes)
-
-
-def format_duration(seconds: float) -> str:
-    """Return a remaining time, as text."""
-    if seconds < 90:
-        return tr("{count} s", count=f"{seconds:.0f}")
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return tr("{count} min", count=minutes)
-    return tr("{hours} h {minutes} min", hours=minutes // 60, minutes=minutes % 60)
 
 
 def format_date(time_s: float | None) -> str:
@@ -131,7 +122,7 @@ def job_text(job: Job, progress: Progress | None) -> str:
     if job.failure is not None:
         retry = ""
         if job.retry_at_s is not None:
-            retry = tr("Retry in {time}.", time=format_duration(max(job.retry_at_s - time.time(), 0)))
+            retry = tr("Retry in {time}.", time=format_duration(job.retry_at_s - time.time()))
         return " ".join(filter(None, (render(job.failure.title), retry or render(job.failure.hint))))
     state_names = {"waiting": tr("waiting"), "paused": tr("paused"), "done": tr("done"), "cancelled": tr("cancelled")}
     parts = [state_names.get(state, state)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
+from launcher.gui.duration import format_duration
 from launcher.gui.translation import ntr, render, tr
 from launcher.gui.widgets.number import UNKNOWN
 from launcher.models.server_settings import format_settings
@@ -248,7 +249,7 @@ def step_state(report: StepProgress) -> str:
         moved,
         detail,
         tr("{speed:,.0f} MB/s", speed=progress.bytes_per_second / _MB) if progress.bytes_per_second else "",
-        tr("{left} left", left=format_time_left(progress.seconds_left)) if progress.seconds_left is not None else "",
+        tr("{left} left", left=format_duration(progress.seconds_left)) if progress.seconds_left is not None else "",
         render(progress.note),
     ]
     return " · ".join(filter(None, parts)) or tr("started")
@@ -289,16 +290,6 @@ def _progress_text(progress: Progress) -> str:
     if not progress.bytes:
         return f"{done} {unit}"
     return tr("{done} of {all:.1f} {unit}", done=done, all=progress.bytes / factor, unit=unit)
-
-
-def format_time_left(seconds: float) -> str:
-    """Return a remaining time: 45 s, 1 min 2 s, 2 h 5 min."""
-    total_seconds = max(round(seconds), 0)
-    if total_seconds < 60:
-        return tr("{seconds} s", seconds=total_seconds)
-    if total_seconds < 3_600:
-        return tr("{minutes} min {seconds} s", minutes=total_seconds // 60, seconds=total_seconds % 60)
-    return tr("{hours} h {minutes} min", hours=total_seconds // 3_600, minutes=total_seconds % 3_600 // 60)
 
 
 def evidence_text(plan: Plan) -> str:
