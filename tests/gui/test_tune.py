@@ -307,7 +307,7 @@ def test_no_text_is_clipped_with_figures(
         page: TunePage = window.page("tune")
         area = page.findChild(QScrollArea)
         assert area is not None
-        with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+        with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
             page.tuning.read_last()  # what it finds is shown at once
         steps = (card_text.starting_card(buttons()), card_text.failed_card(BadOption("It cannot be.", "Do else.")))
 

@@ -84,7 +84,7 @@ def test_what_is_to_be_measured_again_says_why_and_offers_it(
 ) -> None:
     card.show_state(TunedState(found))
     assert card.changed.text() == said
-    with qtbot.waitSignal(card.again):
+    with qtbot.waitSignal(card.measure_requested):
         card.measure.click()
     card.show_state(TunedState())
     assert not card.measure.isVisible()
@@ -130,6 +130,6 @@ def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
     page.tuned_card.measure.click()
     assert page.tuning.running
     assert not page.tuned_card.isEnabled()
-    with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
         page.verdict.buttons[1].click()
     assert page.tuned_card.isEnabled()

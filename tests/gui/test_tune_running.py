@@ -42,7 +42,9 @@ def page(window: Window, qtbot: QtBot) -> TunePage:
 
 
 def measured(page: TunePage, qtbot: QtBot, trials: int) -> None:
-    qtbot.waitUntil(lambda: page.tuning.last is not None and len(page.tuning.last.trials) >= trials, timeout=LONG_MS)
+    qtbot.waitUntil(
+        lambda: page.tuning.last_view is not None and len(page.tuning.last_view.trials) >= trials, timeout=LONG_MS
+    )
 
 
 def begun_elsewhere(page: TunePage, qtbot: QtBot) -> None:
@@ -103,9 +105,9 @@ def test_a_pause_can_be_continued_and_given_up(window: Window, page: TunePage, w
     done = len(kept.state.trials)
     page.verdict.buttons[0].click()
     measured(page, qtbot, done + 1)
-    assert page.tuning.last is not None
-    assert page.tuning.last.trials[:done] == kept.state.trials
-    with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+    assert page.tuning.last_view is not None
+    assert page.tuning.last_view.trials[:done] == kept.state.trials
+    with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
         page.verdict.buttons[1].click()
     assert load_tune() is None
     assert page.table.rows == ()
@@ -118,7 +120,7 @@ def test_giving_up_what_has_not_begun_leaves_the_tune_before(page: TunePage, wor
     before = load_tune()
     assert before is not None
     page.begin_tune(TuneRequest(file=str(work), minutes=30))
-    with qtbot.waitSignal(page.tuning.found, timeout=60_000):
+    with qtbot.waitSignal(page.tuning.last_read, timeout=60_000):
         page.verdict.buttons[1].click()
     assert load_tune() == before
 
@@ -129,12 +131,12 @@ def test_what_is_undecided_gets_more_time(page: TunePage, work: Path, qtbot: QtB
     assert page.verdict.sentence.text() == "Undecided: the time was too short."
     (more,) = page.verdict.buttons
     assert more.text() == "Measure for 10 minutes more"
-    assert page.tuning.last is not None
-    done = page.tuning.last.trials
+    assert page.tuning.last_view is not None
+    done = page.tuning.last_view.trials
     begun_elsewhere(page, qtbot)
     more.click()
     measured(page, qtbot, len(done) + 1)
-    assert page.tuning.last.trials[: len(done)] == done
+    assert page.tuning.last_view.trials[: len(done)] == done
     with qtbot.waitSignal(page.tuning.paused, timeout=60_000):
         page.verdict.buttons[0].click()
 
@@ -183,7 +185,7 @@ def test_the_winner_is_kept(
     assert load_model_settings(kept.options.model) == {}
     begun_elsewhere(page, qtbot)
     with qtbot.waitSignal(page.tuning.applied, timeout=60_000) as told:
-        page.tuning.apply()
+        page.tuning.apply_winner()
     assert told.args == [None]
     wait_for(ServerState.READY)
     assert load_model_settings(kept.options.model) == {"draft": 0} | load_model_settings(kept.options.model)

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.base.messages import join_messages, message
 from launcher.gui import translation as words
-from launcher.gui.tune.card_text import format_duration, verdict_card, verdict_sentence
+from launcher.gui.tune.card_text import verdict_card, verdict_sentence
 from launcher.gui.tune.trial_views import (
     TuneView,
     group_trials,
@@ -180,7 +180,6 @@ def test_a_verdict_in_another_language_is_made_of_its_figures() -> None:
 
 def test_words() -> None:
     assert settings_text(OFF, HOME) == "off"
-    assert [format_duration(seconds) for seconds in (4.4, 60, 552)] == ["4 s", "1 min", "9 min 12 s"]
     assert read_forecasts({}) == ()
     told: dict[str, object] = {"mtp": "off", "sentence": "Leave MTP off.", "because": "It is slower.", "settings": OFF}
     card = verdict_card(tuned(told), [])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.base.errors import LauncherError
+from launcher.gui.duration import format_duration
 from launcher.gui.translation import chosen_language, ntr, render, tr
 from launcher.gui.tune.view_data import VerdictText
 
@@ -17,17 +18,6 @@ if TYPE_CHECKING:
     from launcher.tuning.tuner import TrialPlanned
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration as text."""
-    total = round(seconds)
-    minutes, rest = divmod(total, 60)
-    if not minutes:
-        return tr("{seconds} s", seconds=total)
-    if not rest:
-        return tr("{minutes} min", minutes=minutes)
-    return tr("{minutes} min {seconds} s", minutes=minutes, seconds=rest)
-
-
 def plan_hint(prepared: "PreparedTune") -> str:
     """Return the hint below the budget: the model, and a tune's expected duration, starts and tokens."""
     return tr(
@@ -35,7 +25,7 @@ def plan_hint(prepared: "PreparedTune") -> str:
         time=format_duration(prepared.plan.seconds),
         starts=ntr("1 start", "{n} starts", prepared.plan.starts),
         tokens=prepared.tokens,
-        model=_file_name(prepared.model),
+        model=file_name(prepared.model),
     )
 
 
@@ -50,18 +40,17 @@ def starting_card(buttons: "Sequence[ButtonAction]") -> VerdictText:
     )
 
 
-def trial_texts(step: "TrialPlanned", setting: str, planned: int) -> tuple[str, str, str]:
-    """Return kicker, sentence and detail during a trial."""
+def trial_texts(planned: "TrialPlanned", setting: str, trials: int) -> tuple[str, str, str]:
+    """Return kicker, sentence and detail during a trial of `setting`, as text, one of about `trials`."""
     stages = {
         "probe": tr("First trials: MTP off and a few draft lengths."),
         "explore": tr("Exploring promising settings."),
         "verify": tr("Comparing the best settings with MTP off, in turn, so that heat and other load cancel out."),
         "confirm": tr("Comparing further, because the result is not clear yet."),
     }
-    trial_number = step.number + 1
-    trial = tr("trial {number} of about {planned}", number=trial_number, planned=planned)
-    kicker = tr("Measuring · {of} · at most {left} left", of=trial, left=format_duration(max(step.left_s, 0)))
-    return kicker, tr("Measuring: {setting}.", setting=setting), stages[step.stage.value]
+    trial = tr("trial {number} of about {planned}", number=planned.number + 1, planned=trials)
+    kicker = tr("Measuring · {of} · at most {left} left", of=trial, left=format_duration(planned.left_s))
+    return kicker, tr("Measuring: {setting}.", setting=setting), stages[planned.stage.value]
 
 
 def pausing_texts() -> tuple[str, str, str]:
@@ -72,7 +61,7 @@ def pausing_texts() -> tuple[str, str, str]:
 def paused_card(view: "TuneView", why: LauncherError | None, buttons: "Sequence[ButtonAction]") -> VerdictText:
     """Return the card of a paused tune."""
     done = ntr("1 trial is kept", "{n} trials are kept", len(view.trials))
-    detail = tr("Continue resumes {model}, {work}.", model=_file_name(view.model), work=view.workload)
+    detail = tr("Continue resumes {model}, {work}.", model=file_name(view.model), work=view.workload)
     if why is not None:
         detail = f"{render(why.message)} {detail}"
     return VerdictText(
@@ -90,7 +79,7 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     verdict = view.verdict or {}
     runs = ntr("1 reply", "{n} replies", len(view.runs))
     head = tr("Saved for this computer") if saved else tr("Verdict")
-    kicker = f"{head} · {_file_name(view.model)} · {view.workload} · {format_duration(view.seconds)} · {runs}"
+    kicker = f"{head} · {file_name(view.model)} · {view.workload} · {format_duration(view.seconds)} · {runs}"
     reason = str(verdict.get("because") or "")
     detail = tr("Why: {because}", because=render(reason)) if reason else ""
     if verdict.get("speedup") is not None or verdict.get("gain") is not None:
@@ -99,7 +88,7 @@ def verdict_card(view: "TuneView", buttons: "Sequence[ButtonAction]", *, saved: 
     return VerdictText(verdict_sentence(verdict, view.workload), kicker, detail, meaning, buttons)
 
 
-def verdict_sentence(verdict: Mapping[str, Any], work: str) -> str:
+def verdict_sentence(verdict: Mapping[str, Any], workload: str) -> str:
     """Return a verdict's sentence.
 
     English is as the tuner wrote it. For other languages the sentence is made from the figures, because the tuner joins
@@ -110,7 +99,7 @@ def verdict_sentence(verdict: Mapping[str, Any], work: str) -> str:
     ratio, low, high = verdict.get("speedup"), verdict.get("ci_low"), verdict.get("ci_high")
     if chosen_language() == "en" or ratio is None or low is None or high is None:
         return render(str(verdict["sentence"]))
-    figures = {"work": work, "draft": verdict["draft"], "low": _percent_change(low), "high": _percent_change(high)}
+    figures = {"work": workload, "draft": verdict["draft"], "low": _percent_change(low), "high": _percent_change(high)}
     match verdict["mtp"]:
         case "on":
             sentence = tr(
@@ -137,7 +126,7 @@ def _percent_change(ratio: float) -> str:
 
 def unfinished_card(view: "TuneView", why: str) -> VerdictText:
     """Return the card of an unfinished tune from the history."""
-    return VerdictText(render(why), f"{_file_name(view.model)} · {view.workload}", "", "information")
+    return VerdictText(render(why), f"{file_name(view.model)} · {view.workload}", "", "information")
 
 
 def keep_label(view: "TuneView") -> str:
@@ -148,5 +137,6 @@ def keep_label(view: "TuneView") -> str:
     return tr("Keep MTP off on this computer")
 
 
-def _file_name(model: str) -> str:
-    return model.replace("\\", "/").rsplit("/", 1)[-1]
+def file_name(path: str) -> str:
+    """Return the last part of a path of any system."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1]

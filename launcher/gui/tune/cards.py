@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -44,8 +44,6 @@ from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from launcher.app.machine_presets import PresetMatch
     from launcher.app.session import ServerSession
     from launcher.base.errors import LauncherError
@@ -56,24 +54,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TunedState:
-    """Knowledge about the model to be measured. `counts` is whether usage is counted for advice."""
+    """Tuned settings and advice for the model that would be measured next."""
 
     preset: PresetMatch | None = None
     advice: Advice | None = None
-    counts: bool = True
+    counts_use: bool = True
+    """Whether use is counted for advice."""
 
 
 class TunedSettingsCard(Card):
     """Tuned settings with the changes since, and a button to measure again; advice from use, and a switch for it."""
 
-    again = Signal()
-    """The user wants to measure again."""
+    measure_requested = Signal()
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Measured here"))
         self._controller = controller
         self.preset, self.changed, self.advice = Label(), Label(), Label()
-        self.measure = make_button(tr("Measure again"), self.again.emit)
+        self.measure = make_button(tr("Measure again"), self.measure_requested.emit)
         self.switch = QCheckBox(tr("Advice from use"))
         set_tooltip(
             self.switch,
@@ -87,10 +85,15 @@ class TunedSettingsCard(Card):
         for label in (self.preset, self.changed, self.advice):
             label.setWordWrap(True)
             self.body.addWidget(label)
-        at = self.body.indexOf(self.changed) + 1
-        self.body.insertWidget(at, self.measure, alignment=Qt.AlignmentFlag.AlignLeft)
+        below_changed = self.body.indexOf(self.changed) + 1
+        self.body.insertWidget(below_changed, self.measure, alignment=Qt.AlignmentFlag.AlignLeft)
         self.show_state(TunedState())
-        controller.setting_changed.connect(lambda name, _value: self.refresh() if name == ADVICE else None)
+        controller.setting_changed.connect(self._handle_setting)
+
+    @Slot(str, object)
+    def _handle_setting(self, name: str, _value: object) -> None:
+        if name == ADVICE:
+            self.refresh()
 
     def refresh(self) -> None:
         """Read the tuned settings and the advice."""
@@ -112,7 +115,7 @@ class TunedSettingsCard(Card):
         self.preset.setText(_preset_text(preset) if preset else tr("No tuned settings yet."))
         self.changed.setText(_changes_text(preset) if preset else "")
         self.advice.setText(_advice_text(state.advice) if state.advice else "")
-        self.switch.setChecked(state.counts)
+        self.switch.setChecked(state.counts_use)
         self.measure.setVisible(bool(self.changed.text()))
         for label in (self.changed, self.advice):
             label.setVisible(bool(label.text()))
@@ -144,13 +147,13 @@ def _changes_text(match: PresetMatch) -> str:
 
 
 def _advice_text(advice: Advice) -> str:
-    low, high = (f"{100 * (end - 1):.0f}" for end in (advice.ratio.low, advice.ratio.high))
+    ratio = advice.ratio
     figures = {
         "tokens": advice.tokens_words,
         "draft": advice.draft,
-        "percent": f"{100 * (advice.ratio.estimate - 1):.0f}",
-        "low": low,
-        "high": high,
+        "percent": f"{100 * (ratio.estimate - 1):.0f}",
+        "low": f"{100 * (ratio.low - 1):.0f}",
+        "high": f"{100 * (ratio.high - 1):.0f}",
     }
     if not advice.better:
         return tr(
@@ -167,7 +170,7 @@ def _advice_text(advice: Advice) -> str:
 
 
 async def _read_state(session: ServerSession | None, model: str) -> TunedState:
-    """Read the facts for the running server, else the last served model, else the demo. Wakes no GPU."""
+    """Read the state for the running model, else the last served one, else the demo. Wakes no GPU."""
     from launcher.app import settings
     from launcher.app.machine_presets import find_preset_match
     from launcher.app.use_counting import find_advice
@@ -175,8 +178,8 @@ async def _read_state(session: ServerSession | None, model: str) -> TunedState:
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
     advice = await asyncio.to_thread(find_advice, launch) if launch is not None else None
-    counts = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
-    return TunedState(await find_preset_match(options, wake=False), advice, counts)
+    counts_use = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
+    return TunedState(await find_preset_match(options, wake=False), advice, counts_use)
 
 
 # Earlier tunes on this computer: choose one to show it; the shown one can be exported.
@@ -202,7 +205,7 @@ class HistoryCard(Card):
     chosen = Signal(object)
     """Session, with all its runs."""
     listed = Signal(bool)
-    """Whether there are earlier tunes, or may be: the history could not be read."""
+    """Whether there are earlier tunes. Also true if the history cannot be read, as there may be some."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Measured before"))
@@ -236,15 +239,16 @@ class HistoryCard(Card):
             lambda _report: asyncio.to_thread(_list_tunes), done=self._show_rows, failed=self._show_error
         )
 
-    def export(self, session: str) -> None:
+    def export_tune(self, session_id: str) -> None:
         """Let the user choose a file and export a tune to it."""
         kinds = tr("Markdown (*.md);;CSV (*.csv);;JSON (*.json)")
         name, kind = QFileDialog.getSaveFileName(self, tr("Export"), "tune.md", kinds)
         if name:
             path = Path(name)
             if not path.suffix:
-                path = path.with_suffix(kind[kind.rfind(".") : -1])
-            self._controller.bridge.run(lambda _report: asyncio.to_thread(_export_session, session, path))
+                suffix = kind[kind.rfind(".") : -1]  # of "Markdown (*.md)"
+                path = path.with_suffix(suffix)
+            self._controller.bridge.run(lambda _report: asyncio.to_thread(_export_session, session_id, path))
 
     def _show_rows(self, rows: Sequence[Summary], problem: str = "") -> None:
         self._model.show_rows(rows)
@@ -260,9 +264,9 @@ class HistoryCard(Card):
 
     def _load_row(self, row: int) -> None:
         if 0 <= row < len(self.rows):
-            session = self.rows[row].id
+            session_id = self.rows[row].id
             self._controller.bridge.run(
-                lambda _report: asyncio.to_thread(_load_session, session), done=self.chosen.emit
+                lambda _report: asyncio.to_thread(_load_session, session_id), done=self.chosen.emit
             )
 
 
@@ -275,18 +279,18 @@ def _list_tunes() -> tuple[Summary, ...]:
         return history.find(kind="tune", most=_MOST_TUNES)
 
 
-def _load_session(session: str) -> Session:
+def _load_session(session_id: str) -> Session:
     from launcher.tuning.history import History
 
     with History() as history:
-        return history.load(session)
+        return history.load(session_id)
 
 
-def _export_session(session: str, path: Path) -> None:
+def _export_session(session_id: str, path: Path) -> None:
     from launcher.base.paths import explain_os_error
     from launcher.tuning.report_export import writer_for
 
-    text = writer_for(path)(_load_session(session))
+    text = writer_for(path)(_load_session(session_id))
     try:
         path.write_bytes(text.encode())
     except OSError as error:
@@ -318,17 +322,18 @@ class StepCard(Card):
         clear_layout(self._grid)
         self.bars = []
         total_ms = sum(part.ms for part in parts)
-        for at, part in enumerate(parts):
+        for number, part in enumerate(parts):
+            row = 3 * number  # three rows a part: its name and value, its bar, a gap
             name, value = Label(part.name), Label(tr("{ms:.1f} ms", ms=part.ms))
             name.setWordWrap(True)
             value.setFont(theme.font(theme.BODY_PX, tabular=True))
             bar = ProgressLine(tr("{part}: {ms:.1f} ms", part=part.name, ms=part.ms), "rate")
             bar.show_fraction(part.ms / total_ms if total_ms else 0)
             self.bars.append(bar)
-            self._grid.addWidget(name, 3 * at, 0)
-            self._grid.addWidget(value, 3 * at, 1, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom)
-            self._grid.addWidget(bar, 3 * at + 1, 0, 1, 2)
-            self._grid.setRowMinimumHeight(3 * at + 2, theme.px(6))
+            self._grid.addWidget(name, row, 0)
+            self._grid.addWidget(value, row, 1, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom)
+            self._grid.addWidget(bar, row + 1, 0, 1, 2)
+            self._grid.setRowMinimumHeight(row + 2, theme.px(6))
         if not parts:
             about = tr("Will show the milliseconds of one step: base token, MTP head and drafted tokens.")
         self.about.setText(about)
@@ -419,7 +424,7 @@ def _empty_verdict(has_history: bool) -> VerdictText:
 
 # Workload and time budget.
 
-_HEIGHT, _INSET = 36, 12
+_BUTTON_HEIGHT, _BUTTON_INSET = 36, 12
 BUDGETS_MIN = (2, 3, 5, 10, 15, 20, 30, 45, 60)
 """Choices for the time budget, in minutes."""
 USUAL_BUDGET_MIN = 10
@@ -458,7 +463,9 @@ class _WorkloadButton(QRadioButton):
         """Return the room for both texts."""
         metrics = self.fontMetrics()
         amount = metrics.horizontalAdvance(self.amount) + theme.px(theme.GAP) if self.amount else 0
-        return QSize(metrics.horizontalAdvance(self.text()) + amount + 2 * theme.px(_INSET), theme.px(_HEIGHT))
+        return QSize(
+            metrics.horizontalAdvance(self.text()) + amount + 2 * theme.px(_BUTTON_INSET), theme.px(_BUTTON_HEIGHT)
+        )
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the room for both texts."""
@@ -478,7 +485,7 @@ class _WorkloadButton(QRadioButton):
             painter.setBrush(theme.colour("raised" if self.underMouse() or self.isChecked() else "card"))
             inner = QRectF(self.rect()).adjusted(width / 2, width / 2, -width / 2, -width / 2)
             painter.drawRoundedRect(inner, theme.px(theme.CONTROL_RADIUS), theme.px(theme.CONTROL_RADIUS))
-            room = self.rect().adjusted(theme.px(_INSET), 0, -theme.px(_INSET), 0)
+            room = self.rect().adjusted(theme.px(_BUTTON_INSET), 0, -theme.px(_BUTTON_INSET), 0)
             painter.setPen(theme.colour("text"))
             painter.setFont(theme.font(theme.BODY_PX, bold=self.isChecked()))
             painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), self.text())
@@ -492,7 +499,7 @@ class WorkloadList(QWidget):
 
     chosen = Signal(str)
 
-    def __init__(self, workloads: Sequence[Workload] = WORKLOADS) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.setAccessibleName(tr("Optimise for"))
         self._group = QButtonGroup(self)
@@ -500,7 +507,7 @@ class WorkloadList(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
-        for workload in workloads:
+        for workload in WORKLOADS:
             button = self.buttons[workload.name] = _WorkloadButton(tr(workload.title))
             set_tooltip(button, tr(workload.about))
             button.clicked.connect(lambda _checked=False, name=workload.name: self.chosen.emit(name))
@@ -513,7 +520,7 @@ class WorkloadList(QWidget):
         """The name of the chosen workload."""
         return next(name for name, button in self.buttons.items() if button.isChecked())
 
-    def choose(self, name: str) -> None:
+    def choose_workload(self, name: str) -> None:
         """Choose a workload without emitting `chosen`."""
         self.buttons[name].setChecked(True)
 
@@ -537,8 +544,8 @@ class _TrialRows(TableRows[TrialRow]):
 
     def __init__(self, parent: QWidget) -> None:
         columns = [
-            Column(title, tip, partial(_make_cell, at), right=at not in (_SETTING, _ORIGIN))
-            for at, (title, tip) in enumerate(_column_titles())
+            Column(title, tip, partial(_make_cell, column), right=column not in (_SETTING, _ORIGIN))
+            for column, (title, tip) in enumerate(_column_titles())
         ]
         super().__init__(columns, parent)
 
@@ -548,14 +555,17 @@ class _TrialRows(TableRows[TrialRow]):
         if role == Qt.ItemDataRole.FontRole and (is_best_name or index.column() == _RATE):
             return theme.font(theme.BODY_PX, bold=True, tabular=True)
         value = super().data(index, role)
-        return f"{value}, {tr('best')}" if is_best_name and role == Qt.ItemDataRole.AccessibleTextRole else value
+        if is_best_name and role == Qt.ItemDataRole.AccessibleTextRole:
+            return f"{value}, {tr('best')}"
+        return value
 
 
-def _make_cell(at: int, row: TrialRow) -> Cell:
-    text = row_texts(row)[at]
-    unknown = text == UNKNOWN and at != _ORIGIN
-    tip = tr("Unknown: {setting} was not measured this way, or does not draft.", setting=row.setting) if unknown else ""
-    return Cell(text, tip=tip, dim=at == _ORIGIN)
+def _make_cell(column: int, row: TrialRow) -> Cell:
+    text = row_texts(row)[column]
+    tip = ""
+    if text == UNKNOWN and column != _ORIGIN:
+        tip = tr("Unknown: {setting} was not measured this way, or does not draft.", setting=row.setting)
+    return Cell(text, tip=tip, dim=column == _ORIGIN)
 
 
 def row_texts(row: TrialRow) -> tuple[str, ...]:
@@ -634,14 +644,14 @@ class TrialTable(RowTable):
 
     def fit_columns(self) -> None:
         """Give each column the width of its widest text and share the rest evenly; lacking room, reduce the gaps."""
-        body = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
-        heads = QFontMetrics(theme.font(theme.BODY_PX))
+        cell_metrics = QFontMetrics(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        title_metrics = QFontMetrics(theme.font(theme.BODY_PX))
         titles = [column.title for column in self._model.columns]
-        widths = [heads.horizontalAdvance(title) for title in titles]
-        # An error as the origin may be longer than this; it is elided.
-        widest_origin = heads.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))
+        widths = [title_metrics.horizontalAdvance(title) for title in titles]
+        # A longer origin, such as an error, is elided. The tooltip has all of it.
+        widest_origin = title_metrics.horizontalAdvance(ntr("measured, 1 start", "measured, {n} starts", 100))
         for row in self._model.rows:
-            row_widths = [body.horizontalAdvance(text) for text in row_texts(row)]
+            row_widths = [cell_metrics.horizontalAdvance(text) for text in row_texts(row)]
             row_widths[_ORIGIN] = min(row_widths[_ORIGIN], widest_origin)
             widths = [max(pair) for pair in zip(widths, row_widths, strict=True)]
         visible = [column for column in range(len(titles)) if not self.isColumnHidden(column)]
@@ -653,7 +663,7 @@ class TrialTable(RowTable):
             if column != _ORIGIN:
                 self.setColumnWidth(column, widths[column] + gap + spare // (len(titles) + 1))
         left = room - sum(map(self.columnWidth, range(_ORIGIN)))
-        self.setColumnWidth(_ORIGIN, max(widths[_ORIGIN] + gap, left))  # the tooltip has all of an elided text
+        self.setColumnWidth(_ORIGIN, max(widths[_ORIGIN] + gap, left))
 
     def resizeEvent(self, event: Any) -> None:  # noqa: N802, ANN401 -- Qt's
         """Distribute the width again."""

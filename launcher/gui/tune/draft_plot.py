@@ -14,7 +14,8 @@ from launcher.gui.widgets import paint_glyph
 
 _DOT, _NEAR = 4.5, 14
 """In pixels: radius of a point, and distance within which the mouse hits it."""
-_STEPS = (1, 2, 2.5, 5, 10)
+_GRID_STEPS = (1, 2, 2.5, 5, 10)
+"""Distances of grid lines, times a power of ten."""
 
 
 class DraftPlot(QWidget):
@@ -72,8 +73,8 @@ class DraftPlot(QWidget):
             for curve in self._curves:
                 self._paint_curve(painter, curve)
             if len(self._curves) > 1:
-                self._paint_names(painter)
-            self._paint_key(painter)
+                self._paint_curve_names(painter)
+            self._paint_legend(painter)
 
     def event(self, event: QEvent) -> bool:
         """Show the figures of the point under the mouse."""
@@ -114,7 +115,7 @@ class DraftPlot(QWidget):
         """
         high = max(max(point.rate + (point.spread or 0) for curve in self._curves for point in curve.points), 1e-6)
         power = 10 ** math.floor(math.log10(high / 4))
-        step = next(each * power for each in _STEPS if each * power >= high / 4)
+        step = next(each * power for each in _GRID_STEPS if each * power >= high / 4)
         return 1.16 * high, step
 
     def _paint_grid(self, painter: QPainter) -> None:
@@ -167,7 +168,7 @@ class DraftPlot(QWidget):
         room = QRectF(left, place.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
         painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), text)
 
-    def _paint_key(self, painter: QPainter) -> None:
+    def _paint_legend(self, painter: QPainter) -> None:
         """Paint the legend at the top right and, for a single curve, its name at the left."""
         metrics, side = painter.fontMetrics(), theme.px(12)
         right = float(self.width() - theme.px(4))
@@ -187,7 +188,7 @@ class DraftPlot(QWidget):
             painter.setPen(theme.colour("text"))
             painter.drawText(QPointF(0, metrics.ascent()), name)
 
-    def _paint_names(self, painter: QPainter) -> None:
+    def _paint_curve_names(self, painter: QPainter) -> None:
         """Write each curve's name above or below its last point, without overlaps."""
         painter.setPen(theme.colour("text"))
         metrics, occupied = painter.fontMetrics(), list[QRectF]()
@@ -208,12 +209,12 @@ class DraftPlot(QWidget):
 def point_text(curve: Curve, point: Point) -> str:
     """Return a point as text."""
     rate = f"{point.rate:,.1f}" if point.spread is None else f"{point.rate:,.1f} ± {point.spread:.1f}"
+    facts = {"curve": curve.name, "setting": point.setting, "rate": rate}
     if point.starts:
-        few = {"rate": rate, "starts": point.starts}
-        return tr("{curve}, {setting}: {rate} t/s, measured, {starts}", curve=curve.name, setting=point.setting, **few)
+        return tr("{curve}, {setting}: {rate} t/s, measured, {starts}", starts=point.starts, **facts)
     if point.measured:
-        return tr("{curve}, {setting}: {rate} t/s, measured", curve=curve.name, setting=point.setting, rate=rate)
-    return tr("{curve}, {setting}: {rate} t/s, predicted", curve=curve.name, setting=point.setting, rate=rate)
+        return tr("{curve}, {setting}: {rate} t/s, measured", **facts)
+    return tr("{curve}, {setting}: {rate} t/s, predicted", **facts)
 
 
 def _placeholder_text() -> str:

@@ -44,7 +44,7 @@ choices, are stacked."""
 
 
 class TunePage(QWidget):
-    """The page. It plans a tune for the current choices, runs it and shows its progress; otherwise the last one."""
+    """The page. It plans a tune for the current choices, runs it, and shows its progress or the last tune."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -73,12 +73,13 @@ class TunePage(QWidget):
         self.table = TrialTable()
         self.tuned_card = TunedSettingsCard(controller)
         self.history = HistoryCard(controller)
-        self._file = ""
+        self._prompt_file = ""
         self._view: TuneView | None = None
-        self._session = ""
-        self._planned = 0
+        self._session_id = ""
+        """The tune in the history that Export writes."""
+        self._planned_trials = 0
         head = PageHead(tr("Tune"), tr("Measures which settings are fastest on this computer."))
-        self.export = head.add_button(tr("Export"), lambda: self.history.export(self._session))
+        self.export = head.add_button(tr("Export"), lambda: self.history.export_tune(self._session_id))
         set_tooltip(self.export, tr("Save this measurement to a file: Markdown, CSV or JSON"))
         self.export.setEnabled(False)
         self.measure = head.add_button(tr("Measure"), self._measure, primary=True)
@@ -93,13 +94,13 @@ class TunePage(QWidget):
         self.budget.value_changed.connect(lambda _: self._plan_timer.start())
         self.tuning.planned.connect(self._show_plan)
         self.tuning.changed.connect(self.show_tune)
-        self.tuning.step.connect(self._show_step)
+        self.tuning.trial_planned.connect(self._show_trial)
         self.tuning.paused.connect(self._show_paused)
         self.tuning.ended.connect(self._show_ended)
         self.tuning.failed.connect(self._show_failed)
         self.tuning.applied.connect(self._show_applied)
-        self.tuning.found.connect(self._show_found)
-        self.tuned_card.again.connect(self._measure)
+        self.tuning.last_read.connect(self._show_last)
+        self.tuned_card.measure_requested.connect(self._measure)
         self.history.chosen.connect(self._show_session)
         self.history.listed.connect(self.verdict.set_has_history)
 
@@ -116,7 +117,7 @@ class TunePage(QWidget):
     def request(self) -> TuneRequest:
         """The current choices."""
         return TuneRequest(
-            self.workloads.value, self._file, str(self.goal.currentData()), float(str(self.budget.value))
+            self.workloads.value, self._prompt_file, str(self.goal.currentData()), float(str(self.budget.value))
         )
 
     def show_rows(self, rows: Sequence[TrialRow]) -> None:
@@ -165,16 +166,16 @@ class TunePage(QWidget):
 
     def _plan_tune(self) -> None:
         if not self.tuning.running:
-            self.tuning.plan(self.request)
+            self.tuning.plan_tune(self.request)
 
     def _handle_workload(self, name: str) -> None:
         if name == "mine":
             kinds = tr("Prompts (*.toml *.txt *.md);;All files (*)")
-            self._file, _ = QFileDialog.getOpenFileName(self, tr("A file of prompts"), "", kinds)
-            if not self._file:
-                self.workloads.choose("code")
+            self._prompt_file, _ = QFileDialog.getOpenFileName(self, tr("A file of prompts"), "", kinds)
+            if not self._prompt_file:
+                self.workloads.choose_workload("code")
         else:
-            self._file = ""
+            self._prompt_file = ""
         self._show_amounts()
         self._plan_timer.start()
 
@@ -183,23 +184,23 @@ class TunePage(QWidget):
         from launcher.tuning.workloads import shipped_workloads
 
         amounts = {each.name: ntr("1 prompt", "{n} prompts", len(each.prompts)) for each in shipped_workloads()}
-        file_name = self._file.replace("\\", "/").rsplit("/", 1)[-1]
-        self.workloads.show_amounts({**amounts, "mine": file_name or tr("none yet")})
+        self.workloads.show_amounts({**amounts, "mine": card_text.file_name(self._prompt_file) or tr("none yet")})
 
     def _show_plan(self, prepared: "PreparedTune") -> None:
-        self._planned = prepared.plan.starts
+        self._planned_trials = prepared.plan.starts
         self.budget.show_hint(card_text.plan_hint(prepared))
         self._show_amounts()
 
-    def _show_step(self, step: "TrialPlanned") -> None:
+    def _show_trial(self, planned: "TrialPlanned") -> None:
         from launcher.gui.tune.trial_views import settings_text
 
         if self._view is not None and self.verdict.buttons and self.verdict.buttons[0].isEnabled():
-            label = settings_text(step.settings, self._view.baseline)
-            self.verdict.show_texts(*card_text.trial_texts(step, label, max(self._planned, step.number + 1)))
+            label = settings_text(planned.settings, self._view.baseline)
+            trials = max(self._planned_trials, planned.number + 1)
+            self.verdict.show_texts(*card_text.trial_texts(planned, label, trials))
 
     def _show_paused(self, why: LauncherError | None) -> None:
-        self._show_idle()
+        self._enable_start()
         if self._view is None or not self._view.trials:
             self.verdict.show_verdict(None if why is None else card_text.failed_card(why))
             return
@@ -207,7 +208,7 @@ class TunePage(QWidget):
         self.verdict.show_verdict(card_text.paused_card(self._view, why, buttons))
 
     def _show_ended(self) -> None:
-        self._show_idle()
+        self._enable_start()
         if self._view is not None and self._view.verdict is not None:
             self._show_verdict(self._view)
             self._controller.notify(tr("Measured"), self.verdict.sentence.text())
@@ -225,10 +226,11 @@ class TunePage(QWidget):
         self.verdict.show_verdict(card_text.verdict_card(view, buttons, saved=saved))
 
     def _show_failed(self, error: LauncherError) -> None:
-        self._show_idle()
+        self._enable_start()
         self.verdict.show_verdict(card_text.failed_card(error))
 
-    def _show_idle(self) -> None:
+    def _enable_start(self) -> None:
+        """Let the user start a tune again after one has ended or paused."""
         self.measure.setEnabled(True)
         self.tuned_card.setEnabled(True)
         self.tuned_card.refresh()
@@ -238,7 +240,7 @@ class TunePage(QWidget):
     def _apply_winner(self) -> None:
         for button in self.verdict.buttons:
             button.setEnabled(False)
-        self.tuning.apply()
+        self.tuning.apply_winner()
 
     def _show_applied(self, error: LauncherError | None) -> None:
         if error is not None:
@@ -247,10 +249,10 @@ class TunePage(QWidget):
             self._show_verdict(self._view, saved=True)
             self.tuned_card.refresh()
 
-    def _show_found(self, saved: "SavedTune | None") -> None:
+    def _show_last(self, saved: "SavedTune | None") -> None:
         """Show the last tune, unless its verdict is already shown."""
-        self._session = saved.record_id if saved else ""
-        self.export.setEnabled(bool(self._session))
+        self._session_id = saved.record_id if saved else ""
+        self.export.setEnabled(bool(self._session_id))
         if saved is None:
             self._view = None
             self.measure.setEnabled(True)
@@ -260,7 +262,7 @@ class TunePage(QWidget):
             self.step.show_parts(())
             self.verdict.show_verdict(None)
             return
-        view = self.tuning.last
+        view = self.tuning.last_view
         if view is not None and (self._view is None or not self._view.trials):
             self.show_tune(view)
             if view.verdict is None:
@@ -275,7 +277,7 @@ class TunePage(QWidget):
         from launcher.gui.tune.tune_control import view_of_session
 
         view = view_of_session(session)
-        self._session = session.id
+        self._session_id = session.id
         self.export.setEnabled(True)
         self.show_tune(view)
         if view.verdict is not None:
@@ -316,14 +318,14 @@ class TunePage(QWidget):
         self.placeholder.setContentsMargins(self.table.text_inset, 0, self.table.text_inset, theme.px(theme.GAP))
         table.body.addWidget(self.placeholder)
         table.body.addStretch()
-        self._middle = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        self._middle.setSpacing(theme.px(theme.GAP_L))
-        self._middle.addWidget(plot, 1)
-        self._middle.addWidget(self.step)
+        self._plot_row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._plot_row.setSpacing(theme.px(theme.GAP_L))
+        self._plot_row.addWidget(plot, 1)
+        self._plot_row.addWidget(self.step)
         right = QVBoxLayout()
         right.setSpacing(theme.px(theme.GAP_L))
         right.addWidget(self.verdict)
-        right.addLayout(self._middle, 1)
+        right.addLayout(self._plot_row, 1)
         right.addWidget(table)
         right.addWidget(self.tuned_card)
         right.addWidget(self.history)
@@ -357,7 +359,7 @@ class TunePage(QWidget):
         across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
         cramped = width < theme.px(_CRAMPED)
         self._columns.setDirection(down if cramped else across)
-        self._middle.setDirection(down if width < theme.px(_NARROW) else across)
+        self._plot_row.setDirection(down if width < theme.px(_NARROW) else across)
         self._side_card.setMaximumWidth(theme.NO_MAXIMUM if cramped else theme.px(_SIDE_WIDTH))
         self._side_card.setMinimumWidth(0 if cramped else theme.px(min(_SIDE_WIDTH, max(220, width // 4))))
         self.verdict.set_button_direction(down if cramped else across)

@@ -30,7 +30,7 @@ class TuneView:
     """A tune's state, running or finished. `verdict` has the format of Verdict.as_json.
 
     `baseline` are the settings before the tune. `forecasts` are for draft lengths combined with `other_settings`.
-    `needs` returns the memory for some settings in MiB, None if unknown.
+    `estimate_mib` returns the memory for some settings in MiB, None if unknown.
     """
 
     model: str
@@ -41,7 +41,7 @@ class TuneView:
     forecasts: tuple[Forecast, ...] = ()
     other_settings: Settings = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None
-    needs: Callable[[Settings], int | None] = lambda _: None
+    estimate_mib: Callable[[Settings], int | None] = lambda _: None
 
     @property
     def runs(self) -> list[Run]:
@@ -109,19 +109,19 @@ def trial_rows(view: TuneView) -> list[TrialRow]:
     baseline = _with_mtp_off(view.baseline)
     off = by_key.get(settings_key(baseline))
     best = settings_key(view.verdict["settings"]) if view.verdict else None
+    # Each row follows what it is sorted by: the draft length, and whether other settings differ.
     rows: list[tuple[int, bool, TrialRow]] = []
-    """Draft length and whether other settings differ, by which the rows are sorted, and the row."""
     for key, tried in by_key.items():
         row = _measured_row(view, tried, off, best=key == best)
         rows.append((draft_of(tried.settings), key != settings_key(baseline), row))
     for forecast in _speed_forecasts(view):
-        settings = dict(_settings_key(baseline, view.other_settings, forecast.draft))
+        settings = dict(_key_for_draft(baseline, view.other_settings, forecast.draft))
         if settings_key(settings) not in by_key:
             row = TrialRow(
                 settings_text(settings, view.baseline),
                 forecast.value,
                 _half_interval(forecast.low, forecast.high),
-                vram_mib=view.needs(settings),
+                vram_mib=view.estimate_mib(settings),
                 against_off=forecast.value / off.value if off is not None and off.value else None,
                 origin=tr("predicted"),
                 predicted=True,
@@ -146,9 +146,9 @@ def rate_curves(view: TuneView) -> tuple[Curve, ...]:
     points = []
     for draft in drafts:
         label = tr("draft {draft}", draft=draft) if draft else tr("off")
-        measured = by_key.get(_settings_key(baseline, view.other_settings, draft))
+        measured = by_key.get(_key_for_draft(baseline, view.other_settings, draft))
         if measured is not None and measured.value is not None:
-            spread = _half_interval_of(measured)
+            spread = _measured_half_interval(measured)
             starts = ntr("1 start", "{n} starts", measured.starts) if spread is None else ""
             points.append(Point(label, measured.value, spread, starts=starts))
         elif draft in forecasts_by_draft:
@@ -166,38 +166,37 @@ def step_parts(view: TuneView) -> tuple[tuple[StepPart, ...], str, str]:
     the two are shown together.
     """
     steps = _step_times(view)
-    drafts = sorted(draft for draft in steps if draft)
-    if 0 not in steps or len(drafts) < 2:
+    draft_lengths = sorted(draft for draft in steps if draft)
+    if 0 not in steps or len(draft_lengths) < 2:
         return (), "", ""
     base_ms = steps[0][0]
-    slope = linear_regression(drafts, [steps[draft][0] for draft in drafts]).slope
+    slope = linear_regression(draft_lengths, [steps[draft][0] for draft in draft_lengths]).slope
     chosen = draft_of(view.verdict["settings"]) if view.verdict else 0
-    fastest = max(drafts, key=lambda each: steps[each][1] / steps[each][0])
-    draft = chosen if chosen in drafts else fastest
+    fastest = max(draft_lengths, key=lambda each: steps[each][1] / steps[each][0])
+    draft = chosen if chosen in draft_lengths else fastest
     step_ms, tokens = steps[draft]
     extra_ms = step_ms - base_ms
     drafted_ms = slope * draft
     separable = 0 < drafted_ms <= extra_ms
-    divided = [StepPart(tr("one token, as without MTP"), min(base_ms, step_ms))]
+    parts = [StepPart(tr("one token, as without MTP"), min(base_ms, step_ms))]
     if separable:
         verified = ntr("draft and verify 1 token", "draft and verify {n} tokens", draft)
-        divided += [StepPart(tr("MTP head, once per step"), extra_ms - drafted_ms), StepPart(verified, drafted_ms)]
+        parts += [StepPart(tr("MTP head, once per step"), extra_ms - drafted_ms), StepPart(verified, drafted_ms)]
     elif extra_ms > 0:
-        divided.append(StepPart(tr("MTP head and drafts together"), extra_ms))
-    adds = (
-        tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
-        if separable
-        else tr("Time per drafted token: unknown yet.")
-    )
+        parts.append(StepPart(tr("MTP head and drafts together"), extra_ms))
+    if separable:
+        slope_text = tr("Each drafted token adds {slope:.2f} ms.", slope=slope)
+    else:
+        slope_text = tr("Time per drafted token: unknown yet.")
     about = tr("draft {draft}, {work}, {ms:.1f} ms per step", draft=draft, work=view.workload, ms=step_ms)
     note = " ".join(
         (
             tr("{kept:.2f} tokens per step.", kept=tokens),
-            adds,
+            slope_text,
             tr("With MTP off a token takes {bare:.2f} ms.", bare=base_ms),
         )
     )
-    return tuple(divided), about, note
+    return tuple(parts), about, note
 
 
 def machine_text(view: TuneView) -> str:
@@ -225,10 +224,10 @@ def _measured_row(view: TuneView, tried: TriedSettings, off: TriedSettings | Non
     return TrialRow(
         settings_text(tried.settings, view.baseline),
         tried.value,
-        _half_interval_of(tried),
+        _measured_half_interval(tried),
         accepted=drafts.rate,
         tokens_per_step=drafts.mean_length,
-        vram_mib=view.needs(tried.settings),
+        vram_mib=view.estimate_mib(tried.settings),
         against_off=tried.value / off.value if tried.value and off is not None and off.value else None,
         origin=render(tried.error) if tried.error else origin,
         best=best,
@@ -255,25 +254,23 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
 
 
 def _has_other_settings(settings: Settings, view: TuneView) -> bool:
-    return settings_key(settings) == _settings_key(
+    return settings_key(settings) == _key_for_draft(
         _with_mtp_off(view.baseline), view.other_settings, draft_of(settings)
     )
 
 
-def _settings_key(baseline: Settings, other_settings: Settings, draft: int) -> Key:
-    """Return the settings for a draft length. With MTP off, drafting settings stay as in the baseline."""
+def _key_for_draft(baseline: Settings, other_settings: Settings, draft: int) -> Key:
+    """Return the key of the settings with a draft length. With MTP off, drafting settings stay as in the baseline."""
     drafting = {name for name, row in ROWS.items() if row.drafting}
-    others = (
-        other_settings if draft else {name: value for name, value in other_settings.items() if name not in drafting}
-    )
-    return settings_key({**baseline, **others, DRAFT: draft})
+    used = {name: value for name, value in other_settings.items() if draft or name not in drafting}
+    return settings_key({**baseline, **used, DRAFT: draft})
 
 
 def _with_mtp_off(baseline: Settings) -> dict[str, Any]:
     return {**baseline, DRAFT: 0}
 
 
-def _half_interval_of(tried: TriedSettings) -> float | None:
+def _measured_half_interval(tried: TriedSettings) -> float | None:
     return _half_interval(tried.low, tried.high) if tried.starts >= _FEWEST_STARTS else None
 
 

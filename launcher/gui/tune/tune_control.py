@@ -33,7 +33,7 @@ class TuneControl(QObject):
     """PreparedTune: the plan of a tune for the current choices, or of one that starts."""
     changed = Signal(object)
     """TuneView: a trial was measured or a verdict reached."""
-    step = Signal(object)
+    trial_planned = Signal(object)
     """TrialPlanned: the trial being measured."""
     paused = Signal(object)
     """LauncherError | None: paused, can be continued. The error is set if the user did not ask for it."""
@@ -42,26 +42,27 @@ class TuneControl(QObject):
     """LauncherError: it ended without a verdict."""
     applied = Signal(object)
     """LauncherError | None: the winner is served and kept, or the reason why not."""
-    found = Signal(object)
+    last_read = Signal(object)
     """SavedTune | None: the last tune, with its verdict if it has ended."""
 
     def __init__(self, controller: Controller, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._controller = controller
-        self._handle: WorkHandle[None] | None = None
+        self._running_tune: WorkHandle[None] | None = None
         self._planning: WorkHandle[None] | None = None
         self._gives_up = False
         self._view: TuneView | None = None
-        self._path: Path | None = None
+        self._model_path: Path | None = None
+        """The model file of the last tune."""
 
     @property
     def running(self) -> bool:
         """Whether a tune is running or being paused."""
-        return self._handle is not None
+        return self._running_tune is not None
 
     @property
-    def last(self) -> TuneView | None:
-        """State of the last tune."""
+    def last_view(self) -> TuneView | None:
+        """State of the running tune, or else of the last one."""
         return self._view
 
     def read_last(self) -> None:
@@ -70,10 +71,11 @@ class TuneControl(QObject):
 
     def _handle_last(self, saved: SavedTune | None) -> None:
         if not self.running:
-            self._view, self._path = (None, None) if saved is None else (_view_of_saved(saved), saved.options.model)
-            self.found.emit(saved)
+            self._view = _view_of_saved(saved) if saved is not None else None
+            self._model_path = saved.options.model if saved is not None else None
+            self.last_read.emit(saved)
 
-    def plan(self, request: TuneRequest) -> None:
+    def plan_tune(self, request: TuneRequest) -> None:
         """Plan a tune. Ends with `planned`."""
         if self._planning is not None:
             self._planning.cancel()
@@ -90,20 +92,20 @@ class TuneControl(QObject):
             return
         self._gives_up = False
         if request is not None:
-            self._path = None
-        path = self._path
+            self._model_path = None
+        model_path = self._model_path
 
         async def work(session: ServerSession, model: str, report: Callable[[object], None]) -> Any:  # noqa: ANN401 -- a Verdict
             from launcher.app.tuner import run_tune
 
-            saved = await asyncio.to_thread(_read_saved_tune, path) if request is None else None
+            saved = await asyncio.to_thread(_read_saved_tune, model_path) if request is None else None
             if saved is not None:
                 saved = replace(saved, budget_s=saved.budget_s + 60 * more_minutes)
             prepared = await _prepare_tune(session, model, request or TuneRequest(), saved)
             report(prepared)
             return await run_tune(session, prepared, report, resume=saved)
 
-        self._handle = self._controller.measure(
+        self._running_tune = self._controller.measure(
             work,
             reported=self._handle_event,
             done=lambda _verdict: self._finish(self.ended.emit),
@@ -113,25 +115,25 @@ class TuneControl(QObject):
 
     def pause(self) -> None:
         """Stop measuring and serve the earlier server again. The tune can be continued."""
-        if self._handle is not None:
-            self._handle.cancel()
+        if self._running_tune is not None:
+            self._running_tune.cancel()
 
     def give_up(self) -> None:
         """Stop measuring for good; the tune cannot be continued. Also ends a paused one."""
         self._gives_up = True
-        if self._handle is not None:
-            self._handle.cancel()
+        if self._running_tune is not None:
+            self._running_tune.cancel()
         else:
             self._finish_stopped()
 
-    def apply(self) -> None:
+    def apply_winner(self) -> None:
         """Serve the settings that the last verdict recommends, and store them for the model's next start."""
-        path = self._path
+        model_path = self._model_path
 
         async def work(session: ServerSession, _model: str, _report: object) -> None:
             from launcher.app.tuner import serve_winner
 
-            saved = await asyncio.to_thread(_read_saved_tune, path)
+            saved = await asyncio.to_thread(_read_saved_tune, model_path)
             if saved is not None and saved.verdict is not None:
                 await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
@@ -143,11 +145,11 @@ class TuneControl(QObject):
         )
 
     def _finish(self, callback: Callable[[], object]) -> None:
-        self._handle = None
+        self._running_tune = None
         callback()
 
     def _finish_failed(self, error: LauncherError) -> None:
-        self._handle = None
+        self._running_tune = None
         if isinstance(error, Superseded):
             self.paused.emit(error)
         else:
@@ -159,7 +161,7 @@ class TuneControl(QObject):
             return
 
         # Without trials, the stored tune is an earlier one, which is kept.
-        path_to_delete = self._path if self._view is not None and self._view.trials else None
+        path_to_delete = self._model_path if self._view is not None and self._view.trials else None
 
         def work() -> None:
             from launcher.app.saved_tunes import delete_tune
@@ -168,7 +170,7 @@ class TuneControl(QObject):
                 delete_tune(path_to_delete)
 
         self._view = None
-        self._controller.bridge.run(lambda _report: asyncio.to_thread(work), done=lambda _: self.found.emit(None))
+        self._controller.bridge.run(lambda _report: asyncio.to_thread(work), done=lambda _: self.last_read.emit(None))
 
     def _handle_event(self, event: object) -> None:
         from launcher.app.tuner_space import PreparedTune
@@ -176,25 +178,22 @@ class TuneControl(QObject):
 
         match event:
             case PreparedTune():
-                self._view, self._path = _view_of_prepared(event), event.options.model
+                self._view, self._model_path = _view_of_prepared(event), event.options.model
                 self.planned.emit(event)
                 self.changed.emit(self._view)
             case TrialPlanned():
-                self.step.emit(event)
+                self.trial_planned.emit(event)
             case TrialMeasured(state=state) | TrialFailed(state=state):
                 self._change_view(trials=state.trials)
             case Predicted():
                 self._change_view(forecasts=event.forecasts, other_settings=_without_draft(event.settings))
             case VerdictReached():
-                verdict = event.verdict.as_json()
                 self._change_view(
                     trials=event.state.trials,
                     forecasts=event.verdict.forecasts,
                     other_settings=_without_draft(event.verdict.shown),
-                    verdict=verdict,
+                    verdict=event.verdict.as_json(),
                 )
-            case _:
-                pass
 
     def _change_view(self, **changes: Any) -> None:  # noqa: ANN401 -- fields of TuneView
         if self._view is not None:
@@ -230,9 +229,10 @@ async def _prepare_tune(
     from launcher.tuning.goal import Aim, Goal
     from launcher.tuning.workloads import load_workload, read_workload_file
 
-    engine_pid, log = None, list[str]()
+    engine_pid: int | None = None
+    engine_log: list[str] = []
     if session is not None and not session.is_idle:
-        engine_pid, log = session.supervisor.engine_pid, session.supervisor.log.last_lines()
+        engine_pid, engine_log = session.supervisor.engine_pid, session.supervisor.log.last_lines()
     if saved is not None:
         return await prepare_tune(
             saved.model,
@@ -242,7 +242,7 @@ async def _prepare_tune(
             saved.budget_s,
             space=saved.space,
             engine_pid=engine_pid,
-            log=log,
+            log=engine_log,
         )
     model, options = await current_options(session, model)
     if request.file:
@@ -250,14 +250,18 @@ async def _prepare_tune(
     else:
         workload = await asyncio.to_thread(load_workload, request.workload)
     goal, budget_s = Goal(Aim(request.aim)), 60.0 * request.minutes
-    return await prepare_tune(model, options, workload, goal, budget_s, engine_pid=engine_pid, log=log)
+    return await prepare_tune(model, options, workload, goal, budget_s, engine_pid=engine_pid, log=engine_log)
 
 
 def _view_of_prepared(prepared: PreparedTune) -> TuneView:
     from launcher.gui.tune.trial_views import TuneView
 
     return TuneView(
-        prepared.model, prepared.workload.title, prepared.goal, prepared.space.baseline, needs=prepared.estimate_mib
+        prepared.model,
+        prepared.workload.title,
+        prepared.goal,
+        prepared.space.baseline,
+        estimate_mib=prepared.estimate_mib,
     )
 
 
