@@ -72,7 +72,7 @@ def main() -> None:
     tokens = int(sys.argv[1])
     end_with_parent()
     application = QApplication([])
-    theme.apply(application, theme.current())
+    theme.apply_theme(application, theme.current())
     controller = Controller()
     pane = ChatPane(controller)
     pane.resize(420, 800)

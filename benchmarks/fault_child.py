@@ -44,7 +44,7 @@ class Crashes(QObject):
         self._window = window
         self._times = times
         self._killed_s: float | None = None
-        window.page("cockpit").notices.problem.text.installEventFilter(self)
+        window.page("cockpit").notices.problem_banner.text.installEventFilter(self)
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(_PAUSE_MS)
@@ -141,7 +141,7 @@ def main() -> None:
     mode, *arguments = sys.argv[1:]
     end_with_parent()
     application = QApplication([])
-    theme.apply(application, theme.current())
+    theme.apply_theme(application, theme.current())
     window = Window(remember=False, page="cockpit")
     window.show()
     window.controller.closed.connect(application.quit)

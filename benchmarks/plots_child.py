@@ -38,15 +38,15 @@ _spent: list[float] = []
 def main() -> None:
     rounds = int(sys.argv[1])
     app = QApplication([])
-    theme.choose("dark")
-    theme.apply(app, theme.current())
+    theme.choose_theme("dark")
+    theme.apply_theme(app, theme.current())
     controller = Controller()
     controller._view_model.update(status=ServerStatus(ServerState.READY))  # noqa: SLF001 -- samples are of what runs
     bare = pyqtgraph.PlotWidget()
     panel = PlotPanel(controller)
     panel.resize(_WIDTH, _HEIGHT)
     panel.show()
-    panel.attach()
+    panel.attach_charts()
     _spin(200)
     process, before = psutil.Process(), psutil.Process().memory_info().rss
     keep_s, some, hour = 0.0, list[MonitorSnapshot](), _hour()
@@ -82,7 +82,7 @@ def main() -> None:
     zoom = [_frame(panel, partial(panel.zoom, 0.5 if n % 40 < 20 else -0.5, 0.4)) for n in range(rounds)]
     panel.choose_length(900)
     pan = [_frame(panel, partial(panel.pan, 0.03 if n % 80 < 40 else -0.03)) for n in range(rounds)]
-    panel.home()
+    panel.reset_view()
     _spin(500)
     spent = process.cpu_times()
     _spin(int(_IDLE_S * 1e3))

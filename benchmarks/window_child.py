@@ -96,7 +96,7 @@ def main() -> None:
     from launcher.gui import theme
     from launcher.gui.window import Window
 
-    theme.apply(application, theme.current())
+    theme.apply_theme(application, theme.current())
     window = Window(remember=False, page="cockpit")
     window.show()
     window.controller.closed.connect(application.quit)

@@ -10,6 +10,8 @@ from PySide6.QtWidgets import QLabel, QSizePolicy, QWidget
 
 from launcher.base.text import make_visible
 
+UNKNOWN = "–"  # noqa: RUF001 -- an en dash, the sign for an unknown value
+
 
 class Label(QLabel):
     """Label that never interprets rich text."""
@@ -20,7 +22,7 @@ class Label(QLabel):
         self.setText(text)
 
     def setText(self, text: str) -> None:  # noqa: N802 -- Qt's name
-        """Set the text."""
+        """Set the text. Control characters are replaced by visible ones."""
         super().setText(make_visible(text))
 
 
@@ -38,24 +40,24 @@ class ElidedLabel(Label):
         return self._full_text
 
     def setText(self, text: str) -> None:  # noqa: N802 -- Qt's name
-        """Set the text."""
+        """Set the complete text, which is then elided."""
         if text != self._full_text:
             self._full_text = text
-            self._fit()
+            self._elide_text()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Elide the text for the new width."""
         super().resizeEvent(event)
-        self._fit()
+        self._elide_text()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Allow any width."""
         return QSize(0, super().minimumSizeHint().height())
 
-    def _fit(self) -> None:
-        room = max(self.contentsRect().width(), 0)
+    def _elide_text(self) -> None:
+        width = self.contentsRect().width()
         text = make_visible(self._full_text)
-        short = self.fontMetrics().elidedText(text, self._mode, room) if room else text
+        short = self.fontMetrics().elidedText(text, self._mode, width) if width > 0 else text
         if QLabel.text(self) != short:
             super().setText(short)
         set_tooltip(self, self._full_text)

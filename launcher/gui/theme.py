@@ -24,9 +24,9 @@ LEAST_SCALE, MOST_SCALE = 80, 200
 class Theme:
     """Colours by role. Text roles have at least 4.5:1 contrast on their surfaces, curves and glyphs at least 3:1.
 
-    The meanings are the Okabe-Ito set, a shade darker or lighter where a theme needs it. The series colours deviate
-    from it as far as needed to be distinguishable with each of the three common colour vision deficiencies. `memory`
-    goes from required to optional parts.
+    The colours with a meaning (`good` to `information`) are the Okabe-Ito set, a shade darker or lighter where a theme
+    needs it. The colours of curves (`rate` to `limit`) deviate from it as far as needed to be distinguishable with each
+    of the three common colour vision deficiencies. `memory` goes from required to optional parts.
     """
 
     window: str
@@ -132,23 +132,23 @@ def current() -> Theme:
     return DARK if dark else LIGHT
 
 
-def choose(name: str | None) -> None:
+def choose_theme(name: str | None) -> None:
     """Choose "light", "dark", or the system's scheme (None); also on platforms without colour schemes."""
     schemes = {None: Qt.ColorScheme.Unknown, "light": Qt.ColorScheme.Light, "dark": Qt.ColorScheme.Dark}
     QGuiApplication.styleHints().setColorScheme(schemes[name])
     _chosen_theme[:] = [] if name is None else [DARK if name == "dark" else LIGHT]
 
 
-def apply(application: QApplication, theme: Theme) -> None:
+def apply_theme(application: QApplication, theme: Theme) -> None:
     """Apply a theme's palette and style sheet to the application."""
     application.setFont(font(BODY_PX))
-    application.setPalette(palette(theme))
+    application.setPalette(make_palette(theme))
     if not _blink_ms:
         _blink_ms.append(application.cursorFlashTime())
         _system_effects.append(QApplication.isEffectEnabled(Qt.UIEffect.UI_General))
     application.setCursorFlashTime(0 if _reduced_motion[0] else _blink_ms[0])
     QApplication.setEffectEnabled(Qt.UIEffect.UI_General, _system_effects[0] and not _reduced_motion[0])
-    application.setStyleSheet(style_sheet(theme) + (_NO_ANIMATION_SHEET if _reduced_motion[0] else ""))
+    application.setStyleSheet(make_style_sheet(theme) + (_NO_ANIMATION_SHEET if _reduced_motion[0] else ""))
 
 
 def colour(role: str) -> QColor:
@@ -156,7 +156,13 @@ def colour(role: str) -> QColor:
     return QColor(getattr(current(), role))
 
 
-def accent_of_icon() -> QColor:
+def mix_colours(colour: QColor, other: QColor, share: float) -> QColor:
+    """Return an opaque mixture of two colours, `share` (0 to 1) of it the second."""
+    pairs = ((colour.red(), other.red()), (colour.green(), other.green()), (colour.blue(), other.blue()))
+    return QColor(*(round(one + (two - one) * share) for one, two in pairs))
+
+
+def icon_background() -> QColor:
     """Return the background of the program's icon, the same in every theme."""
     return QColor(LIGHT.accent)
 
@@ -166,7 +172,7 @@ def px(pixels: float) -> int:
     return round(pixels * _scale[0])
 
 
-def scale() -> float:
+def text_scale() -> float:
     """Return the text scale, 0.8 to 2."""
     return _scale[0]
 
@@ -212,7 +218,7 @@ def monospace(pixels: int = CAPTION_PX) -> QFont:
 _ICONS = Path(__file__).with_name("icons")
 
 
-def palette(theme: Theme) -> QPalette:
+def make_palette(theme: Theme) -> QPalette:
     """Return a theme's palette."""
     result = QPalette()
     roles = {
@@ -241,7 +247,7 @@ def palette(theme: Theme) -> QPalette:
     return result
 
 
-def style_sheet(theme: Theme) -> str:
+def make_style_sheet(theme: Theme) -> str:
     """Return a theme's style sheet at the current text scale."""
     return _surface_rules(theme) + _button_rules(theme) + _field_rules(theme) + _list_rules(theme) + _bar_rules(theme)
 

@@ -37,17 +37,17 @@ def made_controller() -> Iterator[Controller]:
 @contextmanager
 def made_panel(controller: Controller, qtbot: QtBot, qapp: QApplication) -> Iterator[PlotPanel]:
     """The plots in the dark theme, with their library loaded; a server runs, as far as they are told."""
-    theme.choose("dark")
-    theme.apply(qapp, theme.current())
+    theme.choose_theme("dark")
+    theme.apply_theme(qapp, theme.current())
     controller.bridge.drained.emit([ServerStatus(ServerState.READY)])
     panel = PlotPanel(controller)
     panel.resize(640, 860)
     qtbot.addWidget(panel)
     panel.show()
     qtbot.waitExposed(panel)
-    panel.attach()
+    panel.attach_charts()
     yield panel
-    theme.choose(None)
+    theme.choose_theme(None)
 
 
 def sampled(time_s: float, *, gpu: bool = True, **values: float | None) -> MonitorSnapshot:
@@ -82,7 +82,7 @@ def fill(panel: PlotPanel, seconds: float = 300.0, *, gpu: bool = True) -> float
 
 def drawn(panel: PlotPanel) -> None:
     """Let it show all that came."""
-    panel.refresh()
+    panel.schedule_refresh()
     panel.draw_if_due()
 
 

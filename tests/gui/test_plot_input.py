@@ -272,7 +272,9 @@ class TestExport:
         assert panel.head._text.text() == "There is nothing to export yet."
 
     def test_every_name_is_exported_once(self) -> None:
-        titles = [(quantity.title.format(n=quantity.step), quantity.unit) for quantity in exported_quantities()]
+        titles = [
+            (quantity.title.format(n=quantity.draft_position), quantity.unit) for quantity in exported_quantities()
+        ]
         assert len(set(titles)) == len(titles)
         assert {quantity.name for plot in PLOTS for quantity in plot.curves} <= {
             each.name for each in exported_quantities()

@@ -32,7 +32,7 @@ class TestSamples:
         samples = filled(80_000)
         assert samples.newest_s == pytest.approx(100 + 7_999.9)
         assert samples.oldest_s == pytest.approx(samples.newest_s - 3_600)
-        part = samples.between(samples.oldest_s, samples.newest_s)
+        part = samples.slice_between(samples.oldest_s, samples.newest_s)
         values = samples.values("x", part)
         assert values[-1] == 79_999
         assert np.all(np.diff(values) == 1)
@@ -42,21 +42,21 @@ class TestSamples:
     def test_any_stretch_is_right_however_often_the_ring_went_round(self, count: int) -> None:
         samples = filled(count, capacity=50)
         first = max(0, count - 50)
-        part = samples.between(0, 10_000)
+        part = samples.slice_between(0, 10_000)
         assert list(samples.values("x", part)) == list(range(first, count))
         assert samples.times(part) == pytest.approx([100 + i * 0.1 for i in range(first, count)])
         assert samples.wall_times(part) == pytest.approx([5_000 + i * 0.1 for i in range(first, count)])
 
     def test_a_stretch_takes_one_more_on_either_side_so_that_lines_reach_the_edges(self) -> None:
         samples = filled(100)
-        assert list(samples.values("x", samples.between(102.05, 102.25))) == [20, 21, 22, 23]
+        assert list(samples.values("x", samples.slice_between(102.05, 102.25))) == [20, 21, 22, 23]
 
     def test_what_is_unknown_is_a_gap_also_in_a_series_that_comes_later(self) -> None:
         samples = Samples()
         samples.add(1.0, 1.0, {"a": 1.0})
         samples.add(1.1, 1.1, {"a": None, "b": 2.0})
         samples.add(1.2, 1.2, {"b": 3.0})
-        part = samples.between(0, 2)
+        part = samples.slice_between(0, 2)
         assert [*map(str, samples.values("a", part))] == ["1.0", "nan", "nan"]
         assert [*map(str, samples.values("b", part))] == ["nan", "2.0", "3.0"]
         assert np.isnan(samples.values("never", part)).all()
@@ -69,7 +69,7 @@ class TestSamples:
         samples = Samples()
         for time_s in (1.0, 2.0, 9.0):
             samples.add(time_s, time_s, {"a": time_s})
-        assert [*map(str, samples.values("a", samples.between(0, 10)))] == ["1.0", "2.0", "nan", "9.0"]
+        assert [*map(str, samples.values("a", samples.slice_between(0, 10)))] == ["1.0", "2.0", "nan", "9.0"]
 
     def test_a_clock_that_stands_still_or_goes_back_adds_nothing(self) -> None:
         samples = filled(3)
@@ -84,10 +84,10 @@ class TestSamples:
         assert samples.mean("never", 0, 1_000) is None
         assert samples.highest("x") == 99
         for time_s, expected in ((0.0, 0), (100.04, 0), (100.06, 1), (104.0, 40), (999.0, 99)):
-            index = samples.nearest(time_s)
+            index = samples.nearest_index(time_s)
             assert index is not None
             assert samples.value_at("x", index) == expected
-        assert Samples().nearest(1.0) is None
+        assert Samples().nearest_index(1.0) is None
 
 
 class TestDecimation:
@@ -134,7 +134,7 @@ class TestDecimation:
         samples = filled(3_100)
         shown = []
         for end_s in (400.0, 400.1, 403.7):
-            part = samples.between(end_s - 300, end_s)
+            part = samples.slice_between(end_s - 300, end_s)
             columns = Columns.group(samples.times(part), 0.6)
             drawn = columns.decimate(samples.values("x", part))
             pairs = zip(columns.times[4:-4:2], drawn[4:-4].reshape(-1, 2), strict=True)
@@ -153,7 +153,7 @@ class TestDecimation:
 class TestSpan:
     def live(self, there_s: float = 4_000.0) -> TimeSpan:
         span = TimeSpan()
-        span.follow(1_000.0, 1_000.0 + there_s)
+        span.set_recorded(1_000.0, 1_000.0 + there_s)
         return span
 
     def test_it_shows_the_last_five_minutes_and_less_while_there_is_less(self) -> None:
@@ -163,7 +163,7 @@ class TestSpan:
     def test_live_goes_along_and_held_stands(self) -> None:
         span = self.live()
         span.hold()
-        span.follow(1_000.0, 6_000.0)
+        span.set_recorded(1_000.0, 6_000.0)
         assert (span.end_s, span.live) == (5_000.0, False)
         span.go_live()
         assert (span.end_s, span.live) == (6_000.0, True)
@@ -172,10 +172,10 @@ class TestSpan:
         span = self.live()
         span.pan(1_000)
         at_s = span.start_s + 100
-        share = span.share(at_s)
+        share = span.share_at(at_s)
         span.zoom(2, at_s)
         assert span.length_s == pytest.approx(300 / 1.25**2)
-        assert span.share(at_s) == pytest.approx(share)
+        assert span.share_at(at_s) == pytest.approx(share)
 
     def test_zoom_of_live_keeps_now_at_the_edge_and_has_ends(self) -> None:
         span = self.live()
@@ -202,14 +202,14 @@ class TestSpan:
         span = self.live()
         span.zoom(5, 5_000.0)
         span.pan(500)
-        span.home()
+        span.reset()
         assert (span.live, span.length_s, span.end_s) == (True, 300.0, 5_000.0)
 
     def test_a_moment_is_brought_into_sight(self) -> None:
         span = self.live()
-        span.show(4_900.0)
+        span.scroll_to(4_900.0)
         assert span.live
-        span.show(2_000.0)
+        span.scroll_to(2_000.0)
         assert span.start_s <= 2_000.0 <= span.end_s
 
 

@@ -19,10 +19,10 @@ from launcher.engine.server.process import EngineCommand
 from launcher.engine.server.state import ServerState, ServerStatus
 from launcher.gui import theme
 from launcher.gui.controller import Controller
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.plots.chart import curve_colour
 from launcher.gui.plots.panel import PlotPanel
 from launcher.gui.plots.quantities import PLOTS
-from launcher.gui.plots.readout import DASH
 from launcher.machine.gpu import GpuActivity, Reading
 from launcher.models.gguf import read_model
 from launcher.monitor.monitor import MonitorSnapshot
@@ -228,7 +228,7 @@ def test_when_nothing_runs_no_number_looks_like_now(
     drawn(panel)
     assert panel.head._text.text() == "Nothing is running."
     for card in panel.cards.values():
-        assert [read_out.value.text() for read_out in card.read_outs.values()] == [DASH] * len(card.read_outs)
+        assert [read_out.value.text() for read_out in card.read_outs.values()] == [UNKNOWN] * len(card.read_outs)
         assert card.aside == ""
     assert said(panel.cards["rate"]) == ["Tokens per second: – Nothing is running."]  # noqa: RUF001
     assert chart_of(panel.cards["rate"]).curves["tokens_per_second"].yData[0] == 200.0  # what was is still to be read
@@ -258,7 +258,7 @@ def test_samples_that_came_before_the_plots_are_kept(controller: Controller, qtb
     qtbot.addWidget(panel)
     controller.sampled.emit([sampled(1.0), sampled(1.1)])
     assert panel.samples is None
-    panel.attach()
+    panel.attach_charts()
     assert len(kept(panel)) == 2
 
 
@@ -290,8 +290,8 @@ def test_without_samples_no_timer_runs(panel: PlotPanel, qtbot: QtBot) -> None:
 
 def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication) -> None:
     fill(panel)
-    theme.choose("light")
-    theme.apply(qapp, theme.current())
+    theme.choose_theme("light")
+    theme.apply_theme(qapp, theme.current())
     QApplication.processEvents()
     chart = chart_of(panel.cards["rate"])
     assert chart.curves["tokens_per_second"].opts["pen"].color() == QColor(theme.LIGHT.rate)
@@ -300,10 +300,10 @@ def test_another_theme_recolours_the_plots(panel: PlotPanel, qapp: QApplication)
 
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_steps_of_a_hue_are_told_apart_from_the_card(name: str, qapp: QApplication) -> None:
-    theme.choose(name)
+    theme.choose_theme(name)
     colours = [curve_colour(curve).name() for plot in PLOTS if plot.name == "acceptance" for curve in plot.curves]
     card = theme.current().card
-    theme.choose(None)
+    theme.choose_theme(None)
     assert len(set(colours)) == len(colours)
     assert all(contrast(colour, card) >= 3 for colour in colours)
 

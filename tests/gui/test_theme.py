@@ -92,7 +92,7 @@ def test_lengths_and_type_follow_the_scale_within_its_limits(qapp: object) -> No
         for percent, length in ((80, 26), (100, 32), (150, 48), (200, 64), (900, 64), (10, 26)):
             theme.set_scale(percent)
             assert theme.px(32) == length
-            assert theme.font(theme.BODY_PX).pixelSize() == round(13 * theme.scale())
+            assert theme.font(theme.BODY_PX).pixelSize() == round(13 * theme.text_scale())
     finally:
         theme.set_scale(100)
 

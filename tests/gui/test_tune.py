@@ -12,12 +12,12 @@ from pytestqt.qtbot import QtBot
 
 from launcher.base.errors import BadOption
 from launcher.gui import theme
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.tune import card_text
 from launcher.gui.tune.cards import WORKLOADS, StepCard, TrialTable, VerdictCard, row_texts
 from launcher.gui.tune.draft_plot import DraftPlot, point_text
 from launcher.gui.tune.page import TunePage
 from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow, VerdictText
-from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.window import Window
 from launcher.tuning.history import history_file
 from tests.gui.walk import clipped, hidden_by_parents
@@ -37,7 +37,7 @@ PROSE = Curve("prose", "acceptance", (Point("off", 112.0), Point("draft 2", 126.
 
 @pytest.fixture(autouse=True)
 def themed(qapp: QApplication) -> None:
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_no_text_is_clipped_with_figures(
     percent: int, usual_theme: None, qtbot: QtBot, qapp: QApplication, home: object
 ) -> None:
     theme.set_scale(percent)
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page="tune")
     try:
         window.resize(1_000, 640)

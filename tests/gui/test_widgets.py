@@ -17,7 +17,6 @@ from launcher.gui.widgets import (
     EmptyState,
     Glyph,
     MemoryBar,
-    NumberLabel,
     PageHead,
     ProgressLine,
     Segmented,
@@ -33,7 +32,7 @@ PARTS = [("weights", "weights", 15_904 * MIB), ("kv", "KV", 2_720 * MIB), ("stat
 
 @pytest.fixture(autouse=True)
 def _look(qapp: QApplication) -> None:
-    theme.apply(qapp, theme.LIGHT)
+    theme.apply_theme(qapp, theme.LIGHT)
 
 
 def shown(widget: QWidget, qtbot: QtBot, width: int = 600) -> QImage:
@@ -172,19 +171,6 @@ def test_a_banner_says_something_offers_two_ways_on_and_goes(qtbot: QtBot) -> No
     assert banner.isHidden()
 
 
-def test_a_number_reserves_its_room_and_unknown_has_a_reason(qtbot: QtBot) -> None:
-    number = NumberLabel("Speed", "t/s", pixels=theme.READOUT_PX, widest="0,000.0")
-    shown(number, qtbot, 300)
-    number.show_value("1.0")
-    narrow = number.unit.pos().x()
-    number.show_value("2,480.0")
-    qtbot.waitUntil(lambda: number.unit.pos().x() == narrow)
-    assert number.accessibleName() == "Speed: 2,480.0 t/s"
-    number.show_value(None, "Nothing is running.")
-    assert number.value.text() == "\u2013"
-    assert number.accessibleName() == "Speed: Nothing is running."
-
-
 def test_progress_is_a_line_of_its_length(qtbot: QtBot) -> None:
     line = ProgressLine("Model")
     line.show_fraction(0.5)
@@ -220,11 +206,12 @@ def test_a_banner_has_room_for_its_words_at_any_size_of_text(qtbot: QtBot, perce
         theme.set_scale(100)
 
 
-@pytest.mark.parametrize("status", [*Status, "verified"])
-def test_a_badge_says_its_word_and_is_wide_enough(status: Status | str, qtbot: QtBot) -> None:
-    badge = Badge(status)
+@pytest.mark.parametrize("word", [*(status.value for status in Status), "verified"])
+def test_a_badge_says_its_word_and_is_wide_enough(word: str, qtbot: QtBot) -> None:
+    badge = Badge()
+    badge.show_status(word)
     image = shown(badge, qtbot, badge.sizeHint().width())
-    assert badge.text() == (status.value if isinstance(status, Status) else status)
+    assert badge.text() == word
     assert image.height() == theme.BADGE_HEIGHT
 
 

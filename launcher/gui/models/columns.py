@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.models.text import (
     display_name,
     file_state,
@@ -16,7 +17,6 @@ from launcher.gui.models.text import (
 )
 from launcher.gui.start.text import fit_legend
 from launcher.gui.translation import tr
-from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.rows import Cell, Column
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QDateTime, QLocale
 
 from launcher.gui.duration import format_duration
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.translation import ntr, render, tr
-from launcher.gui.widgets.number import UNKNOWN
 
 if TYPE_CHECKING:
     from launcher.base.progress import Progress

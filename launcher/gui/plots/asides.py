@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from launcher.monitor.monitor import MonitorSnapshot
 
 MEAN_S = 300.0
-_GIB = 1_024
+_MIB_PER_GIB = 1_024
 Aside = tuple[str, str]
-"""The lines, and the tooltip."""
+"""One or two lines separated by a newline, and the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlotState:
-    """What the side texts are made from.
+    """The values from which the asides are made.
 
-    `limit` is the highest rate that the memory's bandwidth allows the server that runs since `served_s`, `note` a
-    remark on its speed. `throttled` is the time and the reason of the last limit on the clocks.
+    `limit` is the highest rate, in tokens per second, that the memory bandwidth allows the running server, which
+    started at `served_s`; `note` is a remark on its speed. `throttled` is the time and reason of the last throttling.
     """
 
     samples: Samples
@@ -73,7 +73,7 @@ def drafts_aside(state: PlotState) -> Aside | None:
 
 
 def throttling_aside(state: PlotState) -> Aside:
-    """Return the clock limits active now or within five minutes."""
+    """Return why the GPU is throttled now, or was within the last five minutes."""
     latest, throttled = state.latest, state.throttled
     activity = latest.activity
     if activity is not None and activity.throttled_by:
@@ -90,14 +90,17 @@ def throttling_aside(state: PlotState) -> Aside:
 
 
 def memory_aside(state: PlotState, *, used: str, total: str) -> Aside:
-    """Return used and free memory; `used` and `total` name the readings."""
-    return _format_memory(state.latest.readings.get(used), state.latest.readings.get(total))
+    """Return total and free memory; `used` and `total` name readings in MiB."""
+    used_reading, total_reading = state.latest.readings.get(used), state.latest.readings.get(total)
+    if used_reading is None or used_reading.value is None:
+        return "", _absence_reason(used_reading)
+    used_gib = used_reading.value / _MIB_PER_GIB
+    if total_reading is None or total_reading.value is None:
+        return tr("{used:,.1f} GiB\nin use", used=used_gib), _absence_reason(total_reading)
+    total_gib = total_reading.value / _MIB_PER_GIB
+    free_text = tr("{free:,.1f} free", free=total_gib - used_gib)
+    return f"{tr('of {total:,.1f} GiB', total=total_gib)}\n{free_text}", ""
 
 
-def _format_memory(used: Reading | None, total: Reading | None) -> Aside:
-    if used is None or used.value is None:
-        return "", render(used.absent or "") if used else ""
-    if total is None or total.value is None:
-        return tr("{used:,.1f} GiB\nin use", used=used.value / _GIB), render(total.absent or "") if total else ""
-    total_text = tr("of {total:,.1f} GiB", total=total.value / _GIB)
-    return f"{total_text}\n{tr('{free:,.1f} free', free=(total.value - used.value) / _GIB)}", ""
+def _absence_reason(reading: Reading | None) -> str:
+    return "" if reading is None else render(reading.absent or "")

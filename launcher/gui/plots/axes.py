@@ -1,4 +1,4 @@
-"""Axes of the plots: time before now or clock time, and round values. Also constants shared by plot items."""
+"""Axes of the plots. Time axes show the time before now or the clock time; value axes have round values."""
 
 from datetime import datetime
 from math import ceil, floor, log10
@@ -16,7 +16,10 @@ PADDING = 0.02
 MARGIN = 0.012
 """Fraction of the time span, so that the dot at the newest value is not cut."""
 _STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_800.0)
-_LABEL, _HALF_LABEL = 12, 26
+_VALUE_LABEL_PX, _TIME_LABEL_PX = 12, 26
+"""Room beyond the ends of a value axis and of a time axis, so that the outermost labels are not cut."""
+_ROUNDING = 0.01
+"""Tolerance when ticks are counted, so that rounding errors do not lose the last one."""
 
 
 def round_up_nicely(value: float, least: float) -> float:
@@ -26,22 +29,22 @@ def round_up_nicely(value: float, least: float) -> float:
     return next(step * factor for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * factor >= value)
 
 
-def tick_step(top: float, most: int) -> float:
-    """Return a tick distance for which 0 to `top` has at most `most` ticks above 0."""
+def tick_step(top: float, most_ticks: int) -> float:
+    """Return a tick distance for which 0 to `top` has at most `most_ticks` ticks above 0."""
     power = 10.0 ** floor(log10(top))
     steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5, 10))
-    return next(step for step in steps if top / step <= most + 0.01)
+    return next(step for step in steps if top / step <= most_ticks + _ROUNDING)
 
 
-def ticks_before(length_s: float, most: int) -> tuple[float, list[float]]:
+def ticks_before(length_s: float, most_ticks: int) -> tuple[float, list[float]]:
     """Return the distance of time ticks, and their positions, both in seconds relative to the end (0 and below)."""
-    step = next((step for step in _STEPS_S if length_s / step <= most), _STEPS_S[-1])
-    return step, [-step * back for back in range(int(length_s / step + 0.01) + 1)]
+    step = next((step for step in _STEPS_S if length_s / step <= most_ticks), _STEPS_S[-1])
+    return step, [-step * n for n in range(int(length_s / step + _ROUNDING) + 1)]
 
 
-def ticks_by_clock(end_wall_s: float, length_s: float, most: int) -> tuple[float, list[float]]:
+def ticks_by_clock(end_wall_s: float, length_s: float, most_ticks: int) -> tuple[float, list[float]]:
     """Return distance and positions of ticks, like `ticks_before`, at round times of the local clock."""
-    step, _ = ticks_before(length_s, most)
+    step, _ = ticks_before(length_s, most_ticks)
     offset_s = datetime.fromtimestamp(end_wall_s).astimezone().utcoffset()
     local_s = end_wall_s + (offset_s.total_seconds() if offset_s else 0.0)
     first = ceil((local_s - length_s) / step)
@@ -72,17 +75,17 @@ class PixmapAxis(pyqtgraph.AxisItem):  # type: ignore[misc]
         box = self.boundingRect()
         if self.picture is None:
             ratio = widget.devicePixelRatioF() if widget is not None else 1.0
-            picture = QPixmap((box.size() * ratio).toSize())
-            picture.setDevicePixelRatio(ratio)
-            picture.fill(Qt.GlobalColor.transparent)
-            inner = QPainter(picture)
-            inner.translate(-box.topLeft())
-            inner.setFont(self.style["tickFont"])
-            specs = self.generateDrawSpecs(inner)
+            pixmap = QPixmap((box.size() * ratio).toSize())
+            pixmap.setDevicePixelRatio(ratio)
+            pixmap.fill(Qt.GlobalColor.transparent)
+            pixmap_painter = QPainter(pixmap)
+            pixmap_painter.translate(-box.topLeft())
+            pixmap_painter.setFont(self.style["tickFont"])
+            specs = self.generateDrawSpecs(pixmap_painter)
             if specs is not None:
-                self.drawPicture(inner, *specs)
-            inner.end()
-            self.picture = picture
+                self.drawPicture(pixmap_painter, *specs)
+            pixmap_painter.end()
+            self.picture = pixmap
         painter.drawPixmap(box.topLeft(), self.picture)
 
 
@@ -92,13 +95,14 @@ class TimeAxis(PixmapAxis):
     def __init__(self) -> None:
         super().__init__("bottom")
         self.end_wall_s: float | None = None
+        """End of a held span, in seconds since the epoch; None while live."""
 
     def boundingRect(self) -> Any:  # noqa: ANN401, N802 -- pyqtgraph's
         """Leave room for the labels at the ends."""
-        return super().boundingRect().adjusted(-_HALF_LABEL, 0, _HALF_LABEL, 0)
+        return super().boundingRect().adjusted(-_TIME_LABEL_PX, 0, _TIME_LABEL_PX, 0)
 
     def set_held_end(self, end_wall_s: float | None) -> None:
-        """Show clock times up to this one (seconds since the epoch), or times before now for None."""
+        """Show clock times up to `end_wall_s` (seconds since the epoch), or times before now if it is None."""
         if end_wall_s != self.end_wall_s:
             self.end_wall_s = end_wall_s
             self.picture = None
@@ -106,10 +110,10 @@ class TimeAxis(PixmapAxis):
 
     def tickValues(self, low: float, _high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802 -- pyqtgraph's
         """Return the ticks."""
-        most = max(2, min(6, int(size / 80)))
+        most_ticks = max(2, min(6, int(size / 80)))
         if self.end_wall_s is None:
-            return [ticks_before(-low, most)]
-        return [ticks_by_clock(self.end_wall_s, -low, most)]
+            return [ticks_before(-low, most_ticks)]
+        return [ticks_by_clock(self.end_wall_s, -low, most_ticks)]
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
         """Return the tick labels."""
@@ -123,14 +127,13 @@ class ValueAxis(PixmapAxis):
 
     def boundingRect(self) -> Any:  # noqa: ANN401, N802
         """Leave room for labels at the ends: with a grid, pyqtgraph does not, and omits them."""
-        return super().boundingRect().adjusted(0, -_LABEL, 0, _LABEL)
+        return super().boundingRect().adjusted(0, -_VALUE_LABEL_PX, 0, _VALUE_LABEL_PX)
 
     def tickValues(self, _low: float, high: float, size: float) -> list[tuple[float, list[float]]]:  # noqa: N802
         """Return the ticks."""
         top = high / (1 + PADDING)
-        most = max(1, min(4, int(size / 22)))
-        step = tick_step(top, most)
-        return [(step, [step * i for i in range(int(top / step + 0.01) + 1)])]
+        step = tick_step(top, max(1, min(4, int(size / 22))))
+        return [(step, [step * n for n in range(int(top / step + _ROUNDING) + 1)])]
 
     def tickStrings(self, values: list[float], _scale: float, spacing: float) -> list[str]:  # noqa: N802
         """Return the tick labels."""

@@ -1,6 +1,6 @@
 """One plot: pyqtgraph curves with our own overlay. Importing it takes 0.3 s, so never before the first paint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,9 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         item.getViewBox().disableAutoRange()
         self.overlay.setParent(self)
         self.overlay.unit = plot.unit if len(plot.read_outs) > 1 else ""  # otherwise the read-out has the unit
-        self.overlay.top = "100 %" if plot.has_right_axis else ""  # a right axis would shift this plot's time axis
+        self.overlay.right_top = (
+            "100 %" if plot.has_right_axis else ""
+        )  # a right axis would shift this plot's time axis
         self.overlay.setAccessibleName(self.accessibleName())
         self.recolour()
         self.show_times(True)
@@ -99,7 +101,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         self.overlay.update()
 
     def set_range(self, length_s: float, top: float) -> None:
-        """Show this many seconds and values from 0 to `top`."""
+        """Show the last `length_s` seconds and values from 0 to `top`."""
         if (length_s, top) != self._range:
             self._range = length_s, top
             box = QRectF(-length_s, -PADDING * top, (1 + MARGIN) * length_s, (1 + 2 * PADDING) * top)
@@ -115,7 +117,7 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
 
     @property
     def columns(self) -> int:
-        """Number of device pixels for the span."""
+        """Number of pixel columns: the span's width in device pixels."""
         return max(1, int(self.area().width() * self.devicePixelRatioF()))
 
     @property
@@ -130,11 +132,10 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
         height = box.height() / (1 + 2 * PADDING)
         return QRectF(box.left(), box.top() + PADDING * height, box.width() / (1 + MARGIN), height)
 
-    def draw(self, x: Floats, lines: Sequence[tuple[str, Floats]]) -> None:
+    def draw(self, x: Floats, values_by_curve: Mapping[str, Floats]) -> None:
         """Draw curves by name. Curves that are not given are emptied."""
-        given = dict(lines)
         for name, curve in self.curves.items():
-            values = given.get(name)
+            values = values_by_curve.get(name)
             if values is None:
                 if curve.xData is not None and len(curve.xData):
                     curve.setData([], [])
@@ -153,18 +154,11 @@ class Chart(pyqtgraph.PlotWidget):  # type: ignore[misc]
 
 
 def curve_colour(quantity: Quantity) -> QColor:
-    """Return a curve's colour from its role; draft positions get ever fainter shades of it."""
-    colours = theme.current()
-    colour, card = QColor(getattr(colours, quantity.colour)), QColor(colours.card)
-    if not quantity.step:
+    """Return a curve's colour from its role. Each further draft position has a lighter shade of it."""
+    colour = theme.colour(quantity.colour)
+    if not quantity.draft_position:
         return colour
+    card = theme.colour("card")
     if card.lightnessF() > 0.5:
-        towards, share = card, 0.05 + 0.04 * quantity.step
-    else:
-        towards, share = QColor(colours.text), 0.2 + 0.07 * quantity.step
-    mixed = [round(a + (b - a) * share) for a, b in zip(_rgb_channels(colour), _rgb_channels(towards), strict=True)]
-    return QColor(*mixed)
-
-
-def _rgb_channels(colour: QColor) -> tuple[int, int, int]:
-    return colour.red(), colour.green(), colour.blue()
+        return theme.mix_colours(colour, card, 0.05 + 0.04 * quantity.draft_position)
+    return theme.mix_colours(colour, theme.colour("text"), 0.2 + 0.07 * quantity.draft_position)

@@ -25,7 +25,7 @@ class PlotTable:
 
 def copy_table(samples: Samples, from_s: float, to_s: float, marks: Sequence[Mark]) -> PlotTable:
     """Copy the samples and marks of a time span. Series without any value are left out."""
-    part = samples.between(from_s, to_s)
+    part = samples.slice_between(from_s, to_s)
     inside = (samples.times(part) >= from_s) & (samples.times(part) <= to_s)
     names = set(samples.names)
     columns = tuple(
@@ -61,7 +61,7 @@ def write_csv(table: PlotTable, path: Path) -> None:
 
 def _column_title(quantity: Quantity) -> str:
     """Return a column's title. Titles stay English, because programs read them."""
-    title = quantity.title.format(n=quantity.step) if quantity.step else quantity.title
+    title = quantity.title.format(n=quantity.draft_position) if quantity.draft_position else quantity.title
     return f"{title} [{quantity.unit}]"
 
 

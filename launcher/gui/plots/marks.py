@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from launcher.monitor.health_event import Finding
 
 _MOST_MARKS = 4_000
-GLYPH_PX = 11
+GLYPH_PX, _SHAPE_PX = 11, 7
+"""Size of a glyph's pixmap and of the shape in its middle, in pixels."""
 
 
 class MarkKind(StrEnum):
@@ -47,7 +48,7 @@ class Mark:
 
 
 class MarkLog:
-    """Log that turns the controller's signals into marks. Calls `added` after each."""
+    """Turns the controller's signals into marks and keeps them. Calls `added` after each."""
 
     def __init__(
         self, controller: "Controller", added: Callable[[], object], clock: Callable[[], float] = time.monotonic
@@ -59,7 +60,7 @@ class MarkLog:
         self._state = controller.inputs.status.state
         self._replying = controller.view.replying
         self._request_s: float | None = None
-        self._standing: frozenset[str] = frozenset()
+        self._open_codes: frozenset[str] = frozenset()
         controller.view_changed.connect(self.record_view)
         controller.deltas.connect(self.record_deltas)
         controller.health_changed.connect(self.record_health)
@@ -73,7 +74,7 @@ class MarkLog:
         self.append(Mark(self._clock(), kind, text))
 
     def append(self, mark: Mark) -> None:
-        """Add a mark that is not older than the last one."""
+        """Add a mark. It must not be older than the last one."""
         self._marks.append(mark)
         self._added()
 
@@ -97,12 +98,12 @@ class MarkLog:
         """Record state changes of the server, and requests of this window."""
         inputs = self._controller.inputs
         state, before = inputs.status.state, self._state
-        replying, replied = inputs.replying, self._replying
+        replying, was_replying = inputs.replying, self._replying
         self._state, self._replying = state, replying
-        if replying and not replied:
+        if replying and not was_replying:
             self._request_s = self._clock()
             self.add(MarkKind.REQUEST, tr("Request sent"))
-        elif state is ServerState.BUSY and before is ServerState.READY and not (replying or replied):
+        elif state is ServerState.BUSY and before is ServerState.READY and not (replying or was_replying):
             self.add(MarkKind.REQUEST, tr("Request of another program"))
         if state is before:
             return
@@ -125,19 +126,22 @@ class MarkLog:
             self._request_s = None
             self.add(MarkKind.FIRST_TOKEN, tr("First token after {seconds:.2f} s", seconds=after_s))
 
-    def record_health(self, standing: "Sequence[Finding]") -> None:
+    def record_health(self, findings: "Sequence[Finding]") -> None:
         """Record newly raised findings; one whose figures changed is not new."""
-        before, self._standing = self._standing, frozenset(str(finding.code) for finding in standing)
-        for finding in standing:
-            code = str(finding.code)
-            if code not in before:
-                throttled = code.startswith("throttled")
-                kind = MarkKind.THROTTLING if throttled else MarkKind.SPILL if code == "spill" else MarkKind.NOTICE
-                self.add(kind, render(finding.sentence))
+        before, self._open_codes = self._open_codes, frozenset(str(finding.code) for finding in findings)
+        for finding in findings:
+            if str(finding.code) not in before:
+                self.add(_finding_kind(str(finding.code)), render(finding.sentence))
 
     def record_notice(self, notice: Notice) -> None:
         """Record a notice of the supervisor."""
         self.add(MarkKind.NOTICE, render(notice.text))
+
+
+def _finding_kind(code: str) -> MarkKind:
+    if code.startswith("throttled"):
+        return MarkKind.THROTTLING
+    return MarkKind.SPILL if code == "spill" else MarkKind.NOTICE
 
 
 def mark_colour(kind: MarkKind, colours: theme.Theme) -> str:
@@ -155,15 +159,15 @@ def glyph_pixmap(kind: MarkKind, ratio: float, colours: theme.Theme) -> QPixmap:
     picture.fill(Qt.GlobalColor.transparent)
     painter = QPainter(picture)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    _paint_glyph(painter, kind, QPointF(GLYPH_PX / 2, GLYPH_PX / 2), 7.0, colours)
+    _paint_glyph(painter, kind, QColor(mark_colour(kind, colours)))
     painter.end()
     return picture
 
 
-def _paint_glyph(painter: QPainter, kind: MarkKind, centre: QPointF, size: float, colours: theme.Theme) -> None:
+def _paint_glyph(painter: QPainter, kind: MarkKind, colour: QColor) -> None:
     """Paint a mark's glyph. Kinds differ in shape, not only in colour."""
-    colour, half = QColor(mark_colour(kind, colours)), size / 2
-    box = QRectF(centre.x() - half, centre.y() - half, size, size)
+    box = QRectF((GLYPH_PX - _SHAPE_PX) / 2, (GLYPH_PX - _SHAPE_PX) / 2, _SHAPE_PX, _SHAPE_PX)
+    centre = box.center()
     painter.setPen(QPen(colour, 1.2))
     painter.setBrush(colour)
     match kind:

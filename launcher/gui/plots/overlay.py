@@ -17,11 +17,12 @@ the last line gets a tick instead."""
 _WIDEST_READ_OUT = 260
 _UNIT_PX = 10
 _WHEEL_NOTCH = 120.0
+"""Qt's angle of one wheel notch, in eighths of a degree."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledLine:
-    """A labelled horizontal line, `dotted` or dashed. Above the axis only its label is shown."""
+    """A labelled horizontal line at a share of the plot's height, `dotted` or dashed. Above 1 it is only a label."""
 
     share: float
     text: str
@@ -76,7 +77,7 @@ class Overlay(QWidget):
         self.marks: Sequence[tuple[float, MarkKind]] = ()
         self.dots: Sequence[Dot] = ()
         self.hover: Hover | None = None
-        self.unit = self.top = ""
+        self.unit = self.right_top = ""
         """Unit of the left axis, and label of the right axis's upper end."""
         self._drag_share: float | None = None
         self._font = theme.font(11, tabular=True)
@@ -84,16 +85,15 @@ class Overlay(QWidget):
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802 -- Qt's name
         """Paint the overlay."""
         painter = QPainter(self)
-        painter.setFont(self._font)
         colours = theme.current()
         painter.setPen(QColor(colours.secondary))
         painter.setFont(theme.font(_UNIT_PX))
-        left, gutter = self.area.left(), self.area.top()
-        painter.drawText(QRectF(0, -1, left - 6, gutter), int(Qt.AlignmentFlag.AlignRight), self.unit)
-        begins = self.area.right() - painter.fontMetrics().horizontalAdvance(self.top) - GLYPH_PX
-        if all(self._x(share) < begins for share, _ in self.marks[-1:]):  # the newest mark's glyph takes precedence
-            title_rect = QRectF(left, -1, self.area.width(), gutter)
-            painter.drawText(title_rect, int(Qt.AlignmentFlag.AlignRight), self.top)
+        left, height_above = self.area.left(), self.area.top()
+        painter.drawText(QRectF(0, -1, left - 6, height_above), int(Qt.AlignmentFlag.AlignRight), self.unit)
+        label_left = self.area.right() - painter.fontMetrics().horizontalAdvance(self.right_top) - GLYPH_PX
+        if not self.marks or self._x(self.marks[-1][0]) < label_left:  # the newest mark's glyph takes precedence
+            label_rect = QRectF(left, -1, self.area.width(), height_above)
+            painter.drawText(label_rect, int(Qt.AlignmentFlag.AlignRight), self.right_top)
         painter.setFont(self._font)
         self._paint_marks(painter, colours)
         self._paint_levels(painter, colours)
@@ -111,21 +111,16 @@ class Overlay(QWidget):
 
     def _paint_marks(self, painter: QPainter, colours: theme.Theme) -> None:
         last_line = last_glyph = float("-inf")
-        left, width, top, height = (
-            self.area.left(),
-            self.area.width(),
-            round(self.area.top()),
-            round(self.area.height()),
-        )
-        lines = {kind: _mix_with_surface(mark_colour(kind, colours), colours.card) for kind in MarkKind}
+        top, height = round(self.area.top()), round(self.area.height())
+        line_colours = {kind: _line_colour(mark_colour(kind, colours), colours.card) for kind in MarkKind}
         glyphs = {kind: glyph_pixmap(kind, self.devicePixelRatioF(), colours) for kind in MarkKind}
         for share, kind in self.marks:
-            x = round(left + share * width)
+            x = round(self._x(share))
             if x - last_line >= _LEAST_LINE:
-                painter.fillRect(x, top, 1, height, lines[kind])
+                painter.fillRect(x, top, 1, height, line_colours[kind])
                 last_line = x
             elif x - last_line >= _LEAST_TICK:
-                painter.fillRect(x, top, 1, _TICK, lines[kind])
+                painter.fillRect(x, top, 1, _TICK, line_colours[kind])
             if x - last_glyph >= _LEAST_GLYPH:
                 painter.drawPixmap(x - GLYPH_PX // 2, top - GLYPH_PX, glyphs[kind])
                 last_glyph = x
@@ -144,9 +139,9 @@ class Overlay(QWidget):
             width = metrics.horizontalAdvance(level.text)
             above, below = y - metrics.height() - 1, y + 1
             fits_above = above >= self.area.top() and all(abs(above - other) >= metrics.height() for other in used_tops)
-            place = above if fits_above else below
-            used_tops.append(place)
-            label_rect = QRectF(self.area.right() - width - 4, place, width + 4, metrics.height())
+            label_top = above if fits_above else below
+            used_tops.append(label_top)
+            label_rect = QRectF(self.area.right() - width - 4, label_top, width + 4, metrics.height())
             backdrop = QColor(colours.card)
             backdrop.setAlphaF(0.8)
             painter.fillRect(label_rect, backdrop)
@@ -173,9 +168,9 @@ class Overlay(QWidget):
         widest = min(_WIDEST_READ_OUT, self.width() - 32)
         line_rects = [metrics.boundingRect(0, 0, widest, 400, wraps, text) for text in hover.lines]
         gap, swatch, line = 8, 12, metrics.height()
-        names = max((metrics.horizontalAdvance(row.name) for row in hover.rows), default=0)
-        values = max((metrics.horizontalAdvance(row.value) for row in hover.rows), default=0)
-        rows_width = swatch + names + 2 * gap + values if hover.rows else 0
+        names_width = max((metrics.horizontalAdvance(row.name) for row in hover.rows), default=0)
+        values_width = max((metrics.horizontalAdvance(row.value) for row in hover.rows), default=0)
+        rows_width = swatch + names_width + 2 * gap + values_width if hover.rows else 0
         width = 2 * gap + max([rows_width, *(each.width() + 2 for each in line_rects)])
         gap_between = 4 if line_rects and hover.rows else 0
         height = gap + sum(each.height() for each in line_rects) + line * len(hover.rows) + gap_between
@@ -194,11 +189,11 @@ class Overlay(QWidget):
         for row in hover.rows:
             if row.colour is not None:
                 painter.fillRect(QRectF(left + gap, y + line / 2 - 1, 8, 3), QColor(row.colour))
-            place = QRectF(left + gap + swatch, y, width - 2 * gap - swatch, line)
+            row_rect = QRectF(left + gap + swatch, y, width - 2 * gap - swatch, line)
             painter.setPen(QColor(colours.secondary))
-            painter.drawText(place, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), row.name)
+            painter.drawText(row_rect, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), row.name)
             painter.setPen(QColor(colours.text))
-            painter.drawText(place, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), row.value)
+            painter.drawText(row_rect, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), row.value)
             y += line
 
     def share_at(self, x: float) -> float:
@@ -234,20 +229,15 @@ class Overlay(QWidget):
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
         """Zoom around the pointer; a sideways wheel pans."""
-        across, along = event.angleDelta().x() / _WHEEL_NOTCH, event.angleDelta().y() / _WHEEL_NOTCH
-        if abs(across) > abs(along):
-            self.dragged.emit(across / 10)
+        sideways, forward = event.angleDelta().x() / _WHEEL_NOTCH, event.angleDelta().y() / _WHEEL_NOTCH
+        if abs(sideways) > abs(forward):
+            self.dragged.emit(sideways / 10)
         else:
-            self.zoomed.emit(along, self.share_at(event.position().x()))
+            self.zoomed.emit(forward, self.share_at(event.position().x()))
         event.accept()
 
 
 @lru_cache(maxsize=64)
-def _mix_with_surface(colour: str, surface: str) -> QColor:
-    """Return a colour mixed 55:45 with the surface. Opaque, because alpha blending takes ten times as long per line."""
-    over, under = QColor(colour), QColor(surface)
-    mixed = (
-        round(0.55 * a + 0.45 * b)
-        for a, b in ((over.red(), under.red()), (over.green(), under.green()), (over.blue(), under.blue()))
-    )
-    return QColor(*mixed)
+def _line_colour(colour: str, surface: str) -> QColor:
+    """Return the colour of a mark's line. Opaque, because alpha blending takes ten times as long per line."""
+    return theme.mix_colours(QColor(colour), QColor(surface), 0.45)

@@ -45,7 +45,7 @@ _MAX_MARKS = 4
 
 @dataclass(frozen=True, slots=True)
 class CursorText:
-    """Text of the read-out: moment and marks in `line`, and the values, too, in `all_text`."""
+    """Text of the cursor's read-out. `line` has the moment and the marks, `all_text` also the values."""
 
     line: str = ""
     all_text: str = ""
@@ -59,17 +59,19 @@ class PlotCursor:
         self._marks = marks
         self._cards = cards
         self._pointer: tuple[PlotCard, float] | None = None
+        """Card under the pointer, and the pointer's position as a share of the width."""
         self._at_s: float | None = None
+        """Moment set by keyboard."""
 
     @property
     def share(self) -> float | None:
-        """Position as a share of the width, or None."""
+        """Position as a share of the width, None without a cursor."""
         if self._at_s is not None:
-            return self._span.share(self._at_s)
+            return self._span.share_at(self._at_s)
         return self._pointer[1] if self._pointer is not None else None
 
     def follow_pointer(self, card: PlotCard | None, share: float) -> None:
-        """Follow the pointer over a card; None when it has left."""
+        """Move to the pointer over a card. `card` is None when the pointer has left."""
         self._pointer = None if card is None else (card, share)
         if card is not None:
             self._at_s = None
@@ -91,22 +93,24 @@ class PlotCursor:
             at_s += direction * max(_KEY_STEP * span.length_s, 0.1)
         self._pointer = None
         self._at_s = min(max(at_s, samples.oldest_s), samples.newest_s)
-        span.show(self._at_s)
+        span.scroll_to(self._at_s)
 
     def show_values(self, samples: Samples) -> CursorText:
         """Show the read-out in all visible cards. Returns its text."""
         share, cards = self.share, [card for card in self._cards if card.isVisible()]
         at_s = None if share is None else self._span.start_s + share * self._span.length_s
-        index = None if at_s is None else samples.nearest(at_s)
+        index = None if at_s is None else samples.nearest_index(at_s)
         if at_s is None or index is None:
             for card in cards:
                 card.show_values_at(samples, self._span, None, ())
             return CursorText()
         near_s = _MARK_DISTANCE * self._span.length_s
         mark_texts = [mark.text for mark in self._marks.between(at_s - near_s, at_s + near_s)[-_MAX_MARKS:]]
-        header_card = self._pointer[0] if self._pointer else next((c for c in cards if c.absent is None), None)
-        moment = _format_moment(samples, index)
-        header = (moment, *mark_texts)
+        if self._pointer is not None:
+            header_card: PlotCard | None = self._pointer[0]
+        else:
+            header_card = next((card for card in cards if card.absent is None), None)
+        header = (_format_moment(samples, index), *mark_texts)
         values = [
             card.show_values_at(samples, self._span, index, header if card is header_card else ()) for card in cards
         ]
@@ -148,6 +152,7 @@ class PlotHead(QWidget):
         self._pause = QPushButton(tr("Pause"))
         self._pause.setToolTip(tr("Pause the plots, or follow live values (Space). Home also resets the zoom."))
         self._pause.clicked.connect(self.pause_requested)
+        # The button keeps its width when its text changes; 34 pixels are its padding and border.
         widest = max(self._pause.fontMetrics().horizontalAdvance(label) for label in (tr("Pause"), tr("Go live")))
         self._pause.setMinimumWidth(widest + theme.px(34))
         export = QPushButton(tr("Export"))
@@ -203,6 +208,7 @@ def _format_length(length_s: float) -> str:
 # Export as picture or table, written on the core's thread so that the window stays responsive.
 
 _MAX_FILES = 100
+"""Numbers that are tried if a path named after the same second exists."""
 
 
 class NotSaved(LauncherError):
@@ -212,11 +218,12 @@ class NotSaved(LauncherError):
 def unused_export_path(suffix: str, folder: Path | None = None) -> Path:
     """Return an unused path named after the current time, in `folder` or the user's downloads."""
     if folder is None:
-        place = Path(QStandardPaths.writableLocation(QStandardPaths.StandardLocation.DownloadLocation))
-        folder = place if place.is_dir() else Path.home()
+        downloads = Path(QStandardPaths.writableLocation(QStandardPaths.StandardLocation.DownloadLocation))
+        folder = downloads if downloads.is_dir() else Path.home()
     name = f"mtp-launcher-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
-    names = (f"{name}{again}.{suffix}" for again in ("", *(f"-{n}" for n in range(2, _MAX_FILES))))
-    return next((folder / each for each in names if not (folder / each).exists()), folder / f"{name}.{suffix}")
+    first = folder / f"{name}.{suffix}"
+    numbered = (folder / f"{name}-{n}.{suffix}" for n in range(2, _MAX_FILES))
+    return next((path for path in (first, *numbered) if not path.exists()), first)
 
 
 def save_table(bridge: Bridge, table: PlotTable, path: Path, on_end: Callable[[str, Path | None], object]) -> None:
@@ -258,9 +265,9 @@ def _save_file(
 
 _TICK_MS = 100
 _NUMBERS_INTERVAL_S = 0.2
-"""Seconds between two updates of numbers at least: nobody reads faster."""
-_SLOWEST_S = 1.0
-"""Seconds between two drawings at most, while live."""
+"""Least time between two updates of the numbers: nobody reads faster."""
+_LONGEST_INTERVAL_S = 1.0
+"""Longest time between two drawings while live."""
 _DENSE_HEIGHT = 660
 """Height in pixels below which the plots share one row of time labels."""
 
@@ -283,6 +290,7 @@ class PlotPanel(QWidget):
         self._throttled: tuple[float, str] | None = None
         """Time and reason of the last throttling."""
         self._drawn_s = self._numbers_s = self._served_s = float("-inf")
+        """When the plots were drawn, when the numbers were shown, and when the running server started."""
         self._is_idle = controller.view.resting
         self._stale = self._attaching = False
         self._label_layout: tuple[bool, list[PlotCard]] | None = None
@@ -293,7 +301,7 @@ class PlotPanel(QWidget):
         self._timer.setSingleShot(True)
         self._timer.setInterval(_TICK_MS)
         self._timer.timeout.connect(self.draw_if_due)
-        self.marks = MarkLog(controller, self.redraw)
+        self.marks = MarkLog(controller, self.schedule_drawing)
         self.plot_cursor = PlotCursor(self.span, self.marks, tuple(self.cards.values()))
         self.head = PlotHead()
         self._build()
@@ -310,12 +318,12 @@ class PlotPanel(QWidget):
         lines = self.references.lines
         for card in self.cards.values():
             card.references = tuple(line for name in card.plot.references if (line := lines[name]) is not None)
-        self.refresh()
+        self.schedule_refresh()
 
-    def refresh(self) -> None:
-        """Refresh the numbers soon, not only the plots."""
+    def schedule_refresh(self) -> None:
+        """Schedule a drawing that also refreshes the numbers."""
         self._numbers_s = float("-inf")
-        self.redraw()
+        self.schedule_drawing()
 
     # running server
 
@@ -324,11 +332,11 @@ class PlotPanel(QWidget):
         """Show that no server runs any more. Without this, the last numbers would stay: no further sample comes."""
         if view.resting != self._is_idle:
             self._is_idle = view.resting
-            self.refresh()
+            self.schedule_refresh()
 
     @Slot(object)
     def _handle_launch(self, launch: Launch | None) -> None:
-        """Start the figures anew for another server."""
+        """Start the figures again for another server."""
         if launch is not None:
             self._served_s, self._latest = time.monotonic(), None
             for card in self.cards.values():
@@ -338,7 +346,7 @@ class PlotPanel(QWidget):
     # samples
 
     def add_samples(self, batch: list[MonitorSnapshot]) -> None:
-        """Store new samples and schedule a drawing at a limited rate."""
+        """Store new samples and schedule a drawing at the next tick."""
         if not batch:
             return
         self._latest = batch[-1]
@@ -346,7 +354,7 @@ class PlotPanel(QWidget):
             self._unstored += batch
         else:
             self._store(self.samples, batch)
-        if self._is_seen() and not self._timer.isActive():
+        if self._is_visible_to_user() and not self._timer.isActive():
             self._timer.start()
 
     def _store(self, samples: Samples, batch: list[MonitorSnapshot]) -> None:
@@ -355,24 +363,24 @@ class PlotPanel(QWidget):
             samples.add(sample.time_s, offset_s + sample.time_s, read_values(sample))
             if sample.activity is not None and sample.activity.throttled_by:
                 self._throttled = sample.time_s, tr(", ").join(map(render, sample.activity.throttled_by))
-        self.span.follow(samples.oldest_s, samples.newest_s)
+        self.span.set_recorded(samples.oldest_s, samples.newest_s)
 
     # drawing
 
-    def redraw(self) -> None:
+    def schedule_drawing(self) -> None:
         """Schedule a drawing. Several calls in quick succession cause one."""
         self._stale = True
-        if self._is_seen():
+        if self._is_visible_to_user():
             self._timer.start(0)
 
-    def _is_seen(self) -> bool:
+    def _is_visible_to_user(self) -> bool:
         return self.isVisible() and not self.window().isMinimized()
 
     def draw_if_due(self) -> None:
         """Draw, and refresh the numbers, if the panel is visible and there are new samples or another time span."""
         self._timer.setInterval(_TICK_MS)
         samples = self.samples
-        if samples is None or not self._is_seen():
+        if samples is None or not self._is_visible_to_user():
             return
         now_s = samples.newest_s
         if self._latest is not None and abs(now_s - self._numbers_s) >= _NUMBERS_INTERVAL_S:
@@ -380,7 +388,8 @@ class PlotPanel(QWidget):
             self._show_readings(self._latest, samples)
         chart = next(iter(self.cards.values())).chart
         column_s = self.span.length_s / (chart.columns if chart else 1)
-        interval_s = min(max(column_s / 2, _TICK_MS / 1_000), _SLOWEST_S)  # less would move the curves by half a pixel
+        # The plots need not be drawn before the curves have moved by half a pixel.
+        interval_s = min(max(column_s / 2, _TICK_MS / 1_000), _LONGEST_INTERVAL_S)
         if self._stale or (self.span.live and abs(now_s - self._drawn_s) >= interval_s - 0.01):
             self.draw()
 
@@ -395,7 +404,7 @@ class PlotPanel(QWidget):
         self._drawn_s = samples.newest_s
         self.drawings += 1
         span, by_count = self.span, dict[int, "Columns"]()
-        times = samples.times(samples.between(span.start_s, span.end_s))
+        times = samples.times(samples.slice_between(span.start_s, span.end_s))
 
         def group_samples(count: int) -> Columns:
             """Group the samples into `count` columns. Cards of equal width share them."""
@@ -432,7 +441,7 @@ class PlotPanel(QWidget):
             card.setVisible(card.plot.with_gpu in (None, has_gpu))
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Leave out repeated labels where the height is small."""
+        """Show the time labels once or in each card, depending on the height."""
         super().resizeEvent(event)
         self._update_time_labels()
 
@@ -452,9 +461,9 @@ class PlotPanel(QWidget):
         super().paintEvent(event)
         if not self._attaching:
             self._attaching = True
-            QTimer.singleShot(0, self, self.attach)
+            QTimer.singleShot(0, self, self.attach_charts)
 
-    def attach(self) -> None:
+    def attach_charts(self) -> None:
         """Load the plot library once and put the charts into the cards."""
         if self.samples is not None:
             return
@@ -465,22 +474,22 @@ class PlotPanel(QWidget):
         self.samples = Samples()
         for card in self.cards.values():
             chart = Chart(card.plot)
-            card.attach(chart)
+            card.attach_chart(chart)
             chart.overlay.hovered.connect(lambda share, card=card: self.read_at(card, share))
             chart.overlay.pointer_left.connect(lambda: self.read_at(None))
             chart.overlay.zoomed.connect(self.zoom)
             chart.overlay.dragged.connect(self.pan)
-            chart.overlay.reset_requested.connect(self.home)
+            chart.overlay.reset_requested.connect(self.reset_view)
         self._label_layout = None
         self._update_time_labels()
         unstored, self._unstored = self._unstored, []
         self._store(self.samples, unstored)
-        self.redraw()
+        self.schedule_drawing()
 
     def showEvent(self, event: QShowEvent) -> None:  # noqa: N802
         """Draw the samples received while hidden."""
         super().showEvent(event)
-        self.refresh()
+        self.schedule_refresh()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
         """Stop drawing while hidden."""
@@ -494,25 +503,25 @@ class PlotPanel(QWidget):
             for card in self.cards.values():
                 if card.chart is not None:
                     card.chart.recolour()
-            self.redraw()
+            self.schedule_drawing()
 
     # time axis
 
     def zoom(self, notches: float, share: float = 1.0) -> None:
         """Zoom in by wheel notches (negative: out) around a share of the width."""
         self.span.zoom(notches, self.span.start_s + share * self.span.length_s)
-        self.redraw()
+        self.schedule_drawing()
 
     def pan(self, share: float) -> None:
-        """Pan back by a share of the width (negative: forward)."""
+        """Move back in time by a share of the width (negative: forward)."""
         self.span.pan(share * self.span.length_s)
-        self.redraw()
+        self.schedule_drawing()
 
-    def home(self) -> None:
+    def reset_view(self) -> None:
         """Return to the live view and the usual span."""
-        self.span.home()
+        self.span.reset()
         self.plot_cursor.clear()
-        self.redraw()
+        self.schedule_drawing()
 
     def toggle_pause(self) -> None:
         """Hold the plots, or follow the newest samples again."""
@@ -520,17 +529,17 @@ class PlotPanel(QWidget):
             self.span.hold()
         else:
             self.span.go_live()
-        self.redraw()
+        self.schedule_drawing()
 
     def choose_length(self, seconds: float) -> None:
-        """Show this many seconds."""
-        self.span.choose(seconds)
-        self.redraw()
+        """Set the length of the time span."""
+        self.span.set_length(seconds)
+        self.schedule_drawing()
 
     # cursor
 
     def read_at(self, card: PlotCard | None, share: float = 0.0) -> None:
-        """Read the values at a share of the width under the pointer; None when it has left."""
+        """Show the values under the pointer, at a share of a card's width. `card` is None when the pointer has left."""
         self.plot_cursor.follow_pointer(card, share)
         self._show_cursor()
 
@@ -551,16 +560,16 @@ class PlotPanel(QWidget):
         elif direction is not None and self.samples is not None:
             to_mark = bool(modifiers & Qt.KeyboardModifier.ControlModifier)
             self.plot_cursor.move(self.samples, direction, to_mark=to_mark)
-            self.redraw()
+            self.schedule_drawing()
         elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
             self.zoom(-1 if key is Qt.Key.Key_Minus else 1, 1.0 if at is None else at)
         elif key is Qt.Key.Key_Home:
-            self.home()
+            self.reset_view()
         elif key is Qt.Key.Key_Space:
             self.toggle_pause()
         elif key is Qt.Key.Key_Escape and at is not None:
             self.plot_cursor.clear()
-            self.redraw()
+            self.schedule_drawing()
         else:
             super().keyPressEvent(event)
 

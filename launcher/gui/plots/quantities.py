@@ -38,7 +38,7 @@ def read_values(sample: MonitorSnapshot) -> dict[str, float | None]:
 class Quantity:
     """One series and its display. `scale` converts the sample's unit to `unit`.
 
-    `colour` is a theme role; `step` is a draft position, whose line is as many shades fainter. `axis` is the curve's
+    `colour` is a theme role; each further `draft_position` (from 1; 0: none) is a lighter shade. `axis` is the curve's
     axis: "left"; "right", which is in percent and labelled at its end only; or "share", the left axis in percent of
     `reference`. `stands_for` names a series in whose place this one is drawn while that one is unknown. A read-out
     reserves the width of `widest`; with `keeps_last` its last value stays visible with its age. `of_server` series
@@ -54,7 +54,7 @@ class Quantity:
     scale: float = 1.0
     keeps_last: bool = False
     of_server: bool = False
-    step: int = 0
+    draft_position: int = 0
     dashed: bool = False
     axis: Literal["left", "right", "share"] = "left"
     reference: str = ""
@@ -106,7 +106,8 @@ _ACCEPTANCE = Quantity(
     "acceptance_percent", mark("Draft acceptance"), "%", 1, "acceptance", "100.0", keeps_last=True, of_server=True
 )
 _POSITION_RATES = tuple(
-    Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", step=n) for n in range(1, POSITIONS + 1)
+    Quantity(position_name(n), mark("Position {n}"), "%", 0, "acceptance", draft_position=n)
+    for n in range(1, POSITIONS + 1)
 )
 _LENGTH = Quantity(MEAN_LENGTH, mark("Mean accepted length"), mark("tokens"), 2)
 _TEMPERATURE = Quantity("gpu_temperature_c", mark("Temperature"), "°C", 0, "temperature", "00")

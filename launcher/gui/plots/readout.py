@@ -1,16 +1,14 @@
-"""Read-out: name, large number, unit and change. The layout stays fixed while the number changes."""
+"""Read-out: title, large number, unit and change. The layout stays fixed while the number changes."""
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QSpacerItem, QVBoxLayout, QWidget
 
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.plots.quantities import Quantity
 from launcher.gui.translation import render, tr
 from launcher.machine.gpu import Reading
-
-DASH = "–"  # noqa: RUF001 -- the sign for an unknown value
 
 
 class ElidedText(Label):
@@ -63,27 +61,27 @@ class ReadOut(QWidget):
         super().__init__()
         self._quantity = quantity
         self._shown: tuple[str, ...] = ()
-        self._large = pixels == theme.READOUT_PX
+
         caption = theme.font(theme.CAPTION_PX, tabular=True)
         self._title = _make_secondary_label(tr(quantity.title), caption)
         self.value = Label()
-        big = theme.font(pixels, bold=True, tabular=True)
-        self.value.setFont(big)
-        self.unit = ElidedText(tr(quantity.unit), theme.SECTION_PX if self._large else theme.BODY_PX)
+        value_font = theme.font(pixels, bold=True, tabular=True)
+        self.value.setFont(value_font)
+        self.unit = ElidedText(tr(quantity.unit), theme.SECTION_PX if pixels == theme.READOUT_PX else theme.BODY_PX)
         self.change = ElidedText()
-        self._metrics = QFontMetrics(big)
-        self._bare = False
+        self._metrics = QFontMetrics(value_font)
+        self._is_bare = False
         """Whether only the title and a dash are shown, because the reason is shown elsewhere."""
         self._value_width = 0
         """The number's width: as wide as the widest so far, so that the unit does not move."""
         self._number_width = self._metrics.horizontalAdvance(quantity.widest) + 1
+        # A change within a minute usually has one digit less than the widest value.
         typical = quantity.widest[1:].lstrip(",") if len(quantity.widest) > 2 else quantity.widest
         beside = [quantity.unit, tr("{change} in 1 min", change="+" + typical)]
         self._beside_width = max(QFontMetrics(caption).horizontalAdvance(text) for text in beside)
         unit_width = self.unit.fontMetrics().horizontalAdvance(quantity.unit)
-        self._least = self._number_width + theme.px(6) + unit_width
-        below = self._metrics.descent() - self.unit.fontMetrics().descent()
-        self._baseline_gap = max(below, 0)
+        self._least_width = self._number_width + theme.px(6) + unit_width
+        self._baseline_gap = max(self._metrics.descent() - self.unit.fontMetrics().descent(), 0)
         self._below = QSpacerItem(0, self._baseline_gap, QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
         stack = self._stack = QVBoxLayout()
         stack.setSpacing(0)
@@ -105,16 +103,16 @@ class ReadOut(QWidget):
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Reserve the width of the widest value and change."""
         title_width = self._title.sizeHint().width()
-        if self._bare:
+        if self._is_bare:
             return QSize(title_width, super().sizeHint().height())
         width = max(self._number_width + theme.px(6) + self._beside_width, title_width)
         return QSize(width, super().sizeHint().height())
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Drop the change, not the number, where there is little room."""
-        if self._bare:
+        if self._is_bare:
             return self.sizeHint()
-        return QSize(max(self._least, self._title.sizeHint().width()), super().minimumSizeHint().height())
+        return QSize(max(self._least_width, self._title.sizeHint().width()), super().minimumSizeHint().height())
 
     def show_reading(
         self,
@@ -123,16 +121,17 @@ class ReadOut(QWidget):
         *,
         minute_before: float | None = None,
         limit: str = "",
-        explains: bool = True,
+        with_reason: bool = True,
     ) -> None:
-        """Show a value, its unit with `limit`, and the change against the mean of the minute before.
+        """Show a value, its unit or `limit` ("of 300 W"), and the change against `minute_before`.
 
-        Without a value show `last` (value, age in seconds), else a dash. The reason is in the tooltip and, if
-        `explains`, beside the dash.
+        `minute_before` is the mean of the minute before. Without a value show `last` (value, age in seconds), else a
+        dash. The reason is in the tooltip and, if `with_reason`, beside the dash.
         """
         quantity = self._quantity
         title, why, change = tr(quantity.title), "", ""
         shorter: tuple[str, ...] = ()
+        """Shorter texts for `change`, for a narrow card."""
         if reading.value is not None:
             text = quantity.format_value(reading.value)
             if minute_before is not None:
@@ -141,10 +140,10 @@ class ReadOut(QWidget):
         elif quantity.keeps_last and last is not None:
             text, why, change = quantity.format_value(last[0]), render(reading.absent or ""), _format_age(last[1])
         else:
-            text, why = DASH, render(reading.absent or "") or tr("Unknown.")
-            change = why if explains else ""
-        self._set_bare(text == DASH and not explains)
-        unit = "" if text == DASH else limit or tr(quantity.unit)
+            text, why = UNKNOWN, render(reading.absent or "") or tr("Unknown.")
+            change = why if with_reason else ""
+        self._set_bare(text == UNKNOWN and not with_reason)
+        unit = "" if text == UNKNOWN else limit or tr(quantity.unit)
         shown = (text, unit, change, why)
         if shown == self._shown:
             return
@@ -166,8 +165,8 @@ class ReadOut(QWidget):
         self.value.setAccessibleName(" ".join(filter(None, [f"{title}:", text, unit, change or why])))
 
     def _set_bare(self, bare: bool) -> None:
-        if bare != self._bare:
-            self._bare = bare
+        if bare != self._is_bare:
+            self._is_bare = bare
             self.updateGeometry()
 
     def _format_change(self, difference: float) -> str:

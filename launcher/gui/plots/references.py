@@ -1,4 +1,4 @@
-"""Reference lines of the rate: the limit set by memory bandwidth, and the measured rate without MTP."""
+"""Reference lines of the rate plot: the limit set by memory bandwidth, and the measured rate without MTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RateReferences(QObject):
-    """Reference lines for the running server. They are read anew at each launch."""
+    """Reference lines for the running server. They are read again at each launch."""
 
     changed = Signal()
 

@@ -10,7 +10,7 @@ Floats = NDArray[np.floating]
 
 KEPT_S = 3_600.0
 _CAPACITY = 36_600
-"""An hour at 10 Hz, and some."""
+"""Samples of a little more than an hour at 10 Hz."""
 _LONGEST_GAP_S = 2.5
 """Idle samples come every second; samples further apart than this, in seconds, are not joined by a line."""
 
@@ -24,6 +24,7 @@ class Samples:
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._capacity = capacity
         self._head = 0
+        """Index of the next sample."""
         self._count = 0
         self._times = np.full(2 * capacity, np.nan)
         self._wall = np.full(2 * capacity, np.nan)
@@ -55,14 +56,14 @@ class Samples:
             since_s = time_s - self.newest_s
             if since_s <= 0:
                 return
-            if since_s > _LONGEST_GAP_S:
+            if since_s > _LONGEST_GAP_S:  # a sample without values interrupts the line
                 self._append(time_s - since_s / 2, wall_s - since_s / 2, {})
         self._append(time_s, wall_s, values)
 
     def _append(self, time_s: float, wall_s: float, values: Mapping[str, float | None]) -> None:
-        at, again = self._head, self._head + self._capacity
-        self._times[at] = self._times[again] = time_s
-        self._wall[at] = self._wall[again] = wall_s
+        at, copy_at = self._head, self._head + self._capacity
+        self._times[at] = self._times[copy_at] = time_s
+        self._wall[at] = self._wall[copy_at] = wall_s
         for name, value in values.items():
             if value is not None:
                 if name not in self._columns:
@@ -71,7 +72,7 @@ class Samples:
                 self._highest[name] = max(value, self._highest.get(name, value))
         for name, column in self._columns.items():
             value = values.get(name)
-            column[at] = column[again] = np.nan if value is None else value
+            column[at] = column[copy_at] = np.nan if value is None else value
         self._head = (at + 1) % self._capacity
         self._count = min(self._count + 1, self._capacity)
 
@@ -79,13 +80,14 @@ class Samples:
     def _first(self) -> int:
         return self._head if self._count == self._capacity else 0
 
-    def between(self, from_s: float, to_s: float) -> slice:
+    def slice_between(self, from_s: float, to_s: float) -> slice:
         """Return the slice of a time span, with one more sample on either side so that lines reach the edges."""
         first = self._first
         times = self._times[first : first + self._count]
-        low, high = np.searchsorted(times, (from_s, to_s), side="left")
-        high += bool(high < self._count and times[high] == to_s)
-        return slice(first + max(0, int(low) - 1), first + min(self._count, int(high) + 1))
+        low, high = map(int, np.searchsorted(times, (from_s, to_s), side="left"))
+        if high < self._count and times[high] == to_s:
+            high += 1
+        return slice(first + max(0, low - 1), first + min(self._count, high + 1))
 
     def times(self, part: slice) -> Floats:
         """Return the times of a slice. Read-only."""
@@ -106,7 +108,7 @@ class Samples:
 
     def mean(self, name: str, from_s: float, to_s: float) -> float | None:
         """Return the mean of the known values in a time span, or None."""
-        part = self.between(from_s, to_s)
+        part = self.slice_between(from_s, to_s)
         times = self._times[part]
         values = self.values(name, part)[(times >= from_s) & (times <= to_s)]
         known = values[~np.isnan(values)]
@@ -116,7 +118,7 @@ class Samples:
         """Return the highest value so far, or None."""
         return self._highest.get(name)
 
-    def nearest(self, time_s: float) -> int | None:
+    def nearest_index(self, time_s: float) -> int | None:
         """Return the index of the sample nearest to a time, for `time_at` and `value_at`; None without samples."""
         if not self._count:
             return None

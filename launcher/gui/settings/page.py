@@ -128,7 +128,7 @@ class SettingsPage(QWidget):
         self._show_state(state)
         name, value = state.setting.name, state.value
         if name == THEME:
-            theme.choose(None if value == VALUE_SYSTEM else str(value))
+            theme.choose_theme(None if value == VALUE_SYSTEM else str(value))
         elif name == MOTION:
             theme.set_motion(None if value == VALUE_SYSTEM else False)
         if name in (THEME, MOTION):
@@ -275,4 +275,4 @@ def _explain_errors(work: Callable[[], _T]) -> _T:
 def _apply_theme() -> None:
     application = QCoreApplication.instance()
     if isinstance(application, QApplication):
-        theme.apply(application, theme.current())
+        theme.apply_theme(application, theme.current())

@@ -132,7 +132,7 @@ class SharingCard(Card):
     def _restart(self, *, shared: bool) -> None:
         self._restarting = True
         self._question_panel.hide()
-        self._controller.share(shared, self._finish_restart)
+        self._controller.set_shared(shared, self._finish_restart)
         self._show_switch()
 
     def _finish_restart(self, error: LauncherError | None) -> None:

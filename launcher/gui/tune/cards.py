@@ -32,14 +32,13 @@ from PySide6.QtWidgets import (
 
 from launcher.app.settings_declared import ADVICE
 from launcher.gui import theme
-from launcher.gui.labels import Label, set_tooltip
+from launcher.gui.labels import UNKNOWN, Label, set_tooltip
 from launcher.gui.translation import mark, ntr, render, tr
 from launcher.gui.tune.tune_control import current_options
 from launcher.gui.tune.view_data import StepPart, TrialRow, VerdictText
 from launcher.gui.widgets import Card, ProgressLine
 from launcher.gui.widgets.blocks import make_button, make_caption
 from launcher.gui.widgets.flow import clear_layout
-from launcher.gui.widgets.number import UNKNOWN
 from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 

@@ -105,7 +105,7 @@ class TuneControl(QObject):
             report(prepared)
             return await run_tune(session, prepared, report, resume=saved)
 
-        self._running_tune = self._controller.measure(
+        self._running_tune = self._controller.run_measurement(
             work,
             reported=self._handle_event,
             done=lambda _verdict: self._finish(self.ended.emit),
@@ -137,7 +137,7 @@ class TuneControl(QObject):
             if saved is not None and saved.verdict is not None:
                 await serve_winner(session, saved.model, saved.options, saved.verdict["settings"])
 
-        self._controller.measure(
+        self._controller.run_measurement(
             work,
             done=lambda _: self.applied.emit(None),
             failed=self.applied.emit,

@@ -7,7 +7,6 @@ from launcher.gui.widgets.combo_box import ComboBox
 from launcher.gui.widgets.drop_target import DropTarget
 from launcher.gui.widgets.glyphs import Glyph, paint_glyph
 from launcher.gui.widgets.memory_bar import MemoryBar
-from launcher.gui.widgets.number import NumberLabel
 from launcher.gui.widgets.progress import ProgressLine
 from launcher.gui.widgets.read_age import ReadAge
 from launcher.gui.widgets.segmented import Segmented
@@ -22,7 +21,6 @@ __all__ = [
     "EmptyState",
     "Glyph",
     "MemoryBar",
-    "NumberLabel",
     "PageHead",
     "ProgressLine",
     "ReadAge",

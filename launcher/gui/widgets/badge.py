@@ -1,7 +1,5 @@
 """Badge for a fit verdict: text with a glyph in an outlined pill."""
 
-from enum import Enum
-
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy
@@ -9,6 +7,7 @@ from PySide6.QtWidgets import QSizePolicy
 from launcher.gui import theme
 from launcher.gui.labels import Label
 from launcher.gui.translation import mark, tr
+from launcher.gui.widgets.glyphs import paint_glyph
 
 _STYLES = {
     mark("FITS"): ("tick", "good"),
@@ -36,32 +35,30 @@ def paint_badge(painter: QPainter, left: float, middle: float, word: str) -> Non
     painter.setPen(QPen(colour, 1))
     painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.drawRoundedRect(rect, rect.height() / 2, rect.height() / 2)
-    start = theme.px(8)
+    text_left = theme.px(8)
     if name:
-        from launcher.gui.widgets.glyphs import paint_glyph
-
         side = theme.px(13)
         paint_glyph(painter, name, QRectF(rect.left() + theme.px(7), rect.center().y() - side / 2, side, side), colour)
-        start = theme.px(24)
+        text_left = theme.px(24)
     painter.setPen(theme.colour("text"))
     painter.setFont(theme.font(11, bold=True))
-    painter.drawText(rect.adjusted(start, 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), tr(word))
+    painter.drawText(rect.adjusted(text_left, 0, 0, 0), int(Qt.AlignmentFlag.AlignVCenter), tr(word))
     painter.restore()
 
 
 class Badge(Label):
     """A badge: FITS, TIGHT, OFFLOADS and TOO BIG have glyphs, other words are plain."""
 
-    def __init__(self, status: "Enum | str" = "") -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.setFont(theme.font(11, bold=True))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        self.show_status(status)
+        self.show_status("")
 
-    def show_status(self, status: "Enum | str") -> None:
-        """Show another status."""
-        self._word = str(status.value) if isinstance(status, Enum) else status
-        self.setText(tr(self._word) if self._word else "")
+    def show_status(self, word: str) -> None:
+        """Show a status by its English word, or nothing if it is empty."""
+        self._word = word
+        self.setText(tr(word))
         self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name

@@ -89,14 +89,12 @@ class Banner(QFrame):
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the width of the widest button and the height that the text needs."""
         width = max(self._button_layout.minimumSize().width() + theme.px(20), theme.px(_LEAST_WIDTH))
-        # otherwise the text would be squeezed
         return QSize(width, self._layout.heightForWidth(max(self.width(), width)))
 
     def _arrange(self) -> None:
         """Put the buttons beside the text, or below if that leaves it too little room."""
         narrow = self.width() - self._button_layout.sizeHint().width() < theme.px(_TEXT_WIDTH + _MARGINS_WIDTH)
-        across, down = QBoxLayout.Direction.LeftToRight, QBoxLayout.Direction.TopToBottom
-        self._layout.setDirection(down if narrow else across)
+        self._layout.setDirection(QBoxLayout.Direction.TopToBottom if narrow else QBoxLayout.Direction.LeftToRight)
         self._layout.setSpacing(theme.px(theme.GAP_S if narrow else theme.GAP_M))
 
     def _on_close(self) -> None:

@@ -36,7 +36,7 @@ class Card(QFrame):
     def add_aligned(self, widget: QWidget, inset: int) -> None:
         """Add a widget, such as a table, whose texts begin `inset` pixels from its edges, aligned with the title.
 
-        The card's margins shrink by `inset`. The layouts that it already has are indented by as much.
+        The card's side margins shrink by `inset`, and the layouts that it already has are indented by as much.
         """
         sides = self.body.contentsMargins()
         narrower = max(min(sides.left(), sides.right()) - inset, 0)

@@ -15,14 +15,14 @@ _VEIL_OPACITY = 225
 class DropTarget(QWidget):
     """Accepts drops on its parent, and covers it while something is dragged there; hidden until then.
 
-    `hint_for` returns a hint for the dragged data, "" to refuse it; `accept` gets the dropped data.
+    `get_hint` returns a hint for the dragged data, "" to refuse it; `accept` is called with the dropped data.
     """
 
     def __init__(
-        self, parent: QWidget, hint_for: Callable[[QMimeData], str], accept: Callable[[QMimeData], object]
+        self, parent: QWidget, get_hint: Callable[[QMimeData], str], accept: Callable[[QMimeData], object]
     ) -> None:
         super().__init__(parent)
-        self._host, self._hint_for, self._accept, self._hint = parent, hint_for, accept, ""
+        self._host, self._get_hint, self._accept, self._hint = parent, get_hint, accept, ""
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.hide()
         parent.setAcceptDrops(True)
@@ -36,7 +36,7 @@ class DropTarget(QWidget):
         elif kind == QEvent.Type.Resize and self.isVisible():
             self.setGeometry(self._host.rect())
         elif isinstance(event, QDropEvent) and kind in (QEvent.Type.DragEnter, QEvent.Type.Drop):
-            hint = self._hint_for(event.mimeData())
+            hint = self._get_hint(event.mimeData())
             if hint:
                 event.acceptProposedAction()
             if hint and kind == QEvent.Type.DragEnter:

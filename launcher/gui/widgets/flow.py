@@ -20,7 +20,7 @@ class FlowLayout(QLayout):
         self.setSpacing(gap)
 
     def add(self, widget: QWidget, *, wide: bool = False) -> None:
-        """Append a widget."""
+        """Append a widget. `wide`: it may take the row's spare width."""
         if wide:
             self._wide.add(widget)
         self.addWidget(widget)
@@ -79,15 +79,15 @@ class FlowLayout(QLayout):
     def _arrange(self, rect: QRect, *, moves: bool) -> int:
         """Return the height of the rows in the width of `rect`; with `moves` also place the items there."""
         rows: list[list[QLayoutItem]] = [[]]
-        used = 0
+        used_width = 0
         for item in self._items:
             if item.isEmpty():
                 continue
             width = self._base_width(item)
-            if rows[-1] and used + self.spacing() + width > rect.width():
+            if rows[-1] and used_width + self.spacing() + width > rect.width():
                 rows.append([])
-                used = 0
-            used += width + (self.spacing() if rows[-1] else 0)
+                used_width = 0
+            used_width += width + (self.spacing() if rows[-1] else 0)
             rows[-1].append(item)
         top = rect.top()
         for row in filter(None, rows):

@@ -23,7 +23,8 @@ from launcher.gui.translation import tr
 _MIB, _GIB = 2**20, 2**30
 _LEAST_LABELLED_SHARE = 0.06
 """Share of the bar above which a segment is labelled."""
-_STEPS = {"weights": 0, "kv": 1, "state": 2, "draft": 3, "compute": 4}
+_SHADES = {"weights": 0, "kv": 1, "state": 2, "draft": 3, "compute": 4}
+"""Indices of the parts' colours in Theme.memory and Theme.on_memory."""
 _LEGEND_ROW_HEIGHT = 20
 _OTHERS, _SERVERS = "others", "servers"
 
@@ -44,16 +45,16 @@ class _Segment:
     @property
     def fill_colour(self) -> QColor:
         """Fill colour."""
-        now, step = theme.current(), _STEPS.get(self.key)
-        if step is not None:
-            return QColor(now.memory[step])
-        return QColor(now.others if self.key == _OTHERS else now.driver)
+        colours, shade = theme.current(), _SHADES.get(self.key)
+        if shade is not None:
+            return QColor(colours.memory[shade])
+        return QColor(colours.others if self.key == _OTHERS else colours.driver)
 
     @property
     def text_colour(self) -> QColor:
         """Text colour."""
-        now, step = theme.current(), _STEPS.get(self.key)
-        return QColor(now.text if step is None else now.on_memory[step])
+        colours, shade = theme.current(), _SHADES.get(self.key)
+        return QColor(colours.text if shade is None else colours.on_memory[shade])
 
     @property
     def brush(self) -> QBrush:
@@ -62,21 +63,20 @@ class _Segment:
 
 
 class MemoryBar(QWidget):
-    """Stacked bar: the parts from dark to light, memory of others hatched, free memory empty.
+    """Stacked bar: the parts from dark to light, memory of others hatched, free memory empty. Sizes are in bytes.
 
     What does not fit is drawn past a line at the memory's end, with the missing MiB. A dashed line shows the margin
     that should stay free.
-    Sizes are in bytes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._segments: list[_Segment] = []
-        self._total = self._needed = 0
-        self._margin = 0
+        self._total = self._used = self._margin = 0
         self._reason = ""
         self.has_legend = True
         self._drawn: list[tuple[QRectF, str]] = []
+        """Painted areas with their tooltips."""
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
@@ -93,17 +93,17 @@ class MemoryBar(QWidget):
         servers: int = 0,
         needed: int | None = None,
     ) -> None:
-        """Show (key, label, bytes) of the memory's `total`. Keys: weights, kv, state, draft, compute, driver.
+        """Show parts (key, label, bytes) in a memory of `total` bytes. Keys other than those of _SHADES look alike.
 
         `others` is used by other programs (None: unknown), `servers` by other servers of ours. `needed` is the memory
-        that must be free if more than the parts' sum, as with several GPUs.
+        that must be free if that is more than the sum of the parts, as with several GPUs.
         """
         self._segments, so_far = [], 0
         for key, label, size in parts:
             if size > 0:
                 self._segments.append(_Segment(key, label, size, _round_up_mib(so_far + size) - _round_up_mib(so_far)))
                 so_far += size
-        self._needed = max(so_far, needed or 0) + servers + (others or 0)
+        self._used = max(so_far, needed or 0) + servers + (others or 0)
         if servers:
             self._segments.append(_Segment(_SERVERS, tr("other servers"), servers, _round_up_mib(servers)))
         if others:
@@ -115,7 +115,7 @@ class MemoryBar(QWidget):
 
     def show_unknown(self, reason: str) -> None:
         """Show an empty bar with the reason."""
-        self._segments, self._total, self._needed, self._margin, self._reason = [], 0, 0, 0, reason
+        self._segments, self._total, self._used, self._margin, self._reason = [], 0, 0, 0, reason
         self.setAccessibleName(tr("Memory: not known. {reason}", reason=reason))
         self._update_height()
 
@@ -128,7 +128,7 @@ class MemoryBar(QWidget):
     @property
     def missing(self) -> int:
         """Missing bytes; 0 if it fits."""
-        return max(self._needed - self._total, 0)
+        return max(self._used - self._total, 0)
 
     def hasHeightForWidth(self) -> bool:  # noqa: N802
         """Return True: the legend wraps."""
@@ -165,8 +165,8 @@ class MemoryBar(QWidget):
     def event(self, event: QEvent) -> bool:
         """Show the tooltip of the segment under the pointer."""
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            hit = next((text for rect, text in self._drawn if rect.contains(QPointF(event.pos()))), "")
-            QToolTip.showText(event.globalPos(), hit, self)
+            tip = next((text for rect, text in self._drawn if rect.contains(QPointF(event.pos()))), "")
+            QToolTip.showText(event.globalPos(), tip, self)
             return True
         return super().event(event)
 
@@ -179,10 +179,10 @@ class MemoryBar(QWidget):
                 self._paint_legend(painter)
 
     def _paint_bar(self, painter: QPainter, bar: QRectF) -> None:
-        used = self._needed
+        used = self._used
         full_scale = max(used, self._total, 1)
         room = bar.adjusted(0.5, 0.5, -0.5, -0.5)
-        edge = room.left() + room.width() * (self._total / full_scale if self._total else 1.0)
+        memory_end = room.left() + room.width() * (self._total / full_scale if self._total else 1.0)
         border = theme.colour("control")
         self._drawn = []
         path = QPainterPath()
@@ -197,9 +197,9 @@ class MemoryBar(QWidget):
             self._drawn.append((rect, f"{each.label}: {each.mib:,} MiB"))
             left += width
         if used > self._total:
-            over = QRectF(edge, room.top(), room.right() - edge, room.height())
-            painter.fillRect(over, theme.colour("bad"))
-            self._drawn.insert(0, (over, self._rest_text()))
+            excess = QRectF(memory_end, room.top(), room.right() - memory_end, room.height())
+            painter.fillRect(excess, theme.colour("bad"))
+            self._drawn.insert(0, (excess, self._rest_text()))
         elif self._total:
             rest = QRectF(left, room.top(), room.right() - left, room.height())
             self._drawn.append((rest, self._rest_text()))
@@ -209,18 +209,18 @@ class MemoryBar(QWidget):
         painter.drawPath(path)
         if self._total and used > self._total:
             painter.setPen(QPen(theme.colour("text"), 2))
-            painter.drawLine(QPointF(edge, bar.top()), QPointF(edge, bar.bottom()))
+            painter.drawLine(QPointF(memory_end, bar.top()), QPointF(memory_end, bar.bottom()))
         elif self._total and self._margin:
-            at = room.left() + room.width() * (1 - self._margin / full_scale)
+            margin_start = room.left() + room.width() * (1 - self._margin / full_scale)
             painter.setPen(QPen(theme.colour("secondary"), 1, Qt.PenStyle.DashLine))
-            painter.drawLine(QPointF(at, room.top()), QPointF(at, room.bottom()))
+            painter.drawLine(QPointF(margin_start, room.top()), QPointF(margin_start, room.bottom()))
 
     def _paint_segment(self, painter: QPainter, rect: QRectF, segment: _Segment, *, share: float) -> None:
         inner = rect.adjusted(0, 0, -1, 0) if rect.width() > 3 else rect
         if segment.hatched:
             painter.fillRect(inner, theme.colour("raised"))
         painter.fillRect(inner, segment.brush)
-        text = f"{segment.label} {_size_text(segment)}"
+        text = f"{segment.label} {_format_segment_size(segment)}"
         fits = QFontMetrics(self.font()).horizontalAdvance(text) + theme.px(14) < rect.width()
         if share >= _LEAST_LABELLED_SHARE and fits and not segment.hatched:
             painter.setPen(segment.text_colour)
@@ -249,7 +249,7 @@ class MemoryBar(QWidget):
         painter.setFont(self.font())
         for row in self._legend_rows(self.width()):
             for segment, text, left in row:
-                start = left
+                text_left = left
                 if segment is not None:
                     box = QRectF(left, top + (line - side) / 2, side, side)
                     painter.fillRect(box, segment.brush)
@@ -257,12 +257,12 @@ class MemoryBar(QWidget):
                         painter.setPen(QPen(segment.fill_colour, 1))
                         painter.setBrush(Qt.BrushStyle.NoBrush)
                         painter.drawRect(box)
-                    start += theme.px(16)
-                alarming = segment is None and self.missing > 0
-                painter.setPen(theme.colour("text" if alarming else "secondary"))
-                if segment is None and self._reason:
-                    start = 0
-                rect = QRectF(start, top, self.width() - start, line)
+                    text_left += theme.px(16)
+                elif self._reason:
+                    text_left = 0
+                is_missing_text = segment is None and self.missing > 0
+                painter.setPen(theme.colour("text" if is_missing_text else "secondary"))
+                rect = QRectF(text_left, top, self.width() - text_left, line)
                 painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter), text)
             top += line
 
@@ -271,7 +271,7 @@ class MemoryBar(QWidget):
             missing, total = _round_up_mib(self.missing), _round_up_mib(self._total)
             return tr("{missing:,} MiB too much for {total:,} MiB", missing=missing, total=total)
         total = _round_up_mib(self._total)
-        return tr("free {free:,} of {total:,} MiB", free=total - _round_up_mib(self._needed), total=total)
+        return tr("free {free:,} of {total:,} MiB", free=total - _round_up_mib(self._used), total=total)
 
 
 def _round_up_mib(size: int) -> int:
@@ -279,5 +279,5 @@ def _round_up_mib(size: int) -> int:
     return -(-size // _MIB)
 
 
-def _size_text(segment: _Segment) -> str:
+def _format_segment_size(segment: _Segment) -> str:
     return f"{segment.size / _GIB:.1f} GiB" if segment.size >= _GIB else f"{segment.mib:,} MiB"

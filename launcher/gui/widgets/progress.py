@@ -6,7 +6,8 @@ from PySide6.QtWidgets import QProgressBar, QSizePolicy
 
 from launcher.gui import theme
 
-_THICK = 6
+_THICKNESS = 6
+"""Pixels at 100 % text scale."""
 
 
 class ProgressLine(QProgressBar):
@@ -34,18 +35,18 @@ class ProgressLine(QProgressBar):
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
         """Return the usual size."""
-        return QSize(theme.px(120), theme.px(_THICK))
+        return QSize(theme.px(120), theme.px(_THICKNESS))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
         """Return the minimum size."""
-        return QSize(theme.px(40), theme.px(_THICK))
+        return QSize(theme.px(40), theme.px(_THICKNESS))
 
     def paintEvent(self, _event: QPaintEvent) -> None:  # noqa: N802
         """Paint the line."""
         with QPainter(self) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setPen(Qt.PenStyle.NoPen)
-            height = theme.px(_THICK)
+            height = theme.px(_THICKNESS)
             line = QRectF(0, (self.height() - height) / 2, self.width(), height)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(line, height / 2, height / 2)

@@ -44,13 +44,13 @@ class RowTable(QTableView):
     def setModel(self, model: QAbstractItemModel | None) -> None:  # noqa: N802 -- Qt's name
         """Show a model."""
         self._column_hints.clear()
-        if model is not None:  # connected before the view's own slots, which ask for the widths
+        if model is not None:  # connected before the view's own slots, which read the widths
             for changed in (model.modelReset, model.dataChanged, model.rowsInserted, model.rowsRemoved):
                 changed.connect(lambda *_: self._column_hints.clear())
         super().setModel(model)
 
     def sizeHintForColumn(self, column: int) -> int:  # noqa: N802
-        """Return the width of a column's widest cell, in pixels. Kept until a row changes: it is asked for often."""
+        """Return the width of a column's widest cell, in pixels. It is kept until a row changes: Qt reads it often."""
         if column not in self._column_hints:
             self._column_hints[column] = super().sizeHintForColumn(column)
         return self._column_hints[column]

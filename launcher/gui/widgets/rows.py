@@ -14,6 +14,7 @@ from launcher.gui.labels import escape_tooltip
 _T = TypeVar("_T")
 _Index = QModelIndex | QPersistentModelIndex
 _LONGEST, _LONGEST_TIP = 300, 2_000
+"""Characters of a cell's text and of its tooltip that are shown."""
 SORT_ROLE = Qt.ItemDataRole.UserRole
 """Item role of the sort key."""
 
@@ -33,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[_T]):
-    """A column: title, tooltip, and a function from row to cell."""
+    """A column: title, tooltip, a function from row to cell, and whether its texts are aligned right."""
 
     title: str
     tip: str

@@ -76,4 +76,6 @@ def segment_position(at: int, count: int) -> str:
     """Return the position of a button in a row of `count`, for the style sheet."""
     if count == 1:
         return "only"
-    return "first" if at == 0 else "last" if at == count - 1 else "middle"
+    if at == 0:
+        return "first"
+    return "last" if at == count - 1 else "middle"

@@ -44,22 +44,22 @@ class Slider(QSlider):
             enabled = self.isEnabled()
             radius, thick = theme.px(8), theme.px(4)
             left, right, middle = radius + 2, self.width() - radius - 2, self.height() / 2
-            at, width = self._x(self.value(), left, right), self.width()  # the line ends where the text does
+            handle_x, width = self._x(self.value(), left, right), self.width()  # the line ends where the text does
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour("border"))
             painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
             painter.setBrush(theme.colour("accent" if enabled else "control"))
-            painter.drawRoundedRect(QRectF(0, middle - thick / 2, at, thick), thick / 2, thick / 2)
+            painter.drawRoundedRect(QRectF(0, middle - thick / 2, handle_x, thick), thick / 2, thick / 2)
             if self.mark is not None:
                 x = self._x(self.mark, left, right)
                 painter.setPen(QPen(theme.colour("text"), 2))
                 painter.drawLine(QPointF(x, middle - theme.px(6)), QPointF(x, middle + theme.px(6)))
             painter.setPen(QPen(theme.colour("accent" if enabled else "control"), 2))
             painter.setBrush(theme.colour("card"))
-            painter.drawEllipse(QPointF(at, middle), radius - 1, radius - 1)
+            painter.drawEllipse(QPointF(handle_x, middle), radius - 1, radius - 1)
             if self.hasFocus():
                 painter.setBrush(Qt.BrushStyle.NoBrush)
-                painter.drawEllipse(QPointF(at, middle), radius + 2, radius + 2)
+                painter.drawEllipse(QPointF(handle_x, middle), radius + 2, radius + 2)
 
     def _x(self, value: int, left: float, right: float) -> float:
         span = max(self.maximum() - self.minimum(), 1)
@@ -98,9 +98,9 @@ class SliderField(QWidget):
         self.slider.setPageStep(max(len(self._values) // 8, 1))
         self.slider.valueChanged.connect(self._handle_move)
         self._old_value, self._hint_label = Label(), Label()
-        for quiet in (self._old_value, self._hint_label):
-            quiet.setObjectName("secondary")
-            quiet.setFont(theme.font(theme.CAPTION_PX, tabular=True))
+        for label_widget in (self._old_value, self._hint_label):
+            label_widget.setObjectName("secondary")
+            label_widget.setFont(theme.font(theme.CAPTION_PX, tabular=True))
         self._hint_label.setWordWrap(True)
         policy = self._hint_label.sizePolicy()
         policy.setRetainSizeWhenHidden(True)
@@ -137,13 +137,13 @@ class SliderField(QWidget):
 
     def set_values(self, values: Sequence[object]) -> None:
         """Replace the steps. The value stays as near as possible."""
-        now = self.value
+        value = self.value
         self.slider.blockSignals(True)
         self._values = tuple(values)
         self.slider.setRange(0, max(len(self._values) - 1, 0))
         self.slider.blockSignals(False)
-        if now is not None:
-            self.set_value(now)
+        if value is not None:
+            self.set_value(value)
         self._update_texts()
 
     def show_hint(self, text: str) -> None:
