@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.app.versions import Version
 
 _COPIED_MS = 2_000
+"""How long the button says "Copied"."""
 _NAMES_WIDTH = 128
 """Column width in pixels, the same at any text scale: long names wrap."""
 
@@ -36,17 +37,19 @@ class AboutPage(QWidget):
         self._controller = controller
         self._versions: tuple[Version, ...] = ()
         head = PageHead(tr("About"), tr("A launcher for llama.cpp's server with MTP. MIT licence."))
-        self._copy = head.add_button(tr("Copy report"), self.copy)
-        self._copy.setToolTip(tr("Versions only: no paths, names or keys. As `mtp-launcher versions` prints them."))
-        self._copy.setEnabled(False)
+        self._copy_button = head.add_button(tr("Copy report"), self.copy_report)
+        self._copy_button.setToolTip(
+            tr("Versions only: no paths, names or keys. As `mtp-launcher versions` prints them.")
+        )
+        self._copy_button.setEnabled(False)
         self._problem = Banner()
         self._card = Card(tr("Versions"))
-        self._lines = QGridLayout()
-        self._lines.setHorizontalSpacing(theme.px(theme.GAP_L))
-        self._lines.setVerticalSpacing(theme.px(theme.GAP))
-        self._lines.setColumnMinimumWidth(0, _NAMES_WIDTH)
-        self._lines.setColumnStretch(1, 1)
-        self._card.body.addLayout(self._lines)
+        self._grid = QGridLayout()
+        self._grid.setHorizontalSpacing(theme.px(theme.GAP_L))
+        self._grid.setVerticalSpacing(theme.px(theme.GAP))
+        self._grid.setColumnMinimumWidth(0, _NAMES_WIDTH)
+        self._grid.setColumnStretch(1, 1)
+        self._card.body.addLayout(self._grid)
         self._progress = Label(tr("Asking the engines and drivers for their versions …"))
         self._progress.setObjectName("secondary")
         self._progress.setWordWrap(True)
@@ -67,11 +70,11 @@ class AboutPage(QWidget):
         """The text that the button copies."""
         return "\n".join(f"{name}: {version}" for name, version in self._version_rows())
 
-    def copy(self) -> None:
+    def copy_report(self) -> None:
         """Copy the report to the clipboard."""
         QGuiApplication.clipboard().setText(self.report)
-        self._copy.setText(tr("Copied"))
-        QTimer.singleShot(_COPIED_MS, self._copy, lambda: self._copy.setText(tr("Copy report")))
+        self._copy_button.setText(tr("Copied"))
+        QTimer.singleShot(_COPIED_MS, self._copy_button, lambda: self._copy_button.setText(tr("Copy report")))
 
     def _version_rows(self, translate_text: Callable[[str], str] = str) -> list[tuple[str, str]]:
         """Return rows of (name, version). `translate_text` is `render` for display; a report stays English."""
@@ -84,13 +87,14 @@ class AboutPage(QWidget):
         ]
         qt = f"{qVersion()}, PySide {pyside_version}, {QGuiApplication.platformName()}"
         rows = versions or [("MTP Launcher", __version__), ("Python", platform.python_version())]
-        return [*rows[:2], ("Qt", qt), *rows[2:]]
+        rows.insert(2, ("Qt", qt))  # after this program and Python, which are always the first two
+        return rows
 
     def _show_versions(self, versions: "tuple[Version, ...]") -> None:
         self._versions = versions
         self._progress.hide()
-        self._copy.setEnabled(True)
-        clear_layout(self._lines)
+        self._copy_button.setEnabled(True)
+        clear_layout(self._grid)
         for row, (name, version) in enumerate(self._version_rows(render)):
             name_label, value = Label(name), Label(version)
             name_label.setObjectName("secondary")
@@ -98,8 +102,8 @@ class AboutPage(QWidget):
             value.setWordWrap(True)
             value.setTextInteractionFlags(theme.SELECTABLE)
             value.setAccessibleName(f"{name}: {version}")
-            self._lines.addWidget(name_label, row, 0, Qt.AlignmentFlag.AlignTop)
-            self._lines.addWidget(value, row, 1, Qt.AlignmentFlag.AlignTop)
+            self._grid.addWidget(name_label, row, 0, Qt.AlignmentFlag.AlignTop)
+            self._grid.addWidget(value, row, 1, Qt.AlignmentFlag.AlignTop)
 
     def _show_error(self, error: LauncherError) -> None:
         self._progress.hide()

@@ -34,16 +34,16 @@ _UPDATE_CHECK_AFTER_MS = 10_000
 class FirstPaint(QObject):
     """Calls a function once, after a window's first paint."""
 
-    def __init__(self, window: Window, then: Callable[[], None]) -> None:
+    def __init__(self, window: Window, callback: Callable[[], None]) -> None:
         super().__init__(window)
-        self._then = then
+        self._callback = callback
         window.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:  # noqa: N802 -- Qt's name
         """Call the function after the first paint event."""
         if event.type() == QEvent.Type.Paint:
             watched.removeEventFilter(self)  # an event filter costs time for every event
-            QTimer.singleShot(0, self, self._then)
+            QTimer.singleShot(0, self, self._callback)
         return super().eventFilter(watched, event)
 
 
@@ -60,15 +60,15 @@ def run_window(options: argparse.Namespace) -> int:
     _translate_qt(application)
     theme.set_scale(options.scale or 100)
     theme.set_motion(None if settings.stored_value(MOTION) == VALUE_SYSTEM else False)
-    theme.choose(options.theme)
-    theme.apply(application, theme.current())
+    theme.choose_theme(options.theme)
+    theme.apply_theme(application, theme.current())
     application.setWindowIcon(make_icon())
     application.setQuitOnLastWindowClosed(False)  # the program may stay in the tray
     picture = Path(options.screenshot) if options.screenshot else None
     file = Path(options.file).absolute() if options.file else None
     single = None if picture else acquire_instance_lock()
-    if single is not None and not single.first:
-        if single.raise_first(file, demo=options.demo):
+    if single is not None and not single.is_first:
+        if single.raise_first_window(file, demo=options.demo):
             return 0
         print("Error: another window of MTP Launcher is open but does not answer.", file=sys.stderr)
         print("       End that process and start again.", file=sys.stderr)
@@ -85,13 +85,13 @@ def run_window(options: argparse.Namespace) -> int:
         window.resize(int(width), int(height))
     FirstPaint(window, lambda: _on_first_paint(window, options, file, picture))
     if single is not None:
-        single.on_request(lambda other_file, demo: _open_request(window, other_file, demo=demo))
+        single.on_request(lambda other_file, demo: _handle_second_start(window, other_file, demo=demo))
     window.show()
     sockets = _handle_signals(window)
     code = application.exec()
     signal.set_wakeup_fd(-1)
-    for end in sockets:
-        end.close()
+    for each in sockets:
+        each.close()
     if not window.controller.bridge.close():
         print("Error: the engine did not end in time; its keeper ends it now.", file=sys.stderr)
         return 1
@@ -144,10 +144,11 @@ def _on_first_paint(window: Window, options: argparse.Namespace, file: Path | No
     else:
         from launcher.gui.screenshot import ScreenshotTaker
 
-        ScreenshotTaker(window, picture, painted_s, live=options.demo, waits=file is not None)
+        ScreenshotTaker(window, picture, painted_s, live=options.demo, waits_for_file=file is not None)
 
 
-def _open_request(window: Window, file: Path | None, *, demo: bool) -> None:
+def _handle_second_start(window: Window, file: Path | None, *, demo: bool) -> None:
+    """Show the window and open what the program was started with a second time."""
     window.bring_to_front()
     if demo and window.controller.view.resting:
         window.start_demo()
@@ -157,7 +158,7 @@ def _open_request(window: Window, file: Path | None, *, demo: bool) -> None:
 
 def _follow_colour_scheme(application: QApplication, window: Window) -> None:
     def apply_scheme(*_: object) -> None:
-        theme.apply(application, theme.current())
+        theme.apply_theme(application, theme.current())
         window.apply_theme()
 
     application.styleHints().colorSchemeChanged.connect(apply_scheme)

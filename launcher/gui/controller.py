@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class Controller(QObject):
-    """The session behind the window. Signals are emitted on the GUI thread, at most 30 times a second."""
+    """Connects the window with its server session. Signals are emitted on the GUI thread, at most 30 times a second."""
 
     view_changed = Signal(object)
     """View."""
@@ -50,11 +50,11 @@ class Controller(QObject):
     launched = Signal(object)
     """Launch | None: the server that runs now."""
     health_changed = Signal(object)
-    """tuple[Finding, ...]: the standing health findings."""
+    """tuple[Finding, ...]: the open health findings."""
     refused = Signal(object)
     """LauncherError: the last request to change the server failed."""
     applied = Signal(object)
-    """LauncherError | None: `apply` has ended. After an error the earlier settings run again, if they can."""
+    """LauncherError | None: `apply_settings` has ended. After an error the earlier settings run again, if they can."""
     fixing = Signal(object)
     """Action: a suggested fix is being applied."""
     page_requested = Signal(str)
@@ -94,7 +94,7 @@ class Controller(QObject):
 
     @property
     def session(self) -> "ServerSession | None":
-        """The core's session, or None before the first start. Use it only on the core's thread."""
+        """The server session, or None before the first start. Use it only on the core's thread."""
         return self._service.session
 
     @property
@@ -141,35 +141,37 @@ class Controller(QObject):
         """Stop the server."""
         self._request_state(self._service.stop, self._record_stop)
 
-    def apply(self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None) -> None:
-        """Restart with other server settings (names of launcher.engine.settings) and extra arguments.
+    def apply_settings(
+        self, changes: "Mapping[str, Value]", *, drain_s: float, extra: Sequence[str] | None = None
+    ) -> None:
+        """Restart with other server settings, by their names in ROWS, and extra arguments (None: unchanged).
 
-        Running replies may finish for up to `drain_s` seconds. Ends with `applied`.
+        Running replies may finish for up to `drain_s` seconds. `applied` is emitted at the end.
         """
         self._request_number += 1
         self._view_model.update(problem=None)
         self.bridge.run(
-            lambda _report: self._service.apply(dict(changes), drain_s, extra),
+            lambda _report: self._service.apply_settings(dict(changes), drain_s, extra),
             done=self.applied.emit,
             failed=self.applied.emit,
         )
 
-    def share(self, shared: bool, ended: Callable[[LauncherError | None], object]) -> None:
+    def set_shared(self, shared: bool, ended: Callable[[LauncherError | None], object]) -> None:
         """Share the running server with the network, or stop sharing, by a restart. Sharing ends when the server stops.
 
-        `ended` gets the error, or None.
+        `ended` is called with the error, or None.
         """
         self._request_number += 1
         self._view_model.update(problem=None)
-        self.bridge.run(lambda _report: self._service.share(shared), done=ended, failed=ended)
+        self.bridge.run(lambda _report: self._service.set_shared(shared), done=ended, failed=ended)
 
-    def fix(self, action: "Action") -> None:
+    def apply_fix(self, action: "Action") -> None:
         """Apply the fix that a diagnosis or a health finding suggests."""
         self.fixing.emit(action)
         self._view_model.update(problem=None)
-        self._request_state(lambda: self._service.fix(action))
+        self._request_state(lambda: self._service.apply_fix(action))
 
-    def measure(
+    def run_measurement(
         self,
         work: "Callable[[ServerSession, str, Callable[[object], None]], Awaitable[_T]]",
         *,
@@ -178,7 +180,7 @@ class Controller(QObject):
         failed: Callable[[LauncherError], object],
         cancelled: Callable[[], object],
     ) -> "WorkHandle[None]":
-        """Run `work(session, served_name, report)`, a measurement that changes the server's settings.
+        """Run `work(session, served_name, report_progress)`, a measurement that changes the server's settings.
 
         `served_name` is empty if no model is served. Superseded is raised in the measurement if the user changes the
         server's settings meanwhile. The other arguments are those of Bridge.run.
@@ -215,17 +217,20 @@ class Controller(QObject):
         """Store another value for an app setting."""
         self.bridge.run(
             lambda _report: asyncio.to_thread(settings.change_setting, name, value),
-            done=lambda standing: self.apply_setting(standing.setting.name, standing.value),
+            done=lambda stored: self.apply_setting(stored.setting.name, stored.value),
             failed=self.show_problem,
         )
 
     def apply_setting(self, name: str, value: "settings_file.AppSettingValue") -> None:
         """Apply a stored value of an app setting and emit `setting_changed`."""
         if name in settings.SAMPLING:
-            field, sent = settings.SAMPLING[name], settings.request_value(value)
-            others = {each: other for each, other in self.sampling.items() if each != field}
-            self.sampling = others if sent is None else others | {field: sent}
+            self.set_sampling_value(settings.SAMPLING[name], settings.request_value(value))
         self.setting_changed.emit(name, value)
+
+    def set_sampling_value(self, field: str, value: float | bool | None) -> None:
+        """Set a sampling value of the next request. None leaves it to the server."""
+        others = {name: other for name, other in self.sampling.items() if name != field}
+        self.sampling = others if value is None else others | {field: value}
 
     def read_api_key(self, done: Callable[[str], object]) -> None:
         """Read the API key of the running server and pass it to `done`."""
@@ -291,8 +296,8 @@ class Controller(QObject):
                         lines.append(str(event.error))
                 case Launched():
                     self._handle_launched(event)
-                case HealthChanged(standing):
-                    self._show_health(standing)
+                case HealthChanged(findings):
+                    self._update_health(findings)
                 case LinkRequested(url):
                     self.link_requested.emit(url)
                 case Ended() | ReplyFinished():
@@ -313,7 +318,7 @@ class Controller(QObject):
     def _handle_status(self, status: ServerStatus) -> None:
         self._view_model.update(status=status)
         if status.state in (ServerState.STOPPED, ServerState.FAILED):
-            self._show_health(())
+            self._update_health(())
             self.shared = False
             if self.launch is not None:
                 self.launch = None
@@ -322,7 +327,7 @@ class Controller(QObject):
     def _handle_launched(self, event: Launched) -> None:
         self._view_model.update(model=event.model, settings=event.settings, address=event.address, served=True)
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
-        if self._start_request is not None:
+        if self._start_request is not None:  # the next start without arguments repeats the settings that run now
             from launcher.app.start_settings import ResolvedStart
 
             self._start_request = replace(
@@ -332,7 +337,8 @@ class Controller(QObject):
         if event.note:  # a measurement on this machine may disagree
             launch = event.launch
             self.bridge.run(
-                lambda _report: self._service.measured_note(launch), done=lambda note: self._handle_note(launch, note)
+                lambda _report: self._service.read_tuning_note(launch),
+                done=lambda note: self._handle_note(launch, note),
             )
 
     def _handle_note(self, launch: "Launch", note: str) -> None:
@@ -340,10 +346,10 @@ class Controller(QObject):
             self.note = note
             self.view_changed.emit(self.view)
 
-    def _show_health(self, standing: "tuple[Finding, ...]") -> None:
-        if standing != self.health:
-            self.health = standing
-            self.health_changed.emit(standing)
+    def _update_health(self, findings: "tuple[Finding, ...]") -> None:
+        if findings != self.health:
+            self.health = findings
+            self.health_changed.emit(findings)
 
     def _handle_end(self, end: "Ended | ReplyFinished") -> None:
         if isinstance(end, ReplyFinished):
@@ -363,7 +369,7 @@ class Controller(QObject):
             return
         if self.inputs.status.state is ServerState.PREPARING:
             self._view_model.update(status=ServerStatus(ServerState.FAILED, error=error))
-        elif self.inputs.status.error is not error:
+        elif self.inputs.status.error is not error:  # else the status shows it already
             self._view_model.update(problem=error)
         self.refused.emit(error)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """Request to start a model, as the user named it, with a draft length; or with exactly the settings in `start`."""
+    """Request to start a model, named as the user did, with a draft length; or with exactly the settings in `start`."""
 
     model: str
     draft: int | None = None
@@ -57,6 +57,6 @@ class LinkRequested:
 
 @dataclass(frozen=True, slots=True)
 class HealthChanged:
-    """The standing health findings."""
+    """The open health findings, which are those that still hold."""
 
-    standing: "tuple[Finding, ...]"
+    findings: "tuple[Finding, ...]"

@@ -19,8 +19,8 @@ class PageSpec:
 
     The class is a QWidget that takes the controller. Optional methods: `on_shown()`, `on_hidden()` and, if building
     takes long, `build_next_part() -> bool`, which runs the next build step and returns False when none is left. `needs`
-    lists modules that `on_shown()` imports on another thread. They are imported before, because an import then would
-    delay the page's painting, by 0.1 s for Tune.
+    lists modules that `on_shown()` imports on another thread. They are imported in advance, because an import on
+    another thread, too, delays the page's painting (by 0.1 s for Tune).
     """
 
     name: str
@@ -30,7 +30,7 @@ class PageSpec:
     in_rail: bool = True
     needs: tuple[str, ...] = ()
 
-    def load(self) -> Iterator[str]:
+    def import_modules(self) -> Iterator[str]:
         """Import the page's module and its `needs`. Yields each module's name once it is imported."""
         for name in (self.factory.partition(":")[0], *self.needs):
             import_module(name)

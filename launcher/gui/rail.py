@@ -35,6 +35,7 @@ WIDTH, _NARROW = 184, 132
 _NARROW_WINDOW = 700
 """Window width, in pixels at 100 %, below which the rail is narrow."""
 _MAKERS = ("NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel ")
+"""Prefixes left out of a GPU's name, in the order in which they are removed."""
 
 
 class StatusChip(QFrame):
@@ -45,37 +46,41 @@ class StatusChip(QFrame):
         self.setObjectName("chip")
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self._glyph = Glyph("ring", "secondary", 14)
-        self._word, self._subject, self._address = Label(), ElidedLabel(), ElidedLabel(mode=Qt.TextElideMode.ElideLeft)
-        self._word.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
-        for label in (self._subject, self._address):
+        self._state_label, self._model_label, self._address_label = (
+            Label(),
+            ElidedLabel(),
+            ElidedLabel(mode=Qt.TextElideMode.ElideLeft),
+        )
+        self._state_label.setFont(theme.font(theme.BODY_PX, bold=True, tabular=True))
+        for label in (self._model_label, self._address_label):
             label.setObjectName("secondary")
             label.setFont(theme.font(theme.CAPTION_PX, tabular=True))
-        self._address.setTextInteractionFlags(theme.SELECTABLE)
+        self._address_label.setTextInteractionFlags(theme.SELECTABLE)
         first = QHBoxLayout()
         first.setSpacing(theme.px(6))
         first.addWidget(self._glyph)
-        first.addWidget(self._word)
+        first.addWidget(self._state_label)
         first.addStretch()
         self._layout = QVBoxLayout(self)
         self._layout.setSpacing(theme.px(2))
         self._layout.addLayout(first)
-        self._layout.addWidget(self._subject)
-        self._layout.addWidget(self._address)
-        self.show_narrow(narrow=False)
+        self._layout.addWidget(self._model_label)
+        self._layout.addWidget(self._address_label)
+        self.set_narrow(narrow=False)
 
-    def show_narrow(self, *, narrow: bool) -> None:
-        """Use smaller margins."""
+    def set_narrow(self, *, narrow: bool) -> None:
+        """Use smaller margins, or the usual ones."""
         side, end = theme.px(8 if narrow else 12), theme.px(10)
         self._layout.setContentsMargins(side, end, side, end)
 
     def show_view(self, view: View) -> None:
         """Show a view's server state."""
         self._glyph.show_glyph(view.glyph, view.meaning)
-        self._word.setText(view.word)
-        self._subject.setText(view.subject)
-        self._address.setText(view.address)
-        self._address.setVisible(bool(view.address))
-        description = tr("Server: {word}, {subject}", word=view.word, subject=view.subject)
+        self._state_label.setText(view.state_text)
+        self._model_label.setText(view.model_name)
+        self._address_label.setText(view.address)
+        self._address_label.setVisible(bool(view.address))
+        description = tr("Server: {word}, {subject}", word=view.state_text, subject=view.model_name)
         self.setAccessibleName(f"{description} {view.address}".strip())
 
 
@@ -100,14 +105,14 @@ class PageButton(QPushButton):
         row.addStretch()
         row.addWidget(self.shortcut_label)
 
-    def show_narrow(self, *, narrow: bool) -> None:
-        """Use the narrow width. The shortcut is then in the tooltip."""
+    def set_narrow(self, *, narrow: bool) -> None:
+        """Use the narrow width, in which only the tooltip has the shortcut, or the usual one."""
         self._width = _NARROW if narrow else WIDTH
         self.shortcut_label.setVisible(not narrow)
         self.updateGeometry()
 
     def sizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the size of the title's row; the layout with the shortcut is ignored."""
+        """Fill the rail's width between its margins of 12 pixels. The layout with the shortcut is ignored."""
         return QSize(theme.px(self._width - 24), theme.px(32))
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802
@@ -176,9 +181,9 @@ class Rail(QFrame):
             self.setFixedWidth(theme.px(_NARROW if narrow else WIDTH))
             side = theme.px(8 if narrow else 12)
             self._column.setContentsMargins(side, theme.px(16), side - 2, theme.px(16))
-            self.chip.show_narrow(narrow=narrow)
+            self.chip.set_narrow(narrow=narrow)
             for button in self._buttons.values():
-                button.show_narrow(narrow=narrow)
+                button.set_narrow(narrow=narrow)
 
     def show_page(self, name: str) -> None:
         """Mark the shown page; none if it is not in the rail."""
@@ -194,12 +199,11 @@ class Rail(QFrame):
 
     def show_gpus(self, detected: "DetectedGpus") -> None:
         """Show this computer's GPUs with their memory, or that there is none. The tooltip has the full names."""
-        counts = Counter(map(_gpu_text, detected.gpus)) or {tr("no GPU"): 1}
+        counts = Counter(map(_gpu_text, detected.gpus))
         lines = [f"{count} × {text}" if count > 1 else text for text, count in counts.items()]  # noqa: RUF001 -- the sign for times
-        self._gpus.setText("\n".join(lines))
-        set_tooltip(
-            self._gpus, "\n".join([gpu.name for gpu in detected.gpus] or [render(detected.no_gpu_reason or "")])
-        )
+        names = [gpu.name for gpu in detected.gpus]
+        self._gpus.setText("\n".join(lines or [tr("no GPU")]))
+        set_tooltip(self._gpus, "\n".join(names or [render(detected.no_gpu_reason or "")]))
         self._gpus.show()
 
 

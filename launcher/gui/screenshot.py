@@ -7,32 +7,35 @@ from PySide6.QtCore import QObject, QTimer, Slot
 
 from launcher.gui.window import Window
 
-_SAMPLES_FOR_LIVE = 80
+_LEAST_SAMPLES = 80
+"""Samples after which the plots of a live picture have enough to show."""
 _SETTLE_MS = 150
-_LONGEST_MS = 150_000
+"""Delay in which the window paints its last changes."""
+_LONGEST_WAIT_MS = 150_000
 _QUESTIONS = ("What is MTP, and what does this demo show?", "When should MTP be switched off?")
 
 
 class ScreenshotTaker(QObject):
     """Takes one picture of a window.
 
-    With `live` it first sends questions to the demo until there are enough samples for the plots; with `waits` it waits
-    until the file is served or has failed.
+    With `live` it first sends questions to the demo until there are enough samples for the plots. With
+    `waits_for_file` it waits until the file is served or has failed. `painted_s` is the age of the process at the
+    window's first paint, which is printed with the picture's path.
     """
 
-    def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits: bool) -> None:
+    def __init__(self, window: Window, picture: Path, painted_s: float, *, live: bool, waits_for_file: bool) -> None:
         super().__init__(window)
         self._window = window
         self._picture = picture
         self._painted_s = painted_s
         self._question_count = 0
-        self._samples = 0
+        self._sample_count = 0
         self._problem = ""
         self._live = live
-        if live or waits:
+        if live or waits_for_file:
             window.controller.view_changed.connect(self._on_view_changed)
             window.controller.sampled.connect(self._count_samples)
-            QTimer.singleShot(_LONGEST_MS, self, self._give_up)
+            QTimer.singleShot(_LONGEST_WAIT_MS, self, self._give_up)
         else:
             QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
 
@@ -42,14 +45,15 @@ class ScreenshotTaker(QObject):
         if view.problem or (view.can_ask and not self._live):
             self._problem = view.problem
             QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
-        elif view.can_ask and self._samples < _SAMPLES_FOR_LIVE:
+        elif view.can_ask and self._sample_count < _LEAST_SAMPLES:
             self._window.page("cockpit").chat.send_question(_QUESTIONS[self._question_count % len(_QUESTIONS)])
             self._question_count += 1
 
     @Slot(list)
     def _count_samples(self, samples: list[object]) -> None:
-        before, self._samples = self._samples, self._samples + len(samples)
-        if before < _SAMPLES_FOR_LIVE <= self._samples:
+        before = self._sample_count
+        self._sample_count += len(samples)
+        if before < _LEAST_SAMPLES <= self._sample_count:
             QTimer.singleShot(_SETTLE_MS, self, self._take_picture)
 
     @Slot()

@@ -1,4 +1,4 @@
-"""The window's server on the core's thread: carries out the controller's requests and posts the results."""
+"""The window's server session on the core's thread: carries out the controller's requests and posts the results."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,9 @@ _REQUEST_FIELDS = ("max_tokens", "temperature", "seed", "thinking")
 
 
 class ServerService:
-    """The session for the lifetime of the window.
+    """Holds the window's server session from the first start until the window closes.
 
-    `start` creates it before its first await, so that a `stop` requested right afterwards stops it.
+    `start` creates the session before its first await, so that a `stop` requested right afterwards stops it.
     """
 
     def __init__(self, post: Callable[[object], None]) -> None:
@@ -52,11 +52,12 @@ class ServerService:
         self._request_count += 1
         start, request_number = request.start, self._request_count
         if start is None:
+            # The memory of the running engine counts as free, because it ends before the new one starts.
             ending = () if session.is_idle else (session.supervisor.engine_pid or 0,)
             start = await resolve_start(request.model, {"draft": request.draft}, ending=ending)
             if self._request_count != request_number:  # another request came while the settings were resolved
                 raise Superseded(message("A newer request replaced this one."))
-        before, self.served_name = self._posted_launch, request.model
+        launch_before, self.served_name = self._posted_launch, request.model
         if session.is_idle:
             await session.set_shared(False)  # sharing never carries over to a new start
         await session.start(
@@ -67,7 +68,7 @@ class ServerService:
             notices=start.notices,
         )
         self._post(session.supervisor.status)  # the status may not have changed, so no event was sent
-        if self._posted_launch is before:  # the same server was already running
+        if self._posted_launch is launch_before:  # the same server was already running
             self._post_launched(session)
         await asyncio.to_thread(save_last_model, request.model)
 
@@ -91,7 +92,7 @@ class ServerService:
             self.session.monitor.set_visible(visible)
 
     async def stop(self) -> bool:
-        """Stop. Returns whether nothing runs and nothing is about to start."""
+        """Stop the server. Returns whether nothing runs and nothing is about to start."""
         self._request_count += 1
         if self.session is None:
             return True
@@ -101,7 +102,7 @@ class ServerService:
             await self._counting.save_counts()
         return self.session.is_idle
 
-    async def apply(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
+    async def apply_settings(self, changes: "Mapping[str, Value]", drain_s: float, extra: Sequence[str] | None) -> None:
         """Restart with other server settings and extra arguments (None: unchanged)."""
         from launcher.engine.settings import change_settings
 
@@ -116,12 +117,12 @@ class ServerService:
             options = replace(options, extra=tuple(extra))
         await session.start(options, again=True, drain_s=drain_s, chosen=changes)
 
-    async def share(self, shared: bool) -> None:
+    async def set_shared(self, shared: bool) -> None:
         """Share the running server with the network, or stop sharing."""
         drain_s = await asyncio.to_thread(settings.restart_drain_s)
         await self._running_session().set_shared(shared, drain_s=drain_s)
 
-    async def fix(self, action: "Action") -> None:
+    async def apply_fix(self, action: "Action") -> None:
         """Apply a suggested fix by a restart, or post its link."""
         session = self._running_session()
         link = session.command_for_action(action).link
@@ -156,11 +157,11 @@ class ServerService:
     def _forward_event(self, event: "ServerEvent") -> None:
         """Forward an event of the core, and post Launched if another server is ready.
 
-        That is not only after `start`: the command line can restart the server with other settings.
+        A server can become ready without `start`: the command line can restart it with other settings.
         """
         self._post(event)
-        session, ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
-        if ready and session is not None and session.supervisor.launch is not self._posted_launch:
+        session, is_ready = self.session, isinstance(event, ServerStatus) and event.state is ServerState.READY
+        if is_ready and session is not None and session.supervisor.launch is not self._posted_launch:
             self._post_launched(session)
 
     def _forward_health(self, _event: "HealthEvent") -> None:
@@ -168,7 +169,7 @@ class ServerService:
             self._post(HealthChanged(tuple(self.session.monitor.health_watch.open_findings)))
 
     @staticmethod
-    async def measured_note(launch: "Launch") -> str:
+    async def read_tuning_note(launch: "Launch") -> str:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
         from launcher.app.machine_presets import measured_sentence
 

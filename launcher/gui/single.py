@@ -1,7 +1,8 @@
 """Single-instance lock: one window per user. A second start passes its request to the first one and raises it.
 
 They communicate over a socket in the state folder (a named pipe on Windows) that only this user may open. Messages
-contain a secret from a file that only this user may read; so does the socket's name where other users can see it.
+contain a token from a file that only this user may read. Where the socket is not in the state folder, its name is a
+hash of the token, so that other users cannot guess it.
 """
 
 import hashlib
@@ -27,15 +28,15 @@ _ANSWER_MS = 5_000
 """Time within which the first window has to answer, once it listens."""
 _STARTING_S = 30.0
 """Seconds that a starting window may take on a busy computer until it answers."""
-_MOST_BYTES = 65_536
-"""Longest request accepted."""
+_LONGEST_REQUEST = 65_536
+"""Most bytes of a request."""
 _LONGEST_PATH = 100
-"""Longest socket path used; the system allows 108 bytes (unix(7))."""
-_SECRET = re.compile(r"[\w-]{43}", re.ASCII)
+"""Most bytes of the socket's path; the system allows 108 (unix(7))."""
+_TOKEN_PATTERN = re.compile(r"[\w-]{43}", re.ASCII)
 
 
 class SingleInstance(QObject):
-    """The lock for the one window. `first` is whether this process holds it."""
+    """The lock for the one window. `is_first` is whether this process holds it."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -47,7 +48,7 @@ class SingleInstance(QObject):
         self._lock.setStaleLockTime(0)
         self._server: QLocalServer | None = None
         self._on_request: Callable[[Path | None, bool], None] = lambda _file, _demo: None
-        self.first = self._lock.tryLock(0)
+        self.is_first = self._lock.tryLock(0)
 
     def listen(self) -> None:
         """Accept connections of other starts. They are answered once `on_request` was called."""
@@ -64,7 +65,7 @@ class SingleInstance(QObject):
             while self._server.hasPendingConnections():
                 self._answer_start()
 
-    def raise_first(self, file: Path | None, *, demo: bool) -> bool:
+    def raise_first_window(self, file: Path | None, *, demo: bool) -> bool:
         """Ask the first window to come to the front. Returns whether it answered."""
         socket = QLocalSocket()
         deadline = QDeadlineTimer(_ANSWER_MS)
@@ -78,8 +79,8 @@ class SingleInstance(QObject):
         socket.write(json.dumps(request).encode() + b"\n")
         socket.flush()
         while not socket.waitForReadyRead(_ANSWER_MS):
-            gone = socket.state() is not QLocalSocket.LocalSocketState.ConnectedState
-            if gone or not self._first_is_starting():
+            connected = socket.state() is QLocalSocket.LocalSocketState.ConnectedState
+            if not connected or not self._first_is_starting():
                 return False
         return bytes(socket.readLine().data()) == b"raised\n"
 
@@ -96,7 +97,7 @@ class SingleInstance(QObject):
 
         def read_request() -> None:
             if not socket.canReadLine():
-                if socket.bytesAvailable() > _MOST_BYTES:
+                if socket.bytesAvailable() > _LONGEST_REQUEST:
                     socket.abort()
                 return
             try:
@@ -118,7 +119,7 @@ class SingleInstance(QObject):
 
 
 def _read_token(path: Path) -> str:
-    """Return the shared secret of this user's windows. The first start creates it."""
+    """Return the token that this user's windows share. The first start creates it."""
     lock = QLockFile(f"{path}.lock")
     lock.lock()
     try:
@@ -134,7 +135,7 @@ def _read_token(path: Path) -> str:
 
 def _parse_token(data: bytes) -> str:
     token = data.decode("ascii")
-    if not _SECRET.fullmatch(token):
+    if not _TOKEN_PATTERN.fullmatch(token):
         raise ValueError("it holds no secret")
     return token
 
@@ -145,6 +146,7 @@ _TOKEN_FILE: KeptFile[str | None] = KeptFile(
 
 
 def _socket_name(folder: Path, token: str) -> str:
+    """Return a path in `folder`, or an unguessable name on Windows and where the path would be too long."""
     path = folder / "window.socket"
     if sys.platform != "win32" and len(os.fsencode(path)) < _LONGEST_PATH:
         return str(path)

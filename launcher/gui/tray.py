@@ -14,21 +14,22 @@ from launcher.gui.controller import Controller
 from launcher.gui.translation import tr
 from launcher.gui.viewmodel import View
 
-_SIZES = (16, 24, 32, 48, 64, 128, 256)
+_ICON_SIZES = (16, 24, 32, 48, 64, 128, 256)
 _LONGEST_NOTIFICATION = 250
+"""Characters of a notification's text."""
 
 
 def make_icon() -> QIcon:
     """Return the program's icon: three bars, the last one ahead like a draft."""
     icon = QIcon()
-    for size in _SIZES:
+    for size in _ICON_SIZES:
         picture = QPixmap(QSize(size, size))
         picture.fill(Qt.GlobalColor.transparent)
         with QPainter(picture) as painter:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setPen(Qt.PenStyle.NoPen)
             painter.scale(size / 32, size / 32)
-            painter.setBrush(theme.accent_of_icon())
+            painter.setBrush(theme.icon_background())
             painter.drawRoundedRect(QRectF(1, 1, 30, 30), 7, 7)
             painter.setBrush(Qt.GlobalColor.white)
             for top, left, width in ((8, 7, 9), (14, 7, 14), (20, 7, 18)):
@@ -49,7 +50,7 @@ class Tray(QObject):
         self._is_in_front = is_in_front
         self._state = controller.inputs.status.state
         self.menu = QMenu()
-        self._head = self._add_action("", None)
+        self._status = self._add_action("", None)
         self._address = self._add_action("", self._copy_address)
         self.menu.addSeparator()
         self._switch = self._add_action("", self._start_or_stop)
@@ -72,9 +73,9 @@ class Tray(QObject):
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Show the server's state. A failure triggers a notification."""
-        status = f"{view.word} · {view.subject}"
-        self._head.setText(status)
-        self._head.setEnabled(False)
+        status = f"{view.state_text} · {view.model_name}"
+        self._status.setText(status)
+        self._status.setEnabled(False)  # a title, not an action
         self._address.setText(tr("Copy the address {address}", address=view.address))
         self._address.setVisible(bool(view.address))
         self._switch.setText(tr("Start") if view.resting else tr("Stop"))
@@ -82,13 +83,13 @@ class Tray(QObject):
         self.icon.setToolTip(f"MTP Launcher\n{status}\n{view.address}".strip())
         before, self._state = self._state, self._controller.inputs.status.state
         if self._state is ServerState.FAILED and before is not ServerState.FAILED:
-            self.notify(tr("{model} could not be loaded", model=view.subject), view.problem)
+            self.notify(tr("{model} could not be loaded", model=view.model_name), view.problem)
 
     @Slot(object)
     def _notify_launch(self, launch: object) -> None:
         if launch is not None:
             view = self._controller.view
-            self.notify(tr("{model} is ready", model=view.subject), view.address)
+            self.notify(tr("{model} is ready", model=view.model_name), view.address)
 
     @Slot(str, str)
     def notify(self, title: str, text: str) -> None:

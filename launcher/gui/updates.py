@@ -61,12 +61,12 @@ class UpdatesCard(Card):
             buttons_row.add(button)
             button.setVisible(button is self.check_button)
         self.body.addLayout(buttons_row)
-        self._show_text(tr("This is version {version}.", version=__version__))
+        self.status.setText(tr("This is version {version}.", version=__version__))
 
     def on_shown(self) -> None:
-        """Show the latest result, checked again after a week."""
+        """Show the result of the last check, which is repeated after a week."""
         if self._installation is None:
-            self._bridge.run(_check_weekly, done=self._show_known)
+            self._bridge.run(_check_weekly, done=self._show_weekly_result)
 
     def check_now(self) -> None:
         """Check for a newer version."""
@@ -91,10 +91,7 @@ class UpdatesCard(Card):
             cancelled=self._show_paused,
         )
 
-    def _show_text(self, text: str) -> None:
-        self.status.setText(text)
-
-    def _show_known(self, result: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
+    def _show_weekly_result(self, result: tuple[NewestRelease, Artefact | LauncherError] | None) -> None:
         if result is not None and not self._user_acted:
             self._show_result(result)
 
@@ -107,7 +104,7 @@ class UpdatesCard(Card):
         self.install_button.setText("")
         self.notes.hide()
         if not self._newest.is_newer:
-            self._show_text(tr("Version {version} is the newest.", version=__version__))
+            self.status.setText(tr("Version {version} is the newest.", version=__version__))
             return
         text = tr("Version {newer} is available; you have {version}.", newer=version, version=__version__)
         if isinstance(artefact, LauncherError):
@@ -117,49 +114,50 @@ class UpdatesCard(Card):
                 tr("Download version {version} ({size})", version=version, size=format_size(artefact.size))
             )
             self.install_button.show()
-        self._show_text(text)
+        self.status.setText(text)
         notes = visible_reply(self._newest.manifest.notes).strip()
         self.notes.setText(notes)
         self.notes.setVisible(bool(notes))
 
     def _show_progress(self, progress: Progress) -> None:
         done, total = format_size(progress.done_bytes), format_size(progress.bytes)
-        self._show_text(progress.note or tr("{done} of {total} downloaded.", done=done, total=total))
+        self.status.setText(progress.note or tr("{done} of {total} downloaded.", done=done, total=total))
         if progress.bytes is not None and progress.done_bytes >= progress.bytes:
-            self._show_text(tr("Downloaded. Verifying and installing ..."))
+            self.status.setText(tr("Downloaded. Verifying and installing ..."))
 
     def _show_installed(self, installed: tuple[DownloadedUpdate, bool]) -> None:
         from launcher.updates.install_method import InstallMethod
 
-        update, done = installed
+        update, is_installed = installed
         self._show_idle()
-        if not done:
-            self._show_text(tr("Downloaded and verified. Close this program, then run this in a terminal:"))
+        if not is_installed:
+            self.status.setText(tr("Downloaded and verified. Close this program, then run this in a terminal:"))
             self.command_line.setText(update.shell_line)
             self.command_line.show()
             self.copy_button.show()
         elif update.method is InstallMethod.SCRIPT:
-            text = tr("Version {version} is installed and used from the next start.", version=update.version)
-            self._show_text(text)
+            self.status.setText(
+                tr("Version {version} is installed and used from the next start.", version=update.version)
+            )
         else:
-            self._show_text(tr("The installer is open. It will ask you to close this window."))
+            self.status.setText(tr("The installer is open. It will ask you to close this window."))
 
     def _show_paused(self) -> None:
         self._show_idle()
         self.install_button.show()
-        self._show_text(tr("Paused. The downloaded part is kept."))
+        self.status.setText(tr("Paused. The downloaded part is kept."))
 
     def _show_error(self, error: LauncherError) -> None:
         self._show_idle()
         self.install_button.setVisible(bool(self.install_button.text()))
-        self._show_text(render(error.message))
+        self.status.setText(render(error.message))
 
     def _pause(self) -> None:
         if self._installation is not None:
             self._installation.cancel()
 
     def _show_idle(self) -> None:
-        """Show the idle state."""
+        """Show no button but the one that checks."""
         self._installation = None
         self.check_button.setEnabled(True)
         for widget in (self.install_button, self.pause_button, self.copy_button, self.command_line):

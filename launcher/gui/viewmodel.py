@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, Signal
 from launcher.base.action import Action
 from launcher.base.errors import LauncherError, ModelHasNoHead
 from launcher.base.text import one_line
-from launcher.engine.server.state import ServerState, ServerStatus
+from launcher.engine.server.state import SERVING, ServerState, ServerStatus
 from launcher.gui.translation import mark, render, tr
 
 _STATE_NAMES = {
@@ -38,13 +38,15 @@ _GLYPH = {
 }
 _LONGEST_ERROR = 2_000
 """Characters of an error that are shown; it may quote a server or a file."""
-_RUNNING = (ServerState.READY, ServerState.BUSY)
 _RESTING = (ServerState.STOPPED, ServerState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Everything that the Cockpit's controls depend on."""
+    """Everything that the Cockpit's controls depend on.
+
+    `served` is whether a model has been served since the window opened; `problem` is an error besides the server's.
+    """
 
     status: ServerStatus = field(default_factory=ServerStatus)
     model: str | None = None
@@ -57,17 +59,17 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """State of the controls. `word` is the server's state as text, `subject` the model's name.
+    """State of the controls.
 
-    `glyph` is the name of a painted glyph, `meaning` a role of the theme. `resting`: the server is stopped or failed.
-
-    `actions` are the suggested fixes for the problem, best first, for Controller.fix.
+    `state_text` is the server's state for display, `glyph` the name of a painted glyph, `meaning` a role of the theme.
+    `resting`: the server is stopped or failed. `actions` are the suggested fixes for `problem`, best first, for
+    Controller.apply_fix.
     """
 
-    word: str
+    state_text: str
     glyph: str
     meaning: str
-    subject: str
+    model_name: str
     address: str
     settings: str
     problem: str
@@ -85,17 +87,17 @@ class View:
 def derive_view(inputs: Inputs) -> View:
     """Derive the view from inputs."""
     state = inputs.status.state
-    word = tr(_STATE_NAMES[state])
+    state_text = tr(_STATE_NAMES[state])
     if inputs.status.percent is not None:
-        word = f"{word} {inputs.status.percent:.0f} %"
+        state_text = f"{state_text} {inputs.status.percent:.0f} %"
     error = inputs.problem or inputs.status.error
     resting = state in _RESTING
-    running = state in _RUNNING
+    running = state in SERVING
     return View(
-        word=word,
+        state_text=state_text,
         glyph=_GLYPH.get(state, "dashed"),
         meaning=_MEANING.get(state, "attention"),
-        subject=one_line(inputs.model or tr("No model yet")),
+        model_name=one_line(inputs.model or tr("No model yet")),
         address="" if resting else inputs.address,
         settings="" if resting else inputs.settings,
         problem=one_line(render(error.message), _LONGEST_ERROR) if error else "",

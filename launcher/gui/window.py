@@ -1,7 +1,6 @@
 """The main window: the rail and the current page."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +37,11 @@ from launcher.gui.window_settings import open_window_settings
 if TYPE_CHECKING:
     from launcher.engine.server.launch import Launch
 
-# Container of the pages.
-
 
 class PageContainer(QWidget):
     """Container of the pages, as large as the current one needs.
 
-    It has no layout: a stack's would demand the height of the highest of all pages.
+    A layout is not used, because a stack's would require the height of the highest of all pages.
     """
 
     def __init__(self, stack: QStackedWidget) -> None:
@@ -54,7 +51,7 @@ class PageContainer(QWidget):
         stack.currentChanged.connect(lambda _: self.updateGeometry())
 
     def event(self, event: QEvent) -> bool:
-        """Update the geometry when the page needs another size."""
+        """Recompute the size when the page needs another one."""
         if event.type() == QEvent.Type.LayoutRequest:
             self.updateGeometry()
         return super().event(event)
@@ -93,7 +90,10 @@ _PREBUILD_PAUSE_MS = 200
 
 
 class Window(QMainWindow):
-    """The window and its controller. Pages are built when they are first shown."""
+    """The window and its controller. Pages are built when they are first shown.
+
+    `remember`: whether the geometry and the page are restored, and saved when the window closes.
+    """
 
     shut_down = Signal()
     """The window has closed for good, and the server has stopped."""
@@ -117,7 +117,7 @@ class Window(QMainWindow):
         self.controller = Controller(self)
         self.tray: Tray | None = None
         self._pages: dict[str, QWidget] = {}
-        self._specs = {spec.name: spec for spec in PAGES if _module_exists(spec.factory)}
+        self._specs = {spec.name: spec for spec in PAGES}
         self._page = self._previous_page = ""
         self._prebuild_steps = self._prebuild_pages()
         self.rail = Rail([spec for spec in self._specs.values() if spec.in_rail])
@@ -170,8 +170,10 @@ class Window(QMainWindow):
         if page is None:
             page = self._pages[name] = self._specs[name].build(self.controller)
             self._stack.addWidget(page)
-        elif not getattr(page, "build_next_part", bool)():
-            return False
+        else:
+            build_next_part = getattr(page, "build_next_part", None)
+            if build_next_part is None or not build_next_part():
+                return False
         for button in page.findChildren(QPushButton):
             button.setAutoDefault(True)  # Enter presses the focused button
         return True
@@ -187,7 +189,7 @@ class Window(QMainWindow):
         yield True
         for name, spec in self._specs.items():
             if spec.in_rail and name not in self._pages:
-                for _ in spec.load():
+                for _ in spec.import_modules():
                     yield True
             while spec.in_rail and self._build_next_part(name):
                 yield True
@@ -256,17 +258,21 @@ class Window(QMainWindow):
         self._notify_page("on_shown" if visible else "on_hidden")
 
     def _notify_page(self, method: str) -> None:
-        if page := self._pages.get(self._page):
-            getattr(page, method, _do_nothing)()
-            if method == "on_shown":
-                self.page_shown.emit(self._page)
+        """Call the current page's method, if it has it."""
+        page = self._pages.get(self._page)
+        if page is None:
+            return
+        if hasattr(page, method):
+            getattr(page, method)()
+        if method == "on_shown":
+            self.page_shown.emit(self._page)
 
     def add_tray(self) -> None:
         """Add a tray icon, if the system has a tray."""
         if self.tray is None and Tray.is_available():
-            self.use_tray(Tray(self.controller, self.isActiveWindow, self))
-            if self.tray is not None:
-                self.tray.icon.show()
+            tray = Tray(self.controller, self.isActiveWindow, self)
+            self.use_tray(tray)
+            tray.icon.show()
 
     def use_tray(self, tray: Tray) -> None:
         """Connect a tray; the window may then close into it."""
@@ -322,8 +328,8 @@ class Window(QMainWindow):
         self._save_geometry()
         if not self._quitting:
             choice = self._chosen_close or settings.stored_value(CLOSE)
-            asks = choice == VALUE_ASK or (choice == VALUE_TRAY and self.tray is None)
-            if asks and not self._asking_to_close and not self.controller.view.resting:
+            must_ask = choice == VALUE_ASK or (choice == VALUE_TRAY and self.tray is None)
+            if must_ask and not self._asking_to_close and not self.controller.view.resting:
                 self._ask_how_to_close()
                 return
             if choice == VALUE_TRAY and self.tray is not None:
@@ -346,17 +352,17 @@ class Window(QMainWindow):
                 text,
                 "information",
                 [
-                    (tr("Keep running"), lambda: self._close_as_chosen(keeps=True)),
-                    (tr("Stop and quit"), lambda: self._close_as_chosen(keeps=False)),
+                    (tr("Keep running"), lambda: self._close_as_chosen(VALUE_TRAY)),
+                    (tr("Stop and quit"), lambda: self._close_as_chosen(VALUE_QUIT)),
                 ],
             )
         self.notice.buttons[0].setFocus()
 
-    def _close_as_chosen(self, *, keeps: bool) -> None:
+    def _close_as_chosen(self, choice: str) -> None:
         self._asking_to_close = False
         self.notice.clear()
-        self._chosen_close = VALUE_TRAY if keeps else VALUE_QUIT
-        self.controller.change_setting(CLOSE, self._chosen_close)
+        self._chosen_close = choice
+        self.controller.change_setting(CLOSE, choice)
         self.close()
 
     def _save_geometry(self) -> None:
@@ -430,20 +436,9 @@ class Window(QMainWindow):
         self.shut_down.emit()
 
 
-def _do_nothing() -> None:
-    """Do nothing: the default for a page without `on_shown` or `on_hidden`."""
-
-
 def _open_link(url: str) -> None:
     """Open a diagnosis's link; it was checked to be https."""
     QDesktopServices.openUrl(QUrl(url))
-
-
-def _module_exists(factory: str) -> bool:
-    try:
-        return find_spec(factory.partition(":")[0]) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _drop_hint(data: QMimeData) -> str:
@@ -454,11 +449,13 @@ def _drop_hint(data: QMimeData) -> str:
 
 def _named_model(data: QMimeData) -> str:
     """Return the path of the single .gguf file in dragged or pasted data, or the model's name on the hub, else ""."""
-    urls = data.urls()
-    if len(urls) == 1 and urls[0].isLocalFile() and urls[0].toLocalFile().lower().endswith(".gguf"):
-        return urls[0].toLocalFile()
-    text = urls[0].toString() if len(urls) == 1 and not urls[0].isLocalFile() else data.text().strip()
-    if urls and text != urls[0].toString():
+    urls, text = data.urls(), data.text().strip()
+    if len(urls) == 1:
+        if urls[0].isLocalFile():
+            path = urls[0].toLocalFile()
+            return path if path.lower().endswith(".gguf") else ""
+        text = urls[0].toString()
+    elif urls and text != urls[0].toString():
         return ""
     if not 0 < len(text) <= _LONGEST_NAME or "/" not in text or any(map(str.isspace, text)):
         return ""

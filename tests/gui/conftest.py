@@ -38,14 +38,14 @@ def usual_theme(qapp: QApplication) -> Iterator[None]:
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
     theme.set_scale(100)
     theme.set_motion(None)
-    theme.choose(None)
-    theme.apply(qapp, theme.current())
+    theme.choose_theme(None)
+    theme.apply_theme(qapp, theme.current())
 
 
 @pytest.fixture
 def window(qtbot: QtBot, qapp: QApplication, home: Path) -> Iterator[Window]:
     """The window on the Cockpit, painted; closed at the end, which must leave nothing running."""
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show()
@@ -92,7 +92,7 @@ def idle_controller(qapp: QApplication, home: Path) -> Controller:
 @pytest.fixture
 def pane(idle_controller: Controller, qtbot: QtBot, qapp: QApplication, home: Path) -> ChatPane:
     """The chat by itself, with nothing to ask: replies are what the test says."""
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     pane = ChatPane(idle_controller)
     qtbot.addWidget(pane)
     pane.resize(420, 700)

@@ -152,7 +152,7 @@ def cockpit_memory(window: Window) -> dict[str, int]:
 def main(served: str, programs: Path, mib: int, models: list[str]) -> None:
     """Open the window, read, serve, read again, stop, and read once more."""
     application = QApplication([])
-    theme.apply(application, theme.current())
+    theme.apply_theme(application, theme.current())
     window = Window(remember=False, page="start")
     window.resize(1440, 1200)
     window.show()

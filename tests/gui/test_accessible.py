@@ -77,7 +77,7 @@ def scaled(
 ) -> Iterator[Window]:
     """The window on a small screen, at a scale of the text."""
     theme.set_scale(request.param)
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
     try:
         window.resize(1_000, 640)

@@ -24,7 +24,7 @@ LONG = f"Begin.\n{CODE}{TABLE}{PARAGRAPHS}the end"
 @pytest.fixture
 def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
     """A conversation whose only reply is a long one, at its end."""
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     column = TurnColumn()
     qtbot.addWidget(column)
     column.setStyleSheet(chat_style_sheet())

@@ -120,10 +120,10 @@ def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_
         "app = QCoreApplication([])\n"
         "single._ANSWER_MS = 100\n"
         "second = single.SingleInstance()\n"
-        "print(second.first, second.raise_first(None, demo=True))\n"
+        "print(second.is_first, second.raise_first_window(None, demo=True))\n"
     )
     first, asked = SingleInstance(), []
-    assert first.first
+    assert first.is_first
     first.listen()
     server = first._server
     assert server is not None

@@ -207,7 +207,7 @@ def test_the_demo_is_started_again_as_it_was(window: Window, looked: StartPage, 
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     for changes in ({"draft": 3}, {"ctx": 2_048}):
         with qtbot.waitSignal(window.controller.applied, timeout=60_000):
-            window.controller.apply(changes, drain_s=0)
+            window.controller.apply_settings(changes, drain_s=0)
     window.controller.stop()
     qtbot.waitUntil(lambda: looked.card.primary.text() == "Start the demo", timeout=60_000)
     click(looked, qtbot, "Start the demo")
@@ -247,7 +247,7 @@ def test_what_the_user_set_goes_before_the_plan_until_they_take_the_plans(
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
     model = window.controller.launch.options.model
     with qtbot.waitSignal(window.controller.applied, timeout=60_000):
-        window.controller.apply({"draft": 3, "ctx": 2_048}, drain_s=0)
+        window.controller.apply_settings({"draft": 3, "ctx": 2_048}, drain_s=0)
     window.controller.stop()
     qtbot.waitUntil(lambda: window.controller.launch is None, timeout=60_000)
     choose(looked, qtbot, "mine")
@@ -314,7 +314,7 @@ def test_a_step_that_fails_is_told_and_tried_again(
 
 def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.word.startswith(("Loading", "Warming")), timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.state_text.startswith(("Loading", "Warming")), timeout=60_000)
     with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         window.controller.stop()
     qtbot.waitUntil(lambda: looked.card.primary.text() == "Resume", timeout=60_000)
@@ -324,10 +324,10 @@ def test_stopped_from_outside_while_it_loads_it_is_paused(looked: StartPage, win
 
 def test_paused_before_anything_runs_nothing_comes_of_it(looked: StartPage, window: Window, qtbot: QtBot) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped", timeout=60_000)
     with qtbot.waitSignal(looked.flow.paused, timeout=60_000):
         qtbot.mouseClick(looked.card.pause, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.controller.view.word == "Stopped", timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.state_text == "Stopped", timeout=60_000)
     click(looked, qtbot, "Resume")
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
 
@@ -416,7 +416,7 @@ def test_a_problem_of_something_else_does_not_end_a_first_start(
     looked: StartPage, window: Window, qtbot: QtBot
 ) -> None:
     click(looked, qtbot, "Start the demo")
-    qtbot.waitUntil(lambda: window.controller.view.word != "Stopped", timeout=60_000)
+    qtbot.waitUntil(lambda: window.controller.view.state_text != "Stopped", timeout=60_000)
     window.controller.show_problem(LauncherError("A setting could not be kept."))
     qtbot.waitUntil(lambda: done(looked), timeout=60_000)
 

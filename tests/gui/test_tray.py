@@ -94,7 +94,7 @@ def test_closing_asks_once_keeps_the_answer_and_quitting_stops_the_server(
     assert "in the tray" in window.notice.text.text()
     qtbot.mouseClick(window.notice.buttons[0], Qt.MouseButton.LeftButton)
     assert not window.isVisible()
-    assert window.controller.view.word == "Ready"
+    assert window.controller.view.state_text == "Ready"
     entry(tray, "Show the window").trigger()
     assert window.isVisible()
     window.close()
@@ -109,7 +109,7 @@ def test_closing_again_while_it_asks_means_to_quit(window: Window, tray: Tray, w
     window.close()
     with qtbot.waitSignal(window.shut_down, timeout=60_000):
         window.close()
-    assert window.controller.view.word == "Stopped"
+    assert window.controller.view.state_text == "Stopped"
 
 
 @pytest.mark.parametrize("way", [VALUE_ASK, VALUE_TRAY])
@@ -121,7 +121,7 @@ def test_without_a_tray_closing_asks_before_it_stops_what_is_served(
     wait_for(ServerState.READY)
     window.close()
     assert window.isVisible()
-    assert window.controller.view.word == "Ready"
+    assert window.controller.view.state_text == "Ready"
     assert "Closing this window unloads it" in window.notice.text.text()
     assert [each.text() for each in window.notice.buttons] == ["Stop and quit"]
     with qtbot.waitSignal(window.shut_down, timeout=60_000):

@@ -22,7 +22,7 @@ LONG_MS = 240_000
 
 @pytest.fixture(autouse=True)
 def themed(qapp: QApplication) -> None:
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_tune_ends_with_its_verdict_and_what_ran_before_runs_again(
     assert launch.options.draft == 2
     plots = window.page("cockpit").plots
     with qtbot.waitSignal(window.controller.launched, timeout=60_000):
-        window.controller.apply({"draft": 1}, drain_s=0.0)
+        window.controller.apply_settings({"draft": 1}, drain_s=0.0)
     qtbot.waitUntil(lambda: plots.references.baseline is not None, timeout=60_000)
     assert plots.references.baseline.text.endswith(" · as tuned")
     qtbot.waitUntil(lambda: len(page.history.rows) == 1 and page.export.isEnabled(), timeout=60_000)

@@ -11,14 +11,14 @@ from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
 @pytest.mark.parametrize("state", list(ServerState))
 def test_every_state_has_a_word_a_glyph_and_a_meaning(state: ServerState) -> None:
     view = derive_view(Inputs(status=ServerStatus(state), model="m"))
-    assert view.word.lower() == {ServerState.DRAINING: "finishing"}.get(state, state.value)
+    assert view.state_text.lower() == {ServerState.DRAINING: "finishing"}.get(state, state.value)
     assert view.glyph
     assert view.meaning in {"good", "bad", "attention", "secondary"}
     assert view.can_start != (view.can_stop or state is ServerState.STOPPING)
 
 
 def test_loading_says_how_far() -> None:
-    assert derive_view(Inputs(status=ServerStatus(ServerState.LOADING, 41.7))).word == "Loading 42 %"
+    assert derive_view(Inputs(status=ServerStatus(ServerState.LOADING, 41.7))).state_text == "Loading 42 %"
 
 
 def test_the_demo_is_offered_until_something_was_served() -> None:

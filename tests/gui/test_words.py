@@ -151,7 +151,7 @@ def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, windo
 
 
 def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page="cockpit")
     window.resize(1_000, 640)
     try:

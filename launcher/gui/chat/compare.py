@@ -303,7 +303,7 @@ class ComparisonRestarts(QObject):
             return
         self._stage = _Stage.RESTARTING_FOR_B
         self.status_changed.emit(tr("Restarting with {settings} …", settings=format_values(self._b_settings)))
-        self._controller.apply(self._b_settings, drain_s=_DRAIN_S)
+        self._controller.apply_settings(self._b_settings, drain_s=_DRAIN_S)
 
     def restore_a(self) -> None:
         """Restart with the earlier settings, unless the server was stopped meanwhile. Ends with `ended`."""
@@ -313,7 +313,7 @@ class ComparisonRestarts(QObject):
             return
         self._stage = _Stage.RESTORING_A
         self.status_changed.emit(tr("Restoring the previous settings …"))
-        self._controller.apply(self._a_settings, drain_s=_DRAIN_S)
+        self._controller.apply_settings(self._a_settings, drain_s=_DRAIN_S)
 
     def cancel(self) -> None:
         """Restore the earlier settings from any state; no request is sent with B's."""
