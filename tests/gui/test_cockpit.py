@@ -103,7 +103,7 @@ def check_that_a_slider_changes_nothing_but_what_it_shows(page: CockpitPage, qtb
     assert [change.name for change in preview.changes] == ["draft", "ctx"]
     assert page.memory.bar.accessibleName() != bar
     assert session.supervisor.engine_pid == engine
-    qtbot.mouseClick(page.controls.changes.revert, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(page.controls.changes.revert_button, Qt.MouseButton.LeftButton)
     assert not page.controls.changes.isVisible()
     assert (draft.value, page.controls.restart.fields["ctx"].value) == (2, 8_192)
 
@@ -112,12 +112,12 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
     page.controls.restart.fields["draft"].slider.setValue(3)
     qtbot.waitUntil(page.controls.changes.isVisible, timeout=60_000)
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
-        qtbot.mouseClick(page.controls.changes.apply, Qt.MouseButton.LeftButton)
+        qtbot.mouseClick(page.controls.changes.apply_button, Qt.MouseButton.LeftButton)
         assert page.state.applying
         assert not page.controls.restart.isEnabled()
     assert told.args == [None]
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: page.state.changes == 0, timeout=60_000)
+    qtbot.waitUntil(lambda: page.state.change_count == 0, timeout=60_000)
     assert "draft 3" in demo.controller.view.settings
     assert page.controls.restart.fields["draft"].value == 3
     assert page.controls.restart.isEnabled()
@@ -130,18 +130,18 @@ def test_the_draft_length_is_changed_and_applied(page: CockpitPage, qtbot: QtBot
 def test_settings_that_fail_come_back_with_the_reason(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
-    page.state.request("extra", "--no-such-flag")
+    page.state.request_value("extra", "--no-such-flag")
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000) as told:
-        qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
-        page.state.apply(0.0)
+        qtbot.waitUntil(lambda: page.state.change_count == 1, timeout=60_000)
+        page.state.apply_changes(0.0)
     assert told.args is not None
     assert "--no-such-flag" in str(told.args[0])
     wait_for(ServerState.READY)
-    assert page.notices.problem.isVisible()
-    assert "--no-such-flag" in page.notices.problem.text.text()
+    assert page.notices.problem_banner.isVisible()
+    assert "--no-such-flag" in page.notices.problem_banner.text.text()
     assert demo.controller.view.can_ask
     assert page.state.requested["extra"] == "--no-such-flag"  # to be mended
-    page.notices.problem.close_button.click()
+    page.notices.problem_banner.close_button.click()
     assert not page.notices.isVisible()
 
 
@@ -149,21 +149,21 @@ def test_what_failed_is_wished_for_no_more_once_it_is_mended_by_its_button(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     page.controls.mode.changed.emit("advanced")
-    page.state.request("extra", "--bogus-flag 7")
-    qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
+    page.state.request_value("extra", "--bogus-flag 7")
+    qtbot.waitUntil(lambda: page.state.change_count == 1, timeout=60_000)
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
-        page.state.apply(0.0)
+        page.state.apply_changes(0.0)
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: bool(page.notices.problem.buttons), timeout=60_000)
-    button = page.notices.problem.buttons[0]
+    qtbot.waitUntil(lambda: bool(page.notices.problem_banner.buttons), timeout=60_000)
+    button = page.notices.problem_banner.buttons[0]
     assert button.text() == "Start without --bogus-flag"
     with qtbot.waitSignal(demo.controller.launched, timeout=60_000):
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert not page.state.requested
     assert not page.controls.changes.isVisible()
-    assert not page.notices.problem.isVisible()
-    page.state.refresh()
+    assert not page.notices.problem_banner.isVisible()
+    page.state.refresh_memory()
     assert page.state.extra == ()
 
 
@@ -177,7 +177,7 @@ def test_a_start_that_fails_is_mended_by_its_button(
     window.controller.start(str(demo_model), start=ResolvedStart(str(demo_model), options))
     wait_for(ServerState.FAILED)
     page = window.page("cockpit")
-    (button,) = page.notices.problem.buttons
+    (button,) = page.notices.problem_banner.buttons
     assert "--no-such-flag" in button.text()
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
@@ -198,7 +198,7 @@ def test_sampling_applies_to_the_next_reply_without_a_restart(page: CockpitPage,
     reply = told.args[0]
     assert reply.timings.predicted_n == 64
     assert session.supervisor.engine_pid == engine
-    assert page.state.changes == 0
+    assert page.state.change_count == 0
 
 
 def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: CockpitPage) -> None:
@@ -217,27 +217,27 @@ def check_that_a_value_of_the_server_between_two_steps_is_shown_as_it_is(page: C
 def check_that_advanced_has_every_flag_and_the_raw_line_of_the_same_state(page: CockpitPage, qtbot: QtBot) -> None:
     page.controls.mode.button("advanced").click()
     advanced = page.controls.advanced
-    qtbot.waitUntil(lambda: advanced.list.count() > 20, timeout=60_000)
+    qtbot.waitUntil(lambda: advanced.flag_list.count() > 20, timeout=60_000)
     advanced.search.setText("prompt cache")
-    assert [advanced.list.item(row).text() for row in range(advanced.list.count())] == ["--cache-ram"]
-    advanced.list.setCurrentRow(0)
+    assert [advanced.flag_list.item(row).text() for row in range(advanced.flag_list.count())] == ["--cache-ram"]
+    advanced.flag_list.setCurrentRow(0)
     assert any("host memory" in label.text() for label in advanced.findChildren(Label))
-    advanced.text.setText("64")
-    advanced.text.editingFinished.emit()
-    qtbot.waitUntil(lambda: page.state.changes == 1, timeout=60_000)
-    assert advanced.raw.text() == "--cache-ram 64"
-    assert advanced.list.item(0).text() == "--cache-ram 64"
-    advanced.raw.setText("--port 1")
-    advanced.raw.textEdited.emit("--port 1")
+    advanced.value_field.setText("64")
+    advanced.value_field.editingFinished.emit()
+    qtbot.waitUntil(lambda: page.state.change_count == 1, timeout=60_000)
+    assert advanced.extra_field.text() == "--cache-ram 64"
+    assert advanced.flag_list.item(0).text() == "--cache-ram 64"
+    advanced.extra_field.setText("--port 1")
+    advanced.extra_field.textEdited.emit("--port 1")
     qtbot.waitUntil(lambda: page.state.problem is not None, timeout=60_000)
     assert any("the launcher sets it" in label.text() for label in advanced.findChildren(Label))
-    assert not page.controls.changes.apply.isEnabled()
+    assert not page.controls.changes.apply_button.isEnabled()
     page.controls.mode.button("simple").click()
     assert not advanced.isVisible()
     assert page.state.requested["extra"] == "--port 1"
-    page.state.revert()
+    page.state.revert_changes()
     page.controls.mode.button("advanced").click()
-    assert advanced.raw.text() == ""
+    assert advanced.extra_field.text() == ""
     page.controls.mode.button("simple").click()
 
 
@@ -246,7 +246,7 @@ def check_that_on_a_small_gpu_the_box_says_what_is_missing(page: CockpitPage) ->
 
     page.state.previewer = Previewer(replace(described(free_mib=18_000), total_mib=19_000, others_mib=1_000))
     page.state.previewer_changed.emit()
-    page.state.request("kv", "f16")
+    page.state.request_value("kv", "f16")
     page.state._update_preview()
     assert page.memory.badge.text() == "TOO BIG"
     assert "MiB of GPU memory are missing" in page.controls.changes._problem.text()
@@ -275,7 +275,7 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
     assert clipboard.text() == f"http://{demo.controller.view.address}/v1"
     panel.copy_key()
     qtbot.waitUntil(lambda: clipboard.text() == key, timeout=60_000)
-    assert key not in page.notices.done.text.text()
+    assert key not in page.notices.done_banner.text.text()
 
 
 def check_that_a_finding_stands_in_a_line_with_its_button_until_it_is_over(page: CockpitPage, demo: Window) -> None:
@@ -302,7 +302,7 @@ def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
         [Action(ActionKind.REPORT, "Report it"), Action(ActionKind.OTHER_MODEL, "Choose another model")]
     )
     page.notices.show_applied(error)
-    (button,) = page.notices.problem.buttons  # nothing here can report, so there is no button for it
+    (button,) = page.notices.problem_banner.buttons  # nothing here can report, so there is no button for it
     with qtbot.waitSignal(window.controller.page_requested) as asked:
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert asked.args == ["start"]
@@ -310,7 +310,7 @@ def test_what_another_start_does_not_mend_leads_to_the_page_that_does(
 
 def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot, demo: Window) -> None:
     demo.resize(1400, 800)
-    assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
+    assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
     assert not page.plots.isVisible()
     again = CockpitPage(demo.controller)
@@ -318,24 +318,24 @@ def test_panes_are_hidden_widened_and_remembered(page: CockpitPage, qtbot: QtBot
         pass
     again.setParent(demo)
     assert again.note.text() == page.note.text() != ""  # though it was told before the page was there
-    assert not again.panes.shows("plots")
+    assert not again.panes.is_shown("plots")
     qtbot.mouseClick(shown(page, "Plots"), Qt.MouseButton.LeftButton)
     demo.resize(940, 560)
-    assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")].count(True) == 2
+    assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")].count(True) == 2
     qtbot.mouseClick(page.switches.buttons["sliders"], Qt.MouseButton.LeftButton)
-    assert page.panes.shows("sliders")
+    assert page.panes.is_shown("sliders")
     demo.resize(1400, 800)
-    assert [page.panes.shows(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
+    assert [page.panes.is_shown(name) for name in ("sliders", "plots", "chat")] == [True, True, True]
 
 
 def test_without_a_server_there_is_nothing_to_change(window: Window) -> None:
     page = window.page("cockpit")
-    page.state.request("draft", 3)
-    page.state.apply(0.0)
+    page.state.request_value("draft", 3)
+    page.state.apply_changes(0.0)
     assert (page.state.requested, page.state.preview, page.state.applying) == ({}, None, False)
-    assert not page.panes.shows("sliders")
+    assert not page.panes.is_shown("sliders")
     page.notices.show_applied(EngineFailed("It did not start.", ""))
-    assert "It did not start." in page.notices.problem.text.text()
+    assert "It did not start." in page.notices.problem_banner.text.text()
 
 
 def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: CockpitPage, qtbot: QtBot) -> None:
@@ -352,11 +352,11 @@ def test_what_failed_to_be_applied_is_said_until_something_else_runs(
     page: CockpitPage, qtbot: QtBot, demo: Window, wait_for: Wait
 ) -> None:
     with qtbot.waitSignal(demo.controller.applied, timeout=60_000):
-        demo.controller.apply({"extra": "--no-such-flag"}, drain_s=0.0)
+        demo.controller.apply_settings({"extra": "--no-such-flag"}, drain_s=0.0)
     wait_for(ServerState.READY)
-    assert page.notices.problem.isVisible()
+    assert page.notices.problem_banner.isVisible()
     demo.controller.stop()
     wait_for(ServerState.STOPPED)
     demo.controller.start()
     wait_for(ServerState.READY)
-    qtbot.waitUntil(lambda: not page.notices.problem.isVisible(), timeout=60_000)
+    qtbot.waitUntil(lambda: not page.notices.problem_banner.isVisible(), timeout=60_000)

@@ -21,7 +21,7 @@ from launcher.conversations.store import Conversations
 from launcher.engine.server.endpoint import claim_endpoint
 from launcher.engine.server.state import ServerState
 from launcher.engine.settings import load_model_settings
-from launcher.gui.application import _open_request
+from launcher.gui.application import _handle_second_start
 from launcher.gui.chat.reply import ReplyView
 from launcher.gui.window import Window
 from tests.gui.dragging import dragged, dropped
@@ -76,7 +76,7 @@ def test_first_there_is_an_offer_and_what_it_cannot_show(window: Window) -> None
 
 def test_one_click_starts_the_demo_and_a_question_is_answered(window: Window, wait_for: Wait, qtbot: QtBot) -> None:
     states: list[str] = []
-    window.controller.view_changed.connect(lambda view: states.append(view.word))
+    window.controller.view_changed.connect(lambda view: states.append(view.state_text))
     qtbot.mouseClick(button(window, "Start the demo"), Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
     assert states[0] == "Preparing"
@@ -212,9 +212,9 @@ def test_a_bad_file_of_a_second_start_is_told_with_what_helps_and_taken_away(
     whole = demo_model.read_bytes()
     if what != "missing":
         file.write_bytes({"junk": b"junk" * 1_000, "empty": b"", "cut": whole[: len(whole) // 2]}[what])
-    _open_request(window, file, demo=False)
+    _handle_second_start(window, file, demo=False)
     wait_for(ServerState.FAILED)
-    problem = window.page("cockpit").notices.problem
+    problem = window.page("cockpit").notices.problem_banner
     assert problem.isVisible()
     assert file.name in problem.text.text()
     assert [each.text() for each in problem.buttons] == ["Show the models of the catalogue"]
@@ -273,7 +273,7 @@ def test_a_dropped_file_is_planned_and_started_by_its_button(
     qtbot.waitUntil(lambda: page.card.primary.text() == "Start" and page.card.primary.isEnabled(), timeout=60_000)
     qtbot.mouseClick(page.card.primary, Qt.MouseButton.LeftButton)
     wait_for(ServerState.READY)
-    assert window.controller.view.subject == "MTP demo"
+    assert window.controller.view.model_name == "MTP demo"
     assert window.controller.launch.context == 32_768  # the longest that is offered on a processor
     assert load_model_settings(demo_model) == {}
 
@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_served_leaves_what_runs_alone(demo: Window, qtbot
     broken.write_text("<html>")
     demo.open_file(broken)
     qtbot.waitUntil(lambda: "broken.gguf is not a GGUF file" in texts(demo), timeout=60_000)
-    assert demo.controller.view.word == "Ready"
+    assert demo.controller.view.state_text == "Ready"
     assert button(demo, "Stop").isEnabled()
     with qtbot.waitSignal(demo.controller.replied, timeout=60_000):
         ask(demo, qtbot, "What is a draft?")

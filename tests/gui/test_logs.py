@@ -279,7 +279,7 @@ def test_another_servers_lines_go_on_after_a_look_at_another_page(
         window.show_page("keys")
         window.show_page("logs")
         qtbot.waitUntil(lambda: page.bar.sources.count() > 1, timeout=60_000)
-        (source,) = [each for each in page.bar.others if each.where == other.supervisor.endpoint.url]
+        (source,) = [each for each in page.bar.other_sources if each.where == other.supervisor.endpoint.url]
         page.choose_source(source)
         qtbot.waitUntil(lambda: bool(page.lines.all_lines), timeout=60_000)
         window.show_page("keys")

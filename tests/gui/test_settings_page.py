@@ -292,7 +292,7 @@ def test_no_text_is_clipped(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     theme.set_scale(percent)
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     window = Window(remember=False, page="settings")
     try:
         window.resize(1_000, 640)

@@ -112,8 +112,8 @@ def test_how_settings_are_applied_is_chosen_on_either_page(demo: Window, qtbot: 
     page = on_page(demo, qtbot)
     page.change_setting(APPLY, VALUE_CANCEL)
     qtbot.waitUntil(lambda: changes.drain_s == 0)
-    changes.drain.setCurrentIndex(changes.drain.findData(VALUE_FINISH))
-    changes.drain.activated.emit(changes.drain.currentIndex())
+    changes.drain_choice.setCurrentIndex(changes.drain_choice.findData(VALUE_FINISH))
+    changes.drain_choice.activated.emit(changes.drain_choice.currentIndex())
     qtbot.waitUntil(lambda: settings.stored_value(APPLY) == VALUE_FINISH)
     qtbot.waitUntil(lambda: page.rows[APPLY].control.box.currentData() == VALUE_FINISH)
 
@@ -133,7 +133,7 @@ def test_the_window_closes_as_was_chosen_without_a_question(
     else:
         window.close()
         assert not window.isVisible()
-        assert window.controller.view.word == "Ready"
+        assert window.controller.view.state_text == "Ready"
     assert not window.notice.isVisible()
 
 
@@ -162,7 +162,7 @@ def test_with_motion_off_nothing_moves(
 
     blinks, moves_ms = qapp.cursorFlashTime(), duration_ms()
     monkeypatch.setattr(theme, "_system_effects", [True])  # as a system has it that lets lists unroll
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     qapp.setEffectEnabled(Qt.UIEffect.UI_AnimateCombo)
     page = on_page(window, qtbot)
     page.change_setting(MOTION, VALUE_OFF)

@@ -107,7 +107,7 @@ class TestInTheTerminal:
 
 @pytest.fixture
 def pane(qtbot: QtBot, qapp: QApplication) -> ChatPane:
-    theme.apply(qapp, theme.current())
+    theme.apply_theme(qapp, theme.current())
     pane = ChatPane(Controller())
     qtbot.addWidget(pane)
     pane.resize(420, 700)

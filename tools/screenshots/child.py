@@ -57,8 +57,8 @@ def main() -> int:
         if for_docs and _DOCS_FONT in QFontDatabase.families():
             application.setFont(QFont(_DOCS_FONT))
         words.choose_language(language)
-        theme.choose(look)
-        theme.apply(application, theme.current())
+        theme.choose_theme(look)
+        theme.apply_theme(application, theme.current())
         _put_models()
         window = Window(remember=False)
         window.resize(*CHOSEN)
@@ -75,7 +75,7 @@ def main() -> int:
         for page in [each for each in window.page_names if each in pages]:
             if page == "cockpit":
                 window.page(page).chat.colour_button.setChecked(True)
-                window.page(page).state.request("draft", 3)
+                window.page(page).state.request_value("draft", 3)
             if page == "tune" and for_docs:
                 _tune(window)
             if page != "start" and (not for_docs or page not in _NOT_IN_DOCS):

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from launcher.engine.builds.build import EngineBuild
     from launcher.engine.builds.flags import Flag
 
-# The Advanced part: every flag of the engine build, and raw arguments.
+# The Advanced part: every flag of the engine build, and the extra arguments.
 
 _LIST_HEIGHT = 184
-_FLAG_NOT_SET = ""
+_NOT_SET = ""
 
 
 class AdvancedFields(QWidget):
-    """Searchable list of the engine's flags, a field for the chosen one, and the raw argument line.
+    """Searchable list of the engine's flags, a field for the chosen one, and a field for all extra arguments.
 
-    All three show the same state.
+    All three show the requested extra arguments.
     """
 
     def __init__(self, state: SettingsState, controller: Controller) -> None:
@@ -63,34 +63,34 @@ class AdvancedFields(QWidget):
         set_tooltip(self.search, tr("Searches the names and descriptions of llama-server's flags"))
         self.search.textChanged.connect(self._list_flags)
         self._count = make_caption()
-        self.list = QListWidget()
-        self.list.setAccessibleName(tr("llama-server flags"))
-        self.list.setFixedHeight(theme.px(_LIST_HEIGHT))
-        self.list.setFont(theme.monospace())
-        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
-        self.list.currentItemChanged.connect(self._choose_flag)
+        self.flag_list = QListWidget()
+        self.flag_list.setAccessibleName(tr("llama-server flags"))
+        self.flag_list.setFixedHeight(theme.px(_LIST_HEIGHT))
+        self.flag_list.setFont(theme.monospace())
+        self.flag_list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.flag_list.setTextElideMode(Qt.TextElideMode.ElideRight)
+        self.flag_list.currentItemChanged.connect(self._choose_flag)
         self._description = make_caption()
         self._description.setTextInteractionFlags(theme.SELECTABLE)
-        self.choice, self.text = ComboBox(), QLineEdit()
-        self.choice.activated.connect(lambda _at: self._set_flag(self.choice.currentData()))
-        self.text.editingFinished.connect(lambda: self._set_flag(self.text.text().strip()))
+        self.value_choice, self.value_field = ComboBox(), QLineEdit()
+        self.value_choice.activated.connect(lambda _at: self._set_flag(self.value_choice.currentData()))
+        self.value_field.editingFinished.connect(lambda: self._set_flag(self.value_field.text().strip()))
         self._flag_error = make_caption()
         self._flag_error.setObjectName("")  # an error, in the colour of normal text
-        raw_title = Label(tr("Extra arguments"))
-        self.raw = QLineEdit()
-        self.raw.setFont(theme.monospace())
-        self.raw.setAccessibleName(tr("Extra arguments"))
-        self.raw.setPlaceholderText(tr("for example --no-warmup --top-k 20"))
-        set_tooltip(self.raw, tr("Passed to llama-server after all other arguments, and overrides them"))
-        self.raw.textEdited.connect(lambda text: state.request("extra", text))
-        self._raw_line = make_caption()
+        extra_title = Label(tr("Extra arguments"))
+        self.extra_field = QLineEdit()
+        self.extra_field.setFont(theme.monospace())
+        self.extra_field.setAccessibleName(tr("Extra arguments"))
+        self.extra_field.setPlaceholderText(tr("for example --no-warmup --top-k 20"))
+        set_tooltip(self.extra_field, tr("Passed to llama-server after all other arguments, and overrides them"))
+        self.extra_field.textEdited.connect(lambda text: state.request_value("extra", text))
+        self._extra_note = make_caption()
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(theme.px(theme.GAP))
         for widget in (
-            self.search, self._count, self.list, self._description, self.choice, self.text, self._flag_error,
-            raw_title, self.raw, self._raw_line,
+            self.search, self._count, self.flag_list, self._description, self.value_choice, self.value_field,
+            self._flag_error, extra_title, self.extra_field, self._extra_note,
         ):  # fmt: skip
             column.addWidget(widget)
         self._show_flag()
@@ -98,7 +98,7 @@ class AdvancedFields(QWidget):
         state.previewer_changed.connect(self._request_flags)
 
     def on_shown(self) -> None:
-        """Read the engine's flags, which is not done before the fields are visible."""
+        """Read the engine's flags and show the state. Neither is done while the fields are hidden."""
         self._request_flags()
         self._show_state()
 
@@ -131,8 +131,8 @@ class AdvancedFields(QWidget):
         query, chosen_name = self.search.text(), self._flag.name if self._flag else ""
         matching = [flag for flag in self._flags if flag.matches_search(query)]
         extra = self._state.extra
-        self.list.blockSignals(True)
-        self.list.clear()
+        self.flag_list.blockSignals(True)
+        self.flag_list.clear()
         for flag in matching:
             value = flag.value_in(extra)
             item = QListWidgetItem(flag.name if value is None else f"{flag.name} {value}")
@@ -141,56 +141,53 @@ class AdvancedFields(QWidget):
             if value is not None:
                 item.setFont(theme.monospace())
                 item.setForeground(theme.colour("accent"))
-            self.list.addItem(item)
+            self.flag_list.addItem(item)
             if flag.name == chosen_name:
-                self.list.setCurrentItem(item)
-        self.list.blockSignals(False)
+                self.flag_list.setCurrentItem(item)
+        self.flag_list.blockSignals(False)
         if self._flags:
             self._count.setText(ntr("1 flag", "{n} flags", len(matching)) if matching else tr("No flag matches."))
 
     @Slot(QListWidgetItem, QListWidgetItem)
     def _choose_flag(self, item: QListWidgetItem | None, _before: QListWidgetItem | None) -> None:
         self._flag = item.data(Qt.ItemDataRole.UserRole) if item else None
-        self._flag_error.hide()
         self._show_flag()
 
     def _show_flag(self) -> None:
         """Show the chosen flag: description, default, and a field of its type."""
         flag = self._flag
         has_values = flag is not None and flag.kind in ("switch", "choice")
-        self.choice.setVisible(flag is not None and has_values)
-        self.text.setVisible(flag is not None and not has_values)
+        self.value_choice.setVisible(has_values)
+        self.value_field.setVisible(flag is not None and not has_values)
         self._description.setVisible(flag is not None)
-        self._flag_error.setVisible(False)
+        self._flag_error.hide()
         if flag is None:
             return
         from launcher.engine.builds.flags import SETTING_OF_FLAG
 
         value = flag.value_in(self._state.extra)
         default = tr("Default: {value}.", value=flag.default) if flag.default else ""
-        slider_note = (
-            tr("A slider above also sets this flag. The value here overrides it.")
-            if flag.name in SETTING_OF_FLAG
-            else ""
-        )
-        self._description.setText(" ".join(filter(None, (flag.description, default, slider_note))))
-        editor: QComboBox | QLineEdit = self.choice if has_values else self.text
+        texts = [flag.description, default]
+        if flag.name in SETTING_OF_FLAG:
+            texts.append(tr("A slider above also sets this flag. The value here overrides it."))
+        self._description.setText(" ".join(filter(None, texts)))
+        editor: QComboBox | QLineEdit = self.value_choice if has_values else self.value_field
         editor.setAccessibleName(flag.name)
         set_tooltip(editor, tr("Value of {flag}. Leave empty for the default", flag=flag.name))
         if has_values:
-            self.choice.clear()
-            self.choice.addItem(tr("default"), _FLAG_NOT_SET)
+            self.value_choice.clear()
+            self.value_choice.addItem(tr("default"), _NOT_SET)
             for each in _flag_values(flag):
-                self.choice.addItem(each, each)
-            self.choice.setCurrentIndex(max(self.choice.findData(value or _FLAG_NOT_SET), 0))
+                self.value_choice.addItem(each, each)
+            self.value_choice.setCurrentIndex(max(self.value_choice.findData(value or _NOT_SET), 0))
         else:
-            self.text.setPlaceholderText(flag.placeholder or "")
-            self.text.setText(value or "")
+            self.value_field.setPlaceholderText(flag.placeholder or "")
+            self.value_field.setText(value or "")
 
     def _set_flag(self, value: str) -> None:
         """Set the chosen flag, or remove it if `value` is empty."""
         flag = self._flag
-        if flag is None or value == (flag.value_in(self._state.extra) or _FLAG_NOT_SET):
+        if flag is None or value == (flag.value_in(self._state.extra) or _NOT_SET):
             return
         from launcher.engine.settings import join_extra
 
@@ -202,7 +199,7 @@ class AdvancedFields(QWidget):
             self._flag_error.show()
             return
         self._flag_error.hide()
-        self._state.request("extra", join_extra(flag.set_in(self._state.extra, value or None)))
+        self._state.request_value("extra", join_extra(flag.set_in(self._state.extra, value or None)))
 
     @Slot()
     def _show_state(self) -> None:
@@ -213,15 +210,15 @@ class AdvancedFields(QWidget):
 
         state = self._state
         try:
-            typed: tuple[str, ...] | None = split_extra(self.raw.text())
-        except LauncherError:
-            typed = None
-        if typed != state.extra and not (typed is None and "extra" in state.requested):
-            self.raw.setText(join_extra(state.extra))
+            differs = split_extra(self.extra_field.text()) != state.extra
+        except LauncherError:  # the user is typing an argument with a quote that is still open
+            differs = "extra" not in state.requested
+        if differs:
+            self.extra_field.setText(join_extra(state.extra))
         refused = state.refusal if "extra" in state.requested else ""
-        self._raw_line.setText(refused or tr("Passed after all other arguments, and overrides them."))
+        self._extra_note.setText(refused or tr("Passed after all other arguments, and overrides them."))
         self._list_flags()
-        if self._flag is not None and not self.text.hasFocus():
+        if self._flag is not None and not self.value_field.hasFocus():
             self._show_flag()
 
 
@@ -237,7 +234,7 @@ async def _read_flags(build: "EngineBuild") -> "tuple[Flag, ...]":
     return await read_flags(build)
 
 
-# Box with the consequences of pending changes, and buttons to apply or revert them.
+# The box of pending changes.
 
 
 class ChangesBox(QFrame):
@@ -254,37 +251,39 @@ class ChangesBox(QFrame):
         self._costs = make_caption()
         self._problem = Label()
         self._problem.setWordWrap(True)
-        self.drain = ComboBox()
-        self.drain.setAccessibleName(tr("Running replies"))
-        self.drain.addItem(tr("finish replies first"), VALUE_FINISH)
-        self.drain.addItem(tr("cancel replies"), VALUE_CANCEL)
-        self.drain.setToolTip(
+        self.drain_choice = ComboBox()
+        self.drain_choice.setAccessibleName(tr("Running replies"))
+        self.drain_choice.addItem(tr("finish replies first"), VALUE_FINISH)
+        self.drain_choice.addItem(tr("cancel replies"), VALUE_CANCEL)
+        self.drain_choice.setToolTip(
             tr("Before a restart, wait up to {seconds:.0f} s for running replies, or cancel them", seconds=DRAIN_S)
         )
-        self.drain.setCurrentIndex(self.drain.findData(settings.stored_value(APPLY)))
-        self.drain.activated.connect(lambda _at: controller.change_setting(APPLY, self.drain.currentData()))
+        self.drain_choice.setCurrentIndex(self.drain_choice.findData(settings.stored_value(APPLY)))
+        self.drain_choice.activated.connect(
+            lambda _at: controller.change_setting(APPLY, self.drain_choice.currentData())
+        )
         controller.setting_changed.connect(self._handle_setting)
-        self.apply = QPushButton(tr("Apply"))
-        self.apply.setObjectName("primary")
-        self.apply.setToolTip(
+        self.apply_button = QPushButton(tr("Apply"))
+        self.apply_button.setObjectName("primary")
+        self.apply_button.setToolTip(
             tr(
                 "Restart the server with these settings (Ctrl+Return). If that fails, the previous settings are "
                 "restored"
             )
         )
-        self.apply.clicked.connect(self.apply_now)
-        self.revert = QPushButton(tr("Revert"))
-        self.revert.setToolTip(tr("Discard all changes"))
-        self.revert.clicked.connect(lambda _checked=False: state.revert())
+        self.apply_button.clicked.connect(self.apply_now)
+        self.revert_button = QPushButton(tr("Revert"))
+        self.revert_button.setToolTip(tr("Discard all changes"))
+        self.revert_button.clicked.connect(lambda _checked=False: state.revert_changes())
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP))
-        row.addWidget(self.apply)
-        row.addWidget(self.revert)
+        row.addWidget(self.apply_button)
+        row.addWidget(self.revert_button)
         row.addStretch()
         column = QVBoxLayout(self)
         column.setContentsMargins(*(theme.px(theme.GAP_M),) * 4)
         column.setSpacing(theme.px(theme.GAP))
-        for widget in (self._title, self._costs, self._problem, self.drain):
+        for widget in (self._title, self._costs, self._problem, self.drain_choice):
             column.addWidget(widget)
         column.addLayout(row)
         state.previewed.connect(self.show_state)
@@ -294,23 +293,23 @@ class ChangesBox(QFrame):
     @property
     def drain_s(self) -> float:
         """Seconds for which running replies may finish before a restart."""
-        return DRAIN_S if self.drain.currentData() == VALUE_FINISH else 0.0
+        return DRAIN_S if self.drain_choice.currentData() == VALUE_FINISH else 0.0
 
     @Slot(str, object)
     def _handle_setting(self, name: str, value: object) -> None:
         if name == APPLY:
-            self.drain.setCurrentIndex(self.drain.findData(value))
+            self.drain_choice.setCurrentIndex(self.drain_choice.findData(value))
 
     @Slot()
     def apply_now(self) -> None:
         """Apply the changes."""
-        self._state.apply(self.drain_s)
+        self._state.apply_changes(self.drain_s)
 
     @Slot()
     def show_state(self) -> None:
         """Show the pending changes."""
         state, preview = self._state, self._state.preview
-        count = state.changes
+        count = state.change_count
         self.setVisible(bool(preview and (count or state.problem)))
         if preview is None:
             return
@@ -322,9 +321,9 @@ class ChangesBox(QFrame):
         problem = state.refusal or _missing_memory_text(preview)
         self._problem.setText(problem)
         self._problem.setVisible(bool(problem))
-        self.apply.setEnabled(bool(count) and state.problem is None and not state.applying)
-        self.revert.setEnabled(not state.applying)
-        self.drain.setEnabled(not state.applying)
+        self.apply_button.setEnabled(bool(count) and state.problem is None and not state.applying)
+        self.revert_button.setEnabled(not state.applying)
+        self.drain_choice.setEnabled(not state.applying)
 
 
 def _change_title(preview: "Preview") -> str:
@@ -361,7 +360,7 @@ class RestartFields(QWidget):
         for name, row in ROWS.items():
             if row.label:
                 field = SliderField(tr(row.label), (), format_value=partial(_format_value, row), tip=tr(row.tip))
-                field.value_changed.connect(partial(state.request, name))
+                field.value_changed.connect(partial(state.request_value, name))
                 column.addWidget(field)
                 self.fields[name] = field
         state.previewer_changed.connect(self._show_basis)
@@ -380,7 +379,7 @@ class RestartFields(QWidget):
         for name, field in self.fields.items():
             steps = basis.slider_values(name)
             field.set_values(steps)
-            field.setVisible(len(steps) > 1 or name == "draft")
+            field.setVisible(len(steps) > 1 or name == "draft")  # a hint explains a disabled draft slider
         self.fields["draft"].setEnabled(basis.can_draft)
         self._show_preview()
 
@@ -390,27 +389,27 @@ class RestartFields(QWidget):
         preview = self._state.preview
         if preview is None:
             return
-        basis, setting = preview.basis, preview.plan_settings
+        basis, requested = preview.basis, preview.plan_settings
         changed = {change.name: change for change in preview.changes}
         for name, field in self.fields.items():
-            value = ROWS[name].value_in(setting)
+            value = ROWS[name].value_in(requested)
             if field.value != value:
                 field.set_value(value)
             change = changed.get(name)
             field.show_changed(None if change is None else _format_plain_value(change.old))
-        largest = preview.largest_context
-        self.fields["ctx"].show_mark(largest)
+        self.fields["ctx"].show_mark(preview.largest_context)
         self.fields["ctx"].show_hint(_context_hint(preview))
-        draft = tr("0 turns MTP off") if basis.can_draft else tr("this model has no MTP head")
-        self.fields["draft"].show_hint(draft)
+        self.fields["draft"].show_hint(tr("0 turns MTP off") if basis.can_draft else tr("this model has no MTP head"))
         self.fields["kv"].show_hint(
             " · ".join(basis.kv_types) if len(basis.kv_types) <= 4 else tr("Lower precision saves memory. Default: f16")
         )
         self.fields["ubatch"].show_hint(tr("prompt tokens per batch"))
         self.fields["n_cpu_moe"].show_hint(tr("of {count} layers", count=basis.expert_layers))
-        per_slot = setting.context // setting.slots
+        per_slot = requested.context // requested.slots
         self.fields["slots"].show_hint(
-            tr("{each:,} tokens of context per slot", each=per_slot) if setting.slots > 1 else tr("1 request at a time")
+            tr("{each:,} tokens of context per slot", each=per_slot)
+            if requested.slots > 1
+            else tr("1 request at a time")
         )
 
 
@@ -550,7 +549,7 @@ class SamplingFields(QWidget):
             field, value = self.fields[row.name], self._state.sampling_value(row.name)
             if value is not None and field.value != value:
                 if value not in row.steps:  # the server's value may lie between two steps: make it a step
-                    steps: list[float] = sorted({*row.steps, value}, key=_sort_unlimited_last)
+                    steps: list[float] = sorted({*row.steps, value}, key=_order_unlimited_last)
                     field.set_values(steps)
                 field.set_value(value)
             field.show_hint(self._hint_for(row))
@@ -567,7 +566,8 @@ class SamplingFields(QWidget):
         return tr("server default: {value}", value=row.format_value(default))
 
 
-def _sort_unlimited_last(value: float) -> tuple[bool, float]:
+def _order_unlimited_last(value: float) -> tuple[bool, float]:
+    """Return the sort key of a step: -1 means no limit."""
     return value < 0, value
 
 

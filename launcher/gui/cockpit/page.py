@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # Export of the running setup as text for other tools, shown before it is copied.
 
-KINDS: "dict[ExportKind, str]" = {
+EXPORT_KINDS: "dict[ExportKind, str]" = {
     "command": mark("Command line"),
     "script": mark("Script"),
     "compose": mark("Docker Compose"),
@@ -53,7 +53,8 @@ KINDS: "dict[ExportKind, str]" = {
     "python": mark("Python"),
     "typescript": mark("TypeScript"),
 }
-_LINES = 10
+_VISIBLE_LINES = 10
+"""Lines of an exported text that are visible at once."""
 
 
 class CopyPanel(Card):
@@ -67,22 +68,23 @@ class CopyPanel(Card):
         self._controller = controller
         self._kind: ExportKind = "command"
         self._request: tuple[ExportKind, bool, str | None] = (self._kind, False, None)
+        """The newest request: kind, whether with the API key, and the server's URL."""
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setObjectName("log")
         self.text.setFont(theme.monospace())
         self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
-        self.text.setFixedHeight(theme.px(_LINES * 17 + 16))
+        self.text.setFixedHeight(theme.px(_VISIBLE_LINES * 17 + 16))  # 17 pixels a line, and the margins
         self.text.setTabChangesFocus(True)
         self.with_key = QCheckBox(tr("with the API key"))
         self.with_key.setToolTip(tr("Anyone who sees the text can then use the server"))
         self.with_key.toggled.connect(lambda _on: self.show_kind(self._kind))
         self._note = Label()
         self._note.setObjectName("secondary")
-        self.copy = QPushButton(tr("Copy"))
-        self.copy.setObjectName("primary")
-        self.copy.setToolTip(tr("Copy this text"))
-        self.copy.clicked.connect(self._copy)
+        self.copy_button = QPushButton(tr("Copy"))
+        self.copy_button.setObjectName("primary")
+        self.copy_button.setToolTip(tr("Copy this text"))
+        self.copy_button.clicked.connect(self._copy)
         close = QPushButton(tr("Close"))
         close.setToolTip(tr("Close (Esc)"))
         close.clicked.connect(self.hide)
@@ -90,7 +92,7 @@ class CopyPanel(Card):
         self.body.addWidget(self.text)
         row = QHBoxLayout()
         row.setSpacing(theme.px(theme.GAP))
-        row.addWidget(self.copy)
+        row.addWidget(self.copy_button)
         row.addWidget(close)
         row.addWidget(self.with_key)
         row.addStretch()
@@ -103,23 +105,23 @@ class CopyPanel(Card):
         self.hide()
 
     def make_menu(self, owner: QPushButton) -> QMenu:
-        """Return the button's menu. Address and key are copied at once, all else is shown first."""
+        """Return the menu of the button `owner`. Address and key are copied at once, all else is shown first."""
         menu = QMenu(owner)
         menu.addAction(tr("Base URL")).triggered.connect(self.copy_address)
         menu.addAction(tr("API key")).triggered.connect(self.copy_key)
         menu.addSeparator()
-        for kind, name in KINDS.items():
+        for kind, name in EXPORT_KINDS.items():
             menu.addAction(f"{tr(name)} ...").triggered.connect(lambda _=False, kind=kind: self.show_kind(kind))
         return menu
 
     def show_kind(self, kind: "ExportKind") -> None:
         """Show the running setup as text of a kind."""
         self._kind = kind
-        self._note.setText(tr(KINDS[kind]))
-        self.text.setAccessibleName(tr(KINDS[kind]))
+        self._note.setText(tr(EXPORT_KINDS[kind]))
+        self.text.setAccessibleName(tr(EXPORT_KINDS[kind]))
         request = self._request = kind, self.with_key.isChecked(), self._server_url()
         self.text.clear()
-        self.copy.setEnabled(False)
+        self.copy_button.setEnabled(False)
         self.show()
         self._controller.bridge.run(
             lambda _report: _render_recipe(*request),
@@ -130,11 +132,11 @@ class CopyPanel(Card):
     def copy_address(self) -> None:
         """Copy the base URL for clients."""
         if url := self._server_url():
-            self._to_clipboard(f"{url}/v1", tr("Base URL copied: {url}", url=f"{url}/v1"))
+            self._copy_text(f"{url}/v1", tr("Base URL copied: {url}", url=f"{url}/v1"))
 
     def copy_key(self) -> None:
         """Copy the API key without showing it."""
-        self._controller.read_api_key(lambda key: self._to_clipboard(key, tr("API key copied.")))
+        self._controller.read_api_key(lambda key: self._copy_text(key, tr("API key copied.")))
 
     def _server_url(self) -> str | None:
         address = self._controller.view.address
@@ -143,16 +145,16 @@ class CopyPanel(Card):
     def _show_text(self, request: object, text: str) -> None:
         if request == self._request:  # ignore the text of an earlier request, which may contain the key
             self.text.setPlainText(make_visible(text))
-            self.copy.setEnabled(True)
+            self.copy_button.setEnabled(True)
 
     def _show_error(self, request: object, error: LauncherError) -> None:
         if request == self._request:
             self.text.setPlainText(render(error.message))
 
     def _copy(self) -> None:
-        self._to_clipboard(self.text.toPlainText(), tr("{kind} copied.", kind=tr(KINDS[self._kind])))
+        self._copy_text(self.text.toPlainText(), tr("{kind} copied.", kind=tr(EXPORT_KINDS[self._kind])))
 
-    def _to_clipboard(self, text: str, message: str) -> None:
+    def _copy_text(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)
         self.copied.emit(message)
 
@@ -166,8 +168,6 @@ async def _render_recipe(kind: "ExportKind", with_key: bool, url: str | None) ->
     recipe = (await recipes.recipe_of_running(url, backend=None)).recipe
     return render_export(kind, recipe if with_key else replace(recipe, api_key=None))
 
-
-# Memory of the requested settings, by part.
 
 _MIB = 2**20
 
@@ -251,18 +251,19 @@ def _estimate_source_text(preview: "Preview") -> str:
 
 # Notices above the panes: errors and health findings, each with its button.
 
-_MEANINGS = {"warning": "attention", "information": "information"}
+_BANNER_MEANINGS = {"warning": "attention", "information": "information"}
 
 
 class NoticeArea(QWidget):
-    """Banners above the panes: one for an error, one per standing health finding, one for a finished action."""
+    """Banners above the panes: one for an error, one per open health finding, one for a finished action."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
-        self.problem, self.done = Banner(), Banner()
+        self.problem_banner, self.done_banner = Banner(), Banner()
         self.findings: dict[FindingCode, Banner] = {}
         self._dismissed: set[FindingCode] = set()
+        """Open findings whose banner the user closed."""
         self._apply_error: LauncherError | None = None
         """Why the last apply failed, until something else runs."""
         self._shown_error: LauncherError | None = None
@@ -271,9 +272,9 @@ class NoticeArea(QWidget):
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(theme.px(theme.GAP))
-        self._column.addWidget(self.problem)
-        self._column.addWidget(self.done)
-        self.problem.closed.connect(self._close_error)
+        self._column.addWidget(self.problem_banner)
+        self._column.addWidget(self.done_banner)
+        self.problem_banner.closed.connect(self._close_error)
         controller.view_changed.connect(self.show_view)
         controller.applied.connect(self.show_applied)
         controller.launched.connect(self._handle_launch)
@@ -291,7 +292,7 @@ class NoticeArea(QWidget):
         elif self._apply_error is not None:
             self._show_error(str(self._apply_error), self._apply_error, without_mtp=False)
         else:
-            self.problem.clear()
+            self.problem_banner.clear()
         self._hide_if_empty()
 
     @Slot(object)
@@ -309,24 +310,24 @@ class NoticeArea(QWidget):
 
     def show_done(self, text: str) -> None:
         """Show that an action is done."""
-        self.done.show_message(text, "good")
+        self.done_banner.show_message(text, "good")
         self._hide_if_empty()
 
     @Slot(object)
-    def show_health(self, standing: "tuple[Finding, ...]") -> None:
-        """Show the standing health findings. A dismissed one comes back when it is raised again."""
-        codes = {finding.code for finding in standing}
+    def show_health(self, findings: "tuple[Finding, ...]") -> None:
+        """Show the open health findings. A dismissed one comes back when it is raised again."""
+        codes = {finding.code for finding in findings}
         self._dismissed &= codes
         for code in [each for each in self.findings if each not in codes]:
             banner = self.findings.pop(code)
             self._column.removeWidget(banner)
             banner.deleteLater()
-        for finding in standing:
+        for finding in findings:
             if finding.code in self._dismissed:
                 continue
             banner = self.findings.get(finding.code) or self._add_banner(finding.code)
             button = self._make_fix_button(finding.action)
-            banner.show_message(finding.sentence, _MEANINGS[finding.level.value], [button] if button else [])
+            banner.show_message(finding.sentence, _BANNER_MEANINGS[finding.level.value], [button] if button else [])
         self._hide_if_empty()
 
     def _add_banner(self, code: "FindingCode") -> Banner:
@@ -348,7 +349,7 @@ class NoticeArea(QWidget):
         buttons = [button for action in error.actions if (button := self._make_fix_button(action))]
         if without_mtp:
             buttons.insert(0, (tr("Start without MTP"), lambda: self._controller.start(draft=0)))
-        self.problem.show_message(text, "bad", buttons[:1])
+        self.problem_banner.show_message(text, "bad", buttons[:1])
 
     def _make_fix_button(self, action: "Action | None") -> "ButtonAction | None":
         """Return the button for a suggested fix, or None if only the user can do it."""
@@ -369,11 +370,12 @@ class NoticeArea(QWidget):
 
     def _apply_fix(self, action: "Action") -> None:
         self._apply_error = None
-        self._controller.fix(action)
+        self._controller.apply_fix(action)
 
     def _hide_if_empty(self) -> None:
         """Hide the widget while no banner is shown."""
-        self.setVisible(any(not each.isHidden() for each in (self.problem, self.done, *self.findings.values())))
+        banners = (self.problem_banner, self.done_banner, *self.findings.values())
+        self.setVisible(any(not each.isHidden() for each in banners))
 
 
 _NARROW_WIDTH, _LOW_HEIGHT, _TITLE_WIDTH = 360, 560, 260
@@ -439,43 +441,42 @@ class CockpitPage(QWidget):
 
     def on_shown(self) -> None:
         """Read the machine's memory and draw the plots, now that the page is visible."""
-        self.state.refresh()
-        self.plots.redraw()
+        self.state.refresh_memory()
+        self.plots.schedule_drawing()
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802 -- Qt's name
-        """Fit the page's head to the size: margins, legend, subtitle, and pane switches beside or below the title."""
+        """Choose the margins, whether legend and subtitle are shown, and where the pane switches are."""
         super().resizeEvent(event)
         cramped = self.width() < theme.px(_NARROW_WIDTH)
         side, end = theme.px(theme.GAP if cramped else theme.GAP_XL), theme.px(theme.GAP_L)
         self._layout.setContentsMargins(side, end, side, end)
         low, room = self.height() < theme.px(_LOW_HEIGHT), self.width() - 2 * side
         self.memory.show_legend(shows=not low)
-        buttons = (self.switches, self._restart, self._stop, self._copy)
+        buttons = (self.switches, self._restart_button, self._stop_button, self._copy_as_button)
         needed = sum(each.sizeHint().width() + theme.px(theme.GAP_M) for each in buttons)
         too_narrow = room < needed + theme.px(_TITLE_WIDTH)
         fits_without_subtitle = needed + self.head.title.sizeHint().width() <= room
         self._hides_subtitle = low and too_narrow and fits_without_subtitle
         self._show_texts(self._controller.view)
         below = too_narrow and not self._hides_subtitle
-        if below and self._switches_row_below.count() == 1:
-            self._switches_row_below.addWidget(self.switches)
-        elif not below and self._switches_row_below.count() > 1:
-            self._switches_row.addWidget(self.switches)
+        row = self._switches_row_below if below else self._switches_row
+        if row.indexOf(self.switches) < 0:
+            row.addWidget(self.switches)
         self._switches_holder.setHidden(below)
 
     @Slot(object)
     def show_view(self, view: View) -> None:
         """Update the controls."""
         self._show_texts(view)
-        runs = not (view.can_start or view.offers_demo)
-        self._start.setVisible(view.can_start)
-        self._stop.setVisible(runs)
-        self._stop.setEnabled(view.can_stop)
-        self._restart.setVisible(runs)
-        self._restart.setEnabled(self._controller.launch is not None and view.can_stop)
-        self._copy.setEnabled(bool(view.address))
+        running = not (view.can_start or view.offers_demo)
+        self._start_button.setVisible(view.can_start)
+        self._stop_button.setVisible(running)
+        self._stop_button.setEnabled(view.can_stop)
+        self._restart_button.setVisible(running)
+        self._restart_button.setEnabled(self._controller.launch is not None and view.can_stop)
+        self._copy_as_button.setEnabled(bool(view.address))
         self._middle.setCurrentIndex(0 if view.offers_demo else 1)
-        self.panes.suppress({"sliders"} if view.offers_demo else set())
+        self.panes.set_suppressed({"sliders"} if view.offers_demo else set())
         self.switches.buttons["sliders"].setEnabled(not view.offers_demo)
 
     @Slot(object)
@@ -500,24 +501,24 @@ class CockpitPage(QWidget):
         self._switches_row.setContentsMargins(0, 0, 0, 0)
         self._switches_row.addWidget(self.switches)
         self.head.add_widget(self._switches_holder)
-        self._restart = self.head.add_button(tr("Restart"), self._restart_now)
-        self._restart.setToolTip(
+        self._restart_button = self.head.add_button(tr("Restart"), self._restart_now)
+        self._restart_button.setToolTip(
             tr("Restart the server with the same settings. Running replies finish first or are cancelled, as chosen")
         )
-        self._stop = self.head.add_button(tr("Stop"), self._controller.stop)
-        self._stop.setToolTip(tr("Unload the model and stop the server"))
-        self._start = self.head.add_button(tr("Start"), lambda: self._controller.start(), primary=True)
-        self._start.setToolTip(tr("Load the model again with the same settings"))
-        self._copy = QPushButton(tr("Copy as"))
-        self._copy.setToolTip(
+        self._stop_button = self.head.add_button(tr("Stop"), self._controller.stop)
+        self._stop_button.setToolTip(tr("Unload the model and stop the server"))
+        self._start_button = self.head.add_button(tr("Start"), lambda: self._controller.start(), primary=True)
+        self._start_button.setToolTip(tr("Load the model again with the same settings"))
+        self._copy_as_button = QPushButton(tr("Copy as"))
+        self._copy_as_button.setToolTip(
             tr("Copy the server as a command, a script or an entry for other tools, or its address and API key")
         )
-        self._copy.setMenu(self.copy_panel.make_menu(self._copy))
-        self.head.add_widget(self._copy)
+        self._copy_as_button.setMenu(self.copy_panel.make_menu(self._copy_as_button))
+        self.head.add_widget(self._copy_as_button)
         return self.head
 
     def _restart_now(self) -> None:
-        self.state.restart({}, self.controls.changes.drain_s)
+        self.state.restart_server({}, self.controls.changes.drain_s)
 
     def _make_middle_pane(self) -> QWidget:
         column = QVBoxLayout()

@@ -1,4 +1,4 @@
-"""Side-by-side panes that can be hidden and resized. Both are remembered. A narrow window hides panes."""
+"""Side-by-side panes that the user can hide and resize. Both are remembered. A narrow window also hides panes."""
 
 from collections.abc import Mapping
 
@@ -19,8 +19,8 @@ _SAVE_AFTER_MS = 500
 class PaneSplitter(QSplitter):
     """Splitter with named panes.
 
-    `panes` are, from left to right, (widget, least width, usual width), in pixels at 100 % scale. `priority` lists
-    their names: where there is no room, the last one is hidden first.
+    `panes` are (widget, least width, usual width) by name, from left to right, in pixels at 100 % scale. `priority`
+    lists the names: where there is no room, the last one is hidden first.
     """
 
     fitted = Signal()
@@ -39,14 +39,14 @@ class PaneSplitter(QSplitter):
             pane.setMinimumWidth(self._least[name])
             self.addWidget(pane)
         self.setSizes([theme.px(usual) for _, _, usual in panes.values()])
-        self._restore()
+        self._restore_state()
         self._save_timer = QTimer(self)
         self._save_timer.setSingleShot(True)
         self._save_timer.setInterval(_SAVE_AFTER_MS)
-        self._save_timer.timeout.connect(self._save)
+        self._save_timer.timeout.connect(self._save_state)
         self.splitterMoved.connect(lambda _at, _index: self._save_timer.start())
 
-    def shows(self, name: str) -> bool:
+    def is_shown(self, name: str) -> bool:
         """Return whether a pane is visible."""
         return not self._panes[name].isHidden()
 
@@ -57,16 +57,16 @@ class PaneSplitter(QSplitter):
             self._priority = [name, *(each for each in self._priority if each != name)]
         else:
             self._switched_off.add(name)
-        self.fit()
-        self._save()
+        self.fit_panes()
+        self._save_state()
 
-    def suppress(self, names: set[str]) -> None:
-        """Hide panes that have no meaning now, whatever the user chose."""
+    def set_suppressed(self, names: set[str]) -> None:
+        """Set the panes that are hidden whatever the user chose, because they have no meaning now."""
         if names != self._suppressed:
             self._suppressed = names
-            self.fit()
+            self.fit_panes()
 
-    def fit(self) -> None:
+    def fit_panes(self) -> None:
         """Show as many panes as fit, at least one, leaving out those that are switched off or suppressed."""
         candidates = [name for name in self._priority if name not in self._switched_off | self._suppressed]
         shown: list[str] = []
@@ -77,28 +77,28 @@ class PaneSplitter(QSplitter):
                 shown.append(name)
             else:
                 break
-        before = {name for name in self._panes if self.shows(name)}
+        before = {name for name in self._panes if self.is_shown(name)}
         for name, pane in self._panes.items():
             pane.setVisible(name in shown)
         if before != set(shown):
             self.fitted.emit()
 
     def minimumSizeHint(self) -> QSize:  # noqa: N802 -- Qt's name
-        """Return the room for one pane: the others can be hidden."""
+        """Return the width of the widest pane alone: the others can be hidden."""
         return QSize(max(self._least.values()), super().minimumSizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:  # noqa: N802
         """Hide or show panes for the new width."""
         super().resizeEvent(event)
-        self.fit()
+        self.fit_panes()
 
     def hideEvent(self, event: QHideEvent) -> None:  # noqa: N802
         """Save the sizes if they have just changed."""
         super().hideEvent(event)
         if self._save_timer.isActive():
-            self._save()
+            self._save_state()
 
-    def _restore(self) -> None:
+    def _restore_state(self) -> None:
         stored = open_window_settings()
         sizes = stored.value("cockpit/panes")
         if sizes is not None:
@@ -108,7 +108,7 @@ class PaneSplitter(QSplitter):
             self._panes[name].hide()
 
     @Slot()
-    def _save(self) -> None:
+    def _save_state(self) -> None:
         self._save_timer.stop()
         stored = open_window_settings()
         stored.setValue("cockpit/panes", self.saveState())
@@ -141,7 +141,7 @@ class PaneSwitches(QWidget):
     def show_state(self) -> None:
         """Show which panes are visible."""
         for name, button in self.buttons.items():
-            button.setChecked(self._panes.shows(name))
+            button.setChecked(self._panes.is_shown(name))
 
 
 def load_choice(name: str, default: str) -> str:

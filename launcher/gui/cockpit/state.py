@@ -22,7 +22,7 @@ _STALE_S = 10.0
 
 
 class SettingsState(QObject):
-    """The requested settings and their preview. Only `apply` and `restart` start anything; nothing blocks."""
+    """The requested settings and their preview. Only `apply_changes` and `restart_server` change the server."""
 
     previewed = Signal()
     """`preview` or `problem` has changed."""
@@ -45,7 +45,9 @@ class SettingsState(QObject):
         self._apply_failed = False
         self._launch: Launch | None = None
         self._basis_read_s = 0.0
+        """Time at which the last reading of the machine began or ended, on the monotonic clock."""
         self._reading_launch: Launch | None = None
+        """The launch for which a reading is in progress."""
         self._preview_timer = QTimer(self)
         self._preview_timer.setSingleShot(True)
         self._preview_timer.setInterval(0)
@@ -59,7 +61,7 @@ class SettingsState(QObject):
             self._handle_launch(controller.launch)
 
     @property
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """Number of settings that differ from the running ones."""
         return len(self.preview.changes) if self.preview else 0
 
@@ -85,7 +87,7 @@ class SettingsState(QObject):
             return tr("{flag} cannot be used here because the launcher sets it.", flag=flag)
         return str(problem)
 
-    def request(self, name: str, value: "Value") -> None:
+    def request_value(self, name: str, value: "Value") -> None:
         """Request a value for a setting. `previewed` is emitted once pending events are handled."""
         if self.previewer is None or (name in self.requested and self.requested[name] == value):
             return
@@ -94,28 +96,27 @@ class SettingsState(QObject):
         if time.monotonic() - self._basis_read_s > _STALE_S:
             self._read_basis()
 
-    def revert(self) -> None:
+    def revert_changes(self) -> None:
         """Return to the running settings."""
         self.requested.clear()
         self._update_preview()
 
-    def apply(self, drain_s: float) -> None:
+    def apply_changes(self, drain_s: float) -> None:
         """Restart the server with the requested settings."""
         self._update_preview()
         if self.preview is None or self.problem is not None or not self.preview.changes:
             return
-        self.restart({change.name: change.new for change in self.preview.changes}, drain_s)
+        self.restart_server({change.name: change.new for change in self.preview.changes}, drain_s)
 
-    def restart(self, changes: "Mapping[str, Value]", drain_s: float) -> None:
+    def restart_server(self, changes: "Mapping[str, Value]", drain_s: float) -> None:
         """Restart with some changes, or with none."""
         if not self.applying:
-            self._show_applying(applying=True)
-            self._controller.apply(changes, drain_s=drain_s)
+            self._set_applying(applying=True)
+            self._controller.apply_settings(changes, drain_s=drain_s)
 
     def set_sampling_value(self, name: str, value: float | bool | None) -> None:
         """Set a sampling value for the next request. None leaves it to the server."""
-        others = {each: other for each, other in self._controller.sampling.items() if each != name}
-        self._controller.sampling = others if value is None else others | {name: value}
+        self._controller.set_sampling_value(name, value)
         self.sampling_changed.emit()
 
     def sampling_value(self, name: str) -> float | bool | None:
@@ -125,7 +126,7 @@ class SettingsState(QObject):
             return self.defaults.values.get(name)
         return value
 
-    def refresh(self) -> None:
+    def refresh_memory(self) -> None:
         """Read the machine's memory again, unless that was just done."""
         if self._launch is not None and time.monotonic() - self._basis_read_s > _STALE_S:
             self._read_basis()
@@ -170,8 +171,10 @@ class SettingsState(QObject):
             return
         self._basis_read_s = time.monotonic()
         before = self.previewer
-        known = before is not None and before.basis.options == previewer.basis.options
-        self.previewer = previewer = before.with_basis(previewer.basis) if before and known else previewer
+        same_settings = before is not None and before.basis.options == previewer.basis.options
+        if before is not None and same_settings:  # keep its estimates
+            previewer = before.with_basis(previewer.basis)
+        self.previewer = previewer
         if defaults is not None:
             self.defaults = defaults
         self.previewer_changed.emit()
@@ -179,7 +182,7 @@ class SettingsState(QObject):
         self._update_preview()
         if self.preview is not None and self.problem is None:  # drop requests for values that run already
             self.requested = {change.name: change.new for change in self.preview.changes}
-        if not known:
+        if not same_settings:
             self._controller.bridge.run(lambda _report: _warm_estimates(previewer))
 
     def _handle_error(self, launch: "Launch", error: LauncherError) -> None:
@@ -191,7 +194,7 @@ class SettingsState(QObject):
     @Slot(object)
     def _handle_applied(self, error: LauncherError | None) -> None:
         self._apply_failed = error is not None
-        self._show_applying(applying=False)
+        self._set_applying(applying=False)
 
     @Slot(object)
     def _handle_fix(self, action: "Action") -> None:
@@ -200,28 +203,26 @@ class SettingsState(QObject):
 
         if self._apply_failed and changes_settings(action):
             self._apply_failed = False
-            self.revert()
+            self.revert_changes()
 
-    def _show_applying(self, *, applying: bool) -> None:
+    def _set_applying(self, *, applying: bool) -> None:
         self.applying = applying
         self.applying_changed.emit(applying)
 
 
 async def _make_previewer(controller: Controller, launch: "Launch") -> "tuple[Previewer, SamplingDefaults | None]":
-    """Read the machine's state and the server's sampling defaults, and estimate what runs, on the core's thread."""
+    """Read the machine's state and the server's sampling defaults, and preview the running settings."""
     from contextlib import suppress
 
     from launcher.app.preview import Previewer, read_basis
     from launcher.engine.server.client import read_sampling_defaults
 
-    session, pid, log, defaults = controller.session, None, [], None
-    try:
-        supervisor = session.supervisor if session else None
-        if supervisor is not None:
+    pid, log, defaults = None, [], None
+    with suppress(LauncherError):  # the server has just been stopped
+        if controller.session is not None:
+            supervisor = controller.session.supervisor
             pid, log = supervisor.engine_pid, supervisor.log.last_lines()
             defaults = await read_sampling_defaults(supervisor.client)
-    except LauncherError:
-        pass  # the server has just been stopped
     previewer = Previewer(await read_basis(launch, engine_pid=pid, log=log))
     with suppress(LauncherError):  # reported when the window makes the same preview
         previewer.preview({})  # the first takes 10 ms, in which the window would not paint

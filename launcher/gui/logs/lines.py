@@ -11,8 +11,9 @@ from launcher.engine.server.logs import POLLING_LINE
 MOST_LINES = 20_000
 """Lines kept in memory; the files on disk have more."""
 _MOST_IN_A_BATCH, _MOST_SERIOUS = 100, 40
-"""Lines of a batch that are shown: the last ones, and errors and warnings before them."""
+"""Most lines of a batch that are shown: the last ones, and errors and warnings before them."""
 _LONGEST_LINE = 4_000
+"""Characters of a line that are kept."""
 _ENGINE_STAMP = re.compile(r"(?<!\S)(\d+\.\d\d\.\d{3}\.\d{3}) ([EWIDT]) +")
 _FILE_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T]([\d:]+(?:[,.]\d+)?)Z? ")
 _JSON = re.compile(r'"level":"(\w+)"')
@@ -32,14 +33,14 @@ class ParsedLine(NamedTuple):
     def message(self) -> str:
         """The message without its times and level."""
         file_stamp = _FILE_STAMP.match(self.text)
-        begin = file_stamp.end() if file_stamp else 0
-        engine_stamp = _ENGINE_STAMP.match(self.text, begin)
-        return self.text[engine_stamp.end() if engine_stamp else begin :]
+        start = file_stamp.end() if file_stamp else 0
+        engine_stamp = _ENGINE_STAMP.match(self.text, start)
+        return self.text[engine_stamp.end() if engine_stamp else start :]
 
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Filter for lines: least level ("" all, "W", "E"), text, and whether polling requests are hidden."""
+    """Filter for lines: least level ("" all, "W", "E"), text or expression, and whether health checks are hidden."""
 
     level: str = ""
     text: str = ""
@@ -51,7 +52,6 @@ class LogFilter:
         levels = {"W": frozenset("EW"), "E": frozenset("E")}.get(self.level)
         needle = self.text.casefold()
         search = re.compile(self.text, re.IGNORECASE).search if self.regex and self.text else None
-        hides = self.hides_polling
 
         def is_shown(line: ParsedLine) -> bool:
             if levels is not None and line.level not in levels:
@@ -61,7 +61,7 @@ class LogFilter:
                     return False
             elif needle and needle not in line.text.casefold():
                 return False
-            return not (hides and POLLING_LINE.search(line.text))
+            return not (self.hides_polling and POLLING_LINE.search(line.text))
 
         return is_shown
 
@@ -88,8 +88,8 @@ def parse_log_line(text: str, arrival_time: str = "") -> ParsedLine:
 def thin_out(texts: Sequence[str]) -> tuple[list[str], int]:
     """Return the lines of a batch to show, and how many are left out.
 
-    A large batch is reduced to its last lines and some errors and warnings before them. The page gets 30 batches a
-    second; nobody reads more, and the log file has all lines.
+    A large batch is reduced to its last lines and some errors and warnings before them. With 30 batches a second,
+    nobody could read more; the log file has all lines.
     """
     excess = len(texts) - _MOST_IN_A_BATCH
     if excess <= 0:

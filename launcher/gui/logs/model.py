@@ -12,21 +12,23 @@ from launcher.gui.translation import tr
 
 _Index = QModelIndex | QPersistentModelIndex
 _TRIM_AFTER = MOST_LINES // 10
+"""Lines by which the limit may be exceeded, so that the oldest are not removed with every batch."""
 
 
 class LogModel(QAbstractListModel):
     """Log lines, all and filtered. While `still` (paused or hidden) new lines are collected and shown on resume."""
 
-    counted = Signal()
+    count_changed = Signal()
     """The number of lines has changed."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.all_lines: list[ParsedLine] = []
         self.shown: list[ParsedLine] = []
-        self.marks: frozenset[str] = frozenset()
+        self.highlighted_text = ""
+        """Lines that contain it are highlighted; "" for none."""
         self.log_filter = LogFilter()
-        self.waiting = 0
+        self.waiting_count = 0
         """Lines received while still."""
         self._is_shown = self.log_filter.make_predicate()
         self._still = False
@@ -54,12 +56,12 @@ class LogModel(QAbstractListModel):
         if len(self.all_lines) > MOST_LINES + _TRIM_AFTER:
             del self.all_lines[: len(self.all_lines) - MOST_LINES]
         if self._still:
-            self.waiting += len(lines)
-            self.counted.emit()
+            self.waiting_count += len(lines)
+            self.count_changed.emit()
             return
         new = list(filter(self._is_shown, lines))[-MOST_LINES:]
         if not new:
-            self.counted.emit()
+            self.count_changed.emit()
             return
         if len(self.shown) + len(new) > MOST_LINES + _TRIM_AFTER:
             excess = len(self.shown) + len(new) - MOST_LINES
@@ -70,7 +72,7 @@ class LogModel(QAbstractListModel):
         self.beginInsertRows(QModelIndex(), at, at + len(new) - 1)
         self.shown.extend(new)
         self.endInsertRows()
-        self.counted.emit()
+        self.count_changed.emit()
 
     def show_lines(self, lines: Sequence[ParsedLine]) -> None:
         """Replace all lines."""
@@ -88,28 +90,28 @@ class LogModel(QAbstractListModel):
         """Stop showing new lines, or resume."""
         if still != self._still:
             self._still = still
-            if not still and self.waiting:
+            if not still and self.waiting_count:
                 self._apply_filter()
 
-    def highlight(self, texts: frozenset[str]) -> None:
-        """Highlight the lines that contain one of `texts`."""
-        if texts != self.marks:
-            self.marks = texts
+    def highlight_text(self, text: str) -> None:
+        """Highlight the lines that contain `text`; "" highlights none."""
+        if text != self.highlighted_text:
+            self.highlighted_text = text
             if self.shown:
                 self.dataChanged.emit(self.index(0), self.index(len(self.shown) - 1))
 
     def is_highlighted(self, line: ParsedLine) -> bool:
         """Return whether a line is highlighted."""
-        return bool(self.marks) and any(mark in line.text for mark in self.marks)
+        return bool(self.highlighted_text) and self.highlighted_text in line.text
 
     def last_highlighted_row(self) -> int | None:
         """Return the last highlighted row, or None. With several runs in a log, it belongs to the last one."""
         rows = range(len(self.shown) - 1, -1, -1)
-        return next((row for row in rows if self.is_highlighted(self.shown[row])), None) if self.marks else None
+        return next((row for row in rows if self.is_highlighted(self.shown[row])), None)
 
     def _apply_filter(self) -> None:
         self.beginResetModel()
-        self.waiting = 0
+        self.waiting_count = 0
         self.shown = list(filter(self._is_shown, self.all_lines))
         self.endResetModel()
-        self.counted.emit()
+        self.count_changed.emit()

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 # Lines of this window's server are shown at once; in a flood they are thinned and shown ten times a second.
 
-_FLOOD_MS = 100
+_FLOOD_INTERVAL_MS = 100
 
 
 class LineCollector(QObject):
@@ -73,7 +73,7 @@ class LineCollector(QObject):
         self._left_out = 0
         self._emit_timer = QTimer(self)
         self._emit_timer.setSingleShot(True)
-        self._emit_timer.setInterval(_FLOOD_MS)
+        self._emit_timer.setInterval(_FLOOD_INTERVAL_MS)
         self._emit_timer.timeout.connect(self._emit_lines)
 
     @Slot(object)
@@ -91,8 +91,8 @@ class LineCollector(QObject):
 
     @Slot()
     def _emit_lines(self) -> None:
-        shown, more = thin_out(self._texts)
-        left_out = self._left_out + more
+        shown, left_out_now = thin_out(self._texts)
+        left_out = self._left_out + left_out_now
         self._texts, self._left_out = [], 0
         stamp = format_timestamp(time.time())
         lines = [parse_log_line(text, stamp) for text in shown]
@@ -105,6 +105,7 @@ class LineCollector(QObject):
 # Controls above the lines.
 
 _TYPING_PAUSE_MS = 150
+"""Pause in typing after which the filter is applied."""
 
 
 class LogBar(QWidget):
@@ -158,8 +159,8 @@ class LogBar(QWidget):
         self.polling.toggled.connect(self.emit_filter)
         self.level.changed.connect(self.emit_filter)
         self.sources.activated.connect(self._emit_source)
-        self.first = FlowLayout(gap=theme.px(theme.GAP))
-        self.first.add(self.sources, wide=True)
+        self.source_row = FlowLayout(gap=theme.px(theme.GAP))
+        self.source_row.add(self.sources, wide=True)
         second = FlowLayout(gap=theme.px(theme.GAP))
         second.add(self.search, wide=True)
         for widget in (self.regex, self.level, self.polling, self.follow, self.pause):
@@ -169,7 +170,7 @@ class LogBar(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(theme.px(theme.GAP))
-        layout.addLayout(self.first)
+        layout.addLayout(self.source_row)
         layout.addLayout(second)
         layout.addWidget(self._regex_error)
         self.show_sources((), OWN_SERVER)
@@ -181,12 +182,12 @@ class LogBar(QWidget):
         return chosen if isinstance(chosen, LogSource) else OWN_SERVER
 
     @property
-    def others(self) -> tuple[LogSource, ...]:
+    def other_sources(self) -> tuple[LogSource, ...]:
         """The offered sources besides this window's server."""
         return tuple(self.sources.itemData(at) for at in range(1, self.sources.count()))
 
     def show_sources(self, sources: tuple[LogSource, ...], chosen: LogSource) -> None:
-        """Offer sources besides this window's server."""
+        """Offer this window's server, `sources` and `chosen`, which becomes the current one."""
         with QSignalBlocker(self.sources):
             self.sources.clear()
             offered = [OWN_SERVER, *sources]
@@ -311,7 +312,7 @@ def dropped_log(data: QMimeData) -> Path | None:
     return path if path.is_file() and path.suffix.lower() != ".gguf" else None
 
 
-_LEAST_MARK_LENGTH = 8
+_LEAST_HIGHLIGHT_LENGTH = 8
 """Characters that a cause's line must have to be highlighted; a shorter text would occur in other lines, too."""
 
 
@@ -323,9 +324,12 @@ class LogsPage(QWidget):
         self._controller = controller
         self._sources_listed = False
         self._own_lines: list[ParsedLine] = []
+        """Lines of this window's server; the same list as that of the model while they are shown."""
         self._cause: Cause | None = None
         self._dismissed: LauncherError | None = None
+        """Error of this window's server whose card the user closed."""
         self._reading: WorkHandle[None] | None = None
+        """Work that reads or follows another log."""
         self.source = OWN_SERVER
         self.lines, self._collector = LogModel(self), LineCollector(self)
         self.view = LogView(self.lines)
@@ -356,7 +360,7 @@ class LogsPage(QWidget):
 
     def open_file(self, path: Path) -> None:
         """Show a log file and its diagnosis."""
-        others = self.bar.others
+        others = self.bar.other_sources
         chosen = next((each for each in others if each.where == str(path)), LogSource(SourceKind.FILE, str(path)))
         self.bar.show_sources(others, chosen)
         self.choose_source(chosen)
@@ -374,7 +378,7 @@ class LogsPage(QWidget):
         run = self._controller.bridge.run
         if source.kind is SourceKind.OURS:
             self.lines.show_lines(self._own_lines)
-            self.view.follow(follows=True)
+            self.view.set_following(True)
             self._show_view(self._controller.view)
         elif source.kind is SourceKind.FILE:
             path = Path(source.where)
@@ -442,7 +446,7 @@ class LogsPage(QWidget):
         folder_button = make_button(tr("Open folder"), self._open_folder)
         folder_button.setToolTip(tr("Open the folder with the log files"))
         for button in (open_button, folder_button, self.report_button):
-            self.bar.first.add(button)
+            self.bar.source_row.add(button)
         self.empty = EmptyState(
             tr("Nothing has been logged yet"),
             tr(
@@ -472,10 +476,10 @@ class LogsPage(QWidget):
         self._controller.view_changed.connect(self._show_view)
         self.bar.source_chosen.connect(self.choose_source)
         self.bar.filter_changed.connect(self._set_filter)
-        self.bar.follow.clicked.connect(lambda checked: self.view.follow(follows=checked))
+        self.bar.follow.clicked.connect(lambda checked: self.view.set_following(checked))
         self.bar.pause.toggled.connect(self._update_pause)
         self.view.following_changed.connect(self.bar.follow.setChecked)
-        self.lines.counted.connect(self._show_count)
+        self.lines.count_changed.connect(self._show_count)
         self.card.close_button.clicked.connect(self._dismiss_cause)
         for key, slot in (("Ctrl+F", self._focus_search), ("Ctrl+P", self.bar.pause.toggle)):
             QShortcut(key, self, slot, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
@@ -524,11 +528,13 @@ class LogsPage(QWidget):
         if self.source.kind is not SourceKind.OURS:
             return
         inputs = self._controller.inputs
-        error = inputs.status.error if inputs.status.state in (ServerState.FAILED, ServerState.RESTARTING) else None
-        error = error or (None if inputs.status.state in SERVING else inputs.problem)
+        state = inputs.status.state
+        error = inputs.status.error if state in (ServerState.FAILED, ServerState.RESTARTING) else None
+        if error is None and state not in SERVING:
+            error = inputs.problem
         if error is None:
             self._dismissed = None
-        self._show_cause(make_cause(error) if error is not None and error is not self._dismissed else None)
+        self._show_cause(None if error is None or error is self._dismissed else make_cause(error))
 
     def _dismiss_cause(self) -> None:
         inputs = self._controller.inputs
@@ -536,30 +542,28 @@ class LogsPage(QWidget):
         self._show_cause(None)
 
     def _show_cause(self, cause: Cause | None) -> None:
-        mark = (cause.line.rstrip("…") if cause else "").strip()
-        self.lines.highlight(frozenset({mark}) if len(mark) >= _LEAST_MARK_LENGTH else frozenset())
+        line = cause.line.rstrip("…").strip() if cause else ""
+        self.lines.highlight_text(line if len(line) >= _LEAST_HIGHLIGHT_LENGTH else "")
         before, self._cause = self._cause, cause
         if cause is None:
             self.card.hide()
             return
-        self.card.show_cause(cause, self._first_possible_action(cause), has_line=bool(self.lines.marks))
+        self.card.show_cause(cause, self._first_possible_action(cause), has_line=bool(self.lines.highlighted_text))
         if cause != before and self.isVisible() and not self.bar.pause.isChecked():
             QTimer.singleShot(0, self, self.show_cause_line)
 
     def _first_possible_action(self, cause: Cause) -> Action | None:
-        """Return the first action that a button can do: on this window's server, or opening a link."""
+        """Return the first action for the button: one that opens a link or restarts the server with a fix."""
         from launcher.engine.diagnosis.actions import restarts_server
 
         def can_apply(action: Action) -> bool:
-            link = str(action.parameters.get("link", ""))
-            return link.startswith("https://") or (not cause.foreign and restarts_server(action))
+            return bool(_https_link(action)) or (not cause.foreign and restarts_server(action))
 
         return next(filter(can_apply, cause.actions), None)
 
     def _apply_fix(self, action: Action) -> None:
         cause = self._cause
-        link = str(action.parameters.get("link", ""))
-        if link.startswith("https://"):
+        if link := _https_link(action):
             QDesktopServices.openUrl(QUrl(link))
         elif cause is not None and cause.start is not None and self._controller.session is None:
             start = cause.start
@@ -570,7 +574,7 @@ class LogsPage(QWidget):
             )
         else:
             self._switch_to_own()
-            self._controller.fix(action)
+            self._controller.apply_fix(action)
 
     def _start_model(self, model: str, options: ServeOptions) -> None:
         self._switch_to_own()
@@ -580,30 +584,30 @@ class LogsPage(QWidget):
 
     def _switch_to_own(self) -> None:
         if self.source is not OWN_SERVER:
-            self.bar.show_sources(self.bar.others, OWN_SERVER)
+            self.bar.show_sources(self.bar.other_sources, OWN_SERVER)
             self.choose_source(OWN_SERVER)
 
     def _show_file(self, source: LogSource, opened: OpenedLog) -> None:
         if not source.is_same_log(self.source):
             return
-        self.view.follow(follows=True)
+        self.view.set_following(True)
         self.lines.show_lines(opened.lines)
         self._show_cause(opened.cause)
         if opened.cause is None:
-            serious = sum(line.level == "E" for line in opened.lines)
+            error_count = sum(line.level == "E" for line in opened.lines)
             self.banner.show_message(
-                tr("No known cause found in the log. It has {count} error lines.", count=serious),
+                tr("No known cause found in the log. It has {count} error lines.", count=error_count),
                 "information",
             )
 
     @Slot(object)
     def _show_sources(self, sources: tuple[LogSource, ...]) -> None:
-        first, self._sources_listed = not self._sources_listed, True
+        is_first_list, self._sources_listed = not self._sources_listed, True
         self.source = next(filter(self.source.is_same_log, sources), self.source)
         self.bar.show_sources(sources, self.source)
         files = [each for each in sources if each.kind is SourceKind.FILE]
-        idle = self._controller.session is None and not self._own_lines and self.source is OWN_SERVER
-        if first and idle and files:
+        nothing_to_show = self._controller.session is None and not self._own_lines and self.source is OWN_SERVER
+        if is_first_list and nothing_to_show and files:
             self.open_file(Path(files[0].where))  # the log of the last server
 
     @Slot()
@@ -612,19 +616,18 @@ class LogsPage(QWidget):
         self._stack.setCurrentIndex(1 if total else 0)
         self.report_button.setEnabled(bool(total))
         parts = [tr("{shown} of {kept} lines", shown=f"{shown:,}", kept=f"{total:,}")]
-        if self.lines.waiting and self.bar.pause.isChecked():
-            parts.append(tr("paused, {count} new lines", count=f"{self.lines.waiting:,}"))
+        if self.lines.waiting_count and self.bar.pause.isChecked():
+            parts.append(tr("paused, {count} new lines", count=f"{self.lines.waiting_count:,}"))
         self.count.setText(" · ".join(parts) if total else "")
 
     def _show_copied(self, text: str) -> None:
         self.report_button.setEnabled(True)
         QGuiApplication.clipboard().setText(text)
-        lines = len(text.splitlines())
-        text = tr(
+        notice = tr(
             "{count} lines copied, without API keys, tokens, names and addresses. Check them before you send them.",
-            count=lines,
+            count=len(text.splitlines()),
         )
-        self.banner.show_message(text, "good")
+        self.banner.show_message(notice, "good")
 
     def _show_error(self, error: LauncherError) -> None:
         self._show_count()
@@ -648,3 +651,9 @@ class LogsPage(QWidget):
 
     def _own_url(self) -> str | None:
         return f"http://{self._controller.inputs.address}" if self._controller.inputs.address else None
+
+
+def _https_link(action: Action) -> str:
+    """Return the link that an action opens, or "" if it opens none."""
+    link = str(action.parameters.get("link", ""))
+    return link if link.startswith("https://") else ""

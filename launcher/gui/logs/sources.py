@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from launcher.engine.serve_options import ServeOptions
     from launcher.engine.server.last_start import RepeatableStart
 
-_CATCH_UP = 5_000
-"""Earlier lines that are read when a log is opened."""
+_EARLIER_LINES = 5_000
+"""Lines that a server has written before and that are read when its log is opened."""
 _BATCH_S = 0.1
 """Least time between two reports of new lines."""
 
@@ -53,8 +53,8 @@ class LogSource:
 class Cause:
     """Why a server failed: title, text, hint, the log line that shows it, and suggested actions.
 
-    `start` is the failed start that an action repeats; None for the server of this window. `foreign`: the log is
-    another program's.
+    `start` is the failed start that an action repeats; None for the server of this window. `foreign`: the log is not of
+    this computer's last start, so its actions cannot be applied.
     """
 
     title: str
@@ -95,7 +95,8 @@ async def read_earlier_lines(session: ServerSession) -> list[ParsedLine]:
     except ServerNotFound:
         return []
     return [
-        parse_log_line(line.text, format_timestamp(line.time_s)) for line in log.lines_since(log.line_count - _CATCH_UP)
+        parse_log_line(line.text, format_timestamp(line.time_s))
+        for line in log.lines_since(log.line_count - _EARLIER_LINES)
     ]
 
 
@@ -120,15 +121,11 @@ def _read_and_diagnose(path: Path) -> OpenedLog:
     diagnosis = diagnose_log(text, exit_code=own_start.exit_code if own_start else None)
     if diagnosis is None:
         return OpenedLog(lines, None)
-    is_same_diagnosis = own_start is not None and own_start.diagnosis == diagnosis.code
-    actions = own_start.actions if own_start is not None and is_same_diagnosis else diagnosis.actions
-    start = own_start.start if own_start is not None else None
-    return OpenedLog(
-        lines,
-        Cause(
-            diagnosis.title, diagnosis.cause, diagnosis.hint, diagnosis.line, actions, start, foreign=own_start is None
-        ),
-    )
+    cause = Cause(diagnosis.title, diagnosis.cause, diagnosis.hint, diagnosis.line, diagnosis.actions, foreign=True)
+    if own_start is not None:
+        actions = own_start.actions if own_start.diagnosis == diagnosis.code else diagnosis.actions
+        cause = replace(cause, actions=actions, start=own_start.start, foreign=False)
+    return OpenedLog(lines, cause)
 
 
 def make_cause(error: LauncherError) -> Cause:
@@ -143,22 +140,22 @@ async def follow_server(url: str, report: Callable[[list[ParsedLine]], object]) 
     lines: list[ParsedLine] = []
     reported_s = 0.0
     clock = asyncio.get_running_loop().time
-    stream = follow_log(url, lines=_CATCH_UP, follow=True)
-    following = asyncio.ensure_future(anext(stream, None))
+    stream = follow_log(url, lines=_EARLIER_LINES, follow=True)
+    next_line = asyncio.ensure_future(anext(stream, None))
     try:
         while True:
-            done, _ = await asyncio.wait((following,), timeout=_BATCH_S if lines else None)
+            done, _ = await asyncio.wait((next_line,), timeout=_BATCH_S if lines else None)
             if done:
-                text = following.result()
+                text = next_line.result()
                 if text is None:
                     break
                 lines.append(parse_log_line(text))
-                following = asyncio.ensure_future(anext(stream, None))
+                next_line = asyncio.ensure_future(anext(stream, None))
             if lines and (not done or clock() - reported_s >= _BATCH_S):
                 report(lines)
                 lines, reported_s = [], clock()
     finally:
-        following.cancel()
+        next_line.cancel()
         if lines:
             report(lines)
 

@@ -1,7 +1,7 @@
 """List view of log lines: painted directly from the model, follows the end until the user scrolls back.
 
-It is a table with one column: a QListView asks its model for every row's index whenever rows are added (20,000 rows, 30
-times a second: a third of a core), a table with rows of equal height only for the visible ones.
+It is a table with one column. A QListView would ask its model for every row's index whenever rows are added (20,000
+rows, 30 times a second: a third of a core); a table with rows of equal height asks only for the visible ones.
 """
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QRectF, Qt, QTimer, Signal, Slot
@@ -25,6 +25,7 @@ _Index = QModelIndex | QPersistentModelIndex
 _MOST_CHARACTERS = 1_000
 """Characters of a line that can be scrolled to; its tooltip and its copy have more."""
 _WIDEN_STEP = 40
+"""Characters by which the column grows, so that it does not change with each longer line."""
 _GLYPHS = {"E": ("cross", "bad"), "W": ("triangle", "attention")}
 
 
@@ -33,23 +34,24 @@ class _LineDelegate(QStyledItemDelegate):
         super().__init__(view)
         self._view = view
         self.characters = _WIDEN_STEP
+        """Length of the longest line painted so far, rounded up."""
         self.font = theme.monospace()
         metrics = QFontMetrics(self.font)
-        self.height = metrics.height() + theme.px(4)
-        self.advance = metrics.horizontalAdvance("m")
+        self.row_height = metrics.height() + theme.px(4)
+        self.character_width = metrics.horizontalAdvance("m")
         self._full_time_width = metrics.horizontalAdvance("00:00:00.000") + theme.px(theme.GAP_M)
-        self.glyph = theme.px(12)
+        self.glyph_side = theme.px(12)
         self.show_times(shows=True)
 
     def show_times(self, *, shows: bool) -> None:
         """Reserve room for times, or none if no line has one."""
         self.time_width = self._full_time_width if shows else 0
-        self.begin = theme.px(theme.GAP) + self.time_width + self.glyph + theme.px(theme.GAP)
+        self.text_left = theme.px(theme.GAP) + self.time_width + self.glyph_side + theme.px(theme.GAP)
 
     @property
     def width(self) -> int:
         """Width of the widest line painted so far, in pixels."""
-        return self.begin + self.characters * self.advance + theme.px(theme.GAP_L)
+        return self.text_left + self.characters * self.character_width + theme.px(theme.GAP_L)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
         model = self._view.lines
@@ -72,14 +74,14 @@ class _LineDelegate(QStyledItemDelegate):
         painter.drawText(inside, middle, line.time)
         if glyph := _GLYPHS.get(line.level):
             left = inside.left() + self.time_width
-            side = float(self.glyph)
+            side = float(self.glyph_side)
             paint_glyph(
                 painter, glyph[0], QRectF(left, rect.center().y() - side / 2 + 1, side, side), theme.colour(glyph[1])
             )
         dim = line.level in ("D", "T")
         painter.setPen(theme.colour("secondary" if dim else "text"))
         text = one_line(line.message, _MOST_CHARACTERS)
-        painter.drawText(rect.adjusted(self.begin, 0, 0, 0), middle, text)
+        painter.drawText(rect.adjusted(self.text_left, 0, 0, 0), middle, text)
         if len(text) > self.characters:
             self._view.widen(len(text))
         if state & QStyle.StateFlag.State_HasFocus and self._view.hasFocus():
@@ -97,15 +99,15 @@ class LogView(QTableView):
         super().__init__()
         self.lines = model
         self._follows = True
-        self._painter = _LineDelegate(self)
+        self._delegate = _LineDelegate(self)
         self.setObjectName("log")
         self.setModel(model)
-        self.setItemDelegate(self._painter)
+        self.setItemDelegate(self._delegate)
         self.setAccessibleName(tr("Lines of the log"))
         self.verticalHeader().hide()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        self.verticalHeader().setMinimumSectionSize(self._painter.height)
-        self.verticalHeader().setDefaultSectionSize(self._painter.height)
+        self.verticalHeader().setMinimumSectionSize(self._delegate.row_height)
+        self.verticalHeader().setDefaultSectionSize(self._delegate.row_height)
         self.horizontalHeader().hide()
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self.setShowGrid(False)
@@ -127,16 +129,14 @@ class LogView(QTableView):
         """Whether it follows the end."""
         return self._follows
 
-    def follow(self, *, follows: bool) -> None:
+    def set_following(self, follows: bool) -> None:
         """Scroll to the end and follow it, or stop following."""
-        if follows != self._follows:
-            self._follows = follows
-            self.following_changed.emit(follows)
+        self._record_following(follows)
         self._scroll_if_following()
 
     def show_row(self, row: int) -> None:
         """Scroll to a row and select it."""
-        self.follow(follows=False)
+        self.set_following(False)
         index = self.lines.index(row)
         self.setCurrentIndex(index)
         self.scrollTo(index, QAbstractItemView.ScrollHint.PositionAtCenter)
@@ -144,8 +144,8 @@ class LogView(QTableView):
     def widen(self, characters: int) -> None:
         """Make the column wide enough for this many characters."""
         needed = min(-(-characters // _WIDEN_STEP) * _WIDEN_STEP, _MOST_CHARACTERS)
-        if needed > self._painter.characters:
-            self._painter.characters = needed
+        if needed > self._delegate.characters:
+            self._delegate.characters = needed
             QTimer.singleShot(0, self, self._fit_column)  # not during painting
 
     @property
@@ -155,7 +155,7 @@ class LogView(QTableView):
         return [self.lines.shown[row].text for row in rows]
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802 -- Qt's name
-        """Copy with Ctrl+C, follow the end with End."""
+        """Copy the selected lines with Ctrl+C, follow the end with End."""
         if event.matches(QKeySequence.StandardKey.Copy):
             if texts := self.selected_texts:
                 QGuiApplication.clipboard().setText("\n".join(one_line(text, 20_000) for text in texts))
@@ -163,7 +163,7 @@ class LogView(QTableView):
         super().keyPressEvent(event)
         self._update_following()
         if event.key() == Qt.Key.Key_End:
-            self.follow(follows=True)
+            self.set_following(True)
 
     def wheelEvent(self, event: QWheelEvent) -> None:  # noqa: N802
         """Stop following when the user scrolls back."""
@@ -182,11 +182,11 @@ class LogView(QTableView):
     @Slot()
     def _fit_column(self) -> None:
         """Make the column as wide as the lines, and at least as wide as the viewport."""
-        self.setColumnWidth(0, max(self._painter.width, self.viewport().width()))
+        self.setColumnWidth(0, max(self._delegate.width, self.viewport().width()))
 
     @Slot()
     def _reset_columns(self) -> None:
-        self._painter.show_times(shows=any(line.time for line in self.lines.shown[:200]))
+        self._delegate.show_times(shows=any(line.time for line in self.lines.shown[:200]))
         self._fit_column()
         self._scroll_if_following()
 
@@ -198,13 +198,13 @@ class LogView(QTableView):
     @Slot(int)
     def _follow_slider(self, _action: int) -> None:
         bar = self.verticalScrollBar()
-        self._set_following(bar.sliderPosition() >= bar.maximum())
+        self._record_following(bar.sliderPosition() >= bar.maximum())
 
     def _update_following(self) -> None:
         bar = self.verticalScrollBar()
-        self._set_following(bar.value() >= bar.maximum())
+        self._record_following(bar.value() >= bar.maximum())
 
-    def _set_following(self, follows: bool) -> None:
+    def _record_following(self, follows: bool) -> None:
         if follows != self._follows:
             self._follows = follows
             self.following_changed.emit(follows)
