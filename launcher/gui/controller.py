@@ -16,7 +16,7 @@ from launcher.gui.chat.footer import format_footer
 from launcher.gui.core_events import DeltaReceived, HealthChanged, Launched, LinkRequested, ReplyFinished, StartRequest
 from launcher.gui.service import DEMO, ServerService
 from launcher.gui.translation import render, tr
-from launcher.gui.viewmodel import Inputs, View, ViewModel, derive_view
+from launcher.gui.viewmodel import Inputs, View, ViewModel
 
 if TYPE_CHECKING:
     from launcher.app.session import ServerSession
@@ -79,7 +79,7 @@ class Controller(QObject):
         self.sampling: Mapping[str, Any] = settings.chat_sampling()
         """Sampling values of the next request: fields of ChatRequest, and others by llama-server's names."""
         self.health: tuple[Finding, ...] = ()
-        self._view_model = ViewModel[Inputs, View](Inputs(), derive_view, self)
+        self._view_model = ViewModel(self)
         self._view_model.changed.connect(self.view_changed)
         self._service = ServerService(self.bridge.post)
         self._start_request: StartRequest | None = None

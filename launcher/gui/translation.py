@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from itertools import takewhile
 
-from launcher.base.messages import LANGUAGES as LANGUAGES
 from launcher.base.messages import Message
 from launcher.base.messages import mark as mark
 from launcher.base.paths import shipped_file

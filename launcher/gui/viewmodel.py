@@ -1,8 +1,7 @@
 """View model of the Cockpit, derived from frozen inputs by pure functions."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
@@ -121,25 +120,21 @@ def _prompt_hint(state: ServerState, *, running: bool) -> str:
     return tr("The model is not ready yet")
 
 
-_I = TypeVar("_I")
-_V = TypeVar("_V")
-
-
-class ViewModel(QObject, Generic[_I, _V]):
+class ViewModel(QObject):
     """Holds inputs, derives the view, and emits `changed` only if the view differs."""
 
     changed = Signal(object)
+    """View."""
 
-    def __init__(self, inputs: _I, derive_view: Callable[[_I], _V], parent: QObject | None = None) -> None:
+    def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._derive = derive_view
-        self.inputs = inputs
-        self.view = derive_view(inputs)
+        self.inputs = Inputs()
+        self.view = derive_view(self.inputs)
 
-    def update(self, **changes: object) -> None:
+    def update(self, **changes: Any) -> None:  # noqa: ANN401 -- values of Inputs' fields
         """Change some inputs. Emits `changed` with the new view if it differs."""
-        self.inputs = replace(self.inputs, **changes)  # type: ignore[type-var]
-        view = self._derive(self.inputs)
+        self.inputs = replace(self.inputs, **changes)
+        view = derive_view(self.inputs)
         if view != self.view:
             self.view = view
             self.changed.emit(view)

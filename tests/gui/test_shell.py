@@ -13,7 +13,6 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from launcher.cli import gui as command
-from launcher.gui import translation as words
 from launcher.gui.application import acquire_instance_lock, warn_about_folders
 from launcher.gui.keys import SHORTCUTS
 from launcher.gui.labels import ElidedLabel
@@ -148,9 +147,8 @@ def test_a_second_start_waits_for_a_first_that_is_starting_but_not_for_one_that_
         assert starts.stdout.read().split() == ["False", "False"]
 
 
-def test_the_command_knows_the_pages_and_languages() -> None:
+def test_the_command_knows_the_pages() -> None:
     assert [spec.name for spec in RAIL] == list(command.PAGES)
-    assert list(words.LANGUAGES) == list(command.LANGUAGES)
 
 
 def test_what_is_shortened_is_whole_in_its_tip(qtbot: QtBot) -> None:

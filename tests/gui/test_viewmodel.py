@@ -46,7 +46,7 @@ def test_one_reply_at_a_time() -> None:
 
 def test_only_what_changed_is_told() -> None:
     told: list[View] = []
-    model = ViewModel[Inputs, View](Inputs(), derive_view)
+    model = ViewModel()
     model.changed.connect(told.append)
     model.update(address="127.0.0.1:1")  # not shown while stopped
     assert told == []

@@ -15,6 +15,7 @@ from pytestqt.qtbot import QtBot
 
 from launcher.app.preview import consequence_sentence
 from launcher.app.settings_declared import SETTINGS
+from launcher.base.messages import LANGUAGES
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
 from launcher.gui import translation as words
@@ -100,7 +101,7 @@ def test_the_core_says_in_chinese_what_a_change_costs(chinese: None) -> None:
 
 def test_every_setting_can_be_translated() -> None:
     known = {message.id for message in template()}
-    names = set(words.LANGUAGES.values())
+    names = set(LANGUAGES.values())
     for each in SETTINGS:
         said = {each.title, each.sentence, each.group, *(shown for _, shown in each.choices)} - names - {""}
         assert said <= known, each.name
@@ -147,7 +148,7 @@ def test_no_page_asks_for_a_text_that_nobody_could_translate(asked: Asked, windo
         if message.id
         for text in ((message.id,) if isinstance(message.id, str) else message.id)
     }
-    assert asked.absent - translatable - units - set(words.LANGUAGES.values()) == set()
+    assert asked.absent - translatable - units - set(LANGUAGES.values()) == set()
 
 
 def test_the_pages_are_chinese_and_nothing_is_cut(chinese: None, qtbot: QtBot, qapp: QApplication, home: Path) -> None:

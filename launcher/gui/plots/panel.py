@@ -184,7 +184,7 @@ class PlotHead(QWidget):
             self._length.setPlaceholderText(_format_length(span.length_s))
 
     def show_reading(self, line: str, all_text: str) -> None:
-        """Show the read-out's line with `all_text` as the tooltip. Without it, show the last notice or the state."""
+        """Show the read-out's line with `all_text` as the tooltip. Without a line show the last notice or the state."""
         if line:
             self._notice = ""
         state = tr("Live") if self._live else tr("Paused; recording continues")

@@ -36,13 +36,16 @@ def read_values(sample: MonitorSnapshot) -> dict[str, float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One series and its display. `scale` converts the sample's unit to `unit`.
+    """One series and its display.
 
-    `colour` is a theme role; each further `draft_position` (from 1; 0: none) is a lighter shade. `axis` is the curve's
-    axis: "left"; "right", which is in percent and labelled at its end only; or "share", the left axis in percent of
-    `reference`. `stands_for` names a series in whose place this one is drawn while that one is unknown. A read-out
-    reserves the width of `widest`; with `keeps_last` its last value stays visible with its age. `of_server` series
-    belong to the running server, the others to the machine.
+    `scale` is the factor from the values of the series `name` to `unit`. A read-out reserves the width of the text
+    `widest`; with `keeps_last` it shows the last known value with its age. With `of_server` the values belong to the
+    running server, else to the machine. `colour` is a theme role; each further `draft_position` (from 1; 0: none) has
+    a lighter shade of it.
+
+    `axis`: "left" has labels in `unit`; "right" goes to 100 % and has a label at its end only; "share" is the left axis
+    in percent of the series `reference`, or of the curve's own highest value. `stands_for` names a series in whose
+    place this one is drawn while that one has no value.
     """
 
     name: str
@@ -67,12 +70,12 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One card: read-outs over curves. `top` is the end of the left axis, None to follow the values.
+    """One card: read-outs over curves. `top` is the upper end of the left axis, None to follow the values.
 
-    `least` is then the lowest end. `cursor_only` lists further series for the cursor read-out, `references` the
-    reference lines by their names in RateReferences. `aside` makes the text at the right of the read-outs; None leaves
-    it as it is. `height` is the card's share of the panel. With `with_gpu` the card is shown only on a machine with a
-    GPU (True) or only without (False).
+    `least` is then the lowest that the end can be. `cursor_only` lists further series for the cursor read-out,
+    `references` the reference lines by their names in RateReferences. `aside` makes the text at the right of the
+    read-outs; None leaves it as it is. `height` is the card's share of the panel. The card is shown only on a machine
+    with a GPU (`with_gpu` True), only on one without (False), or on any (None).
     """
 
     name: str
