@@ -260,7 +260,7 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
     clipboard = QGuiApplication.clipboard()
     panel = page.copy_panel
     panel.show_kind("curl")
-    qtbot.waitUntil(panel.copy.isEnabled, timeout=60_000)
+    qtbot.waitUntil(panel.copy_button.isEnabled, timeout=60_000)
     text = panel.text.toPlainText()
     assert demo.controller.view.address in text
     session = demo.controller.session
@@ -269,7 +269,7 @@ def check_that_what_runs_is_shown_as_text_before_it_is_copied(page: CockpitPage,
     assert key not in text
     panel.with_key.setChecked(True)
     qtbot.waitUntil(lambda: key in panel.text.toPlainText(), timeout=60_000)
-    qtbot.mouseClick(panel.copy, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(panel.copy_button, Qt.MouseButton.LeftButton)
     assert clipboard.text() == panel.text.toPlainText()
     panel.copy_address()
     assert clipboard.text() == f"http://{demo.controller.view.address}/v1"
@@ -343,7 +343,7 @@ def check_that_the_text_of_an_earlier_choice_is_never_shown_under_another(page: 
     panel.text.textChanged.connect(lambda: seen.append(panel.text.toPlainText()))
     panel.show_kind("systemd")
     panel.show_kind("curl")
-    qtbot.waitUntil(panel.copy.isEnabled, timeout=60_000)
+    qtbot.waitUntil(panel.copy_button.isEnabled, timeout=60_000)
     assert "curl" in panel.text.toPlainText()
     assert not any("[Unit]" in text for text in seen)
 

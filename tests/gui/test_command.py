@@ -83,7 +83,7 @@ def test_a_picture_with_the_demo_has_live_data(tmp_path: Path) -> None:
     gui("--screenshot", str(still), "--size", "1100x700")
     code = (
         "from launcher.gui import screenshot\n"
-        "screenshot._SAMPLES_FOR_LIVE = 25\n"
+        "screenshot._LEAST_SAMPLES = 25\n"
         "from launcher.entry import run\n"
         "run()\n"
     )

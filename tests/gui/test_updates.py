@@ -56,7 +56,7 @@ def test_a_newer_version_is_shown_with_its_notes_and_installed(
     assert (home / "cache" / "updates" / "7.0.0" / "ran").exists()
     assert shown(card)[2:] == ["Check for updates"]
     assert card._newest is not None
-    card._show_known((card._newest, find_artefact(card._newest)))  # as when the page is shown once more
+    card._show_weekly_result((card._newest, find_artefact(card._newest)))  # as when the page is shown once more
     assert "is installed" in card.status.text()
 
 
