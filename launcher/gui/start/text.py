@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.gui.duration import format_duration
+from launcher.gui.labels import UNKNOWN
 from launcher.gui.translation import ntr, render, tr
-from launcher.gui.widgets.number import UNKNOWN
 from launcher.models.server_settings import format_settings
 
 if TYPE_CHECKING:
