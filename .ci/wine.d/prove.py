@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # Python's embeddable build leav
 from harness import asked, launcher, proof, run
 
 FAKE = Path(sys.argv[1]).resolve()
+TLS = Path(__file__).resolve().parents[1] / "tls.py"
 NEST = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
@@ -114,6 +115,13 @@ def _doctor() -> str:
     assert host["system"].startswith("Windows"), host
     assert host["avx2"] and host["memory_bytes"] > 2**30 and host["wsl"] is None, host  # noqa: PT018
     return f"{host['system']}, {host['cpu']}; {engine['place']} engine {engine['version']}; {report['no_gpu_because']}"
+
+
+@proof("a server over TLS, with a certificate of its own")
+def _tls() -> str:
+    ended = subprocess.run([sys.executable, str(TLS)], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
 
 
 @proof("demo --headless --json, on the real engine")

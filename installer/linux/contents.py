@@ -21,7 +21,9 @@ MTP Launcher, and what its Debian package holds beside it. Each piece has a lice
 Qt and PySide6 are used under the GNU Lesser General Public License, version 3, whose text is in
 /usr/share/common-licenses/LGPL-3. They are shared libraries in /usr/lib/mtp-launcher/site-packages/PySide6, which you
 may replace; their sources: https://code.qt.io. Beside Qt lies ICU (Unicode-3.0). xllamacpp holds llama.cpp and ggml
-(MIT, Copyright (c) 2023-2026 The ggml authors). The licence of nvidia-ml-py stands at the head of pynvml.py."""
+(MIT, Copyright (c) 2023-2026 The ggml authors). The licence of nvidia-ml-py stands at the head of pynvml.py.
+cryptography holds OpenSSL (Apache-2.0), and cffi holds libffi (MIT, Copyright (c) 1996-2025 Anthony Green, Red Hat, Inc
+and others)."""
 
 
 @dataclass(frozen=True, slots=True)
