@@ -290,7 +290,7 @@ make_ready() {
     fi
     rm -rf "$fresh" "$work"
     mkdir -p "$fresh" "$work"
-    say "Installing MTP Launcher $version from ${offline:-the network (about 130 MB)}"
+    say "Installing MTP Launcher $version from ${offline:-the network (about 160 MB)}"
     get "$wheel" "$wheel_sha256" "$from" "$releases/$wheel"
     get "$lock" "$lock_sha256" "$from" "$releases/$lock"
     address=''
