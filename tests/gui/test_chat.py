@@ -78,14 +78,14 @@ def test_code_is_copied_as_it_is_seen(pane: ChatPane, qapp: QApplication) -> Non
 
 def test_figures_are_broken_only_between_two_of_them(pane: ChatPane) -> None:
     answer = say(pane, "What?", "That.")
-    answer.end("96.2 t/s · 82 % of drafts accepted (mean 2.6) · stopped: end")
+    answer.end_reply("96.2 t/s · 82 % of drafts accepted (mean 2.6) · stopped: end")
     (footer,) = [each.text() for each in answer.findChildren(Label) if "96.2" in each.text()]
     assert [part.replace("\N{NO-BREAK SPACE}", " ") for part in footer.split(" ")] == [
         "96.2 t/s ·",
         "82 % of drafts accepted (mean 2.6) ·",
         "stopped: end",
     ]
-    answer.end("The server ended, and nothing more comes.")
+    answer.end_reply("The server ended, and nothing more comes.")
     assert "The server ended, and nothing more comes." in [each.text() for each in answer.findChildren(Label)]
 
 
@@ -138,7 +138,7 @@ def test_tokens_of_one_step_have_one_colour(idle_controller: Controller, pane: C
 @pytest.mark.parametrize("kept", [None, 7, "", "3 x", "5x2 4", "1e3", "999999999x999 1"])
 def test_kept_steps_that_do_not_fit_colour_nothing(kept: object) -> None:
     steps = VerificationSteps()
-    steps.restore(8, {"draft_steps": kept})
+    steps.restore_steps(8, {"draft_steps": kept})
     assert list(steps.split_by_tint(0, 8)) == [(0, 8, None)]
     assert steps.as_figures() == {}
 

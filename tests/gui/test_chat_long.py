@@ -35,7 +35,7 @@ def column(qtbot: QtBot, qapp: QApplication) -> TurnColumn:
     column.add_turn(Turn(0, QuestionBubble("Go on."), answer))
     steps = " ".join(["10x2"] * (len(LONG) // 10) + [str(len(LONG) % 10)])
     answer.show_stored(ChatMessage("a", None, Role.ASSISTANT, LONG, PARAGRAPHS, figures={"draft_steps": steps}))
-    answer.end("9 t/s")
+    answer.end_reply("9 t/s")
     bar = column.verticalScrollBar()
     qtbot.waitUntil(lambda: not answer.waiting and bar.value() == bar.maximum() > 20_000, timeout=60_000)
     return column
@@ -124,7 +124,7 @@ def test_what_is_built_later_is_coloured_too(column: TurnColumn) -> None:
 
 def test_the_user_who_scrolls_away_stays_there(column: TurnColumn, qtbot: QtBot) -> None:
     (answer,), bar = column.replies, column.verticalScrollBar()
-    answer.add("\n\nmore\n\nand more", "")
+    answer.append_text("\n\nmore\n\nand more", "")
     bar.setValue(3_000)
     qtbot.wait(50)
     assert bar.value() == 3_000

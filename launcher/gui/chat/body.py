@@ -22,7 +22,7 @@ class BlockSource(Protocol):
     def wraps(self) -> bool:
         """Whether the block's height depends on its width."""
 
-    def build(self, *, coloured: bool) -> "Block":
+    def build_block(self, *, coloured: bool) -> "Block":
         """Build the block's widget."""
 
 
@@ -152,7 +152,7 @@ class Body(QWidget):
         slot = self._slots[number]
         if slot.source is None:
             return
-        block, slot.source = slot.source.build(coloured=self.coloured), None
+        block, slot.source = slot.source.build_block(coloured=self.coloured), None
         block.setParent(self)
         slot.block = block
         self._built.add(number)

@@ -29,11 +29,11 @@ class CodeSource:
     table: bool
     wraps = False
 
-    def build(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
+    def build_block(self, *, coloured: bool) -> "CodeBlock":  # noqa: ARG002 -- code has no colours
         """Build the block's widget."""
         block = CodeBlock(self.language, table=self.table)
-        block.add(self.text)
-        block.end()
+        block.append_text(self.text)
+        block.end_block()
         return block
 
 
@@ -80,7 +80,7 @@ class CodeBlock(Block):
         """The text of the block."""
         return "\n".join(self._lines)
 
-    def add(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Append text, which may contain line ends."""
         first, *others = text.split("\n")
         self._lines[-1] += first
@@ -102,7 +102,7 @@ class CodeBlock(Block):
         cursor.deletePreviousChar()
         self.grew.emit()
 
-    def end(self) -> None:
+    def end_block(self) -> None:
         """Mark the block as finished; a table is then aligned in columns."""
         self._ended = True
         shown = self._lines

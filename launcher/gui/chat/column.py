@@ -132,7 +132,7 @@ class TurnColumn(QScrollArea):
             reply_view = ReplyView(coloured=self._coloured)
             for reply in replies:
                 reply_view.show_stored(reply)
-            reply_view.end(replies[0].footer if replies else tr("No reply yet."))
+            reply_view.end_reply(replies[0].footer if replies else tr("No reply yet."))
             turn = Turn(index, QuestionBubble(question.text), reply_view)
             self.turns.insert(0, turn)
             self._layout.insertWidget(0, reply_view)

@@ -201,7 +201,7 @@ class ChatPane(ChatFrame):
     def append_text(self, text: str, reasoning: str) -> None:
         """Append text and reasoning to the reply in progress."""
         if self._reply_view is not None:
-            self._reply_view.add(text, reasoning)
+            self._reply_view.append_text(text, reasoning)
             self.store.append_text(self._reply_id, text, reasoning)
 
     def finish_reply(self, footer: str, reply: "Reply | None" = None) -> None:
@@ -209,13 +209,13 @@ class ChatPane(ChatFrame):
         reply_view, self._reply_view = self._reply_view, None
         if reply_view is None:
             return
-        reply_view.end(footer)
+        reply_view.end_reply(footer)
         if self._comparison is not None:
             self._comparison.handle_reply_end(self._reply_id, reply_view, reply, footer)
             if self.conversation.has_unanswered:  # A got no reply: nothing to compare
                 reply_view = ReplyView(coloured=self.colour_button.isChecked())
                 self.column.replace_reply(self.column.turns[-1], reply_view)
-                reply_view.end(footer)
+                reply_view.end_reply(footer)
         elif reply_view.text:
             self.conversation.end_reply(self._reply_id, reply_view.text, reply, footer, steps=reply_view.steps)
             if reply is None:

@@ -49,7 +49,7 @@ class BlockStream:
         self._broken = False
         """Whether that line continues one that was too long."""
 
-    def add(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Append text."""
         first, *others = text.split("\n")
         self._add_to_line(first)
@@ -57,7 +57,7 @@ class BlockStream:
             self._end_line()
             self._add_to_line(line)
 
-    def end(self) -> None:
+    def end_text(self) -> None:
         """Mark the text as finished: the last line is complete although no line end came."""
         line = self._line
         if self._code is None:
@@ -67,31 +67,31 @@ class BlockStream:
         elif not self._fence and not is_table_row(line):
             self._code.drop_line()
             if line:
-                self._begin_prose(self._offset).add(line)
+                self._begin_prose(self._offset).append_text(line)
         self._close_code()
 
     def _add_to_line(self, text: str) -> None:
         while len(self._line) + len(text) > _LONGEST_LINE:
             room = _LONGEST_LINE - len(self._line)
-            self._append(text[:room])
+            self._append_to_block(text[:room])
             text = text[room:]
             self._break_line()
         if text:
-            self._append(text)
+            self._append_to_block(text)
 
-    def _append(self, text: str) -> None:
+    def _append_to_block(self, text: str) -> None:
         self._line += text
         if self._code is not None:
-            self._code.add(text)
+            self._code.append_text(text)
         else:
-            (self._prose or self._begin_prose()).add(text)
+            (self._prose or self._begin_prose()).append_text(text)
 
     def _break_line(self) -> None:
         """Start a new display line in the middle of a source line."""
         self._offset += len(self._line)
         self._line, self._broken = "", True
         if self._code is not None:
-            self._code.add("\n")
+            self._code.append_text("\n")
         else:
             self._next_line()
 
@@ -105,21 +105,21 @@ class BlockStream:
                 self._code.drop_line()
                 self._close_code()
             else:
-                self._code.add("\n")
+                self._code.append_text("\n")
         elif self._code is not None:
             if is_table_row(line):
-                self._code.add("\n")
+                self._code.append_text("\n")
             else:
                 self._code.drop_line()
                 self._close_code()
                 if line.strip():
-                    self._begin_prose(line_start).add(line)
+                    self._begin_prose(line_start).append_text(line)
                     self._next_line()
         elif is_complete and not self._quiet and (opened := parse_fence(line)):
             self._fence, language = opened
             self._begin_code(CodeBlock(language))
         elif is_complete and not self._quiet and is_table_row(line):
-            self._begin_code(CodeBlock("", table=True)).add(f"{line}\n")
+            self._begin_code(CodeBlock("", table=True)).append_text(f"{line}\n")
         else:
             self._next_line()
 
@@ -160,7 +160,7 @@ class BlockStream:
 
     def _close_code(self) -> None:
         if self._code is not None:
-            self._code.end()
+            self._code.end_block()
         self._code, self._fence = None, ""
 
 
@@ -205,7 +205,7 @@ class ReasoningView(QWidget):
         """The complete text as received."""
         return "".join(self._parts)
 
-    def add(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Append text, which must not be empty."""
         continues_word = self._in_word and not text[0].isspace()
         self._words += len(text.split()) - continues_word
@@ -242,7 +242,7 @@ class ReasoningView(QWidget):
         while self._shown_characters < len(text) and perf_counter() < until_s:
             piece = text[self._shown_characters :][:_CHARACTERS_AT_ONCE]
             self._shown_characters += len(piece)
-            self._stream.add(visible_reply(piece))
+            self._stream.append_text(visible_reply(piece))
         if self._shown_characters < len(text) and not self._continue_timer.isActive():
             self._continue_timer.start(_PAUSE_MS)
 
@@ -320,17 +320,17 @@ class ReplyView(QWidget):
             reasoning.append(delta.reasoning)
             # A token may have no text of its own, such as half of a character; it still counts for its step.
             if delta.content or (delta.timings is not None and delta.timings.predicted_n and not delta.reasoning):
-                self.steps.add(len(visible_reply(delta.content)), delta.timings)
+                self.steps.add_token(len(visible_reply(delta.content)), delta.timings)
         self._queue_text("".join(text), "".join(reasoning))
 
-    def add(self, text: str, reasoning: str) -> None:
+    def append_text(self, text: str, reasoning: str) -> None:
         """Append text whose steps are not known."""
-        self.steps.add(len(visible_reply(text)), None)
+        self.steps.add_token(len(visible_reply(text)), None)
         self._queue_text(text, reasoning)
 
     def show_stored(self, message: ChatMessage) -> None:
         """Show a stored reply, with its steps if they were stored."""
-        self.steps.restore(len(visible_reply(message.text)), message.figures)
+        self.steps.restore_steps(len(visible_reply(message.text)), message.figures)
         self._queue_text(message.text, message.thinking)
 
     def set_coloured(self, *, coloured: bool) -> None:
@@ -351,7 +351,7 @@ class ReplyView(QWidget):
 
         recolour_next()
 
-    def end(self, footer: str) -> None:
+    def end_reply(self, footer: str) -> None:
         """Mark the reply as ended, and show a footer: its figures, or why it ended."""
         self._footer.setText(_keep_figures_whole(footer))
         self._footer.setVisible(bool(footer))
@@ -359,7 +359,7 @@ class ReplyView(QWidget):
         self.copy_button.setVisible(bool(self.text))
         self._ended = True
         if not self._waiting_characters:
-            self._stream.end()
+            self._stream.end_text()
 
     def show_versions(self, number: int, count: int) -> None:
         """Show which of several versions this is; nothing if there is only one."""
@@ -413,7 +413,7 @@ class ReplyView(QWidget):
 
     def _queue_text(self, text: str, reasoning: str) -> None:
         if reasoning:
-            self.reasoning.add(reasoning)
+            self.reasoning.append_text(reasoning)
         if not text:
             return
         self._parts.append(text)
@@ -438,11 +438,11 @@ class ReplyView(QWidget):
         text, until_s = "".join(self._waiting), perf_counter() + _BUSY_S
         shown = 0
         while shown < len(text) and perf_counter() < until_s:
-            self._stream.add(text[shown : shown + _CHARACTERS_AT_ONCE])
+            self._stream.append_text(text[shown : shown + _CHARACTERS_AT_ONCE])
             shown += _CHARACTERS_AT_ONCE
         self._waiting = [text[shown:]] if shown < len(text) else []
         self._waiting_characters = max(len(text) - shown, 0)
         if self._waiting_characters:
             self._continue_timer.start(_PAUSE_MS)
         elif self._ended:
-            self._stream.end()
+            self._stream.end_text()

@@ -31,7 +31,7 @@ class VerificationSteps:
         self._last_counters: tuple[float, int | None] | None = None
         """Time and counter of the last event with timings."""
 
-    def add(self, characters: int, timings: "Timings | None") -> None:
+    def add_token(self, characters: int, timings: "Timings | None") -> None:
         """Add a token with this many characters. Without timings it belongs to the previous step."""
         counters = self._last_counters if timings is None else (timings.predicted_ms, timings.draft_n)
         if not self._starts or counters != self._last_counters:
@@ -51,7 +51,7 @@ class VerificationSteps:
         steps = zip(lengths, self._tokens, strict=True)
         return {_FIGURE_NAME: " ".join(f"{length}x{tokens}" if tokens > 1 else f"{length}" for length, tokens in steps)}
 
-    def restore(self, characters: int, figures: Mapping[str, object]) -> None:
+    def restore_steps(self, characters: int, figures: Mapping[str, object]) -> None:
         """Restore the stored steps of a text with this many characters.
 
         Missing or inconsistent data becomes one step of one token.

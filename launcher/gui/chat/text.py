@@ -58,7 +58,7 @@ class ProseSource:
     quiet: bool
     wraps = True
 
-    def build(self, *, coloured: bool) -> "ProseBlock":
+    def build_block(self, *, coloured: bool) -> "ProseBlock":
         """Build the block's widget."""
         block = ProseBlock(self.steps, quiet=self.quiet, coloured=coloured)
         block.show_lines(zip(self.offsets, self.text.split("\n"), strict=True))
@@ -116,7 +116,7 @@ class ProseBlock(Block):
         cursor.endEditBlock()
         self._plain = False
 
-    def add(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         """Append to the last line."""
         offset, before = self._lines[-1]
         line = before + text
