@@ -181,7 +181,7 @@ def test_what_is_served_is_not_deleted_and_its_use_is_kept(
     window.show_page("models")
     last = page.table._rows.columns[6].cell
     qtbot.waitUntil(lambda: last(page.table.rows[0]).text != "never", timeout=WAIT)
-    page.delete()
+    page.delete_selected()
     qtbot.waitUntil(lambda: "uses this file" in page.banner.text.text(), timeout=WAIT)
     assert path.exists()
 
@@ -250,7 +250,7 @@ def test_a_download_goes_through_the_queue_into_the_library(
 
 def test_a_download_that_cannot_be_says_why(open_page: Callable[[], ModelsPage], hub: Hub, qtbot: QtBot) -> None:
     page = open_page()
-    page.download("nobody/Nothing-GGUF:x.gguf")
+    page.queue.add_download("nobody/Nothing-GGUF:x.gguf")
     qtbot.waitUntil(lambda: any(job.state.value == "failed" for job in page.queue.snapshot.jobs), timeout=WAIT)
     (job,) = page.queue.snapshot.jobs
     row = page.downloads.rows[job.id]
@@ -326,13 +326,13 @@ def test_what_came_of_a_verification_that_was_stopped_is_not_said(
     put(models_dir() / "one.gguf")
     put(models_dir() / "two.gguf")
     page = open_page()
-    page.verify()
+    page.verify_selected()
     handle = page.verifying.handle
     assert handle is not None
     assert ends(handle).wait(60)  # it has ended, and this thread has not heard of it
-    page.verify()
+    page.verify_selected()
     page.table.selectRow(1)
-    page.verify()
+    page.verify_selected()
     second = page.verifying.handle
     assert second is not None
     second_ended = ends(second)

@@ -50,9 +50,9 @@ class ModelsPage(QWidget):
         self.banner = Banner()
         self.queue = QueueController(controller, self)
         self.table: ModelTable[LocalModel] = ModelTable(tr("Models on this computer"), file_columns(self._used))
-        self.details = DetailCard(self.start, self.verify, self.delete, self.show_in_folder)
+        self.details = DetailCard(self.start_selected, self.verify_selected, self.delete_selected, self.show_in_folder)
         self.downloads = QueueCard(self.queue)
-        self.offers = OffersPanel(self.download)
+        self.offers = OffersPanel(self.queue.add_download)
         self.folders = FoldersPanel(self.add_folder, self._remove_folder, self._remove_leftover, self._open_folder)
         self._lay_out()
         self.drop = DropTarget(self, _drop_hint, self._add_dropped)
@@ -75,7 +75,7 @@ class ModelsPage(QWidget):
         self._listing = run(lambda _report: read_local_models(), done=self._show_models, failed=self._show_error)
 
     @Slot()
-    def start(self) -> None:
+    def start_selected(self) -> None:
         """Serve the selected file."""
         local = self.table.row
         if local is None:
@@ -90,7 +90,7 @@ class ModelsPage(QWidget):
         self._controller.show_page("cockpit")
 
     @Slot()
-    def verify(self) -> None:
+    def verify_selected(self) -> None:
         """Verify the selected file, or stop verifying."""
         local = self.table.row
         if self.verifying.local is not None:
@@ -100,7 +100,7 @@ class ModelsPage(QWidget):
             self.verifying.start_verifying(local)
 
     @Slot()
-    def delete(self) -> None:
+    def delete_selected(self) -> None:
         """Delete the selected file. The card has asked for confirmation."""
         local = self.table.row
         if local is not None:
@@ -138,10 +138,6 @@ class ModelsPage(QWidget):
         self._controller.bridge.run(
             work, done=lambda added: self._show_added(path, is_new=added[0], store=added[1]), failed=self._show_error
         )
-
-    def download(self, target: str) -> None:
-        """Append a model to the download queue."""
-        self.queue.add_download(target)
 
     def _add_dropped(self, data: QMimeData) -> None:
         for path in _dropped_models(data):
@@ -198,10 +194,10 @@ class ModelsPage(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(area)
         self._arrange()
-        before: QWidget = self.table  # focus order: the table first, then the switch above it
+        previous: QWidget = self.table  # focus order: the table first, then the switch above it
         for value, _ in options:
-            QWidget.setTabOrder(before, self._views.button(value))
-            before = self._views.button(value)
+            QWidget.setTabOrder(previous, self._views.button(value))
+            previous = self._views.button(value)
 
     def _arrange(self) -> None:
         edge = theme.px(theme.GAP if self.width() < theme.px(_CRAMPED) else theme.GAP_XL)
@@ -224,7 +220,7 @@ class ModelsPage(QWidget):
     def _connect_signals(self) -> None:
         self._views.changed.connect(self.show_view)
         self.table.chosen.connect(self._show_file)
-        self.table.opened.connect(lambda _local: self.start())
+        self.table.opened.connect(lambda _local: self.start_selected())
         self.queue.finished.connect(self._show_downloaded)
         self.queue.added.connect(
             lambda title: self.banner.show_message(tr("{title} is in the queue.", title=title), "information")

@@ -192,8 +192,8 @@ async def _run_queue(report: Callable[[object], object]) -> None:
                 order = list(ids)
             case QueueHeld(reason):
                 blocked_by = reason
-        places = {job_id: place for place, job_id in enumerate(order)}
-        shown = sorted(jobs.values(), key=lambda job: places.get(job.id, len(places)))
+        positions = {job_id: position for position, job_id in enumerate(order)}
+        shown = sorted(jobs.values(), key=lambda job: positions.get(job.id, len(positions)))
         running = [job.id for job in shown if job.state.value == "running"]
         running_progress = {job_id: progress_by_id[job_id] for job_id in running if job_id in progress_by_id}
         report((QueueView(tuple(shown), running_progress, blocked_by, totals), finished))

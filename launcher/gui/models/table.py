@@ -46,8 +46,8 @@ class _CellDelegate(QStyledItemDelegate):
             paint_badge(painter, rect.left() + inset, rect.center().y(), cell.text)
         elif cell.glyph:
             side = float(theme.px(_GLYPH_SIZE))
-            place = QRectF(rect.left() + inset, rect.center().y() - side / 2, side, side)
-            paint_glyph(painter, cell.glyph, place, theme.colour(cell.role))
+            glyph_rect = QRectF(rect.left() + inset, rect.center().y() - side / 2, side, side)
+            paint_glyph(painter, cell.glyph, glyph_rect, theme.colour(cell.role))
             painter.save()
             painter.setFont(option.font)
             painter.setPen(theme.colour("text"))

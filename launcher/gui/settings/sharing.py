@@ -151,13 +151,13 @@ class SharingCard(Card):
 
     def _copy_url(self) -> None:
         url = self.addresses.text().partition("\n")[0]
-        self._copy(url, tr("Base URL copied: {url}", url=url))
+        self._copy_text(url, tr("Base URL copied: {url}", url=url))
 
     def _copy_key(self) -> None:
         message = tr("API key copied.")
-        self._controller.read_api_key(lambda key: self._copy(key, message))
+        self._controller.read_api_key(lambda key: self._copy_text(key, message))
 
-    def _copy(self, text: str, message: str) -> None:
+    def _copy_text(self, text: str, message: str) -> None:
         QGuiApplication.clipboard().setText(text)
         self._copied.setText(message)
         self._copied.show()

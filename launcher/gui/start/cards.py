@@ -293,13 +293,13 @@ class PlanCard(Card):
         is_answered = answer is not None and answer.plan == plan
         self.ask_button.setVisible(not is_answered)
 
-    def show_demo(self, why: str) -> None:
-        """Offer the demo and explain its limits."""
+    def show_demo(self, reason: str) -> None:
+        """Offer the demo, and show the reason for it and its limits."""
         limits = tr(
             "A small model on the CPU. It shows how drafting works, not the speed-up on a GPU or the answers "
             "of a large model."
         )
-        self._set_texts(why, "", tr("Demo model, built in"), limits, "")
+        self._set_texts(reason, "", tr("Demo model, built in"), limits, "")
         self.bar.hide()
         self._below.hide()
 

@@ -99,7 +99,7 @@ class ServeAdapter(QObject):
         controller.launched.connect(self._handle_launch)
         controller.refused.connect(self._handle_refusal)
 
-    def serve(self, request: ServeRequest) -> None:
+    def start_server(self, request: ServeRequest) -> None:
         """Start a server."""
         self._serve_request, self._last_status = request, None
         self._controller.start(request.start.model_name, start=request.start)
@@ -200,7 +200,7 @@ class StartFlow(QObject):
         """Read the headers of files on the hub, and then call `done` with the first error or None."""
         self._bridge.run(lambda _report: queries.read_headers(plans), done=done, failed=self.failed.emit)
 
-    def survey(self, plan: Plan | None) -> None:
+    def survey_plan(self, plan: Plan | None) -> None:
         """Find out which parts of a plan are already on this computer; None stands for the demo."""
         if self._surveying is not None:
             self._surveying.cancel()
@@ -216,7 +216,7 @@ class StartFlow(QObject):
             lambda _report: queries.ask_engine(plan), done=self.answered.emit, failed=self.answered.emit
         )
 
-    def start(self, plan: Plan | None, own_settings: KeptPlan | None = None) -> None:
+    def start_plan(self, plan: Plan | None, own_settings: KeptPlan | None = None) -> None:
         """Run all steps of a plan, or of the demo (None). `own_settings` has the user's own settings for its file."""
         if self.running:
             return
@@ -261,7 +261,7 @@ class StartFlow(QObject):
     def _handle_report(self, report: object) -> None:
         if isinstance(report, ServeRequest):
             if self.running:
-                self._server.serve(report)
+                self._server.start_server(report)
         elif isinstance(report, StepProgress):
             self.stepped.emit(report)
 

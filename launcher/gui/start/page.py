@@ -117,7 +117,7 @@ class StartPage(QWidget):
             self._controller.open_chat()
             return
         self.banner.clear()
-        self.flow.start(self.plan, self._own_settings)
+        self.flow.start_plan(self.plan, self._own_settings)
 
     @property
     def _own_settings(self) -> KeptPlan | None:
@@ -141,11 +141,11 @@ class StartPage(QWidget):
         self.result = result.with_plan_replaced(plan, other)
         row = next(number for number, each in enumerate(self.result.plans) if each is other)
         self._show_table(self.result, row)
-        self._choose(other)
+        self._choose_plan(other)
 
     def _choose_demo(self) -> None:
         self._user_chose = self._replaces = True
-        self._choose(None)
+        self._choose_plan(None)
         self.table.clearSelection()
 
     @property
@@ -292,15 +292,15 @@ class StartPage(QWidget):
         self._unplanned.setText(unplanned)
         self._unplanned.setVisible(bool(unplanned))
         if is_refresh and self._user_chose:
-            self._reselect(result, chosen, use_own_settings=used_own_settings)
+            self._reselect_plan(result, chosen, use_own_settings=used_own_settings)
             return
         plan = self._recommend_plan(result)
         if plan is None:
             self.table.clearSelection()
-            self._choose(None, keeps_texts=is_refresh)
+            self._choose_plan(None, keeps_texts=is_refresh)
         else:
             self._show_table(result, result.plans.index(plan))
-            self._choose(plan, keeps_texts=is_refresh)
+            self._choose_plan(plan, keeps_texts=is_refresh)
         self._show_smaller(result)
         self._ask_for_headers(result)
 
@@ -369,7 +369,7 @@ class StartPage(QWidget):
 
         self.flow.read_headers(result.estimated, done=plan_again)
 
-    def _reselect(self, result: PlanResult, before: Plan | None, *, use_own_settings: bool) -> None:
+    def _reselect_plan(self, result: PlanResult, before: Plan | None, *, use_own_settings: bool) -> None:
         """Select the earlier choice again among the new plans, with the user's own settings or the plan's."""
         plan = None
         if before is not None:
@@ -378,7 +378,7 @@ class StartPage(QWidget):
             plan = next(iter(same_settings + candidates), None)
         if plan is None:
             self.table.clearSelection()
-            self._choose(None, keeps_texts=True)
+            self._choose_plan(None, keeps_texts=True)
             return
         own_settings = result.find_own_settings(plan)
         kept_plan = own_settings.kept_plan if own_settings is not None else None
@@ -388,7 +388,7 @@ class StartPage(QWidget):
             self.result = result
         row = next(number for number, each in enumerate(result.plans) if each is plan)
         self._show_table(result, row)
-        self._choose(plan, keeps_texts=True)
+        self._choose_plan(plan, keeps_texts=True)
 
     def _show_table(self, result: PlanResult, row: int = 0) -> None:
         self.table.show_plans(result.plans, several=result.request.family is None, row=row)
@@ -397,9 +397,9 @@ class StartPage(QWidget):
     def _choose_row(self, row: int) -> None:
         if self.result is not None:
             self._user_chose = self._replaces = True
-            self._choose(self.result.plans[row])
+            self._choose_plan(self.result.plans[row])
 
-    def _choose(self, plan: Plan | None, *, keeps_texts: bool = False) -> None:
+    def _choose_plan(self, plan: Plan | None, *, keeps_texts: bool = False) -> None:
         """Select a plan, or the demo (None). `keeps_texts` keeps the banner, and for the same file also the steps."""
         if self.flow.running:
             return
@@ -414,7 +414,7 @@ class StartPage(QWidget):
             text = tr("{model} is loaded. A model that you start here replaces it.", model=self._served_model)
             self.banner.show_message(text, "information", [(tr("Open the chat"), self._controller.open_chat)])
         self._show_plan()
-        self.flow.survey(plan)
+        self.flow.survey_plan(plan)
         self._show_buttons()
 
     @property
@@ -516,7 +516,7 @@ class StartPage(QWidget):
         if not self.flow.running:
             self._started_here = False
             if launch is None:
-                self._choose(self.plan)
+                self._choose_plan(self.plan)
             else:
                 self.banner.clear()
                 self._show_plan()

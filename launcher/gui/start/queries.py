@@ -66,9 +66,9 @@ class PlanResult:
     """Plans for a request. `situation` is None if it could not be read; `problem` says why.
 
     `plans` are the choices, the recommended one first; `unplanned` are the files of a family that could not be planned.
-    `kept` are the user's earlier settings for some of the plans' files. `smaller` is a plan that fits where none for
-    the request does. `estimated` are plans whose files' headers may be read on the hub; with `asks_headers` the user
-    has not been asked about that yet.
+    `own_settings` are the user's earlier ones for some of the plans' files. `smaller` is a plan that fits, set if none
+    for the request does. `estimated` are plans whose files' headers may be read on the hub; with `asks_headers` the
+    user has not been asked about that yet.
     """
 
     request: PlanRequest
@@ -79,14 +79,14 @@ class PlanResult:
     unplanned: tuple[UnplannedFile, ...]
     problem: LauncherError | None
     offline: bool = False
-    kept: tuple[KeptPlan, ...] = ()
+    own_settings: tuple[KeptPlan, ...] = ()
     smaller: Plan | None = None
     estimated: tuple[Plan, ...] = ()
     asks_headers: bool = False
 
     def find_own_settings(self, plan: Plan) -> KeptPlan | None:
         """Return the user's settings for a plan's file, whether the plan uses them or not."""
-        return next((each for each in self.kept if plan is each.planned or plan is each.kept_plan), None)
+        return next((each for each in self.own_settings if plan is each.planned or plan is each.kept_plan), None)
 
     def with_plan_replaced(self, plan: Plan, other: Plan) -> PlanResult:
         """Return a copy in which `other` replaces `plan`."""
@@ -167,9 +167,9 @@ async def _apply_own_settings(
     """Return the result with tuned settings, and with the user's earlier settings, in place of the plans' own."""
     from launcher.app.start_settings import apply_own_settings
 
-    plans, kept = await apply_own_settings(result.plans, catalogue, situation, criteria)
-    result = replace(result, plans=_drop_duplicates(plans), kept=kept)
-    for each in result.kept:
+    plans, own_settings = await apply_own_settings(result.plans, catalogue, situation, criteria)
+    result = replace(result, plans=_drop_duplicates(plans), own_settings=own_settings)
+    for each in own_settings:
         if each.kept_plan is not None:
             result = result.with_plan_replaced(each.planned, each.kept_plan)
     return result

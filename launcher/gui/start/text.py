@@ -54,7 +54,7 @@ def plan_title(plan: Plan) -> str:
 
 def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
     """Return whose settings a plan has, and how the others differ, as text."""
-    mine, theirs = _settings_text(own_settings.settings), _settings_text(own_settings.planned_settings)
+    own_text, recommended_text = _settings_text(own_settings.settings), _settings_text(own_settings.planned_settings)
     if own_settings.is_kept_plan(plan) and own_settings.replaced:
         used = {name: value for name, value in own_settings.settings.items() if name not in own_settings.replaced}
         dropped = _settings_text(
@@ -71,12 +71,12 @@ def settings_origin_text(own_settings: KeptPlan, plan: Plan) -> str:
             gone=dropped,
         )
     if own_settings.is_kept_plan(plan):
-        return tr("Your last settings: {mine}. Recommended: {theirs}.", mine=mine, theirs=theirs)
+        return tr("Your last settings: {mine}. Recommended: {theirs}.", mine=own_text, theirs=recommended_text)
     if own_settings.kept_plan is None:
         return tr(
-            "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=mine
+            "Your last settings do not fit into the free memory: {mine}. Using the recommended settings.", mine=own_text
         )
-    return tr("Recommended settings: {theirs}. Your last settings: {mine}.", mine=mine, theirs=theirs)
+    return tr("Recommended settings: {theirs}. Your last settings: {mine}.", mine=own_text, theirs=recommended_text)
 
 
 def _settings_text(settings: Settings) -> str:

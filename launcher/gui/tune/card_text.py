@@ -58,12 +58,12 @@ def pausing_texts() -> tuple[str, str, str]:
     return tr("Pausing"), tr("Restarting the server that ran before the measurement."), ""
 
 
-def paused_card(view: "TuneView", why: LauncherError | None, buttons: "Sequence[ButtonAction]") -> VerdictText:
+def paused_card(view: "TuneView", error: LauncherError | None, buttons: "Sequence[ButtonAction]") -> VerdictText:
     """Return the card of a paused tune."""
     done = ntr("1 trial is kept", "{n} trials are kept", len(view.trials))
     detail = tr("Continue resumes {model}, {work}.", model=file_name(view.model), work=view.workload)
-    if why is not None:
-        detail = f"{render(why.message)} {detail}"
+    if error is not None:
+        detail = f"{render(error.message)} {detail}"
     return VerdictText(
         tr("The measurement is paused."), f"{done} · {format_duration(view.seconds)}", detail, "information", buttons
     )
@@ -124,9 +124,9 @@ def _percent_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.0f} %"
 
 
-def unfinished_card(view: "TuneView", why: str) -> VerdictText:
+def unfinished_card(view: "TuneView", reason: str) -> VerdictText:
     """Return the card of an unfinished tune from the history."""
-    return VerdictText(render(why), f"{file_name(view.model)} · {view.workload}", "", "information")
+    return VerdictText(render(reason), f"{file_name(view.model)} · {view.workload}", "", "information")
 
 
 def keep_label(view: "TuneView") -> str:

@@ -396,12 +396,12 @@ class VerdictCard(QFrame):
         for button in self.buttons:
             self._row.removeWidget(button)
             button.deleteLater()
-        self.buttons = [
-            make_button(label, action, primary=not at) for at, (label, action) in enumerate(verdict.buttons)
-        ]
-        for at, button in enumerate(self.buttons):
+        self.buttons = []
+        for number, (label, action) in enumerate(verdict.buttons):
+            button = make_button(label, action, primary=number == 0)
             button.setAutoDefault(True)
-            self._row.insertWidget(at, button)
+            self._row.insertWidget(number, button)
+            self.buttons.append(button)
         self._row.setContentsMargins(0, theme.px(theme.GAP) if self.buttons else 0, 0, 0)
         if self.property("meaning") != verdict.meaning:
             self.setProperty("meaning", verdict.meaning)

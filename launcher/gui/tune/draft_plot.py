@@ -87,11 +87,11 @@ class DraftPlot(QWidget):
             return True
         return super().event(event)
 
-    def _point_near(self, place: QPointF) -> tuple[Curve, Point] | None:
+    def _point_near(self, position: QPointF) -> tuple[Curve, Point] | None:
         candidates = []
         for curve in self._curves:
             for point in curve.points:
-                gap = self.position_of(point) - place
+                gap = self.position_of(point) - position
                 candidates.append((math.hypot(gap.x(), gap.y()), curve, point))
         if not candidates:
             return None
@@ -143,29 +143,31 @@ class DraftPlot(QWidget):
 
     def _paint_curve(self, painter: QPainter, curve: Curve) -> None:
         colour = theme.colour(curve.role)
-        places = [self.position_of(point) for point in curve.points]
+        positions = [self.position_of(point) for point in curve.points]
         painter.setPen(QPen(colour, 1.3))
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.drawPolyline(QPolygonF(places))
+        painter.drawPolyline(QPolygonF(positions))
         high, _ = self._axis_scale()
-        for point, place in zip(curve.points, places, strict=True):
+        for point, position in zip(curve.points, positions, strict=True):
             painter.setPen(QPen(colour, 1.5))
             if point.spread:
                 reach = self._plot_area().height() * point.spread / high
-                painter.drawLine(QPointF(place.x(), place.y() - reach), QPointF(place.x(), place.y() + reach))
+                painter.drawLine(
+                    QPointF(position.x(), position.y() - reach), QPointF(position.x(), position.y() + reach)
+                )
             painter.setBrush(colour if point.measured else theme.colour("card"))
             radius = theme.px(_DOT) if point.measured else theme.px(_DOT) - 0.8
-            painter.drawEllipse(place, radius, radius)
+            painter.drawEllipse(position, radius, radius)
             if point.starts:
-                self._paint_starts(painter, point.starts, place)
+                self._paint_starts(painter, point.starts, position)
 
-    def _paint_starts(self, painter: QPainter, text: str, place: QPointF) -> None:
+    def _paint_starts(self, painter: QPainter, text: str, position: QPointF) -> None:
         """Write the number of starts under a point that has too few for an interval."""
         metrics = painter.fontMetrics()
         width = metrics.horizontalAdvance(text)
-        left = min(max(place.x() - width / 2, 0), self.width() - width)
+        left = min(max(position.x() - width / 2, 0), self.width() - width)
         painter.setPen(theme.colour("secondary"))
-        room = QRectF(left, place.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
+        room = QRectF(left, position.y() + theme.px(_DOT) + theme.px(3), width, metrics.height())
         painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), text)
 
     def _paint_legend(self, painter: QPainter) -> None:
@@ -178,9 +180,9 @@ class DraftPlot(QWidget):
             painter.drawText(QRectF(right - width, 0, width, metrics.height()), int(Qt.AlignmentFlag.AlignCenter), text)
             right -= width + theme.px(4)
             if glyph:
-                place = QRectF(right - side, (metrics.height() - side) / 2, side, side)
+                glyph_rect = QRectF(right - side, (metrics.height() - side) / 2, side, side)
                 painter.setBrush(Qt.BrushStyle.NoBrush)
-                paint_glyph(painter, glyph, place, theme.colour("secondary"))
+                paint_glyph(painter, glyph, glyph_rect, theme.colour("secondary"))
                 right -= side
             right -= theme.px(theme.GAP_M)
         if len(self._curves) == 1:
@@ -195,13 +197,13 @@ class DraftPlot(QWidget):
         high, _ = self._axis_scale()
         for curve in sorted(self._curves, key=lambda each: -each.points[-1].rate):
             last = curve.points[-1]
-            place = self.position_of(last)
+            position = self.position_of(last)
             reach = self._plot_area().height() * (last.spread or 0) / high + theme.px(6)
             width = metrics.horizontalAdvance(curve.name)
-            left = min(place.x() - width / 2, self.width() - width)
-            room = QRectF(left, place.y() - reach - metrics.height(), width, metrics.height())
+            left = min(position.x() - width / 2, self.width() - width)
+            room = QRectF(left, position.y() - reach - metrics.height(), width, metrics.height())
             if any(room.intersects(each) for each in occupied):
-                room.moveTop(place.y() + reach)
+                room.moveTop(position.y() + reach)
             occupied.append(room)
             painter.drawText(room, int(Qt.AlignmentFlag.AlignCenter), curve.name)
 

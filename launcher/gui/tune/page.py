@@ -199,13 +199,13 @@ class TunePage(QWidget):
             trials = max(self._planned_trials, planned.number + 1)
             self.verdict.show_texts(*card_text.trial_texts(planned, label, trials))
 
-    def _show_paused(self, why: LauncherError | None) -> None:
+    def _show_paused(self, error: LauncherError | None) -> None:
         self._enable_start()
         if self._view is None or not self._view.trials:
-            self.verdict.show_verdict(None if why is None else card_text.failed_card(why))
+            self.verdict.show_verdict(None if error is None else card_text.failed_card(error))
             return
         buttons = [(tr("Continue"), lambda: self.begin_tune(None)), (tr("Give up"), self.tuning.give_up)]
-        self.verdict.show_verdict(card_text.paused_card(self._view, why, buttons))
+        self.verdict.show_verdict(card_text.paused_card(self._view, error, buttons))
 
     def _show_ended(self) -> None:
         self._enable_start()
@@ -283,8 +283,8 @@ class TunePage(QWidget):
         if view.verdict is not None:
             self._show_verdict(view, may_keep=False)
         else:
-            why = str(session.result.get("error") or tr("No verdict: the measurement was paused or interrupted."))
-            self.verdict.show_verdict(card_text.unfinished_card(view, why))
+            reason = str(session.result.get("error") or tr("No verdict: the measurement was paused or interrupted."))
+            self.verdict.show_verdict(card_text.unfinished_card(view, reason))
         self._area.ensureWidgetVisible(self.verdict)
 
     def _lay_out(self, head: PageHead) -> None:
