@@ -159,6 +159,16 @@ def headless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def embedding_model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model with a header that makes it an embedding model: a text's vector is that of its last token."""
+    from tests.models.tiny_models import write_pooled
+
+    path = tmp_path_factory.mktemp("embedding") / "embedding.gguf"
+    write_pooled(demo_model, path)
+    return path
+
+
 def _program(path: Path, *command: str) -> Path:
     path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     path.chmod(0o755)

@@ -14,12 +14,14 @@ import pytest
 from launcher.app import planner, recipes
 from launcher.app.planner import MachineDescription
 from launcher.app.session_bench import options_with_settings
+from launcher.app.start_settings import resolve_start
 from launcher.engine.arguments import START_FLAGS
 from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import prepare_launch as launch_plan
 from launcher.engine.settings import change_settings
 from launcher.models.catalogue_load import load_catalogue
+from launcher.models.locate import select_model
 from launcher.models.memory import KV_TYPES
 from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.server_settings import ROWS, Value, to_fields
@@ -63,7 +65,8 @@ def card(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         return None
     told, program = tmp_path / "told", tmp_path / "llama-server"
     others = "--model --metrics --cors-origins --no-ui --gpu-layers --flash-attn --batch-size --device --spec-type"
-    flags = " ".join({*others.split(), *START_FLAGS, *(flag for row in ROWS.values() for flag in row.flags)})
+    row_flags = (flag for row in ROWS.values() for flag in row.flags)
+    flags = " ".join({*others.split(), "--embeddings", *START_FLAGS, *row_flags})
     program.write_text(CARD.format(flags=flags, told=shlex.quote(str(told))))
     program.chmod(0o755)
     return told
@@ -155,6 +158,46 @@ async def compare_all(name: str, card: Path | None, home: Path) -> None:
             model_at = asked.index("--model") + 1
             asked[model_at] = str(path)
             assert [wanted[0], *without_plumbing(asked)] == wanted, f"ask {number}: {settings}"
+
+
+def test_all_ways_to_start_an_embedding_model_give_it_the_same_arguments(
+    card: Path | None, home: Path, embedding_model: Path
+) -> None:
+    """The user's catalogue does not say what it is: its header does."""
+    folder = home / "config" / "models"
+    folder.mkdir(parents=True)
+    path = folder / "own.gguf"
+    path.symlink_to(embedding_model)
+    files = "files = [{ quant = 'Q', file = 'own.gguf' }]\n"
+    (folder / "own.toml").write_text(f"[[models]]\nid = 'own'\nname = 'Own'\n{files}speculation = 'mtp'\n")
+
+    async def compare() -> None:
+        machine = MachineDescription()
+        here = await planner.read_situation(machine)
+        settings: dict[str, Value] = {"ctx": 8_192, "kv": "f16", "ubatch": 256, "slots": 1}
+        for named in ("own", str(embedding_model)):
+            options = (await resolve_start(named, settings)).options
+            served = await launch_plan(options, ENDPOINT)
+            wanted = without_plumbing(served.command.arguments)
+            assert wanted.count("--embeddings") == 1
+            assert not any(word.startswith("--spec") for word in wanted)
+            recipe = (await recipes.recipe_of_options(options, port=None, backend=None)).recipe
+            assert without_plumbing([*recipe.program, *recipe.build_arguments()]) == wanted
+
+            selection = select_model(named, load_catalogue())
+            criteria = PlanCriteria(model=selection.entry.id, **to_fields(settings))
+            plan = make_plans(selection.catalogue, here, criteria)[0]
+            assert plan.setting.draft == 0
+            engine = await planner.planned_engine(machine, here)
+            assert without_plumbing(planner.plan_arguments(plan, engine)) == wanted
+
+            if card is not None:
+                await planner.compare_with_engine(planner.read_source(named), plan.setting, None, machine)
+                asked = card.read_text().splitlines()
+                asked[asked.index("--model") + 1] = str(served.options.model)
+                assert [wanted[0], *without_plumbing(asked)] == wanted
+
+    asyncio.run(compare())
 
 
 def test_the_built_in_engine_is_asked_with_the_arguments_of_its_server(home: Path) -> None:

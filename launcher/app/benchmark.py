@@ -25,6 +25,7 @@ from launcher.engine.server.launch import prepare_launch
 from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import ServerEntry
 from launcher.models.gguf import read_model
+from launcher.models.limits import check_writes_text, no_text_error
 from launcher.monitor.health_event import FindingCode
 from launcher.tuning.history import SessionRecord, record_session
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
@@ -121,11 +122,12 @@ async def serve_target(
     model_name: str,
     workload: Workload | None = None,
 ) -> BenchmarkTarget:
-    """Serve a model on a session to measure it. The caller stops it. Raises what a start raises.
+    """Serve a model on a session to measure it. The caller stops it. Raises what a start raises, and ModelWritesNoText.
 
     With `workload`, BadOption is raised before the start for prompts that exceed the context.
     """
     launch = await prepare_launch(options, Endpoint(0, ""))
+    check_writes_text(launch.header)
     if workload is not None:
         _check_sizes(workload, launch.context)
     options = replace(options, context=launch.context)
@@ -151,7 +153,12 @@ def _check_sizes(workload: Workload, context: int) -> None:
 
 @asynccontextmanager
 async def running_target(entry: ServerEntry) -> AsyncIterator[BenchmarkTarget]:
-    """Yield a running server of this user, to be measured as it is. Raises what requests to it raise."""
+    """Yield a running server of this user, to be measured as it is.
+
+    Raises what requests to it raise, and ModelWritesNoText for an embedding model.
+    """
+    if entry.embeddings:
+        raise no_text_error(entry.model)
     key = await asyncio.to_thread(verified_api_key, entry)
     settings = {name: _to_run_value(value) for name, value in entry.settings.items() if value not in (None, [])}
     find_spill = partial(asyncio.to_thread, _find_spill_sentence, entry.url)

@@ -25,7 +25,7 @@ from launcher.app.first_steps import Stage, Step, StepDetail, StepProgress
 from launcher.app.session import ServerSession
 from launcher.app.settings import transfer_settings
 from launcher.app.start_settings import ResolvedStart, resolve_start, start_planned
-from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError
+from launcher.base.errors import DownloadBusy, DraftsInert, EngineBusy, LauncherError, ModelWritesNoText
 from launcher.base.messages import message
 from launcher.base.progress import Phase, Progress
 from launcher.engine.builds.install import install_build
@@ -95,11 +95,12 @@ def make_server_starter(session: ServerSession) -> StartServer:
     return serve
 
 
-async def perform_first_start(request: FirstStartRequest, serve: StartServer, on_step: OnStep) -> Reply:
+async def perform_first_start(request: FirstStartRequest, serve: StartServer, on_step: OnStep) -> Reply | None:
     """Run the remaining steps of a first start, and return the self-test's reply. The server keeps running.
 
-    `on_step` is called with each change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what
-    `survey_start`, `query_model_to_fetch`, `query_engine_to_fetch`, `check_disk_space`, `install_build`, `pull` and
+    The reply is None for an embedding model, whose first vector is part of the start. `on_step` is called with each
+    change of a step. Cancelling pauses. Raises the LauncherError of the failed step: what `survey_start`,
+    `query_model_to_fetch`, `query_engine_to_fetch`, `check_disk_space`, `install_build`, `pull` and
     `ServerSession.start` raise, and DraftsInert when no draft was accepted.
     """
     return await _FirstStart(request, serve, on_step).run()
@@ -111,7 +112,7 @@ class _FirstStart:
         self._steps = {step: StepProgress(step) for step in Step}
         self._current_step = Step.ENGINE
 
-    async def run(self) -> Reply:
+    async def run(self) -> Reply | None:
         try:
             survey = await survey_start(self._request)
             for progress in initial_steps(survey):
@@ -259,8 +260,11 @@ class _FirstStart:
                 self._report_step(step, Stage.DONE, detail=StepDetail.SERVED)
         return send_request
 
-    async def _run_self_test(self, send_request: SendRequest) -> Reply:
-        """Send one request, and return the reply. Raises DraftsInert if drafts were made and none was accepted."""
+    async def _run_self_test(self, send_request: SendRequest) -> Reply | None:
+        """Send one request, and return the reply, None for an embedding model.
+
+        Raises DraftsInert if drafts were made and none was accepted.
+        """
         self._report_step(Step.SELF_TEST, Stage.RUNNING)
         demo = self._request.is_demo
         request = ChatRequest(
@@ -270,7 +274,11 @@ class _FirstStart:
             seed=1,
             thinking=False,
         )
-        reply = await send_request(request)
+        try:
+            reply = await send_request(request)
+        except ModelWritesNoText:
+            self._report_step(Step.SELF_TEST, Stage.DONE, detail=StepDetail.EMBEDS)
+            return None
         drafts = reply.acceptance
         if drafts.drafted and not drafts.accepted:
             raise DraftsInert(

@@ -230,6 +230,7 @@ def options_for_plan(plan: Plan, *, rpc: Sequence[str] = (), extra: Sequence[str
         downloaded_file(plan) or Path(plan.file.file),
         draft_file=_companion_path(plan, draft),
         spec_type=speculation.spec_type,
+        embeddings=plan.entry.embedding,
         mmproj=_companion_path(plan, projector),
         rpc=tuple(rpc),
         extra=tuple(extra),
@@ -516,7 +517,7 @@ def settings_for_model(model: GgufModel, criteria: PlanCriteria, situation: Situ
     from launcher.models.plan import plan_file
 
     check_criteria(criteria)
-    has_head = model.mtp_head is MtpHead.PRESENT
+    has_head = model.mtp_head is MtpHead.PRESENT and not model.is_embedding
     if criteria.draft and not has_head:
         raise no_head_error(model.path.name)
     with suppress(GeometryUnknown):
@@ -602,7 +603,8 @@ async def compare_with_engine(
     build = await choose_build(ServeOptions(Path(source.model.path), engine=engine))
     gpu = settings.backend != "cpu"
     no_gpu = machine is not None and machine.backend == "cpu"
-    answer = await ask_engine(build, source.parts, settings, gpu=gpu, no_gpu=no_gpu)
+    embeddings = source.model.is_embedding
+    answer = await ask_engine(build, source.parts, settings, gpu=gpu, no_gpu=no_gpu, embeddings=embeddings)
     try:
         formula = estimate_by_formula(
             source, replace(settings, backend=answer.backend, gpus=max(len(answer.devices), 1))

@@ -458,7 +458,8 @@ def _make_basis(launch: Launch, situation: Situation | None, engine_pid: int | N
         draft_model=read_draft_file(options.draft_file),
         draft_bytes=file_bytes(options.draft_file),
         trained_context=header.trained_context,
-        can_draft=header.has_mtp_head or options.draft_file is not None or settings.ngrams,
+        can_draft=not header.is_embedding
+        and (header.has_mtp_head or options.draft_file is not None or settings.ngrams),
         expert_layers=weights.expert_layers(mtp=settings.draft > 0) if weights and backend != "cpu" else 0,
         kv_types=kv_types,
         load=expected_load_time(launch),

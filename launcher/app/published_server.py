@@ -304,6 +304,7 @@ class PublishedServer:
                 engine=launch.build.name if launch else _engine_name(options),
                 model=api_model_name(options),
                 draft=options.draft,
+                embeddings=options.embeddings,
                 health=(),
                 settings=launched_settings(launch) if launch else {},
                 formula_inputs=make_formula_inputs(launch) if launch else {},

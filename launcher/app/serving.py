@@ -13,6 +13,7 @@ from launcher.engine.serve_options import ServeOptions
 from launcher.engine.server import registry
 from launcher.engine.server.client import ChatRequest, EngineClient
 from launcher.engine.server.listener import verified_api_key
+from launcher.models.limits import no_text_error
 from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
 from launcher.monitor.reply import OnDelta, Reply, read_reply
@@ -45,13 +46,18 @@ async def serve(
 async def request_reply(
     request: ChatRequest, *, url: str | None, api_key: str | None = None, on_delta: OnDelta | None = None
 ) -> Reply:
-    """Return the reply of a running server of this user, else of another server at `url` with `api_key`."""
+    """Return the reply of a running server of this user, else of another server at `url` with `api_key`.
+
+    Raises ModelWritesNoText for a server of this user with an embedding model.
+    """
     try:
         entry = await asyncio.to_thread(registry.find_server, url)
     except ServerNotFound as error:
         if url is None:
             raise
         return await _chat_with_other_server(request, parse_address(url), api_key, on_delta, error)
+    if entry.embeddings:
+        raise no_text_error(entry.model)
     if suspended := await asyncio.to_thread(suspended_engine_error, entry):
         raise suspended
     key = await asyncio.to_thread(verified_api_key, entry)

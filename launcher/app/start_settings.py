@@ -359,7 +359,8 @@ async def resolve_start(
     own = await read_own_settings(base, use_kept=use_kept, use_tuned=use_tuned)
     unused_kept = {} if use_kept else await asyncio.to_thread(load_model_settings, base.model)
     build, situation = await _read_engine_and_memory(base, ending)
-    can_draft = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
+    drafts_somehow = header.has_mtp_head or base.draft_file is not None or base.drafts_repeats
+    can_draft = drafts_somehow and not header.is_embedding
     unusable = _find_unusable(own.kept, build, can_draft=can_draft)
     tuned_elsewhere = _find_unusable(own.tuned, build, can_draft=True)
     own = replace(own, kept=_leave_out(own.kept, unusable), tuned=_leave_out(own.tuned, tuned_elsewhere))
@@ -383,7 +384,7 @@ async def resolve_start(
     options = _start_options(base, resolved.plan, {**fixed, **tuned, **chosen}, header.trained_context)
     replaced = _leave_out(resolved.replaced, asked)
     notices = []
-    if not can_draft and "draft" not in chosen:
+    if not can_draft and not header.is_embedding and "draft" not in chosen:
         notices.append(Notice(NO_HEAD, message("{name} has no MTP head, so MTP is off.", name=base.model.name)))
     if unusable:
         notices.append(_unusable_notice(unusable))
@@ -483,7 +484,7 @@ def _select_named_model(
 def _choose_drafting(options: ServeOptions, entry: ModelEntry) -> ServeOptions:
     """Return the options for a model without an MTP head: with n-gram drafts, its draft model, or no drafts."""
     speculation = SPECULATION[entry.speculation] if entry.speculation else None
-    if speculation is None:
+    if speculation is None or entry.embedding:
         return replace(options, draft=0)
     if speculation.spec_type.startswith("ngram"):
         return replace(options, spec_type=speculation.spec_type)

@@ -20,6 +20,7 @@ from launcher.engine.serve_options import (
 from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.state import SERVING, ServerState
+from launcher.models.limits import check_writes_text
 from launcher.tuning.curves import (
     CurveAxis,
     CurveStart,
@@ -80,12 +81,14 @@ class SweepModel:
 async def prepare_model(options: ServeOptions, model_name: str, drafts: Sequence[int] = ()) -> SweepModel:
     """Return the model to measure with some draft lengths: by default without MTP, and with it if the model can draft.
 
-    Raises BadOption for invalid options, errors of the model's file, and ModelHasNoHead for drafts without a head.
+    Raises BadOption for invalid options, errors of the model's file, ModelWritesNoText for an embedding model, and
+    ModelHasNoHead for drafts without a head.
     """
     # check_model refuses a draft length above 0 for a model without a head.
     with_longest_draft = replace(options, draft=max(drafts, default=0))
     check_options(with_longest_draft)
     header = await asyncio.to_thread(check_model, with_longest_draft)
+    check_writes_text(header)
     can_draft = header.has_mtp_head or options.draft_file is not None
     series = tuple(drafts) or ((0, options.draft or DEFAULT_DRAFT) if can_draft else (0,))
     context = options.context or fallback_context(header.trained_context)

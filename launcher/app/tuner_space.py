@@ -19,6 +19,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import Launch, prepare_launch
 from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
+from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
 from launcher.models.server_settings import ROWS, Likely, ServerSetting
 from launcher.models.speed import bytes_per_token
@@ -126,8 +127,9 @@ async def prepare_tune(
 
     `vary` are the settings of VARIED to vary besides the draft length, None for those that are likely to matter.
     `space` is the search space of a continued tune. `engine_pid` is the engine of the server that will be stopped for
-    the tune, which may use its memory, and `log` its log. Raises ModelHasNoHead for a model that cannot draft,
-    BadOption for an unknown name or a goal without a sensor, and what `prepare_launch` raises.
+    the tune, which may use its memory, and `log` its log. Raises ModelWritesNoText for an embedding model,
+    ModelHasNoHead for one that cannot draft, BadOption for an unknown name or a goal without a sensor, and what
+    `prepare_launch` raises.
     """
     if unknown := set(vary or ()) - set(VARIED):
         wrong = ", ".join(sorted(unknown)).replace("_", "-")
@@ -137,6 +139,7 @@ async def prepare_tune(
             message("There are {known}.", known=known),
         )
     launch = await prepare_launch(replace(options, draft=0), Endpoint(0, ""))
+    check_writes_text(launch.header)
     basis = await read_basis(launch, engine_pid=engine_pid, log=log)
     if not basis.can_draft:
         raise ModelHasNoHead(

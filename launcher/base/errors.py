@@ -107,6 +107,12 @@ class ModelHasNoHead(LauncherError):
     code = "model_has_no_mtp_head"
 
 
+class ModelWritesNoText(LauncherError):
+    """Text was requested from an embedding model."""
+
+    code = "model_writes_no_text"
+
+
 class GeometryUnknown(LauncherError):
     """A model's header lacks values that the memory estimate needs."""
 

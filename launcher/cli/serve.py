@@ -193,13 +193,16 @@ def _describe_server(session: ServerSession, start: ResolvedStart) -> Iterator[s
     draft = launch.options.draft
     plan_settings = launch.plan_settings("cpu")
     mtp = f"MTP on, draft length {draft}" if draft else "MTP off"
+    embeds = launch.options.embeddings
     slots = f"{plan_settings.slots} slot{'' if plan_settings.slots == 1 else 's'}"
     yield f"\n{launch.header.name}, {launch.build.name} engine {launch.build.version}"
     rows = {
         "address": f"{endpoint.url}/v1",
         "API key": endpoint.api_key,
-        "settings": f"{mtp}, context {launch.context}, {slots}",
-        "context": _describe_full_context(plan_settings, launch.options.extra),
+        "example": embeds and _embedding_request(endpoint.url, endpoint.api_key),
+        "settings": f"{'embeddings' if embeds else mtp}, context {launch.context}, {slots}",
+        "context": "" if embeds else _describe_full_context(plan_settings, launch.options.extra),
+        "texts": embeds and _describe_longest_text(plan_settings, splits=launch.header.splits_texts),
         "memory": f"KV cache {plan_settings.kv}, ubatch {plan_settings.ubatch}",
         "limits": limits and f"{limits}, to fit into host memory",
         "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
@@ -226,6 +229,19 @@ async def _print_advice(session: ServerSession, *, as_json: bool) -> None:
     if advice is not None:
         commands = f"`mtp-launcher restart --set draft={advice.better}` tries it, `mtp-launcher tune` measures."
         print(f"Advice: {advice.sentence} {commands}", file=sys.stderr, flush=True)
+
+
+def _embedding_request(url: str, api_key: str) -> str:
+    """Return a request for a text's vector. Its quotes suit bash, PowerShell 7 and cmd."""
+    key = f'-H "Authorization: Bearer {api_key}"'
+    return f'curl {url}/v1/embeddings {key} -H "Content-Type: application/json" -d "{{\\"input\\": \\"Hello.\\"}}"'
+
+
+def _describe_longest_text(plan_settings: PlanSettings, *, splits: bool) -> str:
+    """Return a sentence on how long a text may be."""
+    if splits or plan_settings.ubatch >= plan_settings.slot_context:
+        return f"up to {plan_settings.slot_context} tokens each"
+    return f"up to {plan_settings.ubatch} tokens each; --ubatch N allows longer ones"
 
 
 def _describe_full_context(plan_settings: PlanSettings, extra: Sequence[str]) -> str:

@@ -24,7 +24,19 @@ async def run(options: argparse.Namespace) -> Result:
     from launcher.app.running_servers import read_running_servers
 
     servers = await read_running_servers(options.url)
-    fields = {"settings", "url", "port", "api_key", "engine_pid", "model", "engine", "draft", "health", "shared"}
+    fields = {
+        "settings",
+        "url",
+        "port",
+        "api_key",
+        "engine_pid",
+        "model",
+        "engine",
+        "draft",
+        "embeddings",
+        "health",
+        "shared",
+    }
     data = [
         {
             "state": server.state,
@@ -43,8 +55,8 @@ def _format_servers(servers: Sequence[RegisteredServer], *, show_key: bool) -> I
         yield "No server is running. Start one with `mtp-launcher serve --model FILE`."
     for server in servers:
         entry = server.entry
-        mtp = f"draft length {entry.draft}" if entry.draft else "MTP off"
-        facts = (server.state, entry.model, mtp, f"{entry.engine} engine", f"pid {entry.engine_pid}")
+        mode = f"draft length {entry.draft}" if entry.draft else "embeddings" if entry.embeddings else "MTP off"
+        facts = (server.state, entry.model, mode, f"{entry.engine} engine", f"pid {entry.engine_pid}")
         yield f"{entry.url}/v1  {'  '.join(facts)}"
         if server.problem:
             yield f"  {server.problem}"

@@ -217,14 +217,15 @@ def _step_json(step: StepProgress) -> dict[str, Any]:
     }
 
 
-def _describe_ready(session: ServerSession, reply: Reply) -> str:
+def _describe_ready(session: ServerSession, reply: Reply | None) -> str:
     endpoint, launch = session.supervisor.endpoint, session.supervisor.launch
     name = launch.header.name if launch else ""
-    first = f"first token {reply.first_token_s:.2f} s" if reply.first_token_s is not None else ""
+    first_token_s = reply.first_token_s if reply else None
+    first = f"first token {first_token_s:.2f} s" if first_token_s is not None else ""
     return f"\n{name} is ready. {first}\n  address  {endpoint.url}/v1\n  API key  {endpoint.api_key}\nCtrl-C stops it."
 
 
-def _ready_json(session: ServerSession, reply: Reply) -> dict[str, Any]:
+def _ready_json(session: ServerSession, reply: Reply | None) -> dict[str, Any]:
     endpoint = session.supervisor.endpoint
     return {
         "event": "ready",
@@ -232,6 +233,6 @@ def _ready_json(session: ServerSession, reply: Reply) -> dict[str, Any]:
         "api_key": endpoint.api_key,
         "launcher_pid": os.getpid(),
         "pid": session.supervisor.engine_pid,
-        "first_token_s": round_figure(reply.first_token_s, 3),
-        "text": reply.text,
+        "first_token_s": round_figure(reply.first_token_s if reply else None, 3),
+        "text": reply.text if reply else None,
     }

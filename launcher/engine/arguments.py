@@ -57,6 +57,7 @@ LLAMA_SERVER = EngineBuild(
             "--device",
             "--rpc",
             "--spec-draft-model",
+            "--embeddings",
         }
     ),
 )
@@ -103,6 +104,8 @@ def _setting_arguments(options: ServeOptions, build: EngineBuild, *, gpu: bool) 
         yield "--batch-size", str(options.ubatch)
     if options.draft:
         yield from _drafting_arguments(options)
+    if options.embeddings:
+        yield "--embeddings", None
     for field, flag in _FILE_FLAGS.items():
         if (path := getattr(options, field)) is not None:
             yield flag, str(path)

@@ -99,6 +99,11 @@ def _set_slot_folder(_engine: Any, params: Any, value: str) -> None:  # noqa: AN
     params.slot_save_path = os.path.join(value, "")  # noqa: PTH118 -- the engine appends file names without a separator
 
 
+def _serve_ranks(engine: Any, params: Any, _value: bool) -> None:  # noqa: ANN401
+    params.embedding = True
+    params.pooling_type = engine.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+
+
 def _set_gpu_layers(_engine: Any, params: Any, value: str) -> None:  # noqa: ANN401
     params.n_gpu_layers = {"auto": -1, "all": -2}.get(value) or int(value)
 
@@ -154,6 +159,10 @@ def _make_parser() -> _Parser:
     )
     add_flag("-mm", "--mmproj", to="mmproj.path", help="file of the vision projector")
     add_flag("--chat-template-file", to=_set_chat_template, help="file with a chat template in place of the model's")
+    add_flag("--embedding", "--embeddings", to="embedding", action="store_true", help="serve embeddings")
+    pooling = _enum_setter("pooling_type", "llama_pooling_type", "LLAMA_POOLING_TYPE_")
+    add_flag("--pooling", to=pooling, choices=("none", "mean", "cls", "last", "rank"), help="vectors of a text to one")
+    add_flag("--rerank", "--reranking", to=_serve_ranks, action="store_true", help="serve /v1/rerank")
     add_flag("--slot-save-path", to=_set_slot_folder, help="folder where the states of slots are saved")
     add_flag("--no-warmup", to="warmup", action="store_false", dest="warmup")
     add_flag("--sleep-idle-seconds", to="sleep_idle_seconds", type=int)

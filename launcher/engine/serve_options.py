@@ -54,8 +54,9 @@ class ServeOptions(ServerSettings):
     built-in engine. `draft` is the draft length in tokens, `draft_file` a separate draft model, `spec_type` the type of
     speculative decoding. `alias` is the model's name in the API. `mmproj` is the vision projector,
     `chat_template_file` replaces the model's chat template. `rpc` are llama.cpp RPC workers as HOST:PORT whose devices
-    are used in addition. `no_gpu` makes a GPU build compute on the CPU. `extra` are the arguments that the user wrote
-    after `--`; they are passed unchanged at the end of the command line.
+    are used in addition. `no_gpu` makes a GPU build compute on the CPU. `embeddings`: the model turns texts into
+    vectors, and the server answers /v1/embeddings; a start takes it from the model's header. `extra` are the arguments
+    that the user wrote after `--`; they are passed unchanged at the end of the command line.
     """
 
     model: Path
@@ -71,6 +72,7 @@ class ServeOptions(ServerSettings):
     chat_template_file: Path | None = None
     rpc: tuple[str, ...] = ()
     no_gpu: bool = False
+    embeddings: bool = False
     extra: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,7 @@
-"""Client code for a server: streaming requests with curl, Python and TypeScript that report errors."""
+"""Client code for a server: requests with curl, Python and TypeScript that report errors.
+
+A server of a model that writes streams its reply; one of an embedding model returns the vector of a text.
+"""
 
 import json
 import re
@@ -13,10 +16,47 @@ _SILENCE_S = 75
 tools/server/README.md).
 """
 
+_PYTHON_REPLY = """\
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": prompt}],
+        stream=True,
+    )
+    for chunk in stream:
+        if chunk.choices and chunk.choices[0].delta.content:
+            print(chunk.choices[0].delta.content, end="", flush=True)
+    print()"""
+_PYTHON_VECTOR = """\
+    reply = client.embeddings.create(model=MODEL, input=prompt)
+    print(reply.data[0].embedding)"""
+_TYPESCRIPT_REPLY = """\
+  const stream = await client.chat.completions.create({
+    model: MODEL,
+    messages: [{ role: "user", content: prompt }],
+    stream: true,
+  });
+  for await (const chunk of stream) {
+    process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
+  }
+  process.stdout.write("\\n");"""
+_TYPESCRIPT_VECTOR = """\
+  const reply = await client.embeddings.create({
+    model: MODEL,
+    input: prompt,
+  });
+  console.log(JSON.stringify(reply.data[0]?.embedding));"""
+"""Requests of the programs; MODEL stands for the model's name in the API, quoted."""
+
 
 def curl_request(recipe: ExportRecipe) -> str:
     """Return a request for bash. The key is passed through standard input, so that no process list shows it."""
-    body = {"model": recipe.name, "stream": True, "messages": [{"role": "user", "content": _PROMPT}]}
+    body: dict[str, object] = {"model": recipe.name}
+    if recipe.embeds:
+        path = "embeddings"
+        body |= {"input": _PROMPT}
+    else:
+        path = "chat/completions"
+        body |= {"stream": True, "messages": [{"role": "user", "content": _PROMPT}]}
     key = f"${{{KEY_VARIABLE}:?Set {KEY_VARIABLE} to the API key}}"
     if recipe.api_key:
         key = re.sub(r"[\\$`]", r"\\\g<0>", recipe.api_key)  # characters with a meaning in a here-document
@@ -24,7 +64,7 @@ def curl_request(recipe: ExportRecipe) -> str:
 curl --silent --show-error --fail-with-body --no-buffer --connect-timeout 5 \\
   --header 'Content-Type: application/json' --header @- \\
   --data {quoting.quote_bash(json.dumps(body))} \\
-  {quoting.quote_bash(f"{recipe.url}/chat/completions")} <<EOF
+  {quoting.quote_bash(f"{recipe.url}/{path}")} <<EOF
 Authorization: Bearer {key}
 EOF
 """
@@ -34,6 +74,8 @@ def python_program(recipe: ExportRecipe) -> str:
     """Return a Python program that uses the package `openai`."""
     key = quoting.quote_source(recipe.api_key) if recipe.api_key else f'os.environ["{KEY_VARIABLE}"]'
     imports = "import sys\n" if recipe.api_key else "import os\nimport sys\n"
+    model = quoting.quote_source(recipe.name)
+    request = _PYTHON_VECTOR if recipe.embeds else _PYTHON_REPLY
     return f'''\
 # pip install openai
 {imports}
@@ -47,15 +89,7 @@ client = openai.OpenAI(
 )
 prompt = " ".join(sys.argv[1:]) or "{_PROMPT}"
 try:
-    stream = client.chat.completions.create(
-        model={quoting.quote_source(recipe.name)},
-        messages=[{{"role": "user", "content": prompt}}],
-        stream=True,
-    )
-    for chunk in stream:
-        if chunk.choices and chunk.choices[0].delta.content:
-            print(chunk.choices[0].delta.content, end="", flush=True)
-    print()
+{request.replace("MODEL", model)}
 except openai.APITimeoutError:
     sys.exit("The server was silent for too long.")
 except openai.APIConnectionError as error:
@@ -73,6 +107,7 @@ def typescript_program(recipe: ExportRecipe) -> str:
     """Return a TypeScript program that uses the package `openai`."""
     missing = f'process.env.{KEY_VARIABLE} ?? fail("Set {KEY_VARIABLE} to the API key.")'
     key = quoting.quote_source(recipe.api_key) if recipe.api_key else missing
+    request = _TYPESCRIPT_VECTOR if recipe.embeds else _TYPESCRIPT_REPLY
     return f"""\
 // npm install openai
 import OpenAI from "openai";
@@ -91,15 +126,7 @@ const client = new OpenAI({{
 const prompt = process.argv.slice(2).join(" ") || "{_PROMPT}";
 
 async function main(): Promise<void> {{
-  const stream = await client.chat.completions.create({{
-    model: {quoting.quote_source(recipe.name)},
-    messages: [{{ role: "user", content: prompt }}],
-    stream: true,
-  }});
-  for await (const chunk of stream) {{
-    process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
-  }}
-  process.stdout.write("\\n");
+{request.replace("MODEL", quoting.quote_source(recipe.name))}
 }}
 
 main().catch((error: unknown) => {{

@@ -92,6 +92,11 @@ class ExportRecipe:
         return self.model, *(value for flag, value in self.options if flag in _FILE_OPTIONS and value)
 
     @property
+    def embeds(self) -> bool:
+        """Whether the server turns texts into vectors and writes none."""
+        return any(flag in ("--embeddings", "--embedding") for flag, _ in self.options)
+
+    @property
     def url(self) -> str:
         """The base URL of its OpenAI API for clients on this computer."""
         host = LOOPBACK if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 -- compared, not bound

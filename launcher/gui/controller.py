@@ -325,7 +325,13 @@ class Controller(QObject):
                 self.launched.emit(None)
 
     def _handle_launched(self, event: Launched) -> None:
-        self._view_model.update(model=event.model, settings=event.settings, address=event.address, served=True)
+        self._view_model.update(
+            model=event.model,
+            settings=event.settings,
+            address=event.address,
+            served=True,
+            writes_text=not event.launch.options.embeddings,
+        )
         self.launch, self.note, self.shared = event.launch, event.note, event.shared
         if self._start_request is not None:  # the next start without arguments repeats the settings that run now
             from launcher.app.start_settings import ResolvedStart

@@ -53,6 +53,7 @@ class Inputs:
     address: str = ""
     replying: bool = False
     served: bool = False
+    writes_text: bool = True
     problem: LauncherError | None = None
 
 
@@ -106,13 +107,15 @@ def derive_view(inputs: Inputs) -> View:
         offers_demo=resting and not inputs.served,
         can_start=resting and inputs.model is not None,
         can_stop=not resting and state is not ServerState.STOPPING,
-        can_ask=running and not inputs.replying,
+        can_ask=running and inputs.writes_text and not inputs.replying,
         replying=inputs.replying,
-        prompt_hint=_prompt_hint(state, running=running),
+        prompt_hint=_prompt_hint(state, running=running, writes_text=inputs.writes_text),
     )
 
 
-def _prompt_hint(state: ServerState, *, running: bool) -> str:
+def _prompt_hint(state: ServerState, *, running: bool, writes_text: bool) -> str:
+    if running and not writes_text:
+        return tr("An embedding model writes no text · programs send it texts at /v1/embeddings")
     if running:
         return tr("Type a message · Enter sends, Esc stops")
     if state in _RESTING:

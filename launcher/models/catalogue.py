@@ -215,6 +215,8 @@ class ModelEntry:
 
     def has_head(self, file: ModelFile) -> bool:
         """Return whether the catalogue expects an MTP head in `file`; the file's header overrides it where read."""
+        if self.embedding:  # it drafts nothing, whatever its file holds
+            return False
         return self.speculation == "mtp" if file.has_head is None else file.has_head
 
     def expert_layer_mib(self, file: ModelFile) -> float | None:

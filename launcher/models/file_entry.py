@@ -69,7 +69,7 @@ def describe_file(model: GgufModel, name: str | None = None) -> ModelEntry:
         name="".join(filter(str.isprintable, name or "")) or model.name,
         parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
-        embedding=is_embedding(model),
+        embedding=model.is_embedding,
         speculation="draft-file" if beside.head else "mtp",
         draft=beside.head,
         mmproj=beside.projectors,
@@ -89,11 +89,6 @@ def _quant_of_header(model: GgufModel) -> str | None:
     for tensor in model.tensors:
         totals[tensor.quant] += tensor.n_bytes or 0
     return max(totals, key=totals.__getitem__, default=None)
-
-
-def is_embedding(model: GgufModel) -> bool:
-    """Return whether a model turns texts into vectors or ranks them, and writes none."""
-    return bool(model.count("pooling_type")) or model.metadata.get(f"{model.architecture}.attention.causal") is False
 
 
 def count_parameters(model: GgufModel) -> int:

@@ -20,6 +20,8 @@ _PART = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf"
 """The names of split files (llama_split_path in llama.cpp)."""
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _MAX_NAME = 120
+_POOLING_LAST = 3
+"""LLAMA_POOLING_TYPE_LAST of llama.h."""
 _MAX_NAMED_PARTS = 1_000
 
 
@@ -88,6 +90,18 @@ class _HeaderProperties:
     def promised_heads(self) -> int:
         """Number of MTP heads by the metadata; their tensors may be missing."""
         return self.count("nextn_predict_layers") or 0
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether the model turns texts into vectors or ranks them, and writes none."""
+        is_causal = self.metadata.get(f"{self.architecture}.attention.causal")
+        return bool(self.count("pooling_type")) or is_causal is False
+
+    @property
+    def splits_texts(self) -> bool:
+        """Whether an engine may read a text of an embedding model in several batches, because the vector is its last
+        token's (can_split of server-context.cpp). Else a text must fit into one ubatch."""
+        return self.count("pooling_type") == _POOLING_LAST
 
     @property
     def mtp_head(self) -> MtpHead:

@@ -25,12 +25,16 @@ from launcher.models.weights import Weights, read_weights, weights_by_rules
 
 @dataclass(frozen=True, slots=True)
 class HeaderSummary:
-    """The size, geometry and weights of a file, if it has an MTP head, and the program version that read it."""
+    """The size, geometry and weights of a file, and the program version that read it.
+
+    `has_head` is whether it has an MTP head, `embedding` whether it turns texts into vectors.
+    """
 
     size_bytes: int
     has_head: bool
     geometry: Geometry
     weights: Weights
+    embedding: bool = False
     version: str = __version__
 
 
@@ -55,7 +59,7 @@ def apply_summary(entry: ModelEntry, file: ModelFile) -> tuple[ModelEntry, Model
     if summary is None:
         return entry, file, None
     file = replace(file, size_bytes=file.size_bytes or summary.size_bytes, has_head=summary.has_head)
-    return replace(entry, geometry=summary.geometry), file, summary.weights
+    return replace(entry, geometry=summary.geometry, embedding=summary.embedding), file, summary.weights
 
 
 def read_draft_model(entry: ModelEntry) -> DraftModel | None:
@@ -104,7 +108,8 @@ _FILE: KeptFile[HeaderSummary | None] = KeptFile(
 
 def _summarise(header: GgufHeader | GgufModel) -> HeaderSummary:
     geometry = read_geometry(header)
-    return HeaderSummary(header.file_bytes, header.has_mtp_head, geometry, read_weights(header, geometry))
+    weights = read_weights(header, geometry)
+    return HeaderSummary(header.file_bytes, header.has_mtp_head, geometry, weights, header.is_embedding)
 
 
 def _summarise_local(path: Path) -> HeaderSummary | None:

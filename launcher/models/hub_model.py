@@ -14,7 +14,7 @@ from launcher.base.paths import expand_user
 from launcher.fetch.hub import HubFile, RepoListing, is_hub_file, list_files
 from launcher.models.catalogue import Catalogue, CompanionFile, FilePart, ModelEntry, ModelFile
 from launcher.models.download_target import parse_hub_url
-from launcher.models.file_entry import count_parameters, geometry_or_none, is_embedding
+from launcher.models.file_entry import count_parameters, geometry_or_none
 from launcher.models.file_size import bits_per_weight
 from launcher.models.gguf import GgufModel, is_head_alone
 from launcher.models.gguf_remote import read_remote_model
@@ -145,7 +145,7 @@ def describe_repository(name: HubName) -> tuple[ModelEntry, ModelFile | None]:
         parameters_b=count_parameters(model) / 1e9 or None,
         native_context=model.trained_context or None,
         speculation="draft-file" if draft else "mtp",
-        embedding=is_embedding(model),
+        embedding=model.is_embedding,
         draft=draft,
         mmproj=tuple(_list_projectors(listing)),
         geometry=geometry_or_none(model),

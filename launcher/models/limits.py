@@ -3,8 +3,9 @@
 import re
 from collections.abc import Collection
 
-from launcher.base.errors import BadOption, ModelHasNoHead
+from launcher.base.errors import BadOption, ModelHasNoHead, ModelWritesNoText
 from launcher.base.messages import message
+from launcher.models.gguf import GgufModel
 
 _RPC = re.compile(r"(?P<host>[A-Za-z0-9_.-]{1,253}):(?P<port>\d{1,5})", re.ASCII)
 """A worker as llama.cpp parses it: the host ends at the first colon, so there are no IPv6 addresses (ggml-rpc.cpp)."""
@@ -33,6 +34,20 @@ def no_head_error(name: str, *, why: str | None = None, **facts: object) -> Mode
         ),
         **facts,
     )
+
+
+def no_text_error(name: str) -> ModelWritesNoText:
+    """Return the error for requesting text from an embedding model."""
+    return ModelWritesNoText(
+        message("{name} is an embedding model: it turns texts into vectors and writes none.", name=name),
+        message("Send texts to /v1/embeddings of its server, or choose a model that writes."),
+    )
+
+
+def check_writes_text(model: GgufModel) -> None:
+    """Raise ModelWritesNoText for an embedding model."""
+    if model.is_embedding:
+        raise no_text_error(model.name)
 
 
 def training_warning(trained: int | None, context: int) -> str:

@@ -309,6 +309,8 @@ _USUAL = 0.4
 
 
 def _draft_reason(setting: PlanSettings, entry: ModelEntry, file: ModelFile, situation: Situation, chosen: bool) -> str:
+    if entry.embedding:
+        return ""
     if not setting.draft and entry.speculation == "ngram-mod":
         return message(
             "The file has no MTP head. To draft repeated text without one, add `-- --spec-type ngram-mod`.",
@@ -516,7 +518,7 @@ def list_cautions(
     setting = fitted.setting
     found = [_too_big_caution(situation)] if fitted.needed_mib > situation.free_mib else []
     found += situation.cautions
-    if situation.backend == "cpu":
+    if situation.backend == "cpu" and not entry.embedding:
         found.append(
             message(
                 "Without a GPU generation is slow, and whether MTP helps was not measured. Try --no-mtp.",

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def test_names_reach_python_and_curl(name: str) -> None:
 def test_names_reach_typescript(name: str) -> None:
     line = next(line for line in clients.typescript_program(recipe_with(name)).splitlines() if "model: " in line)
     assert ast.literal_eval(line.strip().removeprefix("model: ").rstrip(",")) == name
+
+
+def test_an_embedding_model_is_asked_for_a_vector() -> None:
+    recipe = replace(recipe_with("m"), options=(("--embeddings", None),))
+    before, _, _ = clients.curl_request(recipe).partition(" <<EOF")
+    assert shlex.split(before)[-1] == "http://127.0.0.1:20001/v1/embeddings"
+    program = ast.parse(clients.python_program(recipe))
+    assert "client.embeddings.create(model='m', input=prompt)" in ast.unparse(program)
+    assert "client.embeddings.create({" in clients.typescript_program(recipe)
 
 
 def test_curl_keeps_the_key_out_of_its_arguments() -> None:

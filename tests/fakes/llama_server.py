@@ -7,6 +7,7 @@ What it does wrong is named in FAKE_FAULTS, comma-separated:
     ignores-term        ignores SIGTERM and its parent's exit line
     no-drafts           /slots says speculative, no draft is ever made
     not-speculative     /slots says it does not speculate
+    no-vector           /v1/embeddings answers without a vector
     dies-on-chat        ends with exit code 3 at the first chat request
     dies-loading        says that memory ran out and ends with exit code 1
     dies-soon           ends with exit code 3 a tenth of a second after its first reply
@@ -27,7 +28,7 @@ import os
 import sys
 
 FAULTS = frozenset(filter(None, os.environ.get("FAKE_FAULTS", "").split(",")))
-FLAGS = ["--model", "--host", "--port", "--parallel", "--ctx-size", "--metrics", "--alias", "--threads"]
+FLAGS = ["--model", "--host", "--port", "--parallel", "--ctx-size", "--metrics", "--alias", "--threads", "--embeddings"]
 SPECULATION = ["--spec-type", "--spec-draft-n-max"]
 
 
@@ -83,6 +84,11 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         if "dies-on-chat" in FAULTS:
             die()
+        if self.path == "/v1/embeddings":
+            if "mute" in FAULTS:
+                threading.Event().wait()
+            self.answer(200, {"data": [] if "no-vector" in FAULTS else [{"embedding": [0.6, 0.8]}]})
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")

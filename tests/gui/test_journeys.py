@@ -242,6 +242,25 @@ def test_a_file_without_a_head_is_served_with_mtp_off_and_that_is_said(
     assert "of drafts accepted" not in texts(window)
 
 
+def test_an_embedding_model_is_served_and_the_chat_says_that_it_writes_no_text(
+    window: Window, wait_for: Wait, qtbot: QtBot, embedding_model: Path, demo_model: Path
+) -> None:
+    window.open_file(embedding_model)
+    wait_for(ServerState.READY)
+    chat = window.page("cockpit").chat
+    qtbot.waitUntil(lambda: "writes no text" in chat.prompt.placeholderText(), timeout=60_000)
+    assert "turns texts into vectors" in texts(window)
+    qtbot.keyClicks(chat.prompt, "What is a draft?")
+    qtbot.keyClick(chat.prompt, Qt.Key.Key_Return)
+    assert chat.messages == []
+    assert not chat.send_button.isEnabled()
+    window.open_file(demo_model)
+    qtbot.waitUntil(lambda: window.controller.view.can_ask, timeout=60_000)
+    chat.prompt.clear()
+    with qtbot.waitSignal(window.controller.replied, timeout=60_000):
+        ask(window, qtbot, "What is a draft?")
+
+
 def test_drafts_of_a_file_without_a_head_are_refused_and_off_by_one_click(
     window: Window, wait_for: Wait, qtbot: QtBot, headless_model: Path
 ) -> None:

@@ -44,6 +44,12 @@ def test_one_reply_at_a_time() -> None:
     assert derive_view(busy).replying
 
 
+def test_an_embedding_model_is_asked_nothing() -> None:
+    ready = Inputs(status=ServerStatus(ServerState.READY), model="m", writes_text=False)
+    assert not derive_view(ready).can_ask
+    assert "/v1/embeddings" in derive_view(ready).prompt_hint
+
+
 def test_only_what_changed_is_told() -> None:
     told: list[View] = []
     model = ViewModel()

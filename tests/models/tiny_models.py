@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter, PoolingType
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, PoolingType
 
 _HIDDEN, _FFN, _LAYERS, _WORDS = 384, 1_536, 4, 1_000
 
@@ -60,6 +60,20 @@ def write_bert(path: Path) -> None:
         for name in ("attn_output_norm", "layer_output_norm"):
             writer.add_tensor(f"blk.{block}.{name}.weight", _zeros(_HIDDEN))
             writer.add_tensor(f"blk.{block}.{name}.bias", _zeros(_HIDDEN))
+    _end(writer)
+
+
+def write_pooled(source: Path, path: Path, pooling: PoolingType = PoolingType.LAST) -> None:
+    """Write a copy of a model whose header says how the vectors of its tokens become one."""
+    reader = GGUFReader(source)
+    writer = GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            element = field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=element)
+    writer.add_pooling_type(pooling)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     _end(writer)
 
 

@@ -167,6 +167,20 @@ class EngineClient:
             )
         return len(tokens)
 
+    async def embed_text(self, text: str) -> Sequence[object]:
+        """Return a text's vector. There is no time limit. Raises Refused if the reply has none."""
+        reply = await self._http.get_json("/v1/embeddings", {"input": text}, limit_s=None)
+        try:
+            vector = reply["data"][0]["embedding"]
+        except (IndexError, KeyError, TypeError):
+            vector = None
+        if not isinstance(vector, list) or not vector:
+            raise Refused(
+                message("The server sent no vector for a text."),
+                message("Check that the address belongs to a llama-server."),
+            )
+        return vector
+
     async def read_metrics(self) -> str:
         """Return /metrics as text (Prometheus 0.0.4). Call it at most every 1.5 s: see count_working_slots."""
         return await self._http.get_text("/metrics")

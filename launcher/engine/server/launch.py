@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError
+from launcher.base.errors import BadOption, EngineUnsuitable, GeometryUnknown, LauncherError, ModelHasNoHead
 from launcher.base.messages import join_messages, message
 from launcher.engine.arguments import server_arguments
 from launcher.engine.builds.build import BUILT_IN, EngineBuild, find_llama_server_on_path
@@ -68,6 +68,12 @@ def check_model(options: ServeOptions) -> GgufModel:
     """
     header = _read_header(options.model)
     check_complete(*header.parts)
+    if options.draft and header.is_embedding:
+        raise ModelHasNoHead(
+            message("{name} is an embedding model: it writes no text, so it drafts none.", name=options.model.name),
+            message("Start it with --draft 0.", window="Turn MTP off."),
+            path=str(options.model),
+        )
     if options.draft and options.draft_file is None and not options.drafts_repeats and not header.has_mtp_head:
         why = (
             message("its metadata lists one, but the tensors are missing")
@@ -197,7 +203,8 @@ async def prepare_launch(options: ServeOptions, endpoint: Endpoint, *, freed_mib
     """
     check_options(options)
     header = await asyncio.to_thread(check_model, options)
-    options = replace(options, model=Path(header.parts[0].path))  # an engine takes a split model by its first part
+    # An engine takes a split model by its first part. Every start reads the header here, so none misses what it tells.
+    options = replace(options, model=Path(header.parts[0].path), embeddings=header.is_embedding)
     build = await choose_build(options)
     context = options.context or fallback_context(header.trained_context)
     machine = await asyncio.to_thread(read_machine)

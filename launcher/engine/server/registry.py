@@ -73,6 +73,7 @@ LIVE_FIELDS = {
     "model",
     "engine",
     "draft",
+    "embeddings",
     "engine_pid",
     "engine_created_s",
     "command_hash",
@@ -89,8 +90,9 @@ class ServerEntry(BaseModel):
 
     `pid` and `created_s` identify the launcher process that supervises it, `engine_pid` and `engine_created_s` the
     engine's process. `model` is the model's name in the API, `engine` the name of the engine build. `shared` means that
-    the server listens on all addresses. `control` and `control_token` are the address and secret of the launcher's
-    control socket. `formula_inputs` are the arguments of the memory estimate: see own_memory.py.
+    the server listens on all addresses, `embeddings` that it turns texts into vectors and writes none. `control` and
+    `control_token` are the address and secret of the launcher's control socket. `formula_inputs` are the arguments of
+    the memory estimate: see own_memory.py.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -104,6 +106,7 @@ class ServerEntry(BaseModel):
     model: str
     engine: str
     draft: int
+    embeddings: bool = False
     engine_pid: int | None = Field(default=None, gt=0)
     engine_created_s: float | None = None
     command_hash: str | None = None

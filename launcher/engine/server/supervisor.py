@@ -54,6 +54,7 @@ from launcher.engine.server.state import (
     ServerState,
     ServerStatus,
 )
+from launcher.models.limits import no_text_error
 
 # Explanation of interrupted replies.
 
@@ -182,8 +183,9 @@ class CrashCounter:
 _FIRST_POLL_S, _LAST_POLL_S = 0.02, 0.25
 LOADING_LINE = "cmd_child_to_router:state:"
 """Prefix of the progress lines that an engine prints as a child of llama.cpp's router."""
+_FIRST_TEXT = "Hello."
 _FIRST_REQUEST = ChatRequest(
-    [{"role": "user", "content": "Hello."}], max_tokens=8, temperature=0.0, extra={"ignore_eos": True}
+    [{"role": "user", "content": _FIRST_TEXT}], max_tokens=8, temperature=0.0, extra={"ignore_eos": True}
 )
 _T = TypeVar("_T")
 
@@ -212,24 +214,30 @@ async def check_first_reply(
 ) -> None:
     """Send a request for 8 tokens and check that tokens are drafted if `options` asks for drafts.
 
-    Raises DraftsInert if none are, EngineFailed if the reply takes longer than `limit_s` seconds. If the request is
-    refused, raises the cause that the engine's log names (`log_lines` returns it), or else Refused.
+    An embedding model gets a text to turn into a vector instead. Raises DraftsInert if no tokens are drafted,
+    EngineFailed if the reply takes longer than `limit_s` seconds. If the request is refused, raises the cause that the
+    engine's log names (`log_lines` returns it), or else Refused.
     """
     timings: Timings | None = None
     try:
-        async with asyncio.timeout(limit_s), client.chat(_FIRST_REQUEST) as deltas:
-            async for delta in deltas:
-                timings = delta.timings or timings
+        async with asyncio.timeout(limit_s):
+            if options.embeddings:
+                await client.embed_text(_FIRST_TEXT)
+                return
+            async with client.chat(_FIRST_REQUEST) as deltas:
+                async for delta in deltas:
+                    timings = delta.timings or timings
     except Refused as refused:
         raise explain_refusal(refused, log_lines()) from None
     except TimeoutError:
-        raise EngineFailed(
-            message(
-                "The engine is ready, but its first reply of 8 tokens took longer than {limit_s:.0f} s.",
-                limit_s=limit_s,
-            ),
-            hint,
-        ) from None
+        title = message(
+            "The engine is ready, but its first reply of 8 tokens took longer than {limit_s:.0f} s.", limit_s=limit_s
+        )
+        if options.embeddings:
+            title = message(
+                "The engine is ready, but its first vector took longer than {limit_s:.0f} s.", limit_s=limit_s
+            )
+        raise EngineFailed(title, hint) from None
     if not options.draft:
         return
     speculative = await client.drafts_tokens()
@@ -469,7 +477,12 @@ class Supervisor:
 
     @asynccontextmanager
     async def chat(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[Delta]]:
-        """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable."""
+        """Stream a reply: see EngineClient.chat. Stopping the server ends the stream with Unreachable.
+
+        Raises ModelWritesNoText for an embedding model.
+        """
+        if self.launch is not None and self.launch.options.embeddings:
+            raise no_text_error(self.launch.header.name)
         try:
             async with self._replies.stream_reply(self.client, request) as deltas:
                 yield deltas

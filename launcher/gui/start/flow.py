@@ -45,7 +45,7 @@ class ServeRequest:
     failed: Callable[[LauncherError], object]
 
 
-async def run_first_start(request: FirstStartRequest, report: Callable[[object], object]) -> Reply:
+async def run_first_start(request: FirstStartRequest, report: Callable[[object], object]) -> Reply | None:
     """Run all steps of a first start on the core's thread.
 
     Reports StepProgress, and a ServeRequest when the server has to be started.
@@ -156,7 +156,7 @@ class StartFlow(QObject):
     """StepProgress: a step of the running first start has advanced."""
     started = Signal()
     ended = Signal(object)
-    """Reply: the first token has arrived."""
+    """Reply, None for an embedding model: the server works."""
     paused = Signal()
     failed = Signal(object)
     """LauncherError: a step or a read failed."""
@@ -221,7 +221,7 @@ class StartFlow(QObject):
         if self.running:
             return
 
-        async def work(report: Callable[[object], None]) -> Reply:
+        async def work(report: Callable[[object], None]) -> Reply | None:
             from launcher.app.first_checks import FirstStartRequest, make_first_start_request
             from launcher.engine.demo import DEMO
 
@@ -265,7 +265,7 @@ class StartFlow(QObject):
         elif isinstance(report, StepProgress):
             self.stepped.emit(report)
 
-    def _finish(self, reply: Reply) -> None:
+    def _finish(self, reply: Reply | None) -> None:
         self._starting = None
         self.ended.emit(reply)
 

@@ -500,9 +500,11 @@ class StartPage(QWidget):
             widget.setEnabled(not running)
 
     @Slot(object)
-    def _show_end(self, reply: Reply) -> None:
+    def _show_end(self, reply: Reply | None) -> None:
         self._step_failed, self._started_here = False, True
-        first = tr("First token after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
+        first = tr("It turns texts into vectors and writes none.")
+        if reply is not None:
+            first = tr("First token after {seconds:.2f} s.", seconds=reply.first_token_s or 0.0)
         self.banner.show_message(tr("Running. {first}", first=first), "good")
         self._show_plan()
         self._show_buttons()

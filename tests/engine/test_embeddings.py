@@ -1,0 +1,125 @@
+"""Embedding models: served with /v1/embeddings, by their header, and asked for no text."""
+
+import math
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from gguf import PoolingType
+
+from launcher.app.session import ServerSession
+from launcher.app.start_settings import resolve_start
+from launcher.base.errors import EngineFailed, ModelHasNoHead, ModelWritesNoText, Refused
+from launcher.engine.serve_options import ServeOptions
+from launcher.engine.server import registry
+from launcher.engine.server.client import ChatRequest
+from launcher.engine.server.endpoint import Endpoint
+from launcher.engine.server.guard import GuardLimits
+from launcher.engine.server.launch import prepare_launch
+from launcher.engine.server.logs import LogBook
+from launcher.engine.server.supervisor import NO_RESTARTS, Supervisor
+from launcher.models.gguf import read_model
+from tests.engine.test_builtin import KEY, free_port, serving
+from tests.models.tiny_models import write_bert, write_pooled
+
+QUESTION = ChatRequest([{"role": "user", "content": "What is a draft?"}], max_tokens=8)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[ServerSession]:
+    opened = ServerSession()
+    yield opened
+    await opened.stop()
+
+
+async def embed(session: ServerSession, *texts: str) -> list[list[float]]:
+    endpoint = session.supervisor.endpoint
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    async with httpx.AsyncClient(base_url=endpoint.url, headers=headers, trust_env=False, timeout=60) as client:
+        reply = await client.post("/v1/embeddings", json={"input": texts})
+    assert reply.status_code == 200, reply.text
+    return [each["embedding"] for each in reply.json()["data"]]
+
+
+async def test_texts_become_vectors_and_no_text_is_written(session: ServerSession, embedding_model: Path) -> None:
+    start = await resolve_start(str(embedding_model))
+    assert start.options.draft == 0, "its head is not used"
+    assert start.notices == ()
+    await session.start(start.options)
+    one, same, other = await embed(session, "What is a draft?", "What is a draft?", "Tell me more.")
+    assert len(one) == read_model(embedding_model).count("embedding_length")
+    assert math.hypot(*one) == pytest.approx(1.0, abs=1e-3)
+    assert one == pytest.approx(same, abs=1e-3)
+    assert one != pytest.approx(other, abs=1e-3)
+    with pytest.raises(ModelWritesNoText, match="writes none"):
+        await session.send_request(QUESTION)
+    (entry,) = registry.list_entries()
+    assert entry.embeddings
+
+
+async def test_an_encoder_is_served(session: ServerSession, tmp_path: Path) -> None:
+    """It has no cache, so that a chat as its first request would fail."""
+    path = tmp_path / "bert.gguf"
+    write_bert(path)
+    await session.start((await resolve_start(str(path))).options)
+    assert len(await embed(session, "w1 w2", "w3")) == 2
+
+
+async def test_a_writing_model_takes_its_place(session: ServerSession, embedding_model: Path, demo_model: Path) -> None:
+    await session.start((await resolve_start(str(embedding_model))).options)
+    await session.start((await resolve_start(str(demo_model))).options)
+    assert (await session.send_request(QUESTION)).reasoning
+    (entry,) = registry.list_entries()
+    assert not entry.embeddings
+
+
+async def test_drafts_are_refused(embedding_model: Path) -> None:
+    with pytest.raises(ModelHasNoHead, match="it drafts none"):
+        await prepare_launch(ServeOptions(embedding_model, draft=2), Endpoint(20_001, "key"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "sentence"),
+    [("no-vector", Refused, "no vector"), ("mute", EngineFailed, "first vector took longer than 1 s")],
+)
+async def test_a_start_needs_a_vector(
+    fault: str,
+    error: type[Exception],
+    sentence: str,
+    embedding_model: Path,
+    fake_engine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("FAKE_FAULTS", fault)
+    limits = replace(GuardLimits(), first_reply_s=1.0)
+    log = LogBook(tmp_path / "engine.log")
+    supervisor = Supervisor(Endpoint(free_port(), KEY), log, restarts=NO_RESTARTS, limits=limits)
+    with pytest.raises(error, match=sentence):
+        await supervisor.become(ServeOptions(embedding_model, engine=fake_engine, draft=0))
+    await supervisor.become(None)
+    log.close()
+
+
+def test_the_built_in_engine_ranks_texts(demo_model: Path) -> None:
+    with serving(demo_model, "--reranking") as (_, client):
+        body = {"query": "What is a draft?", "documents": ["A draft.", "A boat."]}
+        reply = client.post("/v1/rerank", json=body, headers={"Authorization": f"Bearer {KEY}"})
+        assert sorted(each["index"] for each in reply.json()["results"]) == [0, 1]
+
+
+@pytest.mark.parametrize(("pooling", "splits"), [(PoolingType.LAST, True), (PoolingType.MEAN, False)])
+def test_only_the_last_tokens_vector_can_be_of_a_text_in_batches(
+    pooling: PoolingType, splits: bool, demo_model: Path, tmp_path: Path
+) -> None:
+    """The built-in engine reads 300 tokens with a ubatch of 128 only then, as `serve` says."""
+    path = tmp_path / "pooled.gguf"
+    write_pooled(demo_model, path, pooling)
+    assert read_model(path).splits_texts is splits
+    with serving(path, "--embeddings", "-ub", "128") as (_, client):
+        body = {"input": "word " * 300}
+        reply = client.post("/v1/embeddings", json=body, headers={"Authorization": f"Bearer {KEY}"})
+        assert (reply.status_code == 200) is splits, reply.text
+        assert splits or "too large to process" in reply.text
