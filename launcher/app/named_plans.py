@@ -107,16 +107,16 @@ async def correct_by_engine(
     answer = await _ask_engine(selection, plan.file, plan.setting, machine)
     if isinstance(answer, LauncherError):
         why = message(
-            "The memory is by the formula, which is not exact for this architecture: the engine could not be asked. "
-            "{reason}",
+            "The memory figures are estimates: the formula is not exact for this architecture, and no engine could be "
+            "asked. {reason}",
             reason=answer.message,
         )
         return replace(plan, cautions=(*plan.cautions, why)), answer
     engine, estimate = answer.engine, plan.estimate
     if engine.backend != plan.setting.backend:
         why = message(
-            "The memory is by the formula, which is not exact for this architecture: the engine here, {engine}, "
-            "computes by {theirs}, not by {ours}.",
+            "The memory figures are estimates: the formula is not exact for this architecture, and the engine here, "
+            "{engine}, computes with {theirs}, not with {ours}.",
             engine=engine.engine,
             theirs=engine.backend,
             ours=plan.setting.backend,
@@ -142,8 +142,8 @@ def _replace_estimate(plan: Plan, estimate: MemoryEstimate, engine: EngineEstima
     status = Status.TOO_BIG if plan.host_short else fit_status(needed_mib, plan.setting, plan.free_mib, plan.margin_mib)
     total_mib = -(-estimate.parts.total // _MIB)
     reason = message(
-        "The memory is by the engine, {name}, because the formula is not exact for this architecture. "
-        "It needs {needed:,} of {free:,} MiB.",
+        "The memory figures are the engine's own ({name}), because the formula is not exact for this architecture. The "
+        "model needs {needed:,} of {free:,} MiB.",
         name=engine.engine,
         needed=total_mib,
         free=plan.free_mib,
@@ -255,7 +255,7 @@ def _make_plan(
     needed_mib = -(-parts.total // _MIB)
     reasons = [
         message(
-            "The memory is by the engine, {name}, because there is no formula for this model. It needs "
+            "The memory figures are the engine's own ({name}), because there is no formula for this model. It needs "
             "{needed:,} of {free:,} MiB.",
             name=engine.engine,
             needed=needed_mib,
@@ -266,7 +266,9 @@ def _make_plan(
     if not is_same:
         cautions.append(
             message(
-                "It computed by {theirs}; the buffers of {ours} differ.", theirs=engine.backend, ours=settings.backend
+                "The engine computed them for {theirs}; the buffers of {ours} differ.",
+                theirs=engine.backend,
+                ours=settings.backend,
             )
         )
     return Plan(

@@ -197,7 +197,9 @@ class TestWhoSpoke:
         assert plan["estimated_by"].startswith("built-in ")
         assert (plan["status"], plan["draft"], plan["compute_exact"]) == ("FITS", 0, True)
         assert plan["parts"]["weights"] > 0
-        assert plan["reasons"][0].startswith(f"The memory is by the engine, {plan['estimated_by']}, because")
+        assert plan["reasons"][0].startswith(
+            f"The memory figures are the engine's own ({plan['estimated_by']}), because"
+        )
         described = first(str(path), *CARD)
         assert not described["compute_exact"]  # the engine here computes by cpu
         assert described["low_mib"] < described["high_mib"]
@@ -210,7 +212,7 @@ class TestWhoSpoke:
         assert plan["exact"]
         described = first(str(path), *CARD)
         assert (described["estimated_by"], described["compute_exact"]) == ("formula", False)
-        assert any("is by the formula, which is not exact" in text for text in described["cautions"])
+        assert any("the formula is not exact" in text for text in described["cautions"])
 
     def test_a_known_graph_is_the_formula_s(self, nine: Path) -> None:
         assert first(str(nine))["estimated_by"] == "formula"
