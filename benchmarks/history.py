@@ -9,7 +9,7 @@ from benchmarks.report import Row
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import build_report, compare_sessions
 
 _SESSIONS, _RUNS = 200, 50
@@ -47,7 +47,7 @@ def _store(history: History, number: int) -> None:
     runs = []
     for index in range(_RUNS):
         draft = index % 6
-        settings: Settings = {
+        settings: RunSettings = {
             "draft": draft,
             "kv": "q8_0",
             "ubatch": 512,

@@ -14,7 +14,7 @@ from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply, read_reply
 from launcher.tuning.measured_speed import MeasuredSpeed, measure_speed
 from launcher.tuning.measuring_loop import OnRun
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.timed_request import RequestTimer, build_request
 from launcher.tuning.workloads import Workload
@@ -36,7 +36,10 @@ class AttachedBench:
     """
 
     def __init__(
-        self, server: AttachedServer, settings: Settings | None = None, find_disturbance: FindDisturbance | None = None
+        self,
+        server: AttachedServer,
+        settings: RunSettings | None = None,
+        find_disturbance: FindDisturbance | None = None,
     ) -> None:
         self.server = server
         self.monitor = Monitor()
@@ -50,7 +53,7 @@ class AttachedBench:
         """Return the monitor's time in seconds."""
         return time.monotonic()
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         """See Bench. Raises ActionImpossible for settings other than the server's own."""
         if any(self._settings.get(name) != value for name, value in settings.items()):
             raise ActionImpossible(
@@ -119,7 +122,7 @@ class AttachedBench:
 
 @asynccontextmanager
 async def attached_bench(
-    server: AttachedServer, settings: Settings | None = None, find_disturbance: FindDisturbance | None = None
+    server: AttachedServer, settings: RunSettings | None = None, find_disturbance: FindDisturbance | None = None
 ) -> AsyncIterator[AttachedBench]:
     """Yield a bench on a server. If the server is on this computer, its machine is monitored meanwhile."""
     bench = AttachedBench(server, settings, find_disturbance)

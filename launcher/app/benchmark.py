@@ -26,12 +26,13 @@ from launcher.engine.server.listener import verified_api_key
 from launcher.engine.server.registry import ServerEntry
 from launcher.models.gguf import read_model
 from launcher.models.limits import check_writes_text, no_text_error
+from launcher.models.server_settings import Value
 from launcher.monitor.health_event import FindingCode
 from launcher.tuning.history import SessionRecord, record_session
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
 from launcher.tuning.measured_speed import LEAST_ROUNDS, MOST_ROUNDS, WIDTH, MeasuredSpeed, measure_speed
 from launcher.tuning.measuring_loop import OnRun
-from launcher.tuning.records import Bench, Prompt, Run, Settings, Value
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.server_comparison import OnTurn, ServerStanding, compare_servers
 from launcher.tuning.sized_prompts import TokenCounter, fill_prompts
 from launcher.tuning.workloads import Workload
@@ -62,7 +63,7 @@ class Benchmark:
     measured: MeasuredSpeed
     workload: Workload
     environment: Environment
-    settings: Settings
+    settings: RunSettings
     url: str
     history_id: str | None
 
@@ -111,7 +112,7 @@ class BenchmarkTarget:
     bench: Bench
     server: TokenCounter
     environment: Environment
-    settings: Settings
+    settings: RunSettings
     url: str
     is_local: bool = True
 

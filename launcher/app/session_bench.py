@@ -11,7 +11,7 @@ from launcher.engine.settings import change_settings
 from launcher.models.server_settings import ROWS
 from launcher.monitor.reply import Reply
 from launcher.monitor.traffic import Counters, parse_counters
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.timed_request import RequestTimer, build_request
 
 
@@ -25,7 +25,7 @@ class SessionBench:
     def __init__(self, session: ServerSession, options: ServeOptions, *, model_name: str | None = None) -> None:
         self.session = session
         self._base, self._model_name = options, model_name
-        self._settings: Settings = {}
+        self._settings: RunSettings = {}
         self._served: ServeOptions | None = None
         self._expected_changes: int | None = None
         """`session.change_count` after this bench's last start or stop; a higher count means that others made one."""
@@ -35,7 +35,7 @@ class SessionBench:
         """Return the monitor's time in seconds."""
         return time.monotonic()
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         """See Bench. Also raises Superseded when another operation stopped the server or gave it other settings."""
         options = options_with_settings(self._base, settings)
         self._check_not_superseded()
@@ -89,7 +89,7 @@ class SessionBench:
         return None if self.session.is_idle else self.session.supervisor.engine_pid
 
 
-def options_with_settings(options: ServeOptions, settings: Settings) -> ServeOptions:
+def options_with_settings(options: ServeOptions, settings: RunSettings) -> ServeOptions:
     """Return the options with a measurement's settings. None leaves a setting to the engine.
 
     Raises BadOption for an unknown setting.

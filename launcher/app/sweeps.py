@@ -21,6 +21,7 @@ from launcher.engine.server.endpoint import Endpoint
 from launcher.engine.server.launch import check_model, prepare_launch
 from launcher.engine.server.state import SERVING, ServerState
 from launcher.models.limits import check_writes_text
+from launcher.models.server_settings import Value
 from launcher.tuning.curves import (
     CurveAxis,
     CurveStart,
@@ -42,7 +43,7 @@ from launcher.tuning.curves import (
 from launcher.tuning.endurance import OnRun, judge_endurance, sustain_load
 from launcher.tuning.history import record_session
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.records import Prompt, Run, Value
+from launcher.tuning.records import Prompt, Run
 from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.space import DRAFT
 from launcher.tuning.workloads import Workload

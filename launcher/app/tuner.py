@@ -21,7 +21,7 @@ from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
 from launcher.tuning.machine_preset import save_tuned_preset
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
@@ -61,7 +61,7 @@ async def run_tune(
         return verdict
 
 
-async def serve_winner(session: ServerSession, model: str, options: ServeOptions, settings: Settings) -> None:
+async def serve_winner(session: ServerSession, model: str, options: ServeOptions, settings: RunSettings) -> None:
     """Serve a model with the settings that a tune recommends, and keep them for its next start.
 
     `options` are those of the tune.
@@ -72,7 +72,7 @@ async def serve_winner(session: ServerSession, model: str, options: ServeOptions
     await asyncio.to_thread(save_winner, options, settings)
 
 
-def save_winner(options: ServeOptions, settings: Settings) -> None:
+def save_winner(options: ServeOptions, settings: RunSettings) -> None:
     """Keep the recommended settings for the model's next start.
 
     If they are also the result of the model's last tune, they become this machine's tuned settings.
@@ -113,7 +113,7 @@ def recommends_settings(verdict: Mapping[str, Any]) -> bool:
     return verdict["mtp"] != "undecided" or verdict["gain"] is not None
 
 
-def select_server_settings(settings: Settings) -> dict[str, Value]:
+def select_server_settings(settings: RunSettings) -> dict[str, Value]:
     """Return the server settings among a tune's settings; only they can be kept for a model."""
     return {name: value for name, value in settings.items() if name in ROWS}
 

@@ -21,11 +21,11 @@ from launcher.machine.gpu import ASLEEP, TOO_SHORT
 from launcher.machine.gpus import find_gpus, read_gpu_states
 from launcher.models.limits import check_writes_text
 from launcher.models.plan import Status
-from launcher.models.server_settings import ROWS, Likely, ServerSetting
+from launcher.models.server_settings import ROWS, Likely, ServerSetting, Value
 from launcher.models.speed import bytes_per_token
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.plan_of_trials import TrialPlan, grace_s, plan_trials
-from launcher.tuning.records import Prompt, Settings, Value
+from launcher.tuning.records import Prompt, RunSettings
 from launcher.tuning.space import DRAFT, Space, SpaceAxis
 from launcher.tuning.tune_state import Trial
 from launcher.tuning.workloads import Workload
@@ -65,7 +65,7 @@ class PreparedTune:
     rate: float
     restart_s: float
     measured: bool
-    estimate_mib: Callable[[Settings], int | None]
+    estimate_mib: Callable[[RunSettings], int | None]
     """Returns the GPU memory of settings by the formula in MiB. None where unknown, or where it is host memory."""
 
     def with_measured_times(self, trials: Sequence[Trial]) -> "PreparedTune":
@@ -182,11 +182,11 @@ class _SpaceBuilder:
         self._launch, self._basis, self._goal, self._prompts = launch, basis, goal, prompts
         self._previewer = Previewer(basis)
 
-    def fits(self, settings: Settings) -> bool:
+    def fits(self, settings: RunSettings) -> bool:
         """Return False if settings are known not to fit into memory."""
         return self._preview(settings).status is not Status.TOO_BIG
 
-    def needed_mib(self, settings: Settings) -> int | None:
+    def needed_mib(self, settings: RunSettings) -> int | None:
         """Return the GPU memory of settings in MiB. None where it is host memory."""
         return None if self.on_cpu else self._preview(settings).needed_mib
 
@@ -195,7 +195,7 @@ class _SpaceBuilder:
         """True if the processor computes everything."""
         return self._launch.build.name == BUILT_IN or self._basis.plan_settings.backend == "cpu"
 
-    def _preview(self, settings: Settings) -> Preview:
+    def _preview(self, settings: RunSettings) -> Preview:
         return self._previewer.preview(settings)
 
     def build_space(self, vary: Collection[str] | None) -> Space:

@@ -16,7 +16,7 @@ from launcher.monitor.traffic import Traffic
 from launcher.tuning.advice import Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from launcher.tuning.use_counts import UseCounts, use_counts_key
 
 _PERIOD_S = 60.0
@@ -67,7 +67,7 @@ class UseCounting:
         await self.save_counts()
 
 
-def settings_for_history(launch: Launch) -> Settings:
+def settings_for_history(launch: Launch) -> RunSettings:
     """Return a server's settings as the history stores them: a list of extra arguments becomes one string."""
     chosen = launched_settings(launch)
     return {name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in chosen.items()}  # type: ignore[misc]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.app.saved_tunes import SavedTune
     from launcher.app.tuner_space import PreparedTune
     from launcher.tuning.goal import Goal
-    from launcher.tuning.records import Settings
+    from launcher.tuning.records import RunSettings
     from launcher.tuning.tune_state import Trial
     from launcher.tuning.tuner import TuneEvent
     from launcher.tuning.verdict import Verdict
@@ -389,7 +389,7 @@ def _trial_json(trial: Trial, goal: Goal) -> dict[str, Any]:
     }
 
 
-def describe_settings(settings: Settings, baseline: Mapping[str, object]) -> str:
+def describe_settings(settings: RunSettings, baseline: Mapping[str, object]) -> str:
     """Return settings as short text: the draft length, and what differs from the baseline."""
     from launcher.tuning.space import DRAFT, draft_of
 

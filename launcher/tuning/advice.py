@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from launcher.base.messages import message
 from launcher.tuning.goal import Goal
 from launcher.tuning.predict import PositionCounts, acceptance_rates, add_counts, count_positions, tokens_per_step
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import welch_ratio
 from launcher.tuning.space import DRAFT, draft_of
 from launcher.tuning.statistics import Interval
@@ -114,7 +114,7 @@ def _step_times(runs: Sequence[Run]) -> dict[int, list[float]]:
     return times
 
 
-def _differ_by_draft_only(measured: Settings, used: Settings) -> bool:
+def _differ_by_draft_only(measured: RunSettings, used: RunSettings) -> bool:
     """Return whether two sets of settings differ in the draft length only, compared by the names that both have."""
     if any(measured.get(name) not in usual for name, usual in _NEUTRAL_VALUES.items()):
         return False

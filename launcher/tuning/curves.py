@@ -11,7 +11,7 @@ from launcher.base.errors import LauncherError, Superseded
 from launcher.base.messages import join_messages, message
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.measuring_loop import REPEATS, after_rounds, order_of_round, serve_settings, visit_rounds
-from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.space import DRAFT
 from launcher.tuning.statistics import Interval, Pair, mean_of_known, paired_speedup, rate_interval
 
@@ -26,7 +26,7 @@ class CurveStart:
     """Server settings of one start, the name of their series, and the places to measure with them."""
 
     series: str
-    settings: Settings
+    settings: RunSettings
     places: tuple[int, ...]
 
 
@@ -230,7 +230,7 @@ def context_for_fill(fill: int, reply_tokens: int) -> int:
 
 
 def fill_starts(
-    settings: Settings, drafts: Sequence[int], fills: Sequence[int], reply_tokens: int
+    settings: RunSettings, drafts: Sequence[int], fills: Sequence[int], reply_tokens: int
 ) -> tuple[tuple[CurveStart, ...], tuple[RoundPoint, ...]]:
     """Return the starts of a fill curve, and a failed point for each fill that exceeds the context of `settings`."""
     context = int(settings["ctx"] or 0)
@@ -243,7 +243,7 @@ def fill_starts(
     return starts, tuple(gaps)
 
 
-def context_starts(settings: Settings, drafts: Sequence[int], contexts: Sequence[int]) -> tuple[CurveStart, ...]:
+def context_starts(settings: RunSettings, drafts: Sequence[int], contexts: Sequence[int]) -> tuple[CurveStart, ...]:
     """Return the starts of a sweep over the context size. The context is allocated but hardly filled."""
     return tuple(
         CurveStart(series_name(draft), {**settings, DRAFT: draft, "ctx": context}, (context,))
@@ -570,7 +570,7 @@ def _ratio_text(ratio: CurveRatio) -> str:
 # Parallel streams: throughput of all together, and speed of each.
 
 
-def stream_starts(settings: Settings, drafts: Sequence[int], streams: Sequence[int]) -> tuple[CurveStart, ...]:
+def stream_starts(settings: RunSettings, drafts: Sequence[int], streams: Sequence[int]) -> tuple[CurveStart, ...]:
     """Return the starts of a sweep over streams. All places use one server, with a slot for each of the most streams.
 
     So places differ only in load, and not in the memory of their slots.

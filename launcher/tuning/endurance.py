@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from launcher.base.errors import NothingMeasured
 from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.measuring_loop import after_seconds, visit_rounds, warm_up
-from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.statistics import CONFIDENCE, Interval, mean_of_known, ratio_of_logs, t_quantile
 
 # Change points of a series: circular binary segmentation on ranks, with a permutation test.
@@ -247,7 +247,7 @@ def steps_rate(run: Run) -> float | None:
 
 
 async def sustain_load(
-    bench: Bench, settings: Settings, prompt: Prompt, seconds: float, *, seed: int = 0, on_run: OnRun
+    bench: Bench, settings: RunSettings, prompt: Prompt, seconds: float, *, seed: int = 0, on_run: OnRun
 ) -> None:
     """Serve `settings` and send the same prompt again and again for `seconds` by the bench's clock.
 

@@ -34,7 +34,7 @@ from launcher.tuning.history_records import (
     run_from_row,
     to_compact_json,
 )
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report_published import PREFIX, published_table
 from launcher.tuning.session_file import read_session_file
 from launcher.tuning.use_counts import DAY_S, TABLE, UseCounts, add_use_counts, read_use_counts
@@ -107,7 +107,7 @@ class History:
         self,
         kind: str,
         environment: Environment,
-        settings: Settings,
+        settings: RunSettings,
         *,
         workload: str = "",
         id: str | None = None,  # noqa: A002
@@ -210,7 +210,7 @@ class History:
 
     def load_all(self, sessions: Sequence[str]) -> tuple[Session, ...]:
         """Return several sessions, in the given order."""
-        parsed_settings: dict[str, Settings] = {}
+        parsed_settings: dict[str, RunSettings] = {}
         return tuple(self._load_session(session, parsed_settings) for session in sessions)
 
     def delete(self, sessions: Sequence[str]) -> int:
@@ -237,7 +237,7 @@ class History:
         with self._transaction() as db:
             db.execute("DELETE FROM use_counts")
 
-    def _load_session(self, session: str, parsed_settings: dict[str, Settings]) -> Session:
+    def _load_session(self, session: str, parsed_settings: dict[str, RunSettings]) -> Session:
         """Return a session. `parsed_settings` caches settings by their JSON, because many runs share them."""
         found = self._fetch_rows(
             "SELECT number, id, kind, workload, began_s, ended_s, environment, settings, result "
@@ -343,7 +343,7 @@ class HistoryWriter:
         self._thread: threading.Thread | None = None
         self._broken = False
 
-    def begin_session(self, kind: str, environment: Environment, settings: Settings, *, workload: str = "") -> str:
+    def begin_session(self, kind: str, environment: Environment, settings: RunSettings, *, workload: str = "") -> str:
         """Begin a session and return its id. See History.add_session."""
         session = new_id()
         self._enqueue(lambda history: history.add_session(kind, environment, settings, workload=workload, id=session))
@@ -413,7 +413,7 @@ class SessionRecord:
 
 @asynccontextmanager
 async def record_session(
-    kind: str, environment: Environment, settings: Settings, *, workload: str, reopened: str | None = None
+    kind: str, environment: Environment, settings: RunSettings, *, workload: str, reopened: str | None = None
 ) -> AsyncIterator[SessionRecord]:
     """Record a measurement in the history, in a new session or in `reopened`. See History.add_session.
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 
 RunRow = tuple[Any, ...]
 RUN_COLUMNS = (
@@ -55,7 +55,7 @@ class Session:
     began_s: float
     ended_s: float | None
     environment: Environment
-    settings: Settings
+    settings: RunSettings
     result: Mapping[str, Any]
     runs: tuple[Run, ...]
 
@@ -83,7 +83,7 @@ def row_from_run(run: Run) -> RunRow:
     )  # fmt: skip
 
 
-def run_from_row(row: RunRow, settings: Settings) -> Run:
+def run_from_row(row: RunRow, settings: RunSettings) -> Run:
     """Return the run of a row of RUN_COLUMNS, with its `settings`, which the caller parses once for many runs."""
     prompt, _, *measured = row[:_DRAFTED]
     drafted, accepted, positions, *sensors = row[_DRAFTED:]

@@ -20,10 +20,11 @@ from launcher.base.kept_files import KeptFile, hold_file_lock
 from launcher.base.messages import message
 from launcher.base.paths import data_dir
 from launcher.models.gguf import read_model
+from launcher.models.server_settings import Value
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, ModelFacts, model_facts
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Settings, Value
+from launcher.tuning.records import RunSettings
 from launcher.tuning.report import FEWEST_STARTS, ServerStart, group_starts, settings_line, speedup_of_starts
 from launcher.tuning.session_file import read_bytes, remove_own_names, remove_personal_data
 from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
@@ -249,7 +250,7 @@ def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
     return enough and all(ratio.high < 1 + MARGIN for ratio in ratios)
 
 
-def _settings_match(settings: Settings, wanted: Settings) -> bool:
+def _settings_match(settings: RunSettings, wanted: RunSettings) -> bool:
     """Return whether two sets of settings agree in the draft length and in all other settings that both contain."""
     if draft_of(settings) != draft_of(wanted):
         return False

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from launcher.tuning.plan_of_trials import WARM_UP_TOKENS
-from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 
 REPEATS = 2
 """Most repetitions of a request whose reply was disturbed."""
@@ -51,7 +51,7 @@ def after_seconds(bench: Bench, seconds: float) -> StopRule:
     return lambda _: bench.now_s() - began_s >= seconds
 
 
-async def serve_settings(bench: Bench, settings: Settings, prompt: Prompt, seed: int) -> float:
+async def serve_settings(bench: Bench, settings: RunSettings, prompt: Prompt, seed: int) -> float:
     """Serve settings, with a warm-up if the server is started for them. Return the seconds of the start, 0 if none.
 
     Raises what Bench.become raises.

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.records import Run, Settings, Value
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import Key, Space, SpaceAxis, draft_of, settings_key
 
 _FEWEST = 30
@@ -122,7 +123,7 @@ _LENGTH_SCALE = 0.5
 class CostPoint:
     """Result of one trial: the logarithm of a step's cost, its variance, and the time of measurement in seconds."""
 
-    settings: Settings
+    settings: RunSettings
     log_cost: float
     variance: float
     at_s: float
@@ -131,7 +132,7 @@ class CostPoint:
 class CostSurface:
     """Model of the cost of a step over a grid of settings."""
 
-    def __init__(self, space: Space, grid: Sequence[Settings]) -> None:
+    def __init__(self, space: Space, grid: Sequence[RunSettings]) -> None:
         self._index: dict[Key, int] = {settings_key(settings): i for i, settings in enumerate(grid)}
         self._features = _design_matrix(space, grid)
 
@@ -181,7 +182,7 @@ class CostPosterior:
         return np.asarray(self._centre + (self._features @ weights).T)
 
 
-def _design_matrix(space: Space, grid: Sequence[Settings]) -> Array:
+def _design_matrix(space: Space, grid: Sequence[RunSettings]) -> Array:
     """Return the design matrix; the weights of its columns have a standard normal prior."""
     draft = np.array([draft_of(settings) for settings in grid], dtype=float)
     on = draft > 0
@@ -206,7 +207,7 @@ def _design_matrix(space: Space, grid: Sequence[Settings]) -> Array:
     return np.concatenate(columns, axis=1)
 
 
-def _axis_effect(axis: SpaceAxis, space: Space, grid: Sequence[Settings], on: NDArray[np.bool_]) -> Array:
+def _axis_effect(axis: SpaceAxis, space: Space, grid: Sequence[RunSettings], on: NDArray[np.bool_]) -> Array:
     """Return an axis's effect as columns: 0 at the baseline's value, and without drafts for a `drafting` axis."""
     root = _covariance_root(len(axis.values))
     root = root - root[axis.values.index(space.baseline[axis.name])]
@@ -253,7 +254,7 @@ class StepYields:
         self._longer_drafts: dict[DraftingKey, tuple[int, int]] = {}
         """Tokens accepted beyond the draft length, which n-gram drafts may exceed, and steps."""
 
-    def drafting_key(self, settings: Settings) -> DraftingKey:
+    def drafting_key(self, settings: RunSettings) -> DraftingKey:
         """Return the values of the settings that affect drafts, other than the draft length."""
         return tuple(settings[name] for name in self._names)
 

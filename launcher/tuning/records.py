@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 
-Value = int | float | str | None
-Settings = Mapping[str, Value]
-"""Server settings by their names in launcher.engine.settings: ctx, draft, kv, ubatch, n_cpu_moe, threads ..."""
+RunSettings = Mapping[str, Value]
+"""All server settings of a run by their names in models.server_settings (ctx, draft, kv ...), and `extra` arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Run:
     """
 
     prompt: str
-    settings: Settings
+    settings: RunSettings
     began_s: float
     wall_s: float
     prompt_tokens: int = 0
@@ -81,7 +81,7 @@ class Bench(Protocol):
         """Return the bench's time in seconds. Only differences are meaningful."""
         ...
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         """Start the server with `settings` and return the seconds that took, 0 if they are already in use.
 
         Raises LauncherError if it cannot start with them (out of memory, refused); no server runs then.

@@ -14,9 +14,10 @@ from typing import Any
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance, sum_acceptance
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run, Settings, Value
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
 from launcher.tuning.statistics import (
     CONFIDENCE,
@@ -202,7 +203,7 @@ class Row:
     the baseline itself. `starts` is the number of server starts with a usable run.
     """
 
-    settings: Settings
+    settings: RunSettings
     runs: int
     failed: int
     why: str | None
@@ -239,7 +240,7 @@ class Report:
         return settings_line({name: value for name, value in row.settings.items() if name not in self.common})
 
 
-def build_report(runs: Sequence[Run], baseline: Settings | None = None, *, by_start: bool = False) -> Report:
+def build_report(runs: Sequence[Run], baseline: RunSettings | None = None, *, by_start: bool = False) -> Report:
     """Return the figures of runs by their settings.
 
     The baseline is the given settings, else the first ones without drafts; without either, nothing is compared.
@@ -291,7 +292,7 @@ def figures_by_prompt(runs: Sequence[Run]) -> tuple[tuple[str, tuple[Figure | No
     return tuple((prompt, tuple(Figure.from_values(cell.get(prompt, [])) for cell in cells)) for prompt in prompts)
 
 
-def common_settings(settings: Sequence[Settings]) -> dict[str, Value]:
+def common_settings(settings: Sequence[RunSettings]) -> dict[str, Value]:
     """Return the settings that are the same in all. Empty for a single one, which is then shown in full."""
     if len(settings) < 2:
         return {}
@@ -303,7 +304,7 @@ def common_settings(settings: Sequence[Settings]) -> dict[str, Value]:
     }
 
 
-def settings_line(settings: Settings) -> str:
+def settings_line(settings: RunSettings) -> str:
     """Return settings as one line, the draft length first: "draft 2, kv q8_0". Unset values are left out."""
     others = {name: value for name, value in settings.items() if value is not None and name != DRAFT}
     draft = [] if DRAFT not in settings else [f"draft {draft_of(settings)}" if draft_of(settings) else "MTP off"]
@@ -584,7 +585,7 @@ def _choose_groups(session: Session, wanted: Mapping[str, str]) -> list[_Group]:
     return chosen
 
 
-def _has_value(settings: Settings, name: str, text: str) -> bool:
+def _has_value(settings: RunSettings, name: str, text: str) -> bool:
     """Return whether a setting has a value as users write it; "default" is an unset one."""
     key = _setting_name(name)
     value = settings.get(key, 0 if key == DRAFT else None)

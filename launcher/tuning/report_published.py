@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from launcher.base.errors import ResultMissing
 from launcher.base.messages import message
 from launcher.base.paths import shipped_file
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run, Value
+from launcher.tuning.records import Run
 
 PREFIX = "published:"
 """Prefix of the ids of published sessions, which were not measured on this computer."""

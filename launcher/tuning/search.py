@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.models.server_settings import Value
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import CostPoint, CostPosterior, CostSurface, StepYields
-from launcher.tuning.records import Run, Settings, Value
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Key, Space, draft_of, settings_key
 from launcher.tuning.tune_state import Fault, Trial
 from launcher.tuning.verdict import Forecast
@@ -89,7 +90,7 @@ class Search:
                 if self._space.needs_as_much(settings, trial.settings):
                     self.excluded[i] = True
 
-    def index(self, settings: Settings) -> int:
+    def index(self, settings: RunSettings) -> int:
         """Return the index of settings in the grid."""
         return self._index[settings_key(settings)]
 
@@ -114,7 +115,7 @@ class Search:
         regret = float((scores.max(axis=1) - scores[:, best]).mean())
         return Assessment(scores, best, regret)
 
-    def choose_next(self, assessment: Assessment, avoid: Settings | None) -> Chosen:
+    def choose_next(self, assessment: Assessment, avoid: RunSettings | None) -> Chosen:
         """Return the settings to try next: the best ones of a random draw of the posterior.
 
         In half of the cases the current best settings are excluded (top-two Thompson sampling, D. Russo 2016).
@@ -133,7 +134,7 @@ class Search:
         scores[list(barred)] = -np.inf
         return self.grid[int(scores.argmax())]
 
-    def forecast(self, assessment: Assessment, settings: Settings) -> tuple[Forecast, ...]:
+    def forecast(self, assessment: Assessment, settings: RunSettings) -> tuple[Forecast, ...]:
         """Return forecasts of the goal's value at each draft length not excluded, with the other settings given."""
         forecasts = []
         for draft in (0, *self._space.drafts):
@@ -145,7 +146,7 @@ class Search:
                 forecasts.append(Forecast(draft, self._goal.value_from_score(mean), low, high))
         return tuple(forecasts)
 
-    def index_with_draft(self, settings: Settings, draft: int) -> int | None:
+    def index_with_draft(self, settings: RunSettings, draft: int) -> int | None:
         """Return the index of settings with another draft length. None if that does not fit or start."""
         changed = {**settings, DRAFT: draft}
         if not draft:

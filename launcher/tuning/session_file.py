@@ -14,9 +14,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from launcher.base.errors import ResultMissing, ResultUnreadable
 from launcher.base.messages import message
 from launcher.base.redact import find_user, redact_text
+from launcher.models.server_settings import Value
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run, Value
+from launcher.tuning.records import Run
 from launcher.tuning.workloads import shipped_workloads
 
 FORMAT: Literal["mtp-launcher measurement"] = "mtp-launcher measurement"

@@ -6,7 +6,8 @@ from itertools import product
 
 from launcher.base.errors import BadOption
 from launcher.base.messages import message
-from launcher.tuning.records import Settings, Value
+from launcher.models.server_settings import Value
+from launcher.tuning.records import RunSettings
 
 DRAFT = "draft"
 """Name of the draft length among the settings; 0 is MTP off."""
@@ -16,7 +17,7 @@ Key = tuple[tuple[str, Value], ...]
 """Settings in hashable form."""
 
 
-def settings_key(settings: Settings) -> Key:
+def settings_key(settings: RunSettings) -> Key:
     """Return the settings as a sorted, hashable key."""
     return tuple(sorted(settings.items()))
 
@@ -45,10 +46,10 @@ class Space:
     drafts may fit without them.
     """
 
-    baseline: Settings
+    baseline: RunSettings
     drafts: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
     axes: tuple[SpaceAxis, ...] = ()
-    fits: Callable[[Settings], bool] | None = field(default=None, compare=False)
+    fits: Callable[[RunSettings], bool] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Raise BadOption for an inconsistent or too large space."""
@@ -96,7 +97,7 @@ class Space:
                 if chosen != baseline and (self.fits is None or self.fits(chosen)):
                     yield chosen
 
-    def needs_as_much(self, other: Settings, failed: Settings) -> bool:
+    def needs_as_much(self, other: RunSettings, failed: RunSettings) -> bool:
         """Return whether `other` needs at least the memory of `failed` on every axis."""
         return draft_of(other) >= draft_of(failed) and all(
             axis.values.index(other[axis.name]) >= axis.values.index(failed[axis.name])

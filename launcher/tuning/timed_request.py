@@ -10,7 +10,7 @@ from launcher.monitor.monitor import Monitor
 from launcher.monitor.reply import Reply
 from launcher.tuning.disturbances import RunSensors
 from launcher.tuning.other_requests import OTHERS_ASKED, OtherRequests, ReadCounters
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 
 _FEWEST_TOKENS = 5
 """Least tokens for a rate; with fewer it is meaningless."""
@@ -27,7 +27,7 @@ class RequestTimer:
         self._sensors = RunSensors(monitor, engine_pid)
         self._others = OtherRequests(counters)
 
-    async def time_request(self, prompt: Prompt, settings: Settings, send: Callable[[], Awaitable[Reply]]) -> Run:
+    async def time_request(self, prompt: Prompt, settings: RunSettings, send: Callable[[], Awaitable[Reply]]) -> Run:
         """Send a request and return its run. A LauncherError that `send` raises becomes the run's error."""
         before, began_s = self._sensors.take_snapshot(), time.monotonic()
         try:
@@ -53,7 +53,7 @@ def build_request(prompt: Prompt, *, seed: int) -> ChatRequest:
     )
 
 
-def run_from_reply(prompt: Prompt, settings: Settings, reply: Reply, *, began_s: float, wall_s: float) -> Run:
+def run_from_reply(prompt: Prompt, settings: RunSettings, reply: Reply, *, began_s: float, wall_s: float) -> Run:
     """Return the run of a reply, with rates from the engine's timings, or by the client's clock without timings.
 
     Without timings, token counts are the server's `usage`, since a stream event may hold several tokens.

@@ -11,7 +11,7 @@ from launcher.base.errors import TuneMismatch
 from launcher.base.messages import add_message_data, message, restore_messages
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Goal
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import Space
 
 _VERSION = 1
@@ -48,7 +48,7 @@ class Trial:
 
     number: int
     stage: Stage
-    settings: Settings
+    settings: RunSettings
     began_s: float
     seconds: float
     start_s: float

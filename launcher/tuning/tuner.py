@@ -27,7 +27,7 @@ from launcher.tuning.plan_of_trials import (
     most_explored,
     probe_lengths,
 )
-from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Key, Space, draft_of, settings_key
 from launcher.tuning.statistics import Pair, mean_of_known, pairs_needed, speedup_among, swap_pair
@@ -53,7 +53,7 @@ class TrialPlanned:
 
     number: int
     stage: Stage
-    settings: Settings
+    settings: RunSettings
     expected_s: float
     left_s: float
 
@@ -84,7 +84,7 @@ class TrialFailed:
 class Predicted:
     """Forecast of the goal's value at every draft length, with the other settings as in `settings`."""
 
-    settings: Settings
+    settings: RunSettings
     forecasts: tuple[Forecast, ...]
 
 
@@ -124,7 +124,7 @@ _MEMORY_FIXES = {
 
 
 async def run_trial(
-    bench: Bench, prompts: Sequence[Prompt], settings: Settings, *, number: int, stage: Stage, passes: int, seed: int
+    bench: Bench, prompts: Sequence[Prompt], settings: RunSettings, *, number: int, stage: Stage, passes: int, seed: int
 ) -> Trial:
     """Start with settings and send every prompt `passes` times, with `seed` and the following seeds.
 
@@ -258,7 +258,7 @@ class TrialRunner:
         while self._passes > 1 and not self.can_afford(trials):
             self._passes -= 1
 
-    async def run_trial(self, settings: Settings, stage: Stage, seed: int | None = None) -> Trial:
+    async def run_trial(self, settings: RunSettings, stage: Stage, seed: int | None = None) -> Trial:
         """Run one trial and add it to the state. The replies' seeds derive from `seed`, by default the trial's number.
 
         The trial is ended when it exceeds the budget by `grace_s`, by the clock of the event loop.
@@ -277,7 +277,7 @@ class TrialRunner:
             self.on_event(TrialFailed(trial, trial.error, self.state))
         return trial
 
-    async def _run_new_trial(self, number: int, settings: Settings, stage: Stage, seed: int) -> Trial:
+    async def _run_new_trial(self, number: int, settings: RunSettings, stage: Stage, seed: int) -> Trial:
         began_s, most_s = self._bench.now_s(), max(self.left_s, 0.0) + grace_s(self.budget_s)
         limit = asyncio.timeout(most_s)
         try:
@@ -296,7 +296,7 @@ class TrialRunner:
                 raise
         return Trial(number, stage, dict(settings), began_s, most_s, 0.0, (), _TIME_UP, Fault.TIME)
 
-    async def run_rounds(self, stage: Stage, settings: Sequence[Settings], orders: Sequence[Sequence[int]]) -> Pairs:
+    async def run_rounds(self, stage: Stage, settings: Sequence[RunSettings], orders: Sequence[Sequence[int]]) -> Pairs:
         """Run a round of trials for each order, and return a pair for each two settings of the same round.
 
         An order is a list of indices of `settings`. It ends with the budget. A few extra rounds replace pairs that were
@@ -315,7 +315,9 @@ class TrialRunner:
             await self._run_round(stage, settings, order, pairs)
         return pairs
 
-    async def _run_round(self, stage: Stage, settings: Sequence[Settings], order: Sequence[int], pairs: Pairs) -> None:
+    async def _run_round(
+        self, stage: Stage, settings: Sequence[RunSettings], order: Sequence[int], pairs: Pairs
+    ) -> None:
         """Run one trial for each index in `order`, and add their pairs to `pairs`. Does nothing if time is short."""
         if not self.can_afford(len(order)):
             return
@@ -332,7 +334,7 @@ class TrialRunner:
                     a, b = min(first, second), max(first, second)
                     pairs[a, b].append(Pair(1.0, math.exp(ratio if first == a else -ratio), first == a))
 
-    async def _run_undisturbed(self, settings: Settings, stage: Stage, seed: int) -> Trial:
+    async def _run_undisturbed(self, settings: RunSettings, stage: Stage, seed: int) -> Trial:
         """Run a trial, and repeat it once if it was disturbed."""
         trial = await self.run_trial(settings, stage, seed)
         if trial.fault is Fault.SPOILT and self.can_afford():
@@ -350,7 +352,7 @@ class TrialRunner:
                 by_prompt.setdefault(run.prompt, []).append(score)
         return {prompt: statistics.fmean(scores) for prompt, scores in by_prompt.items()}
 
-    def _replay_trial(self, settings: Settings, stage: Stage) -> Trial | None:
+    def _replay_trial(self, settings: RunSettings, stage: Stage) -> Trial | None:
         """Return the next recorded trial of a continued tune. None if a new one is needed.
 
         If the recorded trial has other settings (for example because the free memory has changed), the rest of the
@@ -394,7 +396,7 @@ class ComparedPairs:
     def __init__(self) -> None:
         self._pairs: dict[tuple[Key, Key], list[Pair]] = {}
 
-    def add(self, settings: Sequence[Settings], pairs: Pairs) -> None:
+    def add(self, settings: Sequence[RunSettings], pairs: Pairs) -> None:
         """Add the pairs of some rounds."""
         for (a, b), added in pairs.items():
             one, other = settings_key(settings[a]), settings_key(settings[b])
@@ -403,7 +405,7 @@ class ComparedPairs:
             else:
                 self._pairs.setdefault((one, other), []).extend(added)
 
-    def compare(self, candidate: Settings, against: Settings, confidence: float) -> Comparison | None:
+    def compare(self, candidate: RunSettings, against: RunSettings, confidence: float) -> Comparison | None:
         """Return the comparison of two settings, with the pooled spread of all comparisons. None with too few pairs."""
         one, other = settings_key(against), settings_key(candidate)
         pairs = self._pairs.get((one, other)) or [swap_pair(pair) for pair in self._pairs.get((other, one), ())]
@@ -420,8 +422,8 @@ class Question:
     `comparison` is the latest one of the two, None if there were too few pairs.
     """
 
-    candidate: Settings
-    against: Settings
+    candidate: RunSettings
+    against: RunSettings
     comparison: Comparison | None = None
     answer: bool | None = None
 
@@ -509,7 +511,7 @@ async def explore_settings(runner: TrialRunner) -> None:
     await _report_forecast(runner)
 
 
-def _choose_next(runner: TrialRunner, last: Settings | None) -> Settings | None:
+def _choose_next(runner: TrialRunner, last: RunSettings | None) -> RunSettings | None:
     """Return the settings to try next. None when enough is known."""
     assessment = runner.search.assess()
     wanted = runner.search.choose_next(assessment, last)
@@ -562,14 +564,14 @@ async def _probe_draft(runner: TrialRunner, length: int) -> None:
             return
 
 
-def _best_with_mtp(runner: TrialRunner, assessment: Assessment) -> Settings:
+def _best_with_mtp(runner: TrialRunner, assessment: Assessment) -> RunSettings:
     """Return the best settings with MTP, or the best of all if none with MTP are left."""
     search, mean = runner.search, assessment.mean
     on = [i for i, settings in enumerate(search.grid) if draft_of(settings) and not search.excluded[i]]
     return search.grid[max(on, key=lambda i: mean[i], default=assessment.best)]
 
 
-def _least_known_draft(runner: TrialRunner, assessment: Assessment) -> Settings | None:
+def _least_known_draft(runner: TrialRunner, assessment: Assessment) -> RunSettings | None:
     """Return the best settings with the draft length of the most uncertain forecast. None if all are precise enough."""
     search = runner.search
     best = _best_with_mtp(runner, assessment)
@@ -649,7 +651,7 @@ def verdict_without_baseline(runner: TrialRunner) -> Verdict:
     )
 
 
-def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[Settings, Comparison | None]:
+def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[RunSettings, Comparison | None]:
     """Return the best settings that were confirmed to beat the baseline, with the comparison; else the baseline."""
     baseline, mtp = runner.space.baseline_settings(), questions.mtp
     against_baseline = list(questions.gains)
@@ -665,7 +667,7 @@ def _confirmed_best(runner: TrialRunner, questions: Questions) -> tuple[Settings
     return best.candidate, best.comparison
 
 
-def _indistinguishable_drafts(runner: TrialRunner, best: Settings) -> list[int]:
+def _indistinguishable_drafts(runner: TrialRunner, best: RunSettings) -> list[int]:
     """Return other draft lengths that may be as good as the best one, by all measurements."""
     search = runner.search
     scores = search.assess().scores
@@ -674,7 +676,7 @@ def _indistinguishable_drafts(runner: TrialRunner, best: Settings) -> list[int]:
     return [d for d, i in others.items() if i is not None and float((scores[:, i] >= own).mean()) >= _RIVAL_CHANCE]
 
 
-def _unfit_settings(runner: TrialRunner, mtp: Question) -> Settings:
+def _unfit_settings(runner: TrialRunner, mtp: Question) -> RunSettings:
     """Return the memory settings of the candidate without MTP that do not fit or start with MTP's draft length."""
     if runner.search.index_with_draft(mtp.against, draft_of(mtp.candidate)) is not None:
         return {}
@@ -715,7 +717,7 @@ def _why_not_served(runner: TrialRunner) -> str:
     return errors[-1] if errors else message("No draft length fits into memory with these settings.")
 
 
-def _trials_with(trials: Sequence[Trial], settings: Settings) -> list[Trial]:
+def _trials_with(trials: Sequence[Trial], settings: RunSettings) -> list[Trial]:
     return [trial for trial in trials if trial.error is None and settings_key(trial.settings) == settings_key(settings)]
 
 
@@ -732,7 +734,7 @@ def _values(runner: TrialRunner, compared: Comparison) -> tuple[float, float] | 
     return runner.goal.value_from_score(level + half), runner.goal.value_from_score(level - half)
 
 
-def _score(runner: TrialRunner, settings: Settings) -> float | None:
+def _score(runner: TrialRunner, settings: RunSettings) -> float | None:
     """Return the mean score over the comparison's starts, or over all starts if there were none."""
     trials = _trials_with(runner.trials, settings)
     return mean_of_known(runner.goal.score(run) for t in _comparison_trials(trials) or trials for run in t.runs)
@@ -760,7 +762,7 @@ async def decide_verdict(runner: TrialRunner) -> Verdict:
     return await asyncio.to_thread(build_verdict, runner, questions)
 
 
-def choose_candidates(runner: TrialRunner) -> tuple[Settings | None, Settings | None]:
+def choose_candidates(runner: TrialRunner) -> tuple[RunSettings | None, RunSettings | None]:
     """Return the best settings with MTP, and the best without.
 
     The first is None if nothing with MTP is left, the second if it is the baseline or has no chance to be recommended.
@@ -819,13 +821,13 @@ def _pairs_wanted(runner: TrialRunner, questions: Sequence[Question], confidence
     return min(pairs_needed(spread, min(effects), confidence=confidence), MOST_PAIRS)
 
 
-def _compared_settings(questions: Sequence[Question]) -> list[Settings]:
+def _compared_settings(questions: Sequence[Question]) -> list[RunSettings]:
     """Return all settings of the questions without duplicates, candidates last."""
     both = [*(each.against for each in questions), *(each.candidate for each in questions)]
     return list({settings_key(settings): settings for settings in both}.values())
 
 
-def _expected_difference(runner: TrialRunner, one: Settings, other: Settings) -> float:
+def _expected_difference(runner: TrialRunner, one: RunSettings, other: RunSettings) -> float:
     """Return the expected difference of two settings' scores, from all measurements."""
     mean = runner.search.assess().mean
     return float(mean[runner.search.index(one)] - mean[runner.search.index(other)])

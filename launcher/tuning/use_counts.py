@@ -10,7 +10,7 @@ from typing import Self
 from launcher.monitor.traffic import Traffic
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import to_compact_json
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 
 KEPT_DAYS = 90
 DAY_S = 86_400
@@ -31,14 +31,14 @@ class UseCounts:
     how many drafts a step accepts does not depend on what is drafted after them.
     """
 
-    settings: Settings
+    settings: RunSettings
     tokens: int = 0
     seconds: float = 0.0
     steps: int = 0
     accepted: tuple[int, ...] = ()
 
     @classmethod
-    def from_traffic(cls, settings: Settings, traffic: Traffic) -> Self | None:
+    def from_traffic(cls, settings: RunSettings, traffic: Traffic) -> Self | None:
         """Return the counts of the requests between two readings. None if their time is unknown."""
         rate, accepted = traffic.tokens_per_second, traffic.acceptance.accepted
         if not rate or traffic.predicted_n <= accepted:
@@ -100,11 +100,11 @@ def read_use_counts(db: sqlite3.Connection, key: str, since_day: int) -> list[Us
     return list(totals.values())
 
 
-def _counts_from_row(settings: Settings, row: "list[object] | tuple[object, ...]") -> UseCounts:
+def _counts_from_row(settings: RunSettings, row: "list[object] | tuple[object, ...]") -> UseCounts:
     tokens, seconds, steps, accepted = row
     return UseCounts(settings, int(str(tokens)), float(str(seconds)), int(str(steps)), tuple(json.loads(str(accepted))))
 
 
-def _parse_settings(text: str) -> Settings:
+def _parse_settings(text: str) -> RunSettings:
     data = json.loads(text)
     return data if isinstance(data, Mapping) else {}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from launcher.base.messages import Message, join_messages, message
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from launcher.tuning.report import settings_line
 from launcher.tuning.space import Key, draft_of, settings_key
 from launcher.tuning.statistics import Interval, mean_interval
@@ -35,8 +35,8 @@ class Forecast:
 class Comparison:
     """Ratio of `candidate` to `against`, two sets of settings measured in pairs, at the given confidence."""
 
-    candidate: Settings
-    against: Settings
+    candidate: RunSettings
+    against: RunSettings
     ratio: Interval
     confidence: float
 
@@ -62,7 +62,7 @@ class Verdict:
     """
 
     mtp: Answer
-    settings: Settings
+    settings: RunSettings
     speedup: float | None
     ci_low: float | None
     ci_high: float | None
@@ -70,7 +70,7 @@ class Verdict:
     sentence: str
     because: str
     gain: Comparison | None
-    shown: Settings
+    shown: RunSettings
     forecasts: tuple[Forecast, ...]
     trials: tuple[Trial, ...]
     unit: str
@@ -103,7 +103,7 @@ class Verdict:
 class TriedSettings:
     """One row of the table of trials: the goal's typical value over all starts, None if none is usable."""
 
-    settings: Settings
+    settings: RunSettings
     value: float | None
     low: float | None
     high: float | None
@@ -206,7 +206,7 @@ def verdict_sentence(
     return join_messages(sentence, *more)
 
 
-def indistinguishable_sentence(best: Settings, rivals: Sequence[int]) -> Message:
+def indistinguishable_sentence(best: RunSettings, rivals: Sequence[int]) -> Message:
     """Return the sentence about other draft lengths that may be as good."""
     return message(
         "Draft {draft} is not distinguishable from {rivals}.",
@@ -223,7 +223,7 @@ def recommendation_sentence(gain: Comparison, goal: Goal) -> Message:
     )
 
 
-def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: Settings) -> Message:
+def explain_comparison(on: Sequence[Trial], off: Sequence[Trial], no_room: RunSettings) -> Message:
     """Return the cause of a comparison's result in sentences: tokens per step, and the time of a step.
 
     `no_room` are the settings of the candidate without MTP that do not fit into memory with MTP.

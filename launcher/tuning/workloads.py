@@ -15,7 +15,8 @@ from launcher.base.messages import join_messages, message
 from launcher.base.paths import shipped_file
 from launcher.base.prompts import read_prompts
 from launcher.base.text import one_line
-from launcher.tuning.records import Prompt, Value
+from launcher.models.server_settings import Value
+from launcher.tuning.records import Prompt
 
 # Errors in a file of prompts, as sentences.
 

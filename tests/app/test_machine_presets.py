@@ -35,7 +35,7 @@ from launcher.models.situation import describe_machine
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, model_facts
 from launcher.tuning.machine_preset import MachinePreset, load_presets, save_preset, save_tuned_preset
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from tests import forked
 from tests.cli.conftest import own_model
 from tests.tuning.measured import ENVIRONMENT, OFF, run
@@ -154,7 +154,7 @@ async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path
     assert not found.used
     assert "only after a measurement here confirms them" in found.line
     with History() as history:
-        one: Settings = {"draft": 1, "kv": "q8_0"}
+        one: RunSettings = {"draft": 1, "kv": "q8_0"}
         ids = []
         for off_rate, rate in ((50.0, 60.0), (51.0, 61.0), (50.5, 60.5)):
             ids.append(history.add_session("bench", await here(demo_model), OFF, workload="code"))

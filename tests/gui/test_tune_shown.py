@@ -21,7 +21,7 @@ from launcher.gui.tune.trial_views import (
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.other_requests import OTHERS_ASKED
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.tune_state import Fault, Stage, Trial
 from launcher.tuning.verdict import Forecast
 
@@ -33,7 +33,7 @@ def with_draft(draft: int) -> dict[str, int]:
     return {**HOME, "draft": draft}
 
 
-def run(settings: Settings, step_ms: float, kept: float = 1.0, **more: object) -> Run:
+def run(settings: RunSettings, step_ms: float, kept: float = 1.0, **more: object) -> Run:
     """A reply of 100 steps that yield `kept` tokens each."""
     tokens = round(100 * kept)
     draft = int(settings["draft"] or 0)
@@ -42,7 +42,7 @@ def run(settings: Settings, step_ms: float, kept: float = 1.0, **more: object) -
     return Run("p", settings, 0.0, 1.0, 10, 0, tokens, 500.0, 1_000 * kept / step_ms, 0.1, drafts, **more)  # type: ignore[arg-type]
 
 
-def trial(number: int, settings: Settings, step_ms: float, kept: float = 1.0, **more: object) -> Trial:
+def trial(number: int, settings: RunSettings, step_ms: float, kept: float = 1.0, **more: object) -> Trial:
     return Trial(number, Stage.VERIFY, settings, 0.0, 10.0, 2.0, (run(settings, step_ms, kept, **more),))
 
 
@@ -128,8 +128,8 @@ def test_runs_of_the_history_are_trials_again() -> None:
 
 
 def test_what_is_about_drafts_is_no_setting_of_mtp_off() -> None:
-    home: Settings = {"threads": 4, "draft_sampling": "greedy"}
-    beside: Settings = {"threads": 6, "draft_sampling": "probabilistic"}
+    home: RunSettings = {"threads": 4, "draft_sampling": "greedy"}
+    beside: RunSettings = {"threads": 6, "draft_sampling": "probabilistic"}
     forecasts = (Forecast(0, 100.0, 99.0, 101.0), Forecast(2, 165.0, 160.0, 170.0))
     told = trial_rows(TuneView("m", "Code", Goal(), home, (), forecasts, beside))
     assert [row.setting for row in told] == ["off · threads 6", "draft 2 · sampled drafts · threads 6"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from launcher.base.errors import EngineFailed
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_of
 
 START_S = 5.0
@@ -20,7 +20,7 @@ YIELD = 1.6
 class Moment:
     """What the formula may use. `steps_rate` is in steps/s; the machine's figures are None where they are not told."""
 
-    settings: Settings
+    settings: RunSettings
     prompt: Prompt
     now_s: float
     streams: int
@@ -42,8 +42,8 @@ class Clocked:
 
     speed: Callable[[Moment], Speed]
     noise: float = 0.0
-    cannot: Callable[[Settings], bool] = lambda _: False
-    starts: list[Settings] = field(default_factory=list)
+    cannot: Callable[[RunSettings], bool] = lambda _: False
+    starts: list[RunSettings] = field(default_factory=list)
     asked: list[Prompt] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class Clocked:
     def now_s(self) -> float:
         return self._now_s
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         if settings == self._settings:
             return 0.0
         self._settings = None
@@ -69,7 +69,7 @@ class Clocked:
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:
         assert self._settings is not None
-        settings: Settings = dict(self._settings)  # type: ignore[arg-type]
+        settings: RunSettings = dict(self._settings)  # type: ignore[arg-type]
         self.asked.append(prompt)
         self.seeds.append(seed)
         began_s = self._now_s

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 
 MODEL = ModelFacts("Qwen3.6-35B-A3B", "UD-Q3_K_XL", 17_227_569_440, ("3f" * 32,))
 ENVIRONMENT = Environment(
@@ -18,13 +18,13 @@ ENVIRONMENT = Environment(
     system="Debian GNU/Linux 13, kernel 6.12",
     program="1.0",
 )
-OFF: Settings = {"draft": 0, "kv": "q8_0"}
-ON: Settings = {"draft": 2, "kv": "q8_0"}
+OFF: RunSettings = {"draft": 0, "kv": "q8_0"}
+ON: RunSettings = {"draft": 2, "kv": "q8_0"}
 DRAFTS = Acceptance(200, 150, (100, 100), (90, 60))
 
 
 def run(
-    rate: float | None, settings: Settings = OFF, *, prompt: str = "code", began_s: float = 0.0, **figures: object
+    rate: float | None, settings: RunSettings = OFF, *, prompt: str = "code", began_s: float = 0.0, **figures: object
 ) -> Run:
     """A run at so many tokens a second; with drafts where the settings have some."""
     drafts = DRAFTS if settings.get("draft") else None

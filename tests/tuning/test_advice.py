@@ -10,7 +10,7 @@ from launcher.monitor.traffic import Traffic
 from launcher.tuning.advice import FEWEST_STEPS, Advice, advise_draft_length
 from launcher.tuning.history import History
 from launcher.tuning.predict import tokens_per_step
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.use_counts import KEPT_DAYS, UseCounts, use_counts_key
 from tests.tuning.measured import ENVIRONMENT
 
@@ -40,7 +40,7 @@ def measured(drafts: Sequence[int], *, times: Mapping[int, float] = TIMES, **set
         taken = accepted(1_000, draft)
         tokens = 1_000 + sum(taken)
         drafts_made = Acceptance(1_000 * draft, sum(taken), (1_000, *taken)[:draft], taken) if draft else None
-        own: Settings = {"draft": draft, "kv": "q8_0", **settings}  # type: ignore[dict-item]
+        own: RunSettings = {"draft": draft, "kv": "q8_0", **settings}  # type: ignore[dict-item]
         for noise in NOISE:
             rate = tokens / (1_000 * times[draft] * noise)
             runs.append(Run("code", own, 0.0, 30.0, reply_tokens=tokens, decode_rate=rate, acceptance=drafts_made))

@@ -28,13 +28,13 @@ from launcher.tuning.curves import (
     stream_starts,
     summarize_curve,
 )
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_of
 from tests.tuning.clocked import START_S, YIELD, Clocked, Moment, Speed
 
 PROMPT = Prompt("code", (("user", "Write a parser."),), 160)
 WARM_UP = Prompt("warm", (("user", "Hello."),), 16)
-SETTINGS: Settings = {"ctx": 65_536, "draft": 2, "kv": "q8_0"}
+SETTINGS: RunSettings = {"ctx": 65_536, "draft": 2, "kv": "q8_0"}
 
 
 async def filled(fill: int) -> Sequence[Prompt]:

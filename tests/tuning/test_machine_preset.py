@@ -24,7 +24,7 @@ from launcher.tuning.machine_preset import (
     save_preset,
     save_tuned_preset,
 )
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from tests.tuning.measured import ENVIRONMENT, MODEL, OFF, ON, run
 
 VERDICT = {
@@ -56,7 +56,7 @@ OTHER = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
 
 
 def benched(
-    runs: Sequence[tuple[Settings, Sequence[float]]], environment: Environment = ENVIRONMENT, *, times: int = 3
+    runs: Sequence[tuple[RunSettings, Sequence[float]]], environment: Environment = ENVIRONMENT, *, times: int = 3
 ) -> list[str]:
     """Benches in the history, three for each of the settings, which differ by 3 %."""
     ids = []
@@ -197,7 +197,7 @@ def test_single_starts_confirm_nothing(home: Path) -> None:
         ((70.0, 71.0, 70.5), {"draft": 2, "kv": "f16"}),  # another setting
     ],
 )
-def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings: Settings) -> None:
+def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings: RunSettings) -> None:
     preset = kept()
     benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
     with History() as history:

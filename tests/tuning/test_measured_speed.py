@@ -11,7 +11,7 @@ import scipy
 from launcher.base.errors import NothingMeasured
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.measured_speed import EndReason, MeasuredSpeed, measure_speed
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.statistics import Figure
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))
@@ -39,7 +39,7 @@ class Timed:
     def now_s(self) -> float:
         return self._now_s
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         assert not settings
         return 0.0
 

@@ -11,7 +11,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import (
     build_report,
     common_settings,
@@ -227,7 +227,7 @@ def test_a_ratio_in_words(ratio: Interval, said: str) -> None:
     assert percent_faster(ratio) == said
 
 
-def tuned(rates: Sequence[tuple[Settings, float]]) -> list[Run]:
+def tuned(rates: Sequence[tuple[RunSettings, float]]) -> list[Run]:
     """Starts in turn, each with four runs that are as good as alike: what differs between starts is common to them."""
     return [run(rate * wobble, settings) for settings, rate in rates for wobble in (0.999, 1.0, 1.0, 1.001)]
 
@@ -247,7 +247,7 @@ def test_starts_are_counted_and_not_the_runs_of_each() -> None:
 
 
 def test_neighbouring_starts_are_compared_in_pairs_so_that_drift_cancels() -> None:
-    rates: list[tuple[Settings, float]] = []
+    rates: list[tuple[RunSettings, float]] = []
     for heat, noise in zip((1.0, 0.9, 0.8, 0.7, 0.6, 0.5), (1.01, 0.99) * 3, strict=True):
         rates += [(OFF, 100.0 * heat), (ON, 110.0 * heat * noise)]
     on = build_report(tuned(rates)).rows[1]

@@ -8,15 +8,15 @@ import pytest
 
 from launcher.base.errors import BadOption
 from launcher.tuning.history_records import Session
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report import compare_sessions
 from tests.tuning.measured import ENVIRONMENT, OFF, ON, run
 
-THREE: Settings = {"draft": 3, "kv": "q8_0"}
+THREE: RunSettings = {"draft": 3, "kv": "q8_0"}
 NOISE = (1.0, 1.01, 0.99, 1.005)
 
 
-def started(*settings: tuple[Settings, float], times: int) -> tuple[Run, ...]:
+def started(*settings: tuple[RunSettings, float], times: int) -> tuple[Run, ...]:
     """Runs of so many starts of each, in turns: those of a round share what else slows the computer."""
     rates = [(of, NOISE[turn] * rate * (1 + 0.3 * turn)) for turn in range(times) for of, rate in settings]
     return tuple(run(rate, of) for of, rate in rates)

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.predict import CostPoint, CostSurface
-from launcher.tuning.records import Run, Value
+from launcher.tuning.records import Run
 from launcher.tuning.search import Search
 from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
 from launcher.tuning.tune_state import Fault, Stage, Trial

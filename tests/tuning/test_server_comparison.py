@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from launcher.base.errors import NothingMeasured
-from launcher.tuning.records import Bench, Prompt, Run, Settings
+from launcher.tuning.records import Bench, Prompt, Run, RunSettings
 from launcher.tuning.server_comparison import compare_servers
 
 PROMPTS = tuple(Prompt(name, (("user", name),), tokens=100) for name in ("a", "b"))
@@ -33,7 +33,7 @@ class Server:
     def now_s(self) -> float:
         return self.room.now_s
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         raise NotImplementedError(settings)
 
     async def run(self, prompt: Prompt, *, seed: int) -> Run:

@@ -15,14 +15,14 @@ from launcher.engine.server.launch import prepare_launch
 from launcher.machine.machine import read_machine
 from launcher.tuning.history_environment import Environment
 from launcher.tuning.history_records import RUN_COLUMNS, Session
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.report_export import as_csv, as_markdown, writer_for
 from launcher.tuning.session_file import anonymize, anonymous_json, read_session_file, session_json
 from tests.tuning.measured import ENVIRONMENT, OFF, ON
 from tests.tuning.measured import run as measured
 
 
-def run(rate: float | None, settings: Settings = OFF, *, prompt: str = "parser", **figures: object) -> Run:
+def run(rate: float | None, settings: RunSettings = OFF, *, prompt: str = "parser", **figures: object) -> Run:
     """A run of a prompt that comes with the program."""
     return measured(rate, settings, prompt=prompt, **figures)  # type: ignore[arg-type]
 

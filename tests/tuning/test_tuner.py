@@ -8,7 +8,7 @@ import pytest
 
 from launcher.base.errors import EngineFailed, NothingMeasured
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import Space, SpaceAxis, draft_of, settings_key
 from launcher.tuning.tune_state import Fault, Stage
 from launcher.tuning.tuner import (
@@ -26,7 +26,7 @@ from tools.tuner_simulation.machine import Machine, draw, truth
 from tools.tuner_simulation.run import WORK
 
 
-def score(machine: Machine, settings: Settings, goal: Goal | None = None) -> float:
+def score(machine: Machine, settings: RunSettings, goal: Goal | None = None) -> float:
     return truth(machine, goal or Goal(), PROMPT_TOKENS)[settings_key(settings)]
 
 
@@ -133,7 +133,7 @@ class Fails(SimulatedBench):
         super().__init__(machine, seed=1)
         self._fails = fails
 
-    async def become(self, settings: Settings, *, reliable: bool = True) -> float:
+    async def become(self, settings: RunSettings, *, reliable: bool = True) -> float:
         if self._fails(settings):  # type: ignore[operator]
             raise EngineFailed("It ended while it loaded.")
         return await super().become(settings, reliable=reliable)
@@ -198,7 +198,7 @@ class Spoils(SimulatedBench):
         first, self._spoilt = not getattr(self, "_spoilt", False), True
         return replace(run, spoilt="The GPU throttled.") if first and prompt.tokens > 24 else replace(run, spoilt=None)
 
-    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
+    async def become(self, settings: RunSettings, *, reliable: bool = False) -> float:
         self._spoilt = False
         return await super().become(settings, reliable=reliable)
 

@@ -14,9 +14,10 @@ import pytest
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
 from launcher.engine.server.client import ChatRequest, EngineClient
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import ReplyMeter
 from launcher.tuning.goal import Goal
-from launcher.tuning.records import Prompt, Run, Settings, Value
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_of, settings_key
 from launcher.tuning.tuner import tune
 from tests.tuning.simulated import MTP_WINS
@@ -48,7 +49,7 @@ class HttpBench:
     def now_s(self) -> float:
         return self.now
 
-    async def become(self, settings: Settings) -> float:
+    async def become(self, settings: RunSettings) -> float:
         if settings == self.served:
             return 0.0
         await self.stop()

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from launcher.tuning.statistics import Pair
 from launcher.tuning.tuner import ComparedPairs, Question, Questions
 
-BASELINE: Settings = {"draft": 0, "kv": "q8_0"}
-ON: Settings = {"draft": 3, "kv": "q8_0"}
-OFF: Settings = {"draft": 0, "kv": "f16"}
+BASELINE: RunSettings = {"draft": 0, "kv": "q8_0"}
+ON: RunSettings = {"draft": 3, "kv": "q8_0"}
+OFF: RunSettings = {"draft": 0, "kv": "f16"}
 WOBBLE = (0.01, -0.01, 0.005, -0.005)
 
 

@@ -12,7 +12,7 @@ from launcher.base.errors import TuneMismatch
 from launcher.tuning.goal import Aim, Goal
 from launcher.tuning.other_requests import OTHERS_ASKED
 from launcher.tuning.plan_of_trials import most_explored
-from launcher.tuning.records import Prompt, Run, Settings
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.search import Assessment, Search
 from launcher.tuning.space import Space, draft_of
 from launcher.tuning.tune_state import Fault, Stage, TuneState
@@ -155,12 +155,12 @@ async def test_what_takes_time_to_compute_holds_up_nobody(monkeypatch: pytest.Mo
 class Hangs(SimulatedBench):
     """A bench on which a start of some settings, or a reply with them, has no end."""
 
-    def __init__(self, machine: Machine, where: str, hangs: Callable[[Settings], bool]) -> None:
+    def __init__(self, machine: Machine, where: str, hangs: Callable[[RunSettings], bool]) -> None:
         super().__init__(machine, seed=2)
         self._where, self.hangs = where, hangs
-        self._at: Settings = {}
+        self._at: RunSettings = {}
 
-    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
+    async def become(self, settings: RunSettings, *, reliable: bool = False) -> float:
         self._at = settings
         await self._hang("start")
         return await super().become(settings, reliable=reliable)

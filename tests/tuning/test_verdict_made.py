@@ -5,7 +5,7 @@ import re
 import pytest
 
 from launcher.tuning.goal import Goal
-from launcher.tuning.records import Settings
+from launcher.tuning.records import RunSettings
 from launcher.tuning.statistics import Interval
 from launcher.tuning.tune_state import TuneState
 from launcher.tuning.tuner import Question, Questions, TrialRunner, build_verdict, probe_drafts
@@ -16,8 +16,8 @@ from tools.tuner_simulation.run import WORK
 
 MACHINE = draw(0)
 BASELINE = MACHINE.space().baseline_settings()
-OFF: Settings = {**BASELINE, "kv": "f16"}
-ON: Settings = {**BASELINE, "draft": 3}
+OFF: RunSettings = {**BASELINE, "kv": "f16"}
+ON: RunSettings = {**BASELINE, "draft": 3}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def course() -> TrialRunner:
     return course
 
 
-def asked(candidate: Settings, against: Settings, low: float, high: float) -> Question:
+def asked(candidate: RunSettings, against: RunSettings, low: float, high: float) -> Question:
     """A question whose interval lies so, with the answer that follows."""
     found = Comparison(candidate, against, Interval((low + high) / 2, low, high, 4), 0.98)
     answer = True if found.better else False if found.no_better else None
@@ -52,7 +52,7 @@ async def test_only_what_is_better_than_the_baseline_is_recommended(
     off: tuple[float, float],
     on: tuple[float, float],
     mtp: str,
-    settings: Settings,
+    settings: RunSettings,
 ) -> None:
     questions = Questions(asked(ON, OFF, *on_off), (asked(OFF, BASELINE, *off), asked(ON, BASELINE, *on)))
     verdict = build_verdict(course, questions)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from launcher.base.action import Action, ActionKind
 from launcher.base.errors import EngineFailed
+from launcher.models.server_settings import Value
 from launcher.monitor.meter import Acceptance
-from launcher.tuning.records import Prompt, Run, Settings, Value
+from launcher.tuning.records import Prompt, Run, RunSettings
 from launcher.tuning.space import draft_of
 from tools.tuner_simulation.machine import PROMPTS, REPLY_TOKENS, Machine
 
@@ -82,7 +83,7 @@ class SimulatedBench:
         """Let time pass up to a moment."""
         self._now_s = max(self._now_s, now_s)
 
-    async def become(self, settings: Settings, *, reliable: bool = False) -> float:
+    async def become(self, settings: RunSettings, *, reliable: bool = False) -> float:
         """Start with settings, unless they are in use. Raises EngineFailed for want of memory, and, unless `reliable`,
         now and then.
         """

@@ -14,7 +14,7 @@ from launcher.gui.tune.view_data import Curve, Point, StepPart, TrialRow
 from launcher.models.server_settings import ROWS
 from launcher.monitor.meter import sum_acceptance
 from launcher.tuning.goal import Aim, Goal
-from launcher.tuning.records import Run, Settings
+from launcher.tuning.records import Run, RunSettings
 from launcher.tuning.space import DRAFT, Key, draft_of, settings_key
 from launcher.tuning.tune_state import Stage, Trial
 from launcher.tuning.verdict import Forecast, TriedSettings, tabulate_trials
@@ -36,12 +36,12 @@ class TuneView:
     model: str
     workload: str
     goal: Goal
-    baseline: Settings
+    baseline: RunSettings
     trials: tuple[Trial, ...] = ()
     forecasts: tuple[Forecast, ...] = ()
-    other_settings: Settings = field(default_factory=dict)
+    other_settings: RunSettings = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None
-    estimate_mib: Callable[[Settings], int | None] = lambda _: None
+    estimate_mib: Callable[[RunSettings], int | None] = lambda _: None
 
     @property
     def runs(self) -> list[Run]:
@@ -86,7 +86,7 @@ def group_trials(runs: Sequence[Run]) -> tuple[Trial, ...]:
     )
 
 
-def settings_text(settings: Settings, baseline: Settings) -> str:
+def settings_text(settings: RunSettings, baseline: RunSettings) -> str:
     """Return settings in a few words: the draft length, and differences from the baseline."""
     draft = draft_of(settings)
     return " · ".join(
@@ -94,7 +94,7 @@ def settings_text(settings: Settings, baseline: Settings) -> str:
     )
 
 
-def _other_differences(settings: Settings, baseline: Settings) -> list[str]:
+def _other_differences(settings: RunSettings, baseline: RunSettings) -> list[str]:
     """Return differences from the baseline other than the draft length, as text."""
     return [
         tr("sampled drafts") if value == "probabilistic" else f"{name.replace('_', '-')} {value}"
@@ -253,20 +253,20 @@ def _step_times(view: TuneView) -> dict[int, tuple[float, float]]:
     }
 
 
-def _has_other_settings(settings: Settings, view: TuneView) -> bool:
+def _has_other_settings(settings: RunSettings, view: TuneView) -> bool:
     return settings_key(settings) == _key_for_draft(
         _with_mtp_off(view.baseline), view.other_settings, draft_of(settings)
     )
 
 
-def _key_for_draft(baseline: Settings, other_settings: Settings, draft: int) -> Key:
+def _key_for_draft(baseline: RunSettings, other_settings: RunSettings, draft: int) -> Key:
     """Return the key of the settings with a draft length. With MTP off, drafting settings stay as in the baseline."""
     drafting = {name for name, row in ROWS.items() if row.drafting}
     used = {name: value for name, value in other_settings.items() if draft or name not in drafting}
     return settings_key({**baseline, **used, DRAFT: draft})
 
 
-def _with_mtp_off(baseline: Settings) -> dict[str, Any]:
+def _with_mtp_off(baseline: RunSettings) -> dict[str, Any]:
     return {**baseline, DRAFT: 0}
 
 
