@@ -14,7 +14,7 @@ from launcher.engine.server import endpoint, last_start
 from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.fetch.queue import DownloadQueue
 from launcher.models import library_index, load_history
-from launcher.tuning import machine_preset
+from launcher.tuning import tuned_settings
 from launcher.tuning.history import History
 
 HOME = Path(__file__).parent / "data" / "kept-0.1.0"
@@ -30,7 +30,7 @@ READ: dict[str, tuple[Callable[[], object], object]] = {
     "last model": (last_start.load_last_model, "demo"),
     "last used": (lambda: sorted(last_start.load_last_uses()), [str(MODEL)]),
     "measured loads": (lambda: load_history.read_overhead_mib("gpu", "cuda"), 430),
-    "tuned settings": (lambda: [each.model.name for each in machine_preset.load_presets()], ["Qwen3.6-35B-A3B"]),
+    "tuned settings": (lambda: [each.model.name for each in tuned_settings.load_tuned_settings()], ["Qwen3.6-35B-A3B"]),
     "engines": (
         lambda: [each.name for each in installed.read_store().engines],
         ["b1-cpu", "mine"],

@@ -26,7 +26,7 @@ from launcher.fetch.queue import DownloadQueue
 from launcher.models import header_summary, hub_figures, library_index, load_history
 from launcher.models.catalogue_load import shipped_models
 from launcher.models.gguf import read_header
-from launcher.tuning import machine_preset
+from launcher.tuning import tuned_settings
 from launcher.tuning.goal import Goal
 from launcher.tuning.space import Space
 from launcher.tuning.tune_state import TuneState, tune_identity
@@ -34,7 +34,7 @@ from launcher.tuning.workloads import load_workload
 from launcher.updates.check import RELEASES_VARIABLE, check_weekly
 from tests import forked
 from tests.conftest import ReleaseServer
-from tests.tuning.test_machine_preset import kept as keep_a_preset
+from tests.tuning.test_tuned_settings import kept as keep_a_preset
 
 MODEL = Path("/models/some.gguf")
 SHA256 = "0" * 64
@@ -131,10 +131,10 @@ KINDS = {
         lambda _: last_start.save_last_start(None, MODEL),
         lambda _: last_start.load_last_start(),
     ),
-    "machine presets": Kind(
+    "tuned settings": Kind(
         "data/history/tuned-settings.json",
         lambda _: keep_a_preset(),
-        lambda _: [each.model.name for each in machine_preset.load_presets()],
+        lambda _: [each.model.name for each in tuned_settings.load_tuned_settings()],
     ),
     "last model": Kind(
         "state/last-model",

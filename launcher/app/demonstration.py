@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher.app.machine_presets import measured_sentence
 from launcher.app.serving import serve
 from launcher.app.session import OnServerEvent
 from launcher.app.start_settings import make_unresolved_options
+from launcher.app.tuned_match import measured_sentence
 from launcher.base.errors import DraftsInert, EngineFailed
 from launcher.base.messages import message
 from launcher.base.units import process_age_s

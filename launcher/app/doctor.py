@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.app.machine_presets import PresetMatch, outdated_presets
 from launcher.app.planner import MachineDescription, read_situation
+from launcher.app.tuned_match import TunedMatch, find_outdated_matches
 from launcher.base.errors import EngineMissing, LauncherError
 from launcher.base.messages import message
 from launcher.base.paths import cache_dir, explain_os_error, models_dir, state_dir
@@ -110,7 +110,7 @@ async def examine_machine(*, models: Path | None = None, wake: bool = False) -> 
     missing = tuple(library for purpose in ("engine", *window_purposes()) for library in missing_libraries(purpose))
     problems = [
         *_find_demo_problems(engines[0]),
-        *map(_describe_outdated_preset, await outdated_presets(machine)),
+        *map(_describe_outdated_match, await find_outdated_matches(machine)),
         *choice_problems,
         *(problem for engine in engines[1:] for problem in _find_engine_problems(engine, machine)),
         *(Problem(each.title, each.hint) for each in list_advice(machine, settings, [disks["models"]])),
@@ -217,9 +217,9 @@ def _find_engine_problems(engine: EngineCheck, machine: Machine) -> list[Problem
     return problems
 
 
-def _describe_outdated_preset(match: PresetMatch) -> Problem:
+def _describe_outdated_match(match: TunedMatch) -> Problem:
     """Return the problem about tuned settings that were measured in another environment."""
-    facts = {"words": match.preset.model.label_with_quant, "differs": match.differs}
+    facts = {"words": match.tuned.model.label_with_quant, "differs": match.differs}
     if match.used:
         title = message("The tuned settings for {words} are used, but may be out of date: {differs}.", **facts)
     else:

@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from launcher.app.machine_presets import PresetMatch, find_preset_match
 from launcher.app.planner import MachineDescription, downloaded_file, read_situation
+from launcher.app.tuned_match import TunedMatch, find_tuned_match
 from launcher.base.errors import BadOption, LauncherError, ModelBroken, ModelHasNoHead, ModelMissing
 from launcher.base.messages import message
 from launcher.base.paths import expand_user
@@ -56,13 +56,13 @@ class SettingOrigin(Enum):
 class OwnSettings:
     """Settings of this machine for a model file: the user's choices of the last time, and those that a tune found.
 
-    `preset_match` is the tune's result, used or not. `same_as_tuned` are choices of the user that equal those of a
+    `tuned_match` is the tune's result, used or not. `same_as_tuned` are choices of the user that equal those of a
     verified tune; they count as tuned, not as `kept`.
     """
 
     kept: Settings = field(default_factory=dict)
     tuned: Settings = field(default_factory=dict)
-    preset_match: PresetMatch | None = None
+    tuned_match: TunedMatch | None = None
     same_as_tuned: Settings = field(default_factory=dict)
 
 
@@ -118,13 +118,13 @@ class ResolvedStart:
     origins: Mapping[str, SettingOrigin] = field(default_factory=dict)
     chosen: Settings | None = None
     set_aside: Settings = field(default_factory=dict)
-    preset_match: PresetMatch | None = None
+    tuned_match: TunedMatch | None = None
     notices: tuple[Notice, ...] = ()
 
     @property
-    def preset_line(self) -> str:
+    def tuned_line(self) -> str:
         """Line about the tuned settings for this model. Empty where there are none."""
-        return self.preset_match.line if self.preset_match else ""
+        return self.tuned_match.line if self.tuned_match else ""
 
     def settings_from(self, origin: SettingOrigin) -> dict[str, Value]:
         """Return the settings from one origin."""
@@ -218,12 +218,12 @@ async def read_own_settings(
     A tune does not vary the context, so it is never among the tuned settings.
     """
     kept = await asyncio.to_thread(load_model_settings, options.model) if use_kept else {}
-    match = await find_preset_match(options, wake=wake)
+    match = await find_tuned_match(options, wake=wake)
     if match is None:
         return OwnSettings(kept)
-    tuned = {name: value for name, value in match.preset.settings.items() if name in ROWS and name != "ctx"}
+    tuned = {name: value for name, value in match.tuned.settings.items() if name in ROWS and name != "ctx"}
     same_as_tuned: dict[str, Value] = {}
-    if match.preset.verified:
+    if match.tuned.verified:
         same_as_tuned = {name: value for name, value in kept.items() if name in tuned and tuned[name] == value}
     used = tuned if match.used and use_tuned else {}
     return OwnSettings(_leave_out(kept, same_as_tuned), used, match if use_tuned else None, same_as_tuned)
@@ -289,9 +289,9 @@ async def plan_for_start(
 def _apply_tuned(
     plan: Plan, catalogue: Catalogue, situation: Situation, criteria: PlanCriteria, own: OwnSettings
 ) -> Plan:
-    if own.preset_match is None:
+    if own.tuned_match is None:
         return plan
-    reason = message("Tuned settings: {preset}.", preset=own.preset_match.line)
+    reason = message("Tuned settings: {preset}.", preset=own.tuned_match.line)
     resolved = resolve_plan(catalogue, situation, criteria, replace(own, kept={}))
     if own.tuned and (resolved.plan is None or resolved.plan.status is Status.TOO_BIG or not resolved.tuned):
         return plan  # the tuned settings do not fit
@@ -397,7 +397,7 @@ async def resolve_start(
         origins=_find_origins(options, asked, resolved.kept, tuned),
         chosen=chosen,
         set_aside={**_leave_out(unused_kept, chosen), **_leave_out(own.same_as_tuned, chosen), **unusable, **replaced},
-        preset_match=own.preset_match,
+        tuned_match=own.tuned_match,
         notices=tuple(notices),
     )
 

@@ -20,10 +20,10 @@ from launcher.engine.settings import load_model_settings, save_model_settings
 from launcher.models.server_settings import ROWS, Value
 from launcher.tuning.history import History, SessionRecord, history_file, record_session
 from launcher.tuning.history_environment import Environment, model_facts
-from launcher.tuning.machine_preset import save_tuned_preset
 from launcher.tuning.records import RunSettings
 from launcher.tuning.sized_prompts import fill_prompts
 from launcher.tuning.tune_state import TuneState
+from launcher.tuning.tuned_settings import save_tune_result
 from launcher.tuning.tuner import OnEvent, Paused, TrialFailed, TrialMeasured, TuneEvent, tune
 from launcher.tuning.verdict import Verdict
 from launcher.tuning.workloads import Workload
@@ -82,7 +82,7 @@ def save_winner(options: ServeOptions, settings: RunSettings) -> None:
     if tune is None or tune.verdict is None or tune.verdict["settings"] != dict(settings):
         return
     try:
-        save_tuned_preset(tune.record_id, options.model)
+        save_tune_result(tune.record_id, options.model)
     except (LauncherError, OSError) as error:
         _log.warning("The tuned settings cannot be saved: %s.", error)
 

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.tuning.history_environment import ModelFacts
-    from launcher.tuning.machine_preset import MachinePreset
+    from launcher.tuning.tuned_settings import TunedSettings
 
 _ACTIONS = {
-    "list": "list the presets, and whether they still match this machine",
-    "export": "write a preset into a .json file for others, without personal data",
-    "import": "import a preset of another machine; it is used once measurements here confirm it",
-    "forget": "delete a preset",
+    "list": "list tuned settings, and whether they still match this machine",
+    "export": "write tuned settings into a .json file for others, without personal data",
+    "import": "import tuned settings of another machine; they are used once measurements here confirm them",
+    "forget": "delete the tuned settings of a model",
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.epilog = (
-        "`mtp-launcher tune --apply` makes presets. serve, plan and up use them, unless --no-preset is given."
+        "`mtp-launcher tune --apply` saves tuned settings. serve, plan and up use them, unless --no-preset is given."
     )
     actions = add_actions(parser, _ACTIONS)
     for name in ("export", "forget"):
@@ -42,79 +42,80 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(options: argparse.Namespace) -> Result:
     """Run the action `options.action`."""
-    actions = {"list": _list_presets, "export": _export_preset, "import": _import_preset, "forget": _forget_preset}
+    actions = {"list": _list_tuned, "export": _export_tuned, "import": _import_tuned, "forget": _forget_tuned}
     return await actions[options.action](options)
 
 
-async def _list_presets(_options: argparse.Namespace) -> Result:
-    from launcher.app.machine_presets import outdated_presets
+async def _list_tuned(_options: argparse.Namespace) -> Result:
+    from launcher.app.tuned_match import find_outdated_matches
     from launcher.machine.machine import read_machine
-    from launcher.tuning.machine_preset import load_presets, preset_data
+    from launcher.tuning.tuned_settings import load_tuned_settings, tuned_settings_data
 
-    presets = load_presets()
+    all_tuned = load_tuned_settings()
     machine = await asyncio.to_thread(read_machine)
-    changed = {match.preset.model: match.changed for match in await outdated_presets(machine)}
-    data = [{**preset_data(each), "changed": list(changed.get(each.model, ()))} for each in presets]
-    return Result({"presets": data}, _format_presets(presets, changed))
+    changed = {match.tuned.model: match.changed for match in await find_outdated_matches(machine)}
+    data = [{**tuned_settings_data(each), "changed": list(changed.get(each.model, ()))} for each in all_tuned]
+    return Result({"presets": data}, _format_tuned(all_tuned, changed))
 
 
-def _format_presets(presets: Sequence[MachinePreset], changed: Mapping[ModelFacts, Sequence[str]]) -> Iterator[str]:
-    """Yield the presets; `changed` are the conditions that changed since each was measured."""
-    if not presets:
-        yield "There are no presets yet. `mtp-launcher tune --apply` makes one."
-    for preset in presets:
-        yield one_line(preset.model.label_with_quant)
-        yield wrap_text(preset.summary, "  ")
-        yield from format_table([("state", _describe_state(preset, changed.get(preset.model, ())))])
+def _format_tuned(all_tuned: Sequence[TunedSettings], changed: Mapping[ModelFacts, Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of `preset list`. `changed` are the conditions that changed since each tune."""
+    if not all_tuned:
+        yield "There are no tuned settings yet. `mtp-launcher tune --apply` saves some."
+    for tuned in all_tuned:
+        yield one_line(tuned.model.label_with_quant)
+        yield wrap_text(tuned.summary, "  ")
+        yield from format_table([("state", _describe_state(tuned, changed.get(tuned.model, ())))])
 
 
-def _describe_state(preset: MachinePreset, changed: Sequence[str]) -> str:
+def _describe_state(tuned: TunedSettings, changed: Sequence[str]) -> str:
     from launcher.tuning.history_environment import join_clauses
 
-    if not preset.verified:
-        return "imported, and not used until measurements here confirm it"
+    if not tuned.verified:
+        return "imported, and not used until measurements here confirm them"
     if changed:
         return f"measured under other conditions: {join_clauses(changed)}. `mtp-launcher tune` measures again."
     return "measured here under the present conditions"
 
 
-async def _export_preset(options: argparse.Namespace) -> Result:
-    from launcher.tuning.machine_preset import load_preset_by_name
+async def _export_tuned(options: argparse.Namespace) -> Result:
+    from launcher.tuning.tuned_settings import load_tuned_settings_by_name
 
-    preset = await asyncio.to_thread(load_preset_by_name, options.model)
-    await asyncio.to_thread(write_new_file, options.to, preset.export_text())
-    line = f"Wrote the preset for {one_line(preset.model.label_with_quant)} to {format_path(options.to)}."
-    return Result({"model": preset.model.label_with_quant, "path": str(options.to)}, [line])
+    tuned = await asyncio.to_thread(load_tuned_settings_by_name, options.model)
+    await asyncio.to_thread(write_new_file, options.to, tuned.export_text())
+    line = f"Wrote the tuned settings for {one_line(tuned.model.label_with_quant)} to {format_path(options.to)}."
+    return Result({"model": tuned.model.label_with_quant, "path": str(options.to)}, [line])
 
 
-async def _import_preset(options: argparse.Namespace) -> Result:
+async def _import_tuned(options: argparse.Namespace) -> Result:
     from launcher.app.session_bench import options_with_settings
     from launcher.engine.serve_options import ServeOptions
-    from launcher.tuning.machine_preset import preset_for_model, read_preset, save_preset
     from launcher.tuning.report import settings_line
+    from launcher.tuning.tuned_settings import find_tuned_settings, read_tuned_settings, save_tuned_settings
 
-    preset = await asyncio.to_thread(read_preset, options.file)
-    options_with_settings(ServeOptions(options.file), preset.settings)  # rejects unknown settings
-    existing = await asyncio.to_thread(preset_for_model, preset.model)
+    tuned = await asyncio.to_thread(read_tuned_settings, options.file)
+    options_with_settings(ServeOptions(options.file), tuned.settings)  # rejects unknown settings
+    existing = await asyncio.to_thread(find_tuned_settings, tuned.model)
     if existing is not None and existing.verified:
         raise BadOption(
-            f"There is a preset for {preset.model.label_with_quant} already, and it was measured here.",
-            "Delete it first: `mtp-launcher preset forget`.",
+            f"There are tuned settings for {tuned.model.label_with_quant} already, and they were measured here.",
+            "Delete them first: `mtp-launcher preset forget`.",
         )
-    await asyncio.to_thread(save_preset, preset)
+    await asyncio.to_thread(save_tuned_settings, tuned)
     text = (
-        f"Imported for {one_line(preset.model.label_with_quant)}: {one_line(settings_line(preset.settings))}."
-        " It is used once measurements here confirm it: `mtp-launcher tune` makes them."
+        f"Imported for {one_line(tuned.model.label_with_quant)}: {one_line(settings_line(tuned.settings))}."
+        " These settings are used once `mtp-launcher tune` confirms them here."
     )
-    data = {"model": preset.model.label_with_quant, "settings": preset.settings, "verified": False}
+    data = {"model": tuned.model.label_with_quant, "settings": tuned.settings, "verified": False}
     return Result(data, [wrap_text(text)])
 
 
-async def _forget_preset(options: argparse.Namespace) -> Result:
-    from launcher.tuning.machine_preset import delete_preset, load_preset_by_name
+async def _forget_tuned(options: argparse.Namespace) -> Result:
+    from launcher.tuning.tuned_settings import delete_tuned_settings, load_tuned_settings_by_name
 
-    preset = await asyncio.to_thread(load_preset_by_name, options.model)
-    await asyncio.to_thread(delete_preset, preset)
+    tuned = await asyncio.to_thread(load_tuned_settings_by_name, options.model)
+    await asyncio.to_thread(delete_tuned_settings, tuned)
     return Result(
-        {"model": preset.model.label_with_quant}, [f"Forgot the preset for {one_line(preset.model.label_with_quant)}."]
+        {"model": tuned.model.label_with_quant},
+        [f"Deleted the tuned settings for {one_line(tuned.model.label_with_quant)}."],
     )

@@ -176,8 +176,8 @@ def _ready_json(session: ServerSession, start: ResolvedStart) -> dict[str, Any]:
     }
     if endpoint.shared:
         data["lan"] = shared_urls(endpoint.port)
-    if start.preset_line:
-        data["preset"] = {"settings": start.settings_from(SettingOrigin.TUNED), "note": start.preset_line}
+    if start.tuned_line:
+        data["preset"] = {"settings": start.settings_from(SettingOrigin.TUNED), "note": start.tuned_line}
     if start.notices:
         data["notices"] = [asdict(notice) for notice in start.notices]
     return data
@@ -206,7 +206,7 @@ def _describe_server(session: ServerSession, start: ResolvedStart) -> Iterator[s
         "memory": f"KV cache {plan_settings.kv}, ubatch {plan_settings.ubatch}",
         "limits": limits and f"{limits}, to fit into host memory",
         "workers": launch.options.rpc and f"{', '.join(launch.options.rpc)} (RPC)",
-        "preset": start.preset_line,
+        "tuned": start.tuned_line,
         "kept": kept and f"{kept}, from the last start; --defaults ignores that",
         "yours": shlex.join(launch.options.extra),
         "note": launch.note,

@@ -128,8 +128,8 @@ async def resolve_model_and_options(options: argparse.Namespace, reporter: Repor
         return serve_options if extra is None else change_settings(serve_options, {EXTRA: extra})
 
     start = await resolve_start(model, settings, make_options, use_tuned=not options.no_preset)
-    if start.preset_line:
-        reporter.show_event(None, [Note(wrap_text(start.preset_line, "Preset: "))])
+    if start.tuned_line:
+        reporter.show_event(None, [Note(wrap_text(start.tuned_line, "Tuned settings: "))])
     return model, start.options
 
 

@@ -56,7 +56,7 @@ PAGES = (
             "launcher.tuning.history",
             "launcher.app.serving",
             "launcher.app.use_counting",
-            "launcher.app.machine_presets",
+            "launcher.app.tuned_match",
             "launcher.app.tuner_space",
         ),
     ),

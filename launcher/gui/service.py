@@ -171,7 +171,7 @@ class ServerService:
     @staticmethod
     async def read_tuning_note(launch: "Launch") -> str:
         """Return this machine's tuning result for the running server as a remark on its speed; empty without one."""
-        from launcher.app.machine_presets import measured_sentence
+        from launcher.app.tuned_match import measured_sentence
 
         sentence = await asyncio.to_thread(measured_sentence, launch)
         return tr("Tuned on this machine: {sentence}", sentence=render(sentence)) if sentence else ""

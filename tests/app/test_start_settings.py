@@ -12,7 +12,6 @@ import pytest
 from launcher.app import start_settings
 from launcher.app.first_checks import FirstStartRequest, make_first_start_request
 from launcher.app.first_start import resolve_requested_start
-from launcher.app.machine_presets import PresetMatch
 from launcher.app.planner import options_for_plan
 from launcher.app.session import ServerSession
 from launcher.app.start_settings import (
@@ -24,6 +23,7 @@ from launcher.app.start_settings import (
     resolve_plan,
     resolve_start,
 )
+from launcher.app.tuned_match import TunedMatch
 from launcher.base.errors import ModelHasNoHead, ModelMissing, ModelUnexpected
 from launcher.base.paths import models_dir
 from launcher.engine.serve_options import ServeOptions
@@ -34,7 +34,7 @@ from launcher.models.catalogue_load import load_catalogue, shipped_models
 from launcher.models.library_index import Record, store_record
 from launcher.models.plan import Plan, PlanCriteria, Status, make_plans
 from launcher.models.situation import Situation, describe_machine
-from launcher.tuning.machine_preset import MachinePreset
+from launcher.tuning.tuned_settings import TunedSettings
 from tests.cli import test_plan_engine as engines
 from tests.cli.conftest import own_model
 from tests.models.test_side_files import projector
@@ -84,14 +84,14 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | str]:
     """What a tune of this machine found best for any model; a test fills it."""
     settings: dict[str, int | str] = {}
 
-    async def find(_options: object, *, wake: bool = True) -> PresetMatch | None:
+    async def find(_options: object, *, wake: bool = True) -> TunedMatch | None:
         if not settings:
             return None
         evidence = {"mtp": "on", "environment": ENVIRONMENT}
         preset = {"settings": settings, "evidence": evidence, "verified_by": ["x"]}
-        return PresetMatch(MachinePreset.model_validate(preset), (), used=True)
+        return TunedMatch(TunedSettings.model_validate(preset), (), used=True)
 
-    monkeypatch.setattr(start_settings, "find_preset_match", find)
+    monkeypatch.setattr(start_settings, "find_tuned_match", find)
     return settings
 
 

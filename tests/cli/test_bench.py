@@ -16,8 +16,8 @@ from launcher.engine.serve_options import DEFAULT_DRAFT
 from launcher.tuning.history import History
 from launcher.tuning.workloads import load_workload, shipped_workloads
 from tests import forked
-from tests.app.test_machine_presets import SETTINGS as PRESET
-from tests.app.test_machine_presets import here, tuned
+from tests.app.test_tuned_match import SETTINGS as PRESET
+from tests.app.test_tuned_match import here, tuned
 
 SHORT = 'name = "short"\ntitle = "Short"\nversion = 3\nsource = "this test"\ntokens = 60\nsampling = {{ {} }}\n'
 PROMPTS = '[[prompts]]\nname = "{}"\ntext = "{}"\n'

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher.tuning.machine_preset import load_presets
+from launcher.tuning.tuned_settings import load_tuned_settings
 from tests.cli.in_process import run
 from tests.tuning.measured import ENVIRONMENT, MODEL
-from tests.tuning.test_machine_preset import kept, measured
+from tests.tuning.test_tuned_settings import kept, measured
 
 
 def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
@@ -18,7 +18,7 @@ def answer(*arguments: str) -> Any:  # noqa: ANN401 -- any JSON value
 
 
 def test_without_any_it_says_what_makes_one(home: Path) -> None:
-    assert "`mtp-launcher tune --apply` makes one." in run("preset").stdout
+    assert "`mtp-launcher tune --apply` saves some." in run("preset").stdout
     assert answer() == {"presets": []}
 
 
@@ -38,13 +38,15 @@ def test_one_goes_out_and_comes_in_elsewhere(home: Path, tmp_path: Path) -> None
     file = tmp_path / "preset.json"
     assert answer("export", "q3_k", "--to", str(file)) == {"model": preset.model.label_with_quant, "path": str(file)}
     assert "is there already" in run("preset", "export", "q3_k", "--to", str(file)).stderr
-    assert "it was measured here" in run("preset", "import", str(file)).stderr
-    assert run("preset", "forget", "qwen").stdout == "Forgot the preset for Qwen3.6-35B-A3B UD-Q3_K_XL.\n"
-    assert load_presets() == ()
-    assert "used once measurements here confirm it" in " ".join(run("preset", "import", str(file)).stdout.split())
-    (taken,) = load_presets()
+    assert "they were measured here" in run("preset", "import", str(file)).stderr
+    assert run("preset", "forget", "qwen").stdout == "Deleted the tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL.\n"
+    assert load_tuned_settings() == ()
+    assert "used once `mtp-launcher tune` confirms them here" in " ".join(
+        run("preset", "import", str(file)).stdout.split()
+    )
+    (taken,) = load_tuned_settings()
     assert not taken.verified
-    assert "not used until measurements here confirm it" in run("preset").stdout
+    assert "not used until measurements here confirm them" in run("preset").stdout
     assert answer("import", str(file))["verified"] is False  # again: nothing of this machine is lost
 
 
@@ -65,7 +67,7 @@ def test_what_is_no_setting_is_not_taken_in(home: Path, tmp_path: Path, settings
     told = run("preset", "import", str(file))
     assert told.returncode == 1
     assert what in told.stderr
-    assert load_presets() == ()
+    assert load_tuned_settings() == ()
 
 
 def test_what_is_not_there_is_told(home: Path, tmp_path: Path) -> None:

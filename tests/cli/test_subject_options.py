@@ -1,4 +1,4 @@
-"""With which settings a model is measured: the user's, this machine's preset, what is asked for."""
+"""With which settings a model is measured: the user's, the tuned ones, what is asked for."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -12,7 +12,7 @@ from launcher.engine.builds.probe import probe_engine
 from launcher.engine.settings import save_model_settings
 from launcher.models.gguf import read_model
 from launcher.tuning.history_environment import Environment, model_facts
-from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
+from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 
 
 def asked(*words: str) -> Namespace:
@@ -29,7 +29,9 @@ async def model(demo_model: Path) -> Path:
     build = await probe_engine(None)
     here = Environment.for_model(model_facts(read_model(demo_model)), build.name, build.version)
     evidence = Evidence(mtp="on", environment=here)
-    save_preset(MachinePreset(settings={"draft": 3, "p_min": 0.5}, evidence=evidence, verified_by=("0123456789",)))
+    save_tuned_settings(
+        TunedSettings(settings={"draft": 3, "p_min": 0.5}, evidence=evidence, verified_by=("0123456789",))
+    )
     save_model_settings(demo_model, {"draft": 3, "threads": 1})
     return demo_model
 
@@ -57,4 +59,4 @@ async def test_what_is_asked_goes_before_the_users_own_and_the_preset(
     assert (served.draft, served.threads, served.context) == settings
     assert served.built_in
     assert (served.p_min, served.extra) == (p_min, ())
-    assert ("Preset: " in capsys.readouterr().err) is ("--no-preset" not in words)
+    assert ("Tuned settings: " in capsys.readouterr().err) is ("--no-preset" not in words)

@@ -20,8 +20,8 @@ from launcher.gui.cockpit.page import CockpitPage
 from launcher.gui.labels import Label
 from launcher.gui.window import Window
 from launcher.monitor.health_event import Finding, FindingCode
-from tests.app.test_machine_presets import here, tuned
 from tests.app.test_preview import described
+from tests.app.test_tuned_match import here, tuned
 
 Wait = Callable[..., None]
 

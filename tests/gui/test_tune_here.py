@@ -1,4 +1,4 @@
-"""What the Tune page knows already: this machine's preset, whether it still holds, and advice from use."""
+"""What the Tune page knows already: tuned settings, whether they still hold, and advice from use."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +9,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from launcher.app import settings
-from launcher.app.machine_presets import PresetMatch, match_preset
 from launcher.app.settings_declared import ADVICE
+from launcher.app.tuned_match import TunedMatch, match_tuned_settings
 from launcher.engine.server.last_start import save_last_model
 from launcher.engine.server.state import ServerState
 from launcher.gui import theme
@@ -20,11 +20,11 @@ from launcher.gui.window import Window
 from launcher.models.gguf import read_model
 from launcher.tuning.advice import Advice
 from launcher.tuning.history_environment import model_facts
-from launcher.tuning.machine_preset import Evidence, MachinePreset, save_preset
 from launcher.tuning.statistics import Interval
+from launcher.tuning.tuned_settings import Evidence, TunedSettings, save_tuned_settings
 from tests.tuning.measured import ENVIRONMENT
 
-PRESET = MachinePreset(
+TUNED = TunedSettings(
     settings={"draft": 2, "kv": "q8_0"},
     evidence=Evidence(mtp="on", measured_s=1.8e9, environment=ENVIRONMENT),
     verified_by=("0123456789",),
@@ -45,10 +45,10 @@ def card(window: Window, qtbot: QtBot) -> TunedSettingsCard:
     return made
 
 
-def test_a_preset_that_holds_is_shown(card: TunedSettingsCard) -> None:
-    assert card.preset.text() == "No tuned settings yet."
-    card.show_state(TunedState(match_preset(PRESET, ENVIRONMENT)))
-    assert card.preset.text() == (
+def test_tuned_settings_that_hold_are_shown(card: TunedSettingsCard) -> None:
+    assert card.tuned.text() == "No tuned settings yet."
+    card.show_state(TunedState(match_tuned_settings(TUNED, ENVIRONMENT)))
+    assert card.tuned.text() == (
         "Tuned settings for Qwen3.6-35B-A3B UD-Q3_K_XL: draft 2 · kv q8_0. Measured: 2027-01-15."
     )
     assert not card.changed.isVisible()
@@ -57,30 +57,30 @@ def test_a_preset_that_holds_is_shown(card: TunedSettingsCard) -> None:
 
 
 def test_what_cannot_be_found_out_says_why(card: TunedSettingsCard, qtbot: QtBot) -> None:
-    card.show_state(TunedState(match_preset(PRESET, NEWER)))
+    card.show_state(TunedState(match_tuned_settings(TUNED, NEWER)))
     save_last_model("qwen3.6-35b-a3b-mtp")  # which was here then
     card.refresh()
     said = "qwen3.6-35b-a3b-mtp is not on this computer yet. Download it first, on Models."
-    qtbot.waitUntil(lambda: card.preset.text() == said, timeout=60_000)
+    qtbot.waitUntil(lambda: card.tuned.text() == said, timeout=60_000)
     assert not card.measure.isVisible()
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (match_preset(PRESET, NEWER), "Measure again. The driver was 580.82 and is 590.1."),
+        (match_tuned_settings(TUNED, NEWER), "Measure again. The driver was 580.82 and is 590.1."),
         (
-            match_preset(PRESET, replace(ENVIRONMENT, gpus=())),
+            match_tuned_settings(TUNED, replace(ENVIRONMENT, gpus=())),
             "Not used. Measure again. The GPU was NVIDIA GeForce RTX 4090 and is none.",
         ),
         (
-            match_preset(PRESET.model_copy(update={"verified_by": ()}), ENVIRONMENT),
+            match_tuned_settings(TUNED.model_copy(update={"verified_by": ()}), ENVIRONMENT),
             "Imported from another computer. Used once a measurement here confirms it.",
         ),
     ],
 )
 def test_what_is_to_be_measured_again_says_why_and_offers_it(
-    card: TunedSettingsCard, qtbot: QtBot, found: PresetMatch, said: str
+    card: TunedSettingsCard, qtbot: QtBot, found: TunedMatch, said: str
 ) -> None:
     card.show_state(TunedState(found))
     assert card.changed.text() == said
@@ -118,14 +118,14 @@ def test_the_preset_of_the_model_that_runs_is_found_and_measured_again(
 ) -> None:
     facts = model_facts(read_model(demo_model))
     evidence = Evidence(mtp="on", environment=replace(ENVIRONMENT, model=facts, engine="built-in"))
-    save_preset(PRESET.model_copy(update={"evidence": evidence}))
+    save_tuned_settings(TUNED.model_copy(update={"evidence": evidence}))
     window.start_demo()
     wait_for(ServerState.READY)
     with qtbot.waitSignal(window.page_shown, timeout=60_000):
         window.show_page("tune")
     page: TunePage = window.page("tune")
     qtbot.waitUntil(page.tuned_card.measure.isVisible, timeout=60_000)
-    assert page.tuned_card.preset.text().startswith("Tuned settings for ")
+    assert page.tuned_card.tuned.text().startswith("Tuned settings for ")
     assert "The processor was AMD Ryzen 9 7950X and is " in page.tuned_card.changed.text()
     page.tuned_card.measure.click()
     assert page.tuning.running

@@ -14,7 +14,7 @@ from launcher.engine.builds import installed
 from launcher.models import added_places
 from launcher.models.library_index import index_path
 from launcher.tuning.history import history_file
-from launcher.tuning.machine_preset import presets_file
+from launcher.tuning.tuned_settings import tuned_settings_file
 from launcher.updates.before_update import list_copied_files, list_version_copies, save_version_copies
 from tests.cli.in_process import run
 
@@ -29,7 +29,7 @@ def noted(home: Path) -> str:
 
 
 def test_they_are_the_files_that_the_program_keeps() -> None:
-    others = {settings_file.settings_path(), presets_file(), index_path()}
+    others = {settings_file.settings_path(), tuned_settings_file(), index_path()}
     assert set(list_copied_files()) == {
         model_settings._settings_file(),
         installed._engine_list_file(),

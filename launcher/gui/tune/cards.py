@@ -43,8 +43,8 @@ from launcher.gui.widgets.row_table import RowTable
 from launcher.gui.widgets.rows import Cell, Column, TableRows
 
 if TYPE_CHECKING:
-    from launcher.app.machine_presets import PresetMatch
     from launcher.app.session import ServerSession
+    from launcher.app.tuned_match import TunedMatch
     from launcher.base.errors import LauncherError
     from launcher.gui.controller import Controller
     from launcher.tuning.advice import Advice
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class TunedState:
     """Tuned settings and advice for the model that would be measured next."""
 
-    preset: PresetMatch | None = None
+    match: TunedMatch | None = None
     advice: Advice | None = None
     counts_use: bool = True
     """Whether use is counted for advice."""
@@ -69,7 +69,7 @@ class TunedSettingsCard(Card):
     def __init__(self, controller: Controller) -> None:
         super().__init__(tr("Measured here"))
         self._controller = controller
-        self.preset, self.changed, self.advice = Label(), Label(), Label()
+        self.tuned, self.changed, self.advice = Label(), Label(), Label()
         self.measure = make_button(tr("Measure again"), self.measure_requested.emit)
         self.switch = QCheckBox(tr("Advice from use"))
         set_tooltip(
@@ -81,7 +81,7 @@ class TunedSettingsCard(Card):
         )
         self.switch.clicked.connect(lambda on: controller.change_setting(ADVICE, on))
         self.head.addWidget(self.switch)
-        for label in (self.preset, self.changed, self.advice):
+        for label in (self.tuned, self.changed, self.advice):
             label.setWordWrap(True)
             self.body.addWidget(label)
         below_changed = self.body.indexOf(self.changed) + 1
@@ -106,13 +106,13 @@ class TunedSettingsCard(Card):
     def _show_error(self, error: LauncherError) -> None:
         """Show why reading failed."""
         self.show_state(TunedState())
-        self.preset.setText(render(error.message))
+        self.tuned.setText(render(error.message))
 
     def show_state(self, state: TunedState) -> None:
         """Show the tuned settings and the advice."""
-        preset = state.preset
-        self.preset.setText(_preset_text(preset) if preset else tr("No tuned settings yet."))
-        self.changed.setText(_changes_text(preset) if preset else "")
+        match = state.match
+        self.tuned.setText(_tuned_text(match) if match else tr("No tuned settings yet."))
+        self.changed.setText(_changes_text(match) if match else "")
         self.advice.setText(_advice_text(state.advice) if state.advice else "")
         self.switch.setChecked(state.counts_use)
         self.measure.setVisible(bool(self.changed.text()))
@@ -120,22 +120,22 @@ class TunedSettingsCard(Card):
             label.setVisible(bool(label.text()))
 
 
-def _preset_text(match: PresetMatch) -> str:
+def _tuned_text(match: TunedMatch) -> str:
     from launcher.gui.tune.trial_views import settings_text
 
-    preset, settings = match.preset, settings_text(match.preset.settings, {})
-    measured_s = preset.evidence.measured_s
+    tuned, settings = match.tuned, settings_text(match.tuned.settings, {})
+    measured_s = tuned.evidence.measured_s
     date = f"{datetime.fromtimestamp(measured_s, UTC):%Y-%m-%d}" if measured_s else tr("unknown")
     return tr(
         "Tuned settings for {model}: {settings}. Measured: {date}.",
-        model=preset.model.label_with_quant,
+        model=tuned.model.label_with_quant,
         settings=settings,
         date=date,
     )
 
 
-def _changes_text(match: PresetMatch) -> str:
-    if not match.preset.verified:
+def _changes_text(match: TunedMatch) -> str:
+    if not match.tuned.verified:
         return tr("Imported from another computer. Used once a measurement here confirms it.")
     if not match.changed:
         return ""
@@ -171,14 +171,14 @@ def _advice_text(advice: Advice) -> str:
 async def _read_state(session: ServerSession | None, model: str) -> TunedState:
     """Read the state for the running model, else the last served one, else the demo. Wakes no GPU."""
     from launcher.app import settings
-    from launcher.app.machine_presets import find_preset_match
+    from launcher.app.tuned_match import find_tuned_match
     from launcher.app.use_counting import find_advice
 
     _, options = await current_options(session, model)
     launch = None if session is None or session.is_idle else session.supervisor.launch
     advice = await asyncio.to_thread(find_advice, launch) if launch is not None else None
     counts_use = bool(await asyncio.to_thread(settings.stored_value, ADVICE))
-    return TunedState(await find_preset_match(options, wake=False), advice, counts_use)
+    return TunedState(await find_tuned_match(options, wake=False), advice, counts_use)
 
 
 # Earlier tunes on this computer: choose one to show it; the shown one can be exported.

@@ -1,7 +1,9 @@
-"""Tuned settings, called machine presets here: what a tune found best for a model on this machine, with the evidence.
+"""Tuned settings: what a tune found best for a model on this machine, with the evidence.
 
-There is one preset for each model and quantisation. An imported one was measured elsewhere and stays unverified until
-measurements on this machine confirm it (`confirming_sessions`).
+There is one record for each model and quantisation. An imported one was measured elsewhere and stays unverified until
+measurements on this machine confirm it (`find_confirming_sessions`).
+
+The command, the option and the exported file call them presets.
 """
 
 import json
@@ -42,7 +44,7 @@ class _Frozen(BaseModel):
 
 
 class Evidence(_Frozen):
-    """Evidence for a preset: the verdict of its tune, and the environment in which it was measured.
+    """Evidence for tuned settings: the verdict of its tune, and the environment in which it was measured.
 
     `speedup` is the ratio of MTP to no MTP, with `ci_low` and `ci_high` as its 95 % interval; None if not compared.
     `measured_s` is in seconds since the epoch, `measurement` is the session's id.
@@ -61,7 +63,7 @@ class Evidence(_Frozen):
     environment: Environment
 
 
-class MachinePreset(_Frozen):
+class TunedSettings(_Frozen):
     """Settings for a model, with their evidence. `verified_by` are the ids of this machine's sessions that confirm it.
 
     `path` is the measured model file, on this machine only.
@@ -76,7 +78,7 @@ class MachinePreset(_Frozen):
 
     @property
     def model(self) -> ModelFacts:
-        """The model of the preset."""
+        """The model that was tuned."""
         return self.evidence.environment.model
 
     @property
@@ -97,7 +99,7 @@ class MachinePreset(_Frozen):
 
     @classmethod
     def from_session(cls, session: Session, *, path: Path | None = None) -> Self:
-        """Return the preset of a tune that ended with a verdict. Raises NothingMeasured for any other session."""
+        """Return the tuned settings of a tune that ended with a verdict. Raises NothingMeasured for other sessions."""
         result = session.result
         settings = result.get("settings")
         if not isinstance(settings, Mapping) or result.get("mtp") not in ("on", "off", "undecided"):
@@ -120,7 +122,7 @@ class MachinePreset(_Frozen):
         return cls(settings=dict(settings), evidence=evidence, verified_by=(session.id,), path=path)
 
     def export_text(self) -> str:
-        """Return the preset as the text of a file for another machine, without personal data."""
+        """Return the text of a file for another machine, without personal data."""
         data = self.model_dump(mode="json", exclude={"path", "verified_by"})
         evidence = data["evidence"]
         evidence["environment"]["model"]["file"] = None
@@ -132,33 +134,33 @@ class MachinePreset(_Frozen):
 
 class _File(BaseModel):
     version: Literal[1] = 1
-    presets: list[MachinePreset] = Field(default=[])
+    presets: list[TunedSettings] = Field(default=[])
 
 
-def presets_file() -> Path:
-    """Return the path of the presets file."""
+def tuned_settings_file() -> Path:
+    """Return the path of the file with all tuned settings."""
     return data_dir() / "history" / "tuned-settings.json"
 
 
-def load_presets() -> tuple[MachinePreset, ...]:
-    """Return all presets. Empty if their file cannot be read; a damaged file is set aside."""
+def load_tuned_settings() -> tuple[TunedSettings, ...]:
+    """Return the tuned settings of all models. Empty if their file cannot be read; a damaged file is renamed."""
     with suppress(OSError):
-        return tuple(_FILE.load(presets_file()).presets)
+        return tuple(_FILE.load(tuned_settings_file()).presets)
     return ()
 
 
-def preset_for_model(model: ModelFacts) -> MachinePreset | None:
-    """Return the preset for a model and quantisation. None if there is none."""
-    return next((each for each in load_presets() if _preset_key(each) == (model.name, model.quant)), None)
+def find_tuned_settings(model: ModelFacts) -> TunedSettings | None:
+    """Return the tuned settings of a model and quantisation. None if there are none."""
+    return next((each for each in load_tuned_settings() if _model_key(each) == (model.name, model.quant)), None)
 
 
-def save_preset(preset: MachinePreset) -> None:
-    """Save a preset, replacing the one for the same model and quantisation. Raises OSError."""
-    _update_file([preset], [_preset_key(preset)])
+def save_tuned_settings(tuned: TunedSettings) -> None:
+    """Save tuned settings, replacing those of the same model and quantisation. Raises OSError."""
+    _update_file([tuned], [_model_key(tuned)])
 
 
-def save_tuned_preset(measurement: str, path: Path) -> MachinePreset:
-    """Save the result of a tune as the preset for its model, whose file is `path`, and return it.
+def save_tune_result(measurement: str, path: Path) -> TunedSettings:
+    """Save the result of a tune as the tuned settings of its model, whose file is `path`, and return them.
 
     `measurement` is the id of the tune's session in the history. An unknown SHA-256 of the model is computed, which
     reads all its files. Raises HistoryUnusable, ResultMissing, NothingMeasured, ModelMissing and OSError.
@@ -169,19 +171,21 @@ def save_tuned_preset(measurement: str, path: Path) -> MachinePreset:
     if not environment.model.sha256:
         model = model_facts(read_model(path), compute=True)
         session = replace(session, environment=replace(environment, model=model))
-    preset = MachinePreset.from_session(session, path=path)
-    save_preset(preset)
-    return preset
+    tuned = TunedSettings.from_session(session, path=path)
+    save_tuned_settings(tuned)
+    return tuned
 
 
-def delete_preset(preset: MachinePreset) -> None:
-    """Delete the preset for a model and quantisation. Raises OSError."""
-    _update_file([], [_preset_key(preset)])
+def delete_tuned_settings(tuned: TunedSettings) -> None:
+    """Delete the tuned settings of this model and quantisation. Raises OSError."""
+    _update_file([], [_model_key(tuned)])
 
 
-def load_preset_by_name(text: str) -> MachinePreset:
-    """Return the preset whose model name or quant contains `text`. Raises ResultMissing unless exactly one does."""
-    found = [each for each in load_presets() if text.lower() in f"{each.model.name} {each.model.quant or ''}".lower()]
+def load_tuned_settings_by_name(text: str) -> TunedSettings:
+    """Return the one record whose model name or quant contains `text`. Raises ResultMissing unless exactly one does."""
+    found = [
+        each for each in load_tuned_settings() if text.lower() in f"{each.model.name} {each.model.quant or ''}".lower()
+    ]
     if len(found) != 1:
         what = (
             message("{found} tuned settings match {text}.", found=len(found), text=text)
@@ -192,10 +196,10 @@ def load_preset_by_name(text: str) -> MachinePreset:
     return found[0]
 
 
-def read_preset(path: Path) -> MachinePreset:
-    """Read a file that `export_text` wrote, as an unverified preset. Raises ResultMissing and ResultUnreadable."""
+def read_tuned_settings(path: Path) -> TunedSettings:
+    """Read a file that `export_text` wrote, as unverified settings. Raises ResultMissing and ResultUnreadable."""
     try:
-        read = MachinePreset.model_validate_json(read_bytes(path, _MOST_BYTES))
+        read = TunedSettings.model_validate_json(read_bytes(path, _MOST_BYTES))
     except ValidationError as error:
         hint = message("`mtp-launcher preset export MODEL --to FILE.json` writes one.")
         raise ResultUnreadable(
@@ -204,27 +208,27 @@ def read_preset(path: Path) -> MachinePreset:
     return read.model_copy(update={"verified_by": (), "path": None})
 
 
-def confirming_sessions(preset: MachinePreset, history: History, here: Environment) -> tuple[str, ...]:
-    """Return the ids of this machine's sessions that confirm a preset. Empty if none do.
+def find_confirming_sessions(tuned: TunedSettings, history: History, here: Environment) -> tuple[str, ...]:
+    """Return the ids of this machine's sessions that confirm tuned settings. Empty if none do.
 
-    The sessions have the hardware, driver, engine and model of `here`, and one workload. For a preset with MTP, they
-    must show at 95 % confidence that its settings are faster than no MTP; for one without, that no measured draft
-    length is faster by more than MARGIN. Both sides need FEWEST_STARTS starts.
+    The sessions have the hardware, driver, engine and model of `here`, and one workload. For settings with MTP, they
+    must show at 95 % confidence that these are faster than no MTP; for settings without, that no measured draft length
+    is faster by more than MARGIN. Both sides need FEWEST_STARTS starts.
     """
     by_workload: dict[str, list[Session]] = {}
-    for summary in history.find(model=preset.model.name):
+    for summary in history.find(model=tuned.model.name):
         if summary.counted:
             session = history.load(summary.id)
             if not session.environment.differences(here):
                 by_workload.setdefault(session.workload, []).append(session)
     for sessions in by_workload.values():
-        if _is_confirmed(preset, sessions):
+        if _is_confirmed(tuned, sessions):
             return tuple(session.id for session in sessions)
     return ()
 
 
-def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
-    """Return whether sessions of one workload confirm a preset. See `confirming_sessions`."""
+def _is_confirmed(tuned: TunedSettings, sessions: Sequence[Session]) -> bool:
+    """Return whether sessions of one workload confirm tuned settings. See `find_confirming_sessions`."""
     together = len(sessions) == 1
     by_settings: dict[Key, list[ServerStart]] = {}
     for number, session in enumerate(sessions):
@@ -235,7 +239,7 @@ def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
     without_mtp: list[ServerStart] = []
     with_mtp: list[list[ServerStart]] = []
     for key, starts in by_settings.items():
-        if _settings_match(dict(key), preset.settings):
+        if _settings_match(dict(key), tuned.settings):
             own += starts
         if draft_of(dict(key)):
             with_mtp.append(starts)
@@ -243,7 +247,7 @@ def _is_confirmed(preset: MachinePreset, sessions: Sequence[Session]) -> bool:
             without_mtp += starts
     if not own:
         return False
-    if draft_of(preset.settings):
+    if draft_of(tuned.settings):
         return bool(without_mtp) and speedup_of_starts(without_mtp, own, together=together, by_start=True).ratio.low > 1
     ratios = [speedup_of_starts(own, starts, together=together).ratio for starts in with_mtp]
     enough = len(own) >= FEWEST_STARTS and any(len(starts) >= FEWEST_STARTS for starts in with_mtp)
@@ -257,18 +261,18 @@ def _settings_match(settings: RunSettings, wanted: RunSettings) -> bool:
     return all(settings[name] == value for name, value in wanted.items() if name in settings and name != DRAFT)
 
 
-def _preset_key(preset: MachinePreset) -> tuple[str, str | None]:
-    return preset.model.name, preset.model.quant
+def _model_key(tuned: TunedSettings) -> tuple[str, str | None]:
+    return tuned.model.name, tuned.model.quant
 
 
-def _update_file(added: Sequence[MachinePreset], removed: Sequence[tuple[str, str | None]]) -> None:
-    """Change the presets file: first remove the presets with some keys, then add others. Raises OSError."""
-    path = presets_file()
+def _update_file(added: Sequence[TunedSettings], removed: Sequence[tuple[str, str | None]]) -> None:
+    """Change the file: first remove the tuned settings of some models, then add others. Raises OSError."""
+    path = tuned_settings_file()
     make_private_folder(path.parent)
     try:
         with hold_file_lock(path, _LOCK_S):
-            kept = [each for each in _FILE.load(presets_file()).presets if _preset_key(each) not in removed]
-            file = _File(presets=[*kept[-_MOST_PRESETS:], *added])
+            kept = [each for each in _FILE.load(tuned_settings_file()).presets if _model_key(each) not in removed]
+            file = _File(all_tuned=[*kept[-_MOST_PRESETS:], *added])
             _FILE.save(path, file.model_dump_json(indent=1).encode())
     except TimeoutError as error:
         raise OSError(f"{path} is held by another program") from error
@@ -284,6 +288,6 @@ _FILE = KeptFile(
 )
 
 
-def preset_data(preset: MachinePreset) -> dict[str, Any]:
-    """Return a preset as JSON data."""
-    return {**preset.model_dump(mode="json"), "verified": preset.verified}
+def tuned_settings_data(tuned: TunedSettings) -> dict[str, Any]:
+    """Return tuned settings as JSON data."""
+    return {**tuned.model_dump(mode="json"), "verified": tuned.verified}

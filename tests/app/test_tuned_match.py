@@ -1,4 +1,4 @@
-"""Machine presets in use, on this machine with the real built-in engine and the demo model."""
+"""Tuned settings in use, on this machine with the real built-in engine and the demo model."""
 
 import asyncio
 import json
@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.app import machine_presets, tuner
+from launcher.app import tuned_match, tuner
 from launcher.app.demonstration import run_demo
 from launcher.app.doctor import examine_machine
-from launcher.app.machine_presets import (
-    PresetMatch,
-    find_preset_match,
-    match_preset,
-    measured_sentence,
-    outdated_presets,
-)
 from launcher.app.start_settings import apply_own_settings
+from launcher.app.tuned_match import (
+    TunedMatch,
+    find_outdated_matches,
+    find_tuned_match,
+    match_tuned_settings,
+    measured_sentence,
+)
 from launcher.engine.builds.probe import probe_engine
 from launcher.engine.demo import read_demo_preset
 from launcher.engine.serve_options import ServeOptions
@@ -34,8 +34,8 @@ from launcher.models.plan import PlanCriteria, make_plans
 from launcher.models.situation import describe_machine
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, model_facts
-from launcher.tuning.machine_preset import MachinePreset, load_presets, save_preset, save_tuned_preset
 from launcher.tuning.records import RunSettings
+from launcher.tuning.tuned_settings import TunedSettings, load_tuned_settings, save_tune_result, save_tuned_settings
 from tests import forked
 from tests.cli.conftest import own_model
 from tests.tuning.measured import ENVIRONMENT, OFF, run
@@ -50,27 +50,27 @@ async def here(model: Path) -> Environment:
     return Environment.for_model(model_facts(read_model(model)), build.name, build.version)
 
 
-def tuned(environment: Environment, model: Path) -> MachinePreset:
+def tuned(environment: Environment, model: Path) -> TunedSettings:
     """A preset of this machine, as a tune there would have left it."""
     with History() as history:
         id_ = history.add_session("tune", environment, {"draft": 0}, workload="code")
         history.finish(id_, RESULT)
-    return save_tuned_preset(id_, model)
+    return save_tune_result(id_, model)
 
 
-def imported(preset: MachinePreset) -> MachinePreset:
-    save_preset(preset.model_copy(update={"verified_by": (), "path": None}))
-    (kept,) = load_presets()
+def imported(preset: TunedSettings) -> TunedSettings:
+    save_tuned_settings(preset.model_copy(update={"verified_by": (), "path": None}))
+    (kept,) = load_tuned_settings()
     return kept
 
 
 async def test_one_that_matches_is_used(demo_model: Path) -> None:
     preset = tuned(await here(demo_model), demo_model)
     assert len(preset.evidence.environment.model.sha256[0]) == 64  # computed, as it was not known
-    found = await find_preset_match(ServeOptions(demo_model, built_in=True))
-    assert found == PresetMatch(preset, (), used=True)
+    found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
+    assert found == TunedMatch(preset, (), used=True)
     assert found.line == f"{preset.summary}; --no-preset ignores them"
-    assert await outdated_presets(read_machine()) == ()
+    assert await find_outdated_matches(read_machine()) == ()
 
 
 async def test_the_demo_says_what_it_found_in_place_of_the_usual_note(demo_model: Path) -> None:
@@ -96,38 +96,38 @@ async def test_what_another_machine_found_is_not_said_of_this_one(demo_model: Pa
 
 
 async def test_without_one_nothing_is_looked_at(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_presets, "check_model", None)
-    assert await find_preset_match(ServeOptions(demo_model, built_in=True)) is None
+    monkeypatch.setattr(tuned_match, "check_model", None)
+    assert await find_tuned_match(ServeOptions(demo_model, built_in=True)) is None
 
 
 async def test_one_for_another_model_is_none(demo_model: Path) -> None:
     tuned(ENVIRONMENT, demo_model)
-    assert await find_preset_match(ServeOptions(demo_model, built_in=True)) is None
+    assert await find_tuned_match(ServeOptions(demo_model, built_in=True)) is None
 
 
 async def test_a_model_that_cannot_be_read_is_for_the_start_to_tell(demo_model: Path, tmp_path: Path) -> None:
     tuned(await here(demo_model), demo_model)
-    assert await find_preset_match(ServeOptions(tmp_path / "none.gguf")) is None
+    assert await find_tuned_match(ServeOptions(tmp_path / "none.gguf")) is None
 
 
 async def test_another_driver_is_told_another_gpu_is_not_used(demo_model: Path) -> None:
     now = await here(demo_model)
     gpu = GpuFacts("RTX 4090", "nvidia", 2**34, "580")
     preset = tuned(replace(now, gpus=(gpu,)), demo_model)
-    driver = match_preset(preset, replace(preset.evidence.environment, gpus=(replace(gpu, driver="590"),)))
+    driver = match_tuned_settings(preset, replace(preset.evidence.environment, gpus=(replace(gpu, driver="590"),)))
     assert driver.used
     assert "since then the driver was 580 and is 590: measure again" in driver.line
-    other = match_preset(preset, replace(preset.evidence.environment, gpus=(replace(gpu, name="RTX 5090"),)))
+    other = match_tuned_settings(preset, replace(preset.evidence.environment, gpus=(replace(gpu, name="RTX 5090"),)))
     assert not other.used
     assert other.line.startswith("the tuned settings are not used, because the GPU was RTX 4090 and is RTX 5090")
-    engine = match_preset(preset, replace(preset.evidence.environment, engine="b11434-cuda"))
+    engine = match_tuned_settings(preset, replace(preset.evidence.environment, engine="b11434-cuda"))
     assert not engine.used  # it computes elsewhere
 
 
 async def test_doctor_suggests_to_measure_again(demo_model: Path) -> None:
     now = await here(demo_model)
     tuned(replace(now, engine_version="an older one"), demo_model)
-    (found,) = await outdated_presets(read_machine())
+    (found,) = await find_outdated_matches(read_machine())
     assert found.used
     titles = [problem.title for problem in (await examine_machine()).problems]
     assert any(
@@ -139,17 +139,17 @@ async def test_a_changed_file_is_seen(demo_model: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(demo_model.read_bytes())
     tuned(await here(own), own)
-    assert await outdated_presets(read_machine()) == ()
+    assert await find_outdated_matches(read_machine()) == ()
     with own.open("ab") as file:
         file.write(b"\0" * 32)
-    (found,) = await outdated_presets(read_machine())
+    (found,) = await find_outdated_matches(read_machine())
     assert not found.used
     assert found.changed == ("The model file has changed.",)
 
 
 async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path) -> None:
     preset = imported(tuned(await here(demo_model), demo_model))
-    found = await find_preset_match(ServeOptions(demo_model, built_in=True))
+    found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert not found.used
     assert "only after a measurement here confirms them" in found.line
@@ -159,12 +159,12 @@ async def test_an_imported_one_waits_until_it_is_confirmed_here(demo_model: Path
         for off_rate, rate in ((50.0, 60.0), (51.0, 61.0), (50.5, 60.5)):
             ids.append(history.add_session("bench", await here(demo_model), OFF, workload="code"))
             history.add_runs(ids[-1], [run(off_rate), run(rate, one)])
-    found = await find_preset_match(ServeOptions(demo_model, built_in=True))
+    found = await find_tuned_match(ServeOptions(demo_model, built_in=True))
     assert found is not None
     assert found.used
-    assert set(found.preset.verified_by) == set(ids)
-    assert load_presets() == (found.preset,)
-    assert found.preset.settings == preset.settings
+    assert set(found.tuned.verified_by) == set(ids)
+    assert load_tuned_settings() == (found.tuned,)
+    assert found.tuned.settings == preset.settings
 
 
 async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(home: Path) -> None:
@@ -174,9 +174,9 @@ async def test_a_plan_for_this_machine_takes_it_and_one_for_another_does_not(hom
     with History() as history:
         id_ = history.add_session("tune", await here(path), {"draft": 0}, workload="code")
         history.finish(id_, result)
-        save_preset(
-            MachinePreset.from_session(history.load(id_), path=path)
-        )  # keep_tuned would hash a file of gigabytes
+        save_tuned_settings(
+            TunedSettings.from_session(history.load(id_), path=path)
+        )  # save_tune_result would hash a file of gigabytes
     catalogue, this = load_catalogue(), replace(describe_machine(24.0, backend="cuda"), described=False)
     before = make_plans(catalogue, this, PlanCriteria(model="own"))
     (first, *others), _ = await apply_own_settings(before, catalogue, this, PlanCriteria(model="own"))
@@ -211,7 +211,7 @@ async def test_applying_a_tune_keeps_its_verdict_as_the_preset(
         (tmp_path / demo_model.name).symlink_to(demo_model)
         options = replace(options, model=tmp_path / demo_model.name)
     await asyncio.to_thread(tuner.save_winner, options, SETTINGS if same else {"draft": 2})
-    assert [preset.settings for preset in load_presets()] == ([SETTINGS] if same else [])
+    assert [preset.settings for preset in load_tuned_settings()] == ([SETTINGS] if same else [])
     assert load_model_settings(options.model)["draft"] == (1 if same else 2)
 
 

@@ -1,4 +1,4 @@
-"""Machine presets: what is kept of a verdict, what is exported and taken in, and what confirms one."""
+"""Tuned settings: what is kept of a verdict, what is exported and imported, and what confirms them."""
 
 import itertools
 import json
@@ -11,20 +11,20 @@ import pytest
 from launcher.base.errors import NothingMeasured, ResultMissing, ResultUnreadable
 from launcher.tuning.history import History
 from launcher.tuning.history_environment import Environment, GpuFacts, ModelFacts
-from launcher.tuning.machine_preset import (
-    Evidence,
-    MachinePreset,
-    confirming_sessions,
-    delete_preset,
-    load_preset_by_name,
-    load_presets,
-    preset_for_model,
-    presets_file,
-    read_preset,
-    save_preset,
-    save_tuned_preset,
-)
 from launcher.tuning.records import RunSettings
+from launcher.tuning.tuned_settings import (
+    Evidence,
+    TunedSettings,
+    delete_tuned_settings,
+    find_confirming_sessions,
+    find_tuned_settings,
+    load_tuned_settings,
+    load_tuned_settings_by_name,
+    read_tuned_settings,
+    save_tune_result,
+    save_tuned_settings,
+    tuned_settings_file,
+)
 from tests.tuning.measured import ENVIRONMENT, MODEL, OFF, ON, run
 
 VERDICT = {
@@ -48,8 +48,8 @@ def measured(result: object = VERDICT, environment: Environment = ENVIRONMENT) -
     return id_
 
 
-def kept(**changes: object) -> MachinePreset:
-    return save_tuned_preset(measured(VERDICT | changes), Path("/models/some.gguf"))
+def kept(**changes: object) -> TunedSettings:
+    return save_tune_result(measured(VERDICT | changes), Path("/models/some.gguf"))
 
 
 OTHER = replace(ENVIRONMENT, gpus=(GpuFacts("Tesla T4", "nvidia"),))
@@ -69,8 +69,8 @@ def benched(
 
 def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
     preset = kept()
-    assert load_presets() == (preset,)
-    assert preset_for_model(MODEL) == preset
+    assert load_tuned_settings() == (preset,)
+    assert find_tuned_settings(MODEL) == preset
     assert preset.settings == {"draft": 2, "kv": "q8_0", "p_min": 0.5}
     assert preset.evidence.environment == ENVIRONMENT
     assert preset.evidence.environment.model.sha256 == MODEL.sha256
@@ -82,22 +82,22 @@ def test_a_tune_s_verdict_is_kept_with_its_evidence(home: Path) -> None:
 def test_there_is_one_for_each_model_and_quantisation(home: Path) -> None:
     first = kept()
     second = kept(settings={"draft": 3})
-    assert load_presets() == (second,)
+    assert load_tuned_settings() == (second,)
     other = measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M")))
-    third = save_tuned_preset(other, Path("/models/other.gguf"))
-    assert load_presets() == (second, third)
-    assert preset_for_model(ModelFacts("another")) is None
-    delete_preset(first)
-    assert load_presets() == (third,)
+    third = save_tune_result(other, Path("/models/other.gguf"))
+    assert load_tuned_settings() == (second, third)
+    assert find_tuned_settings(ModelFacts("another")) is None
+    delete_tuned_settings(first)
+    assert load_tuned_settings() == (third,)
 
 
 def test_only_a_verdict_makes_a_preset(home: Path) -> None:
     for result in ({}, {"mean": 50.0}, {"mtp": "on"}, {"mtp": "perhaps", "settings": {}}):
         with pytest.raises(NothingMeasured):
-            save_tuned_preset(measured(result), Path("/models/some.gguf"))
+            save_tune_result(measured(result), Path("/models/some.gguf"))
     with pytest.raises(ResultMissing):
-        save_tuned_preset("nothing", Path("/models/some.gguf"))
-    assert load_presets() == ()
+        save_tune_result("nothing", Path("/models/some.gguf"))
+    assert load_tuned_settings() == ()
 
 
 def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_one_goes_to_another_machine_and_is_not_believed(home: Path, tmp_path: P
     text = file.read_text("utf-8")
     assert "/models" not in text
     assert "verified_by" not in text
-    read = read_preset(file)
+    read = read_tuned_settings(file)
     assert not read.verified
     assert read.path is None
     assert read.settings == preset.settings
     assert read.evidence == preset.evidence
-    save_preset(read)
-    assert load_presets() == (read,)
+    save_tuned_settings(read)
+    assert load_tuned_settings() == (read,)
 
 
 def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -> None:
@@ -122,7 +122,7 @@ def test_prompts_and_file_of_the_users_own_are_not_named_to_others(home: Path) -
         "workload": "divorce",
         "sentence": "Draft 2 is 41 % faster than no MTP for divorce: 70 against 50 tokens/s.",
     }
-    preset = MachinePreset(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **said))
+    preset = TunedSettings(settings=dict(ON), evidence=Evidence(mtp="on", environment=own, **said))
     assert "divorce" not in preset.export_text()
     assert "for own prompts: 70 against 50" in preset.export_text()
     assert kept().export_text().count("code") == 2  # what comes with the program is
@@ -133,8 +133,8 @@ def test_a_file_cannot_say_that_it_is_verified(home: Path, tmp_path: Path) -> No
     file.write_text(
         json.dumps(json.loads(kept().export_text()) | {"verified_by": ["me"], "path": "/etc/passwd"}), "utf-8"
     )
-    assert not read_preset(file).verified
-    assert read_preset(file).path is None
+    assert not read_tuned_settings(file).verified
+    assert read_tuned_settings(file).path is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "mtp-launcher preset", "version": 9}'])
@@ -142,50 +142,50 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "preset.json"
     file.write_text(text)
     with pytest.raises(ResultUnreadable, match="not a file of tuned settings"):
-        read_preset(file)
+        read_tuned_settings(file)
     with pytest.raises(ResultMissing):
-        read_preset(tmp_path / "none.json")
+        read_tuned_settings(tmp_path / "none.json")
     file.write_bytes(b" " * 2_000_000)
     with pytest.raises(ResultUnreadable, match="too large"):
-        read_preset(file)
+        read_tuned_settings(file)
 
 
 def test_one_is_named_by_a_part_of_its_model(home: Path) -> None:
     preset = kept()
-    assert load_preset_by_name("q3_k") == preset
+    assert load_tuned_settings_by_name("q3_k") == preset
     with pytest.raises(ResultMissing, match="no tuned settings for gemma"):
-        load_preset_by_name("gemma")
-    save_tuned_preset(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
+        load_tuned_settings_by_name("gemma")
+    save_tune_result(measured(environment=replace(ENVIRONMENT, model=replace(MODEL, quant="Q4_K_M"))), Path("/x.gguf"))
     with pytest.raises(ResultMissing, match="2 tuned settings"):
-        load_preset_by_name("qwen")
+        load_tuned_settings_by_name("qwen")
 
 
 def test_a_damaged_file_is_restored_from_its_copy(home: Path) -> None:
     preset = kept()
-    presets_file().write_bytes(b"{")
-    assert load_presets() == (preset,)
-    assert presets_file().with_name("tuned-settings.json.bad").exists()
+    tuned_settings_file().write_bytes(b"{")
+    assert load_tuned_settings() == (preset,)
+    assert tuned_settings_file().with_name("tuned-settings.json.bad").exists()
 
 
 def test_runs_of_this_machine_confirm_mtp_on(home: Path) -> None:
     preset = kept()
     with History() as history:
-        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
         on = benched([(ON, (70.0, 71.0, 70.5))])
-        assert confirming_sessions(preset, history, ENVIRONMENT) == ()  # with nothing to compare
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()  # with nothing to compare
         off = benched([(OFF, (50.0, 51.0, 50.5))])
-        assert set(confirming_sessions(preset, history, ENVIRONMENT)) == {*on, *off}
+        assert set(find_confirming_sessions(preset, history, ENVIRONMENT)) == {*on, *off}
 
 
 def test_single_starts_confirm_nothing(home: Path) -> None:
     on = kept()
     benched([(ON, (70.0, 71.0, 70.5)), (OFF, (50.0, 51.0, 50.5))], times=2)
     with History() as history:
-        assert confirming_sessions(on, history, ENVIRONMENT) == ()
+        assert find_confirming_sessions(on, history, ENVIRONMENT) == ()
     off = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     benched([(ON, (40.0, 41.0, 40.5)), (OFF, (50.0, 51.0, 50.5))], OTHER, times=2)
     with History() as history:
-        assert confirming_sessions(off, history, OTHER) == ()
+        assert find_confirming_sessions(off, history, OTHER) == ()
 
 
 @pytest.mark.parametrize(
@@ -201,26 +201,26 @@ def test_what_does_not_confirm_it(home: Path, faster: Sequence[float], settings:
     preset = kept()
     benched([(OFF, (50.0, 51.0, 50.5)), (settings, faster)])
     with History() as history:
-        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
 def test_runs_elsewhere_confirm_nothing(home: Path) -> None:
     preset = kept()
     benched([(OFF, (50.0, 51.0, 50.5)), (ON, (70.0, 71.0, 70.5))], OTHER)
     with History() as history:
-        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
-        assert confirming_sessions(preset, history, OTHER)
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
+        assert find_confirming_sessions(preset, history, OTHER)
 
 
 def test_mtp_off_is_confirmed_by_drafts_that_are_no_faster(home: Path) -> None:
     preset = kept(mtp="off", draft=0, settings={"draft": 0, "kv": "q8_0"})
     with History() as history:
         benched([(OFF, (50.0, 51.0, 50.5))])
-        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
         benched([(ON, (40.0, 41.0, 40.5))])
-        assert confirming_sessions(preset, history, ENVIRONMENT)
+        assert find_confirming_sessions(preset, history, ENVIRONMENT)
         benched([({"draft": 3, "kv": "q8_0"}, (60.0, 61.0, 60.5))])
-        assert confirming_sessions(preset, history, ENVIRONMENT) == ()
+        assert find_confirming_sessions(preset, history, ENVIRONMENT) == ()
 
 
 def test_differences_are_told_by_what_they_mean() -> None:
